@@ -1,10 +1,12 @@
 //! `build`: runs what is stale, compares, publishes.
 
+mod before;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,26 +20,25 @@ use super::{
     plan::rows,
     profile, project, remote,
     session::Session,
+    train_host::train_host,
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
     cache::{TaskKind, Undeclared},
+    digest::Digest,
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Amount, Bars, BuildOptions, BuildSummary, CellCounts, Event, EventSink, Gpu,
+        self, Amount, Bars, BuildOptions, BuildSummary, CellCounts, Event, EventSink, Interrupts,
         JsonLines, PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
     },
     figures::{AbsentCell, AbsentState, Comparison, RepeatStatus},
     files::Standing,
     graph::{Engine, State, Statuses, TaskId},
-    job::Vendor,
-    matrix::CellId,
-    plan::{Plan, PlanRequest, Prepared, Support},
+    plan::{Plan, PlanRequest, Support},
     publish,
 };
+use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
 
-/// Between SIGTERM and SIGKILL.
-const GRACE_SECONDS: f64 = 10.0;
 /// Plain progress: at most one line a run in this time.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -99,20 +100,7 @@ fn build(
     // A build of these cells alone, which measures them anew. Repeats take turns in every build.
     request.selection.together.clone_from(&args.together);
     let memo_name = memo::of_build(&request, args);
-    if args.events.is_none()
-        && !args.remeasure
-        // The lock is checked against the host, which no memo knows.
-        && !args.locked
-        // Which cells these are is decided by the cache.
-        && !args.last.failed
-        && args.profile.is_none()
-        // The memo has no figures.
-        && !args.details
-        && let Some(idle) = memo::nothing_to_do(&request, &memo_name)
-        && let remote::Looked::Nothing(remote) = remote::look(&idle, args.remote_required)?
-    {
-        let mut verdict = idle.verdict;
-        verdict["remote"] = remote;
+    if let Some(verdict) = remembered(&request, args, &memo_name)? {
         return say_nothing_to_do(globals.json, &verdict);
     }
     let mut session = Session::open(request)?;
@@ -167,44 +155,17 @@ fn build(
         blocked::mark(&mut session.plan, &blocked, &trains);
         (engine, statuses) = evaluated(engine_of(&session, &args.overrides))?;
     }
-    let Session {
-        request,
-        plan,
-        cache,
-        ..
-    } = &session;
+    let Session { request, plan, .. } = &session;
     if !trains.is_empty() {
         say_how(plan, &trains, request, &events);
     }
     // Where all that was to train lacks something, nothing of this host is pinned.
-    let pins = !trains.is_empty() || blocked.is_empty();
-    for platform in if pins {
-        plan.facts.write_missing(&plan.reads)?
-    } else {
-        Vec::new()
-    } {
-        let message =
-            format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
-        events.report(&Event::Note { message });
+    if !trains.is_empty() || blocked.is_empty() {
+        pin(plan, &events)?;
     }
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
-    let options = BuildOptions {
-        jobs: args
-            .jobs
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-            .max(1),
-        fail_fast: args.fail_fast,
-    };
-    let summary = execute::build(&engine, &mut statuses, &options, &host, interrupts, &events);
-    // What a run of an earlier, killed build left while we waited for its supervisor.
-    if cache.ensure_writable().is_ok() {
-        execute::sweep_up(cache, &host, &events)?;
-    }
-    let summary = match (summary, interrupts.asked()) {
-        (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => Err(Error::Interrupted(signal)),
-        (summary, _) => summary,
-    };
+    let summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(&events);
     }
@@ -230,6 +191,72 @@ fn build(
     )
 }
 
+/// What an earlier build concluded, where nothing that it depends on has changed since.
+fn remembered(
+    request: &PlanRequest,
+    args: &BuildArgs,
+    memo_name: &Digest,
+) -> Result<Option<Value>> {
+    let asks_for_more = args.events.is_some()
+        || args.remeasure
+        // The lock is checked against the host, which no memo knows.
+        || args.locked
+        // Which cells these are is decided by the cache.
+        || args.last.failed
+        || args.profile.is_some()
+        // The memo has no figures.
+        || args.details;
+    if asks_for_more {
+        return Ok(None);
+    }
+    let Some(idle) = memo::nothing_to_do(request, memo_name) else {
+        return Ok(None);
+    };
+    let remote::Looked::Nothing(remote) = remote::look(&idle, args.remote_required)? else {
+        return Ok(None);
+    };
+    let mut verdict = idle.verdict;
+    verdict["remote"] = remote;
+    Ok(Some(verdict))
+}
+
+/// Adds this host's facts to tprimat.lock, where it lacks them.
+fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
+    for platform in plan.facts.write_missing(&plan.reads)? {
+        let message =
+            format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
+        events.report(&Event::Note { message });
+    }
+    Ok(())
+}
+
+/// Runs what is stale, and takes up what earlier builds left meanwhile.
+fn run_stale(
+    engine: &Engine,
+    statuses: &mut Statuses,
+    args: &BuildArgs,
+    host: &TrainHost,
+    interrupts: Interrupts,
+    events: &EventSink,
+) -> Result<BuildSummary> {
+    let options = BuildOptions {
+        jobs: args
+            .jobs
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+            .max(1),
+        fail_fast: args.fail_fast,
+    };
+    let summary = execute::build(engine, statuses, &options, host, interrupts, events);
+    // What a run of an earlier, killed build left while we waited for its supervisor.
+    if engine.cache.ensure_writable().is_ok() {
+        execute::sweep_up(engine.cache, host, events)?;
+    }
+    match (summary, interrupts.asked()) {
+        (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => Err(Error::Interrupted(signal)),
+        (summary, _) => summary,
+    }
+}
+
 /// All states, with those cells among the ones to be summed up whose runs the cache has.
 fn evaluated(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
     let statuses = engine.evaluate_all()?;
@@ -239,37 +266,6 @@ fn evaluated(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
     }
     let statuses = engine.evaluate_all()?;
     Ok((engine, statuses))
-}
-
-/// Names the cells that are not trained here, each problem once.
-fn say_left_out(plan: &Plan, blocked: &blocked::Blocked, events: &EventSink) {
-    for (problem, cells) in blocked::by_problem(blocked) {
-        let cells: Vec<&str> = cells
-            .iter()
-            .map(|cell| plan.cells[*cell].id.as_str())
-            .collect();
-        let message = format!(
-            "left out: {}: {}",
-            blocked::few(&cells),
-            blocked::sentence(problem)
-        );
-        events.report(&Event::Note { message });
-    }
-}
-
-/// What trainers will not get, and checkouts that no commit names.
-fn say_how(plan: &Plan, trains: &[CellId], request: &PlanRequest, events: &EventSink) {
-    for message in unversioned(plan, trains) {
-        events.report(&Event::Note { message });
-    }
-    let dropped = execute::dropped_env(&request.env);
-    if !dropped.is_empty() {
-        let message = format!(
-            "not passed to trainers (declare them in config.yaml to use them): {}",
-            dropped.join(", ")
-        );
-        events.report(&Event::Note { message });
-    }
 }
 
 struct Ended<'a> {
@@ -315,196 +311,12 @@ fn reporters(args: &BuildArgs) -> Result<Reporters> {
     Ok(Reporters(all))
 }
 
-pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
-    let Session {
-        request,
-        plan,
-        cache,
-        ..
-    } = session;
-    let tprimat =
-        std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
-    let facts = plan.facts.host();
-    let vendor = facts
-        .platforms()
-        .into_iter()
-        .map(|(v, _)| v)
-        .find(|v| *v != Vendor::Cpu);
-    Ok(TrainHost {
-        project: plan.root.clone(),
-        runs: cache.root().join("runs"),
-        lock_dir: lock_dir(&request.env),
-        native: find_native(&tprimat, &request.env),
-        native_seen: OnceLock::new(),
-        hostname: facts.hostname.clone().unwrap_or_default(),
-        caller_env: request.env.clone(),
-        grace_seconds: GRACE_SECONDS,
-        gpus: vendor.map(|v| gpus(plan, v)).unwrap_or_default(),
-        slurm: execute::Commands::new(request.env.clone()),
-        folders: execute::Folders::default(),
-        sharing: None,
-        tprimat,
-    })
-}
-
-/// The GPUs that runs may be given.
-fn gpus(plan: &Plan, vendor: Vendor) -> Vec<Gpu> {
-    let host = plan.facts.host();
-    let (locks, found) = (
-        host.device_locks(vendor),
-        if vendor == Vendor::Amd {
-            &host.amd
-        } else {
-            &host.nvd
-        },
-    );
-    let gpu = |index: usize| {
-        let facts = found.get(index)?;
-        let (uuid, render_node) = (facts.uuid.clone(), facts.render_node.clone());
-        Some(Gpu {
-            index,
-            lock: locks.get(index)?.clone(),
-            uuid,
-            render_node,
-        })
-    };
-    plan.facts
-        .usable_gpus(vendor)
-        .into_iter()
-        .filter_map(gpu)
-        .collect()
-}
-
-/// One folder for the whole host, whoever runs tprimat on it.
-pub fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
-    env.get("TPRIMAT_LOCK_DIR")
-        .map_or_else(|| PathBuf::from("/tmp/tprimat-device-locks"), PathBuf::from)
-}
-
-/// tprimat-native: named by `$TPRIMAT_NATIVE`, beside tprimat, or in PATH.
-fn find_native(tprimat: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let named = env.get("TPRIMAT_NATIVE").map(PathBuf::from);
-    let beside = tprimat.parent().map(|dir| dir.join("tprimat-native"));
-    named
-        .into_iter()
-        .chain(beside)
-        .find(|p| p.is_file())
-        .or_else(|| crate::host::which("tprimat-native", env))
-}
-
-/// Cells that would have to train are shown as missing instead.
-fn leave_out_what_must_train(session: &mut Session, args: &BuildArgs) -> Result<()> {
-    let engine = session.engine(&args.overrides);
-    let statuses = engine.evaluate_all()?;
-    let tasks = engine
-        .dag
-        .order
-        .iter()
-        .filter(|node| statuses.get(**node).state == State::Stale);
-    let trains = tasks
-        .map(|node| engine.dag.task(*node))
-        .filter(|task| task.kind == TaskKind::Train);
-    let must_train: Vec<CellId> = trains.map(|task| task.cell).collect();
-    for cell in must_train {
-        let cell = &mut session.plan.cells[cell];
-        cell.left_out |= cell.selected;
-        cell.selected = false;
-    }
-    Ok(())
-}
-
-/// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
-fn refuse_beyond(
-    engine: &Engine,
-    statuses: &Statuses,
-    args: &BuildArgs,
-    which: Runs,
-) -> Result<()> {
-    let Some(limit) = args.max_gpu_hours else {
-        return Ok(());
-    };
-    match execute::Prices::beyond(
-        &[&execute::Prices::of(engine, statuses, which)],
-        limit,
-        args.overrides.force,
-    ) {
-        Some(why) => {
-            let help = "nothing was run; `tprimat plan` shows the estimate by cell";
-            Err(Error::invalid(Problem::new(why).help(help)))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Opens the next generation of every selected measurement; not before it is known that they can be
-/// made again.
-fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
-    let statuses = engine.evaluate_all()?;
-    let is_measured = |n: &&TaskId| {
-        engine.dag.task(**n).kind == TaskKind::Train
-            && engine.is_wanted(**n)
-            && matches!(statuses.get(**n).state, State::Fresh | State::Failed)
-    };
-    let measured: Vec<TaskId> = engine
-        .dag
-        .order
-        .iter()
-        .filter(is_measured)
-        .copied()
-        .collect();
-    let cells: Vec<CellId> = measured.iter().map(|n| engine.dag.task(*n).cell).collect();
-    engine.cache.ensure_writable()?;
-    for &cell in &cells {
-        let prepared = engine.plan.prepared(cell);
-        if let Some(Err(why)) = prepared.map(Prepared::here) {
-            let message = format!(
-                "`{}` cannot be measured anew here: {why}",
-                engine.plan.cells[cell].id
-            );
-            return Err(Error::Failed {
-                message,
-                help: Some("nothing was run; --only leaves it out".into()),
-            });
-        }
-    }
-    blocked::refuse(&blocked::find(
-        engine.plan,
-        &cells,
-        host,
-        ProbeDepth::ByAsking,
-    )?)?;
-    let keys: BTreeSet<_> = measured
-        .iter()
-        .filter_map(|n| statuses.get(*n).key)
-        .collect();
-    for key in keys {
-        engine.cache.open_generation(&key)?;
-    }
-    Ok(())
-}
-
-/// Checkouts whose content nobody can name by a commit.
-fn unversioned(plan: &Plan, cells: &[CellId]) -> BTreeSet<String> {
-    let facts = cells
-        .iter()
-        .filter_map(|cell| plan.prepared(*cell)?.facts.known.as_ref().ok());
-    let names = facts.flat_map(|known| known.keys());
-    let variables =
-        names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
-    let note = |variable| {
-        format!(
-            "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
-        )
-    };
-    variables.map(note).collect()
-}
-
 fn finish(
     globals: &Globals,
     ended: &Ended,
     args: &BuildArgs,
     request: &PlanRequest,
-    memo_name: &crate::digest::Digest,
+    memo_name: &Digest,
     events: &EventSink,
 ) -> Result<i32> {
     let Ended {
@@ -518,7 +330,7 @@ fn finish(
     let after = rows(engine, statuses);
     let count = |state| after.iter().filter(|r| r.state == state).count();
     let comparison = comparison(engine, statuses)?;
-    let verdict = Verdict::of(engine, comparison.as_ref());
+    let verdict = RepeatCounts::of(engine, comparison.as_ref());
     let (contradicted, incomplete) = (verdict.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
     events.report(&Event::BuildFinished {
@@ -630,7 +442,10 @@ fn finish(
         && incomplete == 0
         && *is_shared
     {
-        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "held": 0, "blocked": 0, "output": value["output"] });
+        // A later build that finds nothing to do says the same, but for what it ran and shared.
+        let mut idle = value;
+        idle["ran"] = 0.into();
+        idle.as_object_mut().map(|idle| idle.remove("remote"));
         memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
@@ -740,7 +555,7 @@ fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>
 /// What the results of the selected cells say, which no task's own state shows: a run can end well
 /// and prove nothing.
 #[derive(Default)]
-struct Verdict {
+struct RepeatCounts {
     failed: usize,
     contradicted: usize,
     /// Disturbed: such a repeat is missing, and no failure.
@@ -750,7 +565,7 @@ struct Verdict {
     incomplete: usize,
 }
 
-impl Verdict {
+impl RepeatCounts {
     fn of(engine: &Engine, comparison: Option<&Comparison>) -> Self {
         let Some(comparison) = comparison else {
             return Self::default();

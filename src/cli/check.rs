@@ -118,7 +118,7 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         .filter_map(|cell| plan::fit::fit(plan, cell))
         .collect();
     let [will_not_fit, may_not_fit] = fit::warn(&fits);
-    let host = super::build::train_host(&session)?;
+    let host = super::train_host::train_host(&session)?;
     let here: Vec<CellId> = plan
         .cells
         .ids()

@@ -20,7 +20,7 @@ use crate::{
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
-    plan::Plan,
+    plan::{CompareConfig, Plan},
     report,
 };
 
@@ -164,7 +164,7 @@ pub fn compared(
     let chosen = chosen(plan, &imports, names, of_matrix)?;
     let named: Vec<String> = chosen.cells.iter().map(|(id, _)| id.clone()).collect();
     let (engine, statuses) = session.look()?;
-    let mut settings = derived::Settings::of(plan).compare;
+    let mut settings = CompareConfig::of(plan);
     if !asked.across.is_empty() {
         settings.settings.across.clone_from(&asked.across);
     }

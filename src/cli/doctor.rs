@@ -14,15 +14,16 @@ use serde_json::{Value, json};
 
 use super::{
     args::{DoctorArgs, Globals},
-    blocked, build,
+    blocked,
     output::{confirmed, page, print, print_json},
     project,
     session::Session,
+    train_host,
 };
 use crate::{
     error::{Error, Result, exit},
     execute::{self, GpuHolder, ProbeDepth, ProcessOwner},
-    host::{self, Engine, EngineKind, HostFacts, ask, last_line, which},
+    host::{self, ContainerEngine, EngineKind, HostFacts, ask, last_line, which},
     job::Vendor,
     plan::{Plan, PlanRequest, Support},
     report::wrapped,
@@ -210,7 +211,7 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
             facts.hostname.as_deref().unwrap_or("?")
         ),
     );
-    let lock_dir = build::lock_dir(env);
+    let lock_dir = train_host::lock_dir(env);
     for vendor in [Vendor::Cpu, Vendor::Nvd, Vendor::Amd] {
         let gpus = match vendor {
             Vendor::Cpu => None,
@@ -282,7 +283,7 @@ fn engines(env: &BTreeMap<String, String>, page: &mut Page) {
         EngineKind::Podman,
         EngineKind::Apptainer,
     ] {
-        let Ok(engine) = Engine::find(Some(kind), env) else {
+        let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
             page.add(
                 "containers",
                 State::Absent,
@@ -357,7 +358,7 @@ fn slurm(env: &BTreeMap<String, String>, page: &mut Page) {
         }
         // Packages bring sinfo to hosts that belong to no cluster.
         Ok(said) => drop(page.add("slurm", State::Absent, unanswered(&last_line(&said.stderr)))),
-        Err(why) => drop(page.add("slurm", State::Absent, unanswered(&why))),
+        Err(why) => drop(page.add("slurm", State::Absent, unanswered(&why.to_string()))),
     }
 }
 
@@ -393,7 +394,7 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
             format!("{framework}: {}", plan.facts.python(framework).display()),
         );
     }
-    let host = build::train_host(&session)?;
+    let host = train_host::train_host(&session)?;
     let mut here = Vec::new();
     for (cell, planned) in plan.cells.with_ids() {
         if let Support::Ready(prepared) = &planned.support

@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Problem, Result, did_you_mean, exit},
     execute::container::{Context, EnvFile, shell_arguments},
     files::{Durability, write_atomically},
-    host::{Engine, EngineKind},
+    host::{ContainerEngine, EngineKind},
     job::Vendor,
     plan::{
         PlanRequest,
@@ -176,10 +176,10 @@ fn named<'a>(target: &'a str, platform: Option<&'a str>) -> Result<(&'a str, &'a
 }
 
 /// The first engine of those, in the caller's PATH.
-fn engine(kinds: &[EngineKind], env: &BTreeMap<String, String>) -> Result<Engine> {
+fn engine(kinds: &[EngineKind], env: &BTreeMap<String, String>) -> Result<ContainerEngine> {
     kinds
         .iter()
-        .find_map(|kind| Engine::find(Some(*kind), env).ok())
+        .find_map(|kind| ContainerEngine::find(Some(*kind), env).ok())
         .ok_or_else(|| {
             let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
             Error::Failed {
@@ -190,7 +190,7 @@ fn engine(kinds: &[EngineKind], env: &BTreeMap<String, String>) -> Result<Engine
 }
 
 /// Runs with the terminal and the environment of the caller; the exit code.
-fn run_engine(engine: &Engine, arguments: &[String]) -> Result<i32> {
+fn run_engine(engine: &ContainerEngine, arguments: &[String]) -> Result<i32> {
     let command = duct::cmd(&engine.program, arguments).unchecked();
     let output = command
         .run()
@@ -198,7 +198,7 @@ fn run_engine(engine: &Engine, arguments: &[String]) -> Result<i32> {
     Ok(output.status.code().unwrap_or(1))
 }
 
-fn is_here(engine: &Engine, inputs: &Inputs, image: &str) -> Result<bool> {
+fn is_here(engine: &ContainerEngine, inputs: &Inputs, image: &str) -> Result<bool> {
     engine
         .image_digest(&inputs.env, image, &inputs.root, Digest::of_file)
         .map(|digest| digest.is_some())
@@ -273,7 +273,7 @@ fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
     }
     let found = engine(&BUILDERS, &inputs.env);
     let engine = if args.print { found.ok() } else { Some(found?) };
-    let program = engine.as_ref().map_or("docker", Engine::name);
+    let program = engine.as_ref().map_or("docker", ContainerEngine::name);
     if args.print {
         print(&format!("{program} pull {image}\n"))?;
         return Ok(exit::OK);
@@ -370,7 +370,7 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         .filter(|name| inputs.env.contains_key(*name) && !declared.contains_key(*name));
     let names: Vec<&str> = passed.collect();
     let found = engine(&ENGINES, &inputs.env);
-    let docker = || Engine {
+    let docker = || ContainerEngine {
         kind: EngineKind::Docker,
         program: "docker".into(),
     };

@@ -47,6 +47,7 @@ mod session;
 mod show;
 mod targets;
 mod tensorboard;
+mod train_host;
 mod verbosity;
 mod watch;
 

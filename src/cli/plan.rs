@@ -82,7 +82,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     let mut engine = session.planner(&args.overrides);
     let mut statuses = engine.evaluate_all()?;
     let mut trains = blocked::stale_trains(&engine, &statuses);
-    let host = super::build::train_host(&session)?;
+    let host = super::train_host::train_host(&session)?;
     let blocked = blocked::find(&session.plan, &trains, &host, ProbeDepth::AtFiles)?;
     if !blocked.is_empty() {
         trains.retain(|cell| !blocked.contains_key(cell));
@@ -143,9 +143,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         for (doubt, cells) in &held {
             let cells: Vec<&str> = cells.iter().copied().collect();
             let _ = writeln!(text, "{} not counted: {doubt}", blocked::few(&cells));
-        }
-        if let Some(contradicted) = contradicted(&engine, &statuses)? {
-            text += &contradicted;
         }
         text += uncounted.as_deref().unwrap_or_default();
         print(&text)?;

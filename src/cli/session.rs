@@ -25,7 +25,7 @@ use crate::{
     figures::{self, CellInput, GateInput},
     graph::{CodeDigests, Dag, Engine, Options, Statuses},
     matrix::{self, CellId},
-    plan::{CellPlan, Plan, PlanRequest, Support, load_config},
+    plan::{self, CellPlan, CompareConfig, Plan, PlanRequest, Support, load_config},
     words::plain::counted,
 };
 
@@ -154,7 +154,7 @@ impl Session {
                 force: overrides.force,
                 replace,
             },
-            compare_settings: json!(derived::Settings::of(&self.plan).compare),
+            compare_settings: json!(CompareConfig::of(&self.plan)),
             trainings: OnceLock::new(),
             measured: BTreeMap::new(),
         }
@@ -170,7 +170,7 @@ impl Session {
             reading::cell_seeds(&engine, &statuses, FigureScope::Complete)?,
             cache,
         )?;
-        let catalogue = derived::Settings::of(plan).compare.catalogue;
+        let catalogue = plan::catalogue(&plan.config);
         let key = |cell: CellId| {
             statuses
                 .get(dag.node(TaskKind::Train, cell, 1))

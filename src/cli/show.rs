@@ -17,7 +17,7 @@ use crate::{
     graph::outcome_text,
     import::{self, Imports},
     job::RunOutcome,
-    plan::{Plan, Support},
+    plan::{CompareConfig, Plan, Support},
     report, sentences,
 };
 
@@ -122,8 +122,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     }
     if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
-        let comparison =
-            derived::compare_cells(seeds, &derived::Settings::of(plan).compare, cache)?;
+        let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache)?;
         if let Some(text) = report::cell_text(&comparison, &plan.cells[cell].id, &page()) {
             print(&text)?;
             return Ok(crate::error::exit::OK);

@@ -32,6 +32,16 @@ pub(super) struct KnownModel {
     num_parameters: u64,
 }
 
+/// Keys without which a model's shape is not known; the others have defaults.
+pub const NEEDED_SHAPE: [&str; 6] = [
+    "architecture",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+];
+
 pub(super) fn known_models() -> &'static [KnownModel] {
     static TABLE: LazyLock<Vec<KnownModel>> = LazyLock::new(|| {
         #[derive(Deserialize)]
@@ -91,15 +101,7 @@ pub(super) fn fill(config: &mut Config) {
         };
         let shape = known.shape();
         let lacks = |key: &str| config.get(&format!("models.{id}.{key}")).is_none();
-        let needed = [
-            "architecture",
-            "num_layers",
-            "hidden_size",
-            "ffn_hidden_size",
-            "num_attention_heads",
-            "vocab_size",
-        ];
-        if !needed.iter().any(|key| lacks(key)) {
+        if !NEEDED_SHAPE.iter().any(|key| lacks(key)) {
             continue;
         }
         if let Some(other) = contradiction(config, &id, known, &shape) {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     VARIABLES, check, known_models,
     parallelism::{self, ParallelismBlock},
-    read::Reader,
+    read::ConfigReader,
     resolve::{self, Leaf},
     schema::Paths,
     shape::shapes,
@@ -149,7 +149,7 @@ impl Config {
             faulty: Vec::new(),
             model_sources: Vec::new(),
         };
-        let mut problems = match Reader::read(&mut config, env) {
+        let mut problems = match ConfigReader::read(&mut config, env) {
             Ok(problems) => problems,
             Err(problems) => return (None, problems),
         };

@@ -24,6 +24,7 @@ mod upgrade;
 mod view;
 
 pub use environment::VARIABLES;
+pub use known_models::NEEDED_SHAPE;
 pub use layers::{Config, Origin};
 pub use names::{
     framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names,

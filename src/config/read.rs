@@ -18,13 +18,13 @@ use super::{
 };
 use crate::error::{Problem, Source};
 
-pub(super) struct Reader<'a> {
+pub(super) struct ConfigReader<'a> {
     config: &'a mut Config,
     env: &'a BTreeMap<String, String>,
     problems: Vec<Problem>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     /// Fills the config's tree with all that is right. Err: the text is not YAML.
     pub fn read(
         config: &'a mut Config,
@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<Problem>, Vec<Problem>> {
         let yaml = parse(&config.source)?;
         variables(&yaml, &mut config.variables);
-        let mut reader = Reader {
+        let mut reader = ConfigReader {
             config,
             env,
             problems: Vec::new(),

@@ -37,7 +37,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
-    host::{Engine, EngineKind, engine_environment, last_line},
+    host::{ContainerEngine, EngineKind, engine_environment, last_line},
     job::Vendor,
     plan::{Container, Place},
 };
@@ -97,7 +97,7 @@ pub(super) fn contain(
         message,
         help: None,
     };
-    let engine = Engine::find(container.engine, &host.caller_env).map_err(failed)?;
+    let engine = ContainerEngine::find(container.engine, &host.caller_env).map_err(failed)?;
     if work.execution.place != Place::Local
         && has_service(engine.kind)
         && work.job.vendor != Vendor::Cpu
@@ -177,7 +177,7 @@ pub(super) fn counts_anew(work: &TrainWork, host: &TrainHost, given: &[&Gpu]) ->
     let Some(container) = &work.execution.container else {
         return false;
     };
-    let engine = Engine::find(container.engine, &host.caller_env);
+    let engine = ContainerEngine::find(container.engine, &host.caller_env);
     engine.is_ok_and(|engine| has_these_alone(engine.kind, work.job.vendor, given.iter().copied()))
 }
 
@@ -336,8 +336,8 @@ impl ContainerSpec {
             .into_bytes()
     }
 
-    fn engine(&self) -> Engine {
-        Engine {
+    fn engine(&self) -> ContainerEngine {
+        ContainerEngine {
             kind: self.engine,
             program: self.program.clone(),
         }
@@ -351,7 +351,7 @@ fn has_service(kind: EngineKind) -> bool {
 
 /// The container of one run, as its supervisor and a sweep see it.
 pub(super) struct Contained {
-    engine: Engine,
+    engine: ContainerEngine,
     environment: BTreeMap<String, String>,
     name: String,
 }
@@ -384,7 +384,7 @@ impl Contained {
     /// As a later tprimat finds it. The program is looked up anew: a run folder may come from
     /// anywhere, and must not name a program that is then run.
     pub fn found(kind: EngineKind, run_id: &str, env: &BTreeMap<String, String>) -> Option<Self> {
-        let engine = Engine::find(Some(kind), env)
+        let engine = ContainerEngine::find(Some(kind), env)
             .ok()
             .filter(|_| has_service(kind))?;
         Some(Self {
@@ -590,7 +590,7 @@ pub(super) fn sweep(
     let mut swept = Vec::new();
     for kind in engines(runs) {
         // An engine that was uninstalled keeps no container.
-        let Ok(engine) = Engine::find(Some(kind), env) else {
+        let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
             continue;
         };
         let filter = format!("label={OWNER_LABEL}={}", owner(runs));
@@ -737,7 +737,7 @@ mod tests {
             .set_permissions(mode)
             .unwrap();
         let contained = Contained {
-            engine: Engine {
+            engine: ContainerEngine {
                 kind: EngineKind::Docker,
                 program: engine,
             },

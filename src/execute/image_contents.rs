@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     digest::Digest,
     files::{self, Durability},
-    host::{Engine, EngineKind, ask, last_line},
+    host::{ContainerEngine, EngineKind, ask, last_line},
     recipe::Require,
 };
 
@@ -62,7 +62,7 @@ print("tprimat-inside end")"#;
 
 /// Looks into `image`, or remembers what was seen there. `digest`: what names its content.
 pub fn look(
-    engine: &Engine,
+    engine: &ContainerEngine,
     env: &BTreeMap<String, String>,
     (image, digest): (&str, &str),
     wanted: Requirements,
@@ -145,7 +145,8 @@ pub fn absent_modules(
     let said = ask(
         &duct::cmd(python.as_os_str(), words).full_env(asked_with),
         PATIENCE,
-    )?;
+    )
+    .map_err(|why| why.to_string())?;
     if !said.status.success() {
         return Err(last_line(&said.stderr));
     }

@@ -8,6 +8,7 @@ mod error;
 mod event_sink;
 mod events;
 mod executor;
+mod follow;
 mod hang;
 pub mod history;
 mod image_contents;
@@ -26,6 +27,7 @@ mod progress;
 pub mod reading;
 mod recover_runs;
 mod run;
+mod run_spec;
 mod schedule;
 mod secrets;
 mod slurm;
@@ -56,6 +58,7 @@ pub use recover_runs::{Leftover, sweep};
 pub use run::{
     ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, start,
 };
+pub use run_spec::dropped_env;
 pub use schedule::{BuildOptions, BuildSummary, build};
 pub use secrets::{Secrets, masked};
 pub use slurm::{Commands, JOB_ARGUMENT, JobSpec};
@@ -63,5 +66,5 @@ pub use supervisor::{supervise, supervise_job};
 pub use takeover::{
     Folders, environment_of, is_over, left_behind, live_run, live_run_of, sweep_up,
 };
-pub use train::{Gpu, Share, TrainHost, dropped_env};
+pub use train::{Gpu, Share, TrainHost};
 pub use watched_inputs::Watched;

@@ -13,7 +13,7 @@ use crate::{
     data,
     error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
-    host::{self, Engine, python_packages, which},
+    host::{self, ContainerEngine, python_packages, which},
     plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
 };
@@ -145,7 +145,7 @@ fn inside_problems(
     look: ProbeDepth,
 ) -> Vec<Problem> {
     let (id, name) = (&recipe.file.id, &image.name);
-    let engine = match Engine::find(container.engine, &host.caller_env) {
+    let engine = match ContainerEngine::find(container.engine, &host.caller_env) {
         Ok(engine) => engine,
         Err(why) => {
             let help = "install it, or name another one in execution.<platform>.container.engine";

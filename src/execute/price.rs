@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::derived::Settings;
 use crate::{
     cache::{Entry, TaskKind},
     config::{Values, vendor_names},
@@ -19,7 +18,7 @@ use crate::{
     graph::{Engine, State, Statuses, Task, TaskId, label},
     job::{Job, RunOutcome, Vendor},
     matrix::CellId,
-    plan::preimage,
+    plan::{self, preimage},
     results::flops_per_token,
 };
 
@@ -93,7 +92,7 @@ pub struct Prices {
 impl Prices {
     #[must_use]
     pub fn of(engine: &Engine, statuses: &Statuses, which: Runs) -> Self {
-        let catalogue = Settings::of(engine.plan).compare.catalogue;
+        let catalogue = plan::catalogue(&engine.plan.config);
         let (mut seen, mut is_first) = (BTreeSet::new(), true);
         // Without a lock there are no keys; what launches the same bytes is one measurement all the
         // same.
@@ -279,7 +278,7 @@ fn price_of<'a>(catalogue: &'a Catalogue, platform: &str, vendor: Vendor) -> Opt
 /// Seconds of one run of a cell, by what its runs took before; none where it never ran. A model is
 /// no reason to leave a run out.
 pub(super) fn seconds_of_run(engine: &Engine, statuses: &Statuses, cell: CellId) -> Option<f64> {
-    let catalogue = Settings::of(engine.plan).compare.catalogue;
+    let catalogue = plan::catalogue(&engine.plan.config);
     let (seconds, basis, _) = run_seconds(engine, statuses, cell, &catalogue).ok()?;
     (basis != Basis::Model).then_some(seconds)
 }

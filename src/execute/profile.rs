@@ -11,7 +11,8 @@ use super::{
     launch::launch,
     recover_runs::{making, remove, sweep},
     run::{ExitKind, RunSpec, start},
-    train::{TrainHost, attempt_id, prepare},
+    run_spec::{attempt_id, prepare},
+    train::TrainHost,
 };
 use crate::{
     error::{Error, Result},

@@ -31,7 +31,7 @@ pub(super) use end::{Left, explained, left};
 pub use node::JobSpec;
 pub(super) use node::{claim, is_of_this_job, settle_in, take};
 pub use queue::Commands;
-use queue::{is_final, is_passing};
+use queue::is_final;
 
 use super::{
     executor::{End, Executor, Run},
@@ -391,7 +391,7 @@ impl Job {
             Ok(said) => {
                 self.submitted(said.trim().split(';').next().unwrap_or_default().to_owned())
             }
-            Err(why) if is_passing(&why) => {
+            Err(why) if why.is_passing() => {
                 self.tell(format!("Slurm: sbatch does not get through: {why}"));
                 Ok(Standing::Silent)
             }

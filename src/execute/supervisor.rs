@@ -9,32 +9,23 @@
 //! | the timeout passes | the same: `timeout` |
 //! | it is killed itself | the kernel kills the trainer; a sweep ends the rest |
 
+mod trainer;
+
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write},
     net::TcpListener,
-    os::{
-        fd::AsFd,
-        unix::{fs::MetadataExt, process::CommandExt},
-    },
+    os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
-    process::{Command, ExitStatus},
+    process::ExitStatus,
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    libc,
-    sys::{
-        prctl,
-        signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
-    },
-    unistd::{getpid, getppid},
-};
+use nix::libc;
 
 use super::{
-    container_run::{Contained, ContainerSpec, Guard},
+    container_run::{Contained, Guard},
     devices::{self, Claim, DeviceLock},
     hang::{self, HangWatch},
     inbox::{Inbox, receive_environment, settle_down},
@@ -55,6 +46,7 @@ use crate::{
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
 };
+use trainer::{exit_kind, exit_status, pid_of};
 
 /// How often the log's growth is written down: seldom enough to disturb no measurement.
 const LOG_LOOK: Duration = Duration::from_millis(100);
@@ -187,7 +179,7 @@ fn check_claim(dir: &Path) -> Result<()> {
 }
 
 /// Why the supervisor stopped watching the trainer.
-enum Verdict {
+enum TrainerEnd {
     Exited(ExitStatus),
     Stopped(ExitKind),
 }
@@ -287,44 +279,35 @@ impl Supervisor {
                 ..never_ran(ExitKind::LaunchFailed(why), waited_seconds)
             };
         }
-        // As late as can be: one that was free when the run was planned may be taken by now. Nodes
-        // of one run were told where they meet.
-        if !self.spec.env.contains_key(PORT_VARIABLE) {
-            match free_port() {
-                Ok(port) => drop(
-                    self.spec
-                        .env
-                        .insert(PORT_VARIABLE.to_owned(), port.to_string()),
-                ),
-                Err(why) => {
-                    return never_ran(ExitKind::LaunchFailed(why.to_string()), waited_seconds);
-                }
-            }
-        }
+        self.run_trainer(locks, waited_seconds)
+            .unwrap_or_else(|why| never_ran(ExitKind::LaunchFailed(why), waited_seconds))
+    }
+
+    /// The trainer from its start to the end of its last process; in words why it did not start, if
+    /// not.
+    fn run_trainer(
+        &mut self,
+        locks: &[DeviceLock],
+        waited_seconds: f64,
+    ) -> Result<RunExit, String> {
+        self.choose_port().map_err(|why| why.to_string())?;
         let contained = self
             .spec
             .container
             .as_ref()
             .and_then(|spec| Contained::of(spec, &self.spec.run_id));
-        let guard = match contained
+        let guard = contained
             .as_ref()
             .map(|contained| self.guard(contained, locks))
-            .transpose()
-        {
-            Ok(guard) => guard,
-            Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
-        };
+            .transpose()?;
         let (begun, started_at) = (Instant::now(), unix_now());
         self.tell(&RunState::Running {
             since: started_at,
             changed: Vec::new(),
         });
-        let (handle, mut times) = match self.launch() {
-            Ok(launched) => launched,
-            Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
-        };
+        let (handle, mut times) = self.launch()?;
         let sampler = self.sampler();
-        let verdict = self.watch(&handle, begun, started_at, &mut times);
+        let end = self.watch(&handle, begun, started_at, &mut times);
         // The clock may be set meanwhile.
         let ended_at = started_at + begun.elapsed().as_secs_f64();
         // A driver may hang, and the end of the run's tree must not wait for it.
@@ -332,20 +315,9 @@ impl Supervisor {
             sampler.stop();
         }
         self.tell(&RunState::Ending);
-        let status = match &verdict {
-            Verdict::Exited(status) => match &contained {
-                Some(contained) => contained.ended(*status, &log_path(&self.spec.dir)),
-                None => exit_kind(*status),
-            },
-            Verdict::Stopped(why) => {
-                if let Some(contained) = &contained {
-                    self.end_container(contained, &handle);
-                }
-                why.clone()
-            }
-        };
-        let (ended, leftover) = match &verdict {
-            Verdict::Exited(_) => {
+        let status = self.status(&end, contained.as_ref(), &handle);
+        let (ended, leftover) = match &end {
+            TrainerEnd::Exited(_) => {
                 // A command of the sampler's is no leftover of the run.
                 if let Some(sampler) = &sampler {
                     sampler.wait(SETTLE);
@@ -353,7 +325,7 @@ impl Supervisor {
                 let ended = self.end_leftovers(&handle);
                 (ended, ended.count)
             }
-            Verdict::Stopped(_) => (self.end_tree(&handle), 0),
+            TrainerEnd::Stopped(_) => (self.end_tree(&handle), 0),
         };
         // Once more, for a client that was making it until just now.
         let is_gone = contained.as_ref().is_none_or(Contained::remove);
@@ -367,25 +339,9 @@ impl Supervisor {
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
-        times.look();
-        let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
-        let mut notes = std::mem::take(&mut self.notes);
-        notes.extend(
-            times
-                .sync()
-                .err()
-                .map(|e| format!("the log may not survive a power cut: {e}")),
-        );
-        if let Err(error) = masked {
-            notes.push(format!(
-                "tokens and passwords that the trainer printed may be in the log: {error}"
-            ));
-        }
-        if !is_gone {
-            notes.push("the container engine did not remove the run's container; the next build tries again".into());
-        }
+        let note = self.note(&mut times, is_gone);
         let (changed, undeclared) = written(&self.spec.watched);
-        RunExit {
+        Ok(RunExit {
             status,
             started_at,
             ended_at,
@@ -396,15 +352,61 @@ impl Supervisor {
             undeclared,
             lost_nodes: None,
             host: hostname(),
-            note: (!notes.is_empty()).then(|| notes.join("; ")),
+            note,
+        })
+    }
+
+    /// As late as can be: a port that was free when the run was planned may be taken by now. Nodes
+    /// of one run were told where they meet.
+    fn choose_port(&mut self) -> Result<()> {
+        if !self.spec.env.contains_key(PORT_VARIABLE) {
+            let port = free_port()?.to_string();
+            self.spec.env.insert(PORT_VARIABLE.to_owned(), port);
+        }
+        Ok(())
+    }
+
+    /// How the run ended; ends its container, where that goes on.
+    fn status(
+        &mut self,
+        end: &TrainerEnd,
+        contained: Option<&Contained>,
+        handle: &duct::Handle,
+    ) -> ExitKind {
+        match (end, contained) {
+            (TrainerEnd::Exited(status), Some(contained)) => {
+                contained.ended(*status, &log_path(&self.spec.dir))
+            }
+            (TrainerEnd::Exited(status), None) => exit_kind(*status),
+            (TrainerEnd::Stopped(why), contained) => {
+                if let Some(contained) = contained {
+                    self.end_container(contained, handle);
+                }
+                why.clone()
+            }
         }
     }
 
-    fn guard(
-        &mut self,
-        contained: &Contained,
-        locks: &[DeviceLock],
-    ) -> std::result::Result<Guard, String> {
+    /// Finishes the log, and says what a person should know of the run.
+    fn note(&mut self, times: &mut LogTimes, is_container_gone: bool) -> Option<String> {
+        times.look();
+        let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
+        let mut notes = std::mem::take(&mut self.notes);
+        if let Err(error) = times.sync() {
+            notes.push(format!("the log may not survive a power cut: {error}"));
+        }
+        if let Err(error) = masked {
+            notes.push(format!(
+                "tokens and passwords that the trainer printed may be in the log: {error}"
+            ));
+        }
+        if !is_container_gone {
+            notes.push("the container engine did not remove the run's container; the next build tries again".into());
+        }
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> Result<Guard, String> {
         let descriptors: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
         let guard = contained
             .guard(&descriptors)
@@ -426,97 +428,6 @@ impl Supervisor {
             self.inbox.wait(Duration::from_millis(50));
         }
         contained.remove();
-    }
-
-    /// Starts the trainer; in words why not, if not.
-    fn launch(&self) -> std::result::Result<(duct::Handle, LogTimes), String> {
-        let spec = &self.spec;
-        let mut env = spec.env.clone();
-        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
-        let (argv, env, input) = match &spec.container {
-            None => (spec.argv.clone(), env, None),
-            Some(container) => (
-                container.command(&spec.argv),
-                self.engine_environment(container),
-                Some(ContainerSpec::input(&env)),
-            ),
-        };
-        let Some((program, arguments)) = argv.split_first().filter(|_| !spec.argv.is_empty())
-        else {
-            return Err("the command is empty".into());
-        };
-        if !spec.cwd.is_dir() {
-            return Err(format!(
-                "cannot start `{program}`: its folder {} does not exist",
-                spec.cwd.display()
-            ));
-        }
-        let path = log_path(&spec.dir);
-        let open = || -> io::Result<(File, LogTimes)> {
-            // The trainer itself appends to it: nothing stands between its bytes and the file.
-            let log = OpenOptions::new().create(true).append(true).open(&path)?;
-            // A file of its own: what is appended to cannot be written to elsewhere.
-            let times = LogTimes::open(
-                &spec.dir,
-                OpenOptions::new().read(true).write(true).open(&path)?,
-            )?;
-            Ok((log, times))
-        };
-        let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-        let errors = log
-            .try_clone()
-            .map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-        let supervisor = getpid();
-        let die_with_us = move |command: &mut Command| {
-            command.process_group(0);
-            let in_child = move || {
-                prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // What is blocked here would stay blocked there: not even SIGTERM would get
-                // through.
-                sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-                // A shell in the background ignores these, and so would the trainer.
-                for ignored in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
-                    // SAFETY: the default action runs no code of ours.
-                    unsafe { signal(ignored, SigHandler::SigDfl) }?;
-                }
-                // The supervisor may have died before the line that ties the trainer to it took
-                // hold.
-                if getppid() == supervisor {
-                    Ok(())
-                } else {
-                    Err(io::Error::from(Errno::ESRCH))
-                }
-            };
-            // SAFETY: between fork and exec it makes system calls and allocates nothing.
-            unsafe { command.pre_exec(in_child) };
-            Ok(())
-        };
-        let command = duct::cmd(program, arguments);
-        let command = match input {
-            None => command.stdin_null(),
-            Some(bytes) => command.stdin_bytes(bytes),
-        };
-        let handle = command
-            .full_env(env)
-            .dir(&spec.cwd)
-            .stdout_file(log)
-            .stderr_file(errors)
-            .unchecked()
-            .before_spawn(die_with_us)
-            .start()
-            .map_err(|e| format!("cannot start `{program}`: {e}"))?;
-        Ok((handle, times))
-    }
-
-    /// What the engine's own program gets. A job's step (pyxis) must know which job it belongs to,
-    /// and that is this process's, not one that held the host of the submission.
-    fn engine_environment(&self, container: &ContainerSpec) -> BTreeMap<String, String> {
-        let mut environment = container.environment.clone();
-        if self.spec.job.is_some() {
-            environment.retain(|name, _| !name.starts_with("SLURM_") || name == "SLURM_CONF");
-            environment.extend(std::env::vars().filter(|(name, _)| name.starts_with("SLURM_")));
-        }
-        environment
     }
 
     /// Looks at the run's devices beside it. Not before the trainer has started: nothing may keep
@@ -543,7 +454,7 @@ impl Supervisor {
         begun: Instant,
         since: f64,
         times: &mut LogTimes,
-    ) -> Verdict {
+    ) -> TrainerEnd {
         let (mut inputs_at, mut changed) = (begun + INPUT_LOOK, Vec::new());
         let timeout = self
             .spec
@@ -554,7 +465,7 @@ impl Supervisor {
         loop {
             reap_orphans(trainer);
             if let Some(status) = exit_status(handle) {
-                return Verdict::Exited(status);
+                return TrainerEnd::Exited(status);
             }
             times.look();
             if Instant::now() >= inputs_at {
@@ -565,19 +476,21 @@ impl Supervisor {
             if let Some(why) = hang.as_mut().and_then(look) {
                 let mut evidence = vec![why];
                 evidence.extend(hang::stacks(&self.spec, &self.tree.pids()));
-                return Verdict::Stopped(ExitKind::Hung(evidence));
+                return TrainerEnd::Stopped(ExitKind::Hung(evidence));
             }
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             if left == Some(Duration::ZERO) {
-                return Verdict::Stopped(ExitKind::Timeout);
+                return TrainerEnd::Stopped(ExitKind::Timeout);
             }
             self.inbox
                 .wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
             if self.inbox.stop() {
                 // It may have ended by itself just before: then that is how it ended, and its
                 // figures are whole.
-                return exit_status(handle)
-                    .map_or(Verdict::Stopped(ExitKind::Interrupted), Verdict::Exited);
+                return exit_status(handle).map_or(
+                    TrainerEnd::Stopped(ExitKind::Interrupted),
+                    TrainerEnd::Exited,
+                );
             }
         }
     }
@@ -651,24 +564,5 @@ pub(super) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         lost_nodes: None,
         host: hostname(),
         note: None,
-    }
-}
-
-fn pid_of(handle: &duct::Handle) -> Option<i32> {
-    handle
-        .pids()
-        .first()
-        .and_then(|&pid| i32::try_from(pid).ok())
-}
-
-fn exit_status(handle: &duct::Handle) -> Option<ExitStatus> {
-    handle.try_wait().ok().flatten().map(|output| output.status)
-}
-
-fn exit_kind(status: ExitStatus) -> ExitKind {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => ExitKind::Code(code),
-        (None, signal) => ExitKind::Signal(signal.unwrap_or_default()),
     }
 }

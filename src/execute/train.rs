@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -17,16 +17,15 @@ use std::{
 
 use super::{
     EventSink,
-    container_run::{self, contain},
     events::Event,
     executor::{End, Run},
+    follow::follow,
     hang::Hang,
-    ingest::{Meta, ingest},
-    progress::Tail,
+    ingest::ingest,
     recover_runs::{making, remove},
-    run::{RunSpec, RunState, TELEMETRY, log_path},
-    secrets::Secrets,
-    slurm::{Commands, JobSpec},
+    run::{RunSpec, log_path},
+    run_spec::{attempt_id, prepare},
+    slurm::Commands,
     takeover::{Folders, say_note, take_over},
     watched_inputs::{Watched, not_started, outdated},
 };
@@ -35,13 +34,11 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     figures::Statistics,
-    files::{self, Durability, write_atomically},
     graph::doubtful,
     host::Fact,
-    job::{Job, RunOutcome, Vendor},
-    logs::{self, LogSection},
+    job::{Job, RunOutcome},
+    logs::LogSection,
     plan::{Execution, Place},
-    results::TelemetryLine,
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -166,43 +163,6 @@ pub struct Gpu {
 
 /// How often a key that another tprimat holds is looked at.
 pub(super) const KEY_LOOK: Duration = Duration::from_millis(50);
-/// How often the progress of a run is looked at.
-const FOLLOW_LOOK: Duration = Duration::from_millis(100);
-
-/// Variables that every child gets from the caller; their values are in no key.
-const PASSED: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "TZ",
-    "HF_TOKEN",
-    "HF_HOME",
-    "XDG_CACHE_HOME",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-];
-
-/// Families of variables that change what trainers do. They are never passed on by accident, and
-/// what was set is reported.
-const DROPPED: &[&str] = &[
-    "NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_",
-    "LD_", "PYTHON",
-];
-
-/// Which variables of the caller change trainers and are not passed on.
-#[must_use]
-pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
-    caller
-        .keys()
-        .map(String::as_str)
-        .filter(|name| DROPPED.iter().any(|family| name.starts_with(family)))
-        .collect()
-}
 
 /// Lets the scheduler end what runs.
 #[derive(Default)]
@@ -417,218 +377,4 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         let mut attempts = doubtful(cache, &work.preimage, &work.guessed()).into_iter();
         attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
     })
-}
-
-/// A new attempt's id: it begins with the time, so ids sort by it, and ends with random digits, so
-/// that two hosts never make the same one.
-pub(super) fn attempt_id() -> String {
-    use std::hash::{BuildHasher, RandomState};
-    let now = jiff::Timestamp::now();
-    let random = RandomState::new().hash_one(std::process::id());
-    format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
-}
-
-pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
-    for (name, bytes) in &work.launch_files {
-        write_atomically(&dir.join(name), bytes, Durability::Plain)?;
-    }
-    let recipe_dir = dir.join("recipe");
-    files::create_dir_all(&recipe_dir)?;
-    for (name, bytes) in &work.recipe_files {
-        write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
-    }
-    let mut env: BTreeMap<String, String> = BTreeMap::new();
-    // A container has a PATH and a language of its own.
-    let passed = if work.execution.container.is_some() {
-        container_run::PASSED
-    } else {
-        PASSED
-    };
-    for name in passed
-        .iter()
-        .copied()
-        .chain(work.pass_env.iter().map(String::as_str))
-    {
-        if let Some(value) = host.caller_env.get(name) {
-            env.insert(name.to_owned(), value.clone());
-        }
-    }
-    env.extend(work.declared_env.clone());
-    env.extend(work.data_env.clone());
-    let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
-    set("TPRIMAT_RUN_DIR", path_text(dir)?);
-    set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
-    set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
-    set("TPRIMAT_PYTHON", path_text(&work.python)?);
-    if let Some(native) = &host.native {
-        set("TPRIMAT_NATIVE", path_text(native)?);
-    }
-    for (variable, path) in &work.checkouts {
-        set(variable, path_text(path)?);
-    }
-    if let Some(job) = &work.job_json {
-        let path = dir.join("job.json");
-        write_atomically(&path, job, Durability::Plain)?;
-        set("TPRIMAT_JOB", path_text(&path)?);
-    }
-    let given: Vec<&Gpu> = work
-        .devices
-        .iter()
-        .filter_map(|i| host.gpus.get(*i))
-        .collect();
-    // Inside a container that was given these devices and no others, they are counted anew.
-    let is_renumbered = container_run::counts_anew(work, host, &given);
-    let number = |(position, gpu): (usize, &&Gpu)| {
-        if is_renumbered { position } else { gpu.index }.to_string()
-    };
-    let ids = given
-        .iter()
-        .enumerate()
-        .map(number)
-        .collect::<Vec<_>>()
-        .join(",");
-    match work.job.vendor {
-        Vendor::Cpu => {}
-        Vendor::Nvd => {
-            set("CUDA_VISIBLE_DEVICES", ids);
-            // As NVML counts, where the ids are from; CUDA's own order begins with the fastest
-            // device.
-            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
-        }
-        Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids),
-    }
-    let devices = match work.job.vendor {
-        Vendor::Cpu => vec!["cpu".to_owned()],
-        _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
-    };
-    let meta = Meta {
-        key: work.key,
-        task: work.label.clone(),
-        preimage: work.preimage.clone(),
-        generation: work.generation,
-        log_section: work.log_section.clone(),
-        repeats_planned: work.repeats_planned,
-        job: Some(work.job.clone()),
-        statistics: work.statistics.clone(),
-    };
-    let container = contain(work, host, &given, (id, dir), &mut env)?;
-    Secrets::note(&env, dir)?;
-    let of_job = || JobSpec {
-        vendor: work.job.vendor,
-        num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
-        nodes: work.job.parallelism.num_nodes as usize,
-        is_step: work.execution.place == Place::Allocation,
-        facts: work.facts.clone(),
-        packages: work.packages.clone(),
-        python: work.python.clone(),
-        settings: work.execution.slurm.clone(),
-    };
-    Ok(RunSpec {
-        container,
-        job: (work.execution.place != Place::Local).then(of_job),
-        run_id: id.to_owned(),
-        dir: dir.to_owned(),
-        argv: work.command.clone(),
-        env,
-        cwd: dir.to_owned(),
-        timeout_seconds: work.timeout_seconds,
-        hang: work.hang.clone(),
-        grace_seconds: host.grace_seconds,
-        devices,
-        sampled: Some(work.job.vendor),
-        exclusive: work.exclusive,
-        lock_dir: host.lock_dir.clone(),
-        watched: Vec::new(),
-        meta: serde_json::to_value(meta)
-            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?,
-    })
-}
-
-fn path_text(path: &Path) -> Result<String> {
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| Error::Failed {
-            message: format!(
-                "the path {} is not UTF-8, so no script can be told of it",
-                path.display()
-            ),
-            help: None,
-        })
-}
-
-/// Reports the run's progress until `over` has no other end any more.
-fn follow(
-    work: &TrainWork,
-    (run, log): (&dyn Run, &Path),
-    over: mpsc::Receiver<()>,
-    events: &EventSink,
-) {
-    let mut tail = Tail::new(log);
-    let (mut samples, mut power_watts) = (Tail::new(&log.with_file_name(TELEMETRY)), None);
-    let mut live = logs::Live::new(&work.log_section);
-    let tokens_per_step = work
-        .job
-        .data
-        .global_batch_size
-        .saturating_mul(work.job.data.seq_length);
-    let (mut waiting_for, mut changed) = (None, Vec::new());
-    loop {
-        // The header, and a line of a newer sampler, say nothing of the power.
-        let _ = samples.poll(&mut |line| {
-            power_watts = serde_json::from_str(line)
-                .ok()
-                .as_ref()
-                .and_then(TelemetryLine::power_watts);
-        });
-        let _ = tail.poll(&mut |line| {
-            if let Some(step) = live.feed(line.as_bytes()) {
-                events.report(&Event::Step {
-                    task: work.label.clone(),
-                    step: step.step,
-                    steps_total: Some(work.job.train_iters),
-                    step_time_seconds: step.step_time_seconds,
-                    loss: step.loss,
-                    tokens_per_second: step
-                        .step_time_seconds
-                        .filter(|t| *t > 0.0)
-                        .map(|t| step.tokens.unwrap_or(tokens_per_step) as f64 / t),
-                    power_watts,
-                });
-            }
-        });
-        let state = run.state();
-        let what_for = match &state {
-            RunState::WaitingForDevice { device, holder } => {
-                let held =
-                    |h: &super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
-                Some(format!(
-                    "{device}{}",
-                    holder.as_ref().map(held).unwrap_or_default()
-                ))
-            }
-            RunState::Queued { reason } => Some(reason.clone()),
-            _ => None,
-        };
-        if let Some(what_for) = what_for.filter(|what_for| waiting_for.as_ref() != Some(what_for)) {
-            events.report(&Event::TaskWaiting {
-                task: work.label.clone(),
-                what_for: what_for.clone(),
-            });
-            waiting_for = Some(what_for);
-        }
-        if let RunState::Running { changed: seen, .. } = state
-            && seen.len() > changed.len()
-        {
-            changed = seen;
-            let message = format!(
-                "{} will not count: {} changed while it runs",
-                work.label,
-                changed.join(", ")
-            );
-            events.report(&Event::Note { message });
-        }
-        if over.recv_timeout(FOLLOW_LOOK) != Err(mpsc::RecvTimeoutError::Timeout) {
-            return;
-        }
-    }
 }

@@ -72,7 +72,7 @@ impl EngineKind {
 
 /// A container engine of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
+pub struct ContainerEngine {
     pub kind: EngineKind,
     pub program: PathBuf,
 }
@@ -115,7 +115,7 @@ pub fn engine_environment(env: &BTreeMap<String, String>) -> BTreeMap<String, St
         .collect()
 }
 
-impl Engine {
+impl ContainerEngine {
     /// The engine of that kind, or the first of docker, podman and apptainer; in words why there is
     /// none.
     pub fn find(kind: Option<EngineKind>, env: &BTreeMap<String, String>) -> Result<Self, String> {
@@ -220,11 +220,22 @@ impl Engine {
     }
 }
 
+/// Why a command that was asked has no output.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// It was given up after so many seconds; the same may answer later.
+    #[error("no answer in {0} s")]
+    NoAnswer(u64),
+    /// It did not start, or its end was not seen.
+    #[error("{0}")]
+    NotRun(String),
+}
+
 /// The output of a command that ends in time, with all that holds its pipes.
 ///
 /// It is looked at again and again: a supervisor blocks SIGCHLD, and a wait that is to be woken by
 /// that signal would not be.
-pub fn ask(command: &duct::Expression, patience: Duration) -> Result<Output, String> {
+pub fn ask(command: &duct::Expression, patience: Duration) -> Result<Output, AskError> {
     ask_while(command, &|| patience)
 }
 
@@ -232,13 +243,14 @@ pub fn ask(command: &duct::Expression, patience: Duration) -> Result<Output, Str
 pub fn ask_while(
     command: &duct::Expression,
     patience: &dyn Fn() -> Duration,
-) -> Result<Output, String> {
+) -> Result<Output, AskError> {
+    let not_run = |e: io::Error| AskError::NotRun(e.to_string());
     let command = command
         .stdin_null()
         .stdout_capture()
         .stderr_capture()
         .unchecked();
-    let handle = command.start().map_err(|e| e.to_string())?;
+    let handle = command.start().map_err(not_run)?;
     let begun = Instant::now();
     loop {
         match handle.try_wait() {
@@ -247,9 +259,9 @@ pub fn ask_while(
             Ok(None) => {
                 // Whatever holds its pipes may outlive it, and is not waited for.
                 let _ = handle.kill();
-                return Err(format!("no answer in {} s", begun.elapsed().as_secs()));
+                return Err(AskError::NoAnswer(begun.elapsed().as_secs()));
             }
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(not_run(e)),
         }
     }
 }
@@ -292,13 +304,13 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_ended_and_one_that_says_much_is_read() {
         let slow = ask(&duct::cmd!("sleep", "60"), Duration::from_millis(20));
-        assert_eq!(slow.unwrap_err(), "no answer in 0 s");
+        assert_eq!(slow.unwrap_err().to_string(), "no answer in 0 s");
         // Whoever is left with the pipe is not waited for without end.
         let left = ask(
             &duct::cmd!("sh", "-c", "sleep 60 & exit 0"),
             Duration::from_millis(500),
         );
-        assert_eq!(left.unwrap_err(), "no answer in 0 s");
+        assert_eq!(left.unwrap_err(), AskError::NoAnswer(0));
         let much = ask(
             &duct::cmd!("head", "-c", "300000", "/dev/zero"),
             Duration::from_secs(60),
@@ -311,12 +323,12 @@ mod tests {
     fn an_engine_that_is_not_there_is_named() {
         let nothing = BTreeMap::from([("PATH".to_owned(), "/nonexistent".to_owned())]);
         assert!(
-            Engine::find(None, &nothing)
+            ContainerEngine::find(None, &nothing)
                 .unwrap_err()
                 .contains("neither docker nor podman nor apptainer")
         );
         assert_eq!(
-            Engine::find(Some(EngineKind::Podman), &nothing).unwrap_err(),
+            ContainerEngine::find(Some(EngineKind::Podman), &nothing).unwrap_err(),
             "there is no podman in PATH"
         );
     }

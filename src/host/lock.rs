@@ -79,7 +79,7 @@ impl Lock {
     }
 
     pub fn parse(source: &Arc<Source>) -> Result<Self, Vec<Problem>> {
-        read::Reader {
+        read::LockReader {
             source,
             problems: Vec::new(),
         }

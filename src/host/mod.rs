@@ -9,7 +9,9 @@ mod python;
 mod telemetry;
 
 pub use checkout::checkout_facts;
-pub use engine::{Engine, EngineKind, ask, ask_while, engine_environment, last_line};
+pub use engine::{
+    AskError, ContainerEngine, EngineKind, ask, ask_while, engine_environment, last_line,
+};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
 pub use python::{absent_modules, python_packages, which};

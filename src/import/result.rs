@@ -65,7 +65,7 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     if !file.is_object() {
         return Err(format!("JSON, but not an object; {EXPECTED}"));
     }
-    let mut read = Reader {
+    let mut read = OldResultReader {
         file: &file,
         out: OldResult::default(),
     };
@@ -153,12 +153,12 @@ const PARALLEL: &[&str] = &[
     "training_config",
 ];
 
-struct Reader<'a> {
+struct OldResultReader<'a> {
     file: &'a Value,
     out: OldResult,
 }
 
-impl Reader<'_> {
+impl OldResultReader<'_> {
     fn get(&self, tables: &[&str], names: &[&str]) -> Option<&Value> {
         let found = tables
             .iter()

@@ -12,6 +12,7 @@ use crate::{
     },
     job::{RunOutcome, Vendor},
     logs::DeviceLine,
+    matrix::Cell,
     plan::{Plan, model_shape},
     results::{
         Claim, Contract, FieldDifference, Finding, Oddity, RunFacts, RunResult, Tier, Withheld,
@@ -312,20 +313,18 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
 /// A cell as the comparison wants it.
 #[must_use]
 pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
-    let (base, axes) = cell.split_once('@').unwrap_or((cell, ""));
-    let mut parts = base.split('/').map(str::to_owned);
-    let mut part = || parts.next().unwrap_or_default();
+    let of = Cell::of_id(cell);
     let from: Vec<String> = runs.iter().map(|r| r.recorded.from()).collect();
     CellInput {
         cell: cell.to_owned(),
-        platform: part(),
-        framework: part(),
-        model: part(),
-        parallelism: part(),
-        axes: axes
-            .split(',')
-            .filter_map(|a| a.split_once('='))
-            .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        platform: of.platform.to_string(),
+        framework: of.framework.to_string(),
+        model: of.model.to_string(),
+        parallelism: of.parallelism.to_string(),
+        axes: of
+            .axes
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
             .collect(),
         repeats_wanted: u32::try_from(runs.len()).unwrap_or(u32::MAX),
         state,

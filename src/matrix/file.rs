@@ -7,7 +7,7 @@ use toml::de::DeTable;
 
 use super::{
     implied::{strategies_named, unknown_strategies},
-    read::{Item, Placed, Reader, in_file_order, json, print},
+    read::{Item, Placed, TomlReader, in_file_order, json, print},
 };
 use crate::{
     config::{Config, Leaf, Origin, Setting, is_plain_name},
@@ -93,8 +93,8 @@ pub(super) struct MatrixFile {
     pub includes: Vec<Placed<Vec<Option<usize>>>>,
 }
 
-pub(super) struct FileReader<'a> {
-    pub toml: Reader<'a>,
+pub(super) struct MatrixReader<'a> {
+    pub toml: TomlReader<'a>,
     pub config: &'a Config,
     pub recipes: &'a [&'a str],
     pub auto_platform: Option<&'a str>,
@@ -118,11 +118,11 @@ impl MatrixFile {
             };
             return Err(errors.into_iter().map(problem).collect());
         }
-        let toml = Reader {
+        let toml = TomlReader {
             source,
             problems: Vec::new(),
         };
-        let mut reader = FileReader {
+        let mut reader = MatrixReader {
             toml,
             config,
             recipes,
@@ -139,7 +139,7 @@ impl MatrixFile {
     }
 }
 
-impl FileReader<'_> {
+impl MatrixReader<'_> {
     fn file(&mut self, root: &DeTable<'_>) -> MatrixFile {
         self.toml
             .only_keys_but(root, "a matrix file", FILE_KEYS, |key| {

@@ -1,12 +1,12 @@
 //! What a written platform, framework, model or strategy stands for.
 
-use super::{file::FileReader, read::Placed};
+use super::{file::MatrixReader, read::Placed};
 use crate::{
     config::{framework_named, framework_names},
     error::did_you_mean,
 };
 
-impl FileReader<'_> {
+impl MatrixReader<'_> {
     /// The id that a written platform, framework, model or strategy stands for.
     pub fn base_name(&mut self, base: &str, written: &Placed<String>) -> Option<String> {
         let name = written.value.as_str();

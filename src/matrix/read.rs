@@ -20,12 +20,12 @@ pub(super) struct Placed<T> {
     pub span: Range<usize>,
 }
 
-pub(super) struct Reader<'a> {
+pub(super) struct TomlReader<'a> {
     pub source: &'a Arc<Source>,
     pub problems: Vec<Problem>,
 }
 
-impl Reader<'_> {
+impl TomlReader<'_> {
     pub fn problem(
         &mut self,
         span: Range<usize>,
@@ -135,27 +135,29 @@ impl Reader<'_> {
         })
     }
 
+    /// What a list has, which is not empty; a single value is a list of one.
+    fn listed<'t, 'i>(&mut self, item: &'t Item<'i>, name: &str) -> Vec<&'t Item<'i>> {
+        let Some(list) = item.get_ref().as_array() else {
+            return vec![item];
+        };
+        if list.is_empty() {
+            let message = format!("`{name}` is empty");
+            self.problem(item.span(), message, "expected at least one");
+        }
+        list.iter().collect()
+    }
+
     /// A text or a list of texts, not empty.
     pub fn texts(&mut self, item: &Item<'_>, name: &str) -> Vec<Placed<String>> {
-        match item.get_ref() {
-            DeValue::Array(list) if list.is_empty() => {
-                self.problem(
-                    item.span(),
-                    format!("`{name}` is empty"),
-                    "expected at least one",
-                );
-                Vec::new()
-            }
-            DeValue::Array(list) => list
-                .iter()
-                .filter_map(|item| self.text(item, name))
-                .collect(),
-            DeValue::String(_) => self.text(item, name).into_iter().collect(),
-            _ => {
-                self.wanted(item, name, "a text or a list of texts");
-                Vec::new()
-            }
+        if !matches!(item.get_ref(), DeValue::Array(_) | DeValue::String(_)) {
+            self.wanted(item, name, "a text or a list of texts");
+            return Vec::new();
         }
+        let listed = self.listed(item, name);
+        listed
+            .into_iter()
+            .filter_map(|item| self.text(item, name))
+            .collect()
     }
 
     /// A single value: text, number or true/false.
@@ -178,21 +180,11 @@ impl Reader<'_> {
 
     /// A scalar or a list of scalars, not empty.
     pub fn scalars(&mut self, item: &Item<'_>, name: &str) -> Vec<Placed<Value>> {
-        match item.get_ref() {
-            DeValue::Array(list) if list.is_empty() => {
-                self.problem(
-                    item.span(),
-                    format!("`{name}` is empty"),
-                    "expected at least one",
-                );
-                Vec::new()
-            }
-            DeValue::Array(list) => list
-                .iter()
-                .filter_map(|item| self.scalar(item, name))
-                .collect(),
-            _ => self.scalar(item, name).into_iter().collect(),
-        }
+        let listed = self.listed(item, name);
+        listed
+            .into_iter()
+            .filter_map(|item| self.scalar(item, name))
+            .collect()
     }
 }
 

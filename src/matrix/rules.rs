@@ -4,7 +4,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    file::{FileReader, Where, overlap},
+    file::{MatrixReader, Where, overlap},
     read::{Placed, in_file_order, json, print},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     error::did_you_mean,
 };
 
-impl FileReader<'_> {
+impl MatrixReader<'_> {
     pub fn excludes(&mut self, root: &DeTable<'_>) -> Vec<(Where, String)> {
         let mut excludes = Vec::new();
         for table in self.toml.tables(root, "exclude") {

@@ -34,7 +34,7 @@ pub(super) struct Named {
 
 /// The files of the project that a command names and does not say that it writes.
 pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<Named> {
-    let mut reader = Reader {
+    let mut reader = CommandScanner {
         root,
         reads,
         folders: vec![PathBuf::new()],
@@ -69,7 +69,7 @@ impl Token {
     }
 }
 
-struct Reader<'a> {
+struct CommandScanner<'a> {
     root: &'a Path,
     reads: &'a ReadSet,
     /// Where words may begin: the root, and whatever a `cd` leads to.
@@ -77,7 +77,7 @@ struct Reader<'a> {
     named: Named,
 }
 
-impl Reader<'_> {
+impl CommandScanner<'_> {
     fn script(&mut self, text: &str, depth: usize) -> Result<()> {
         self.tokens(tokens(text), depth)
     }

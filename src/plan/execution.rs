@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::resolve::{Reader, strings};
+use super::resolve::{SettingsReader, strings};
 use crate::{
     config::{View, vendor_names},
     error::{Problem, did_you_mean},
@@ -89,16 +89,21 @@ pub struct Slurm {
 
 /// Reads `execution.<platform>`, by the platform's id or its vendor; the more specific one wins key
 /// by key.
-pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> Execution {
+pub(super) fn execution(
+    r: &mut SettingsReader,
+    cell: &Cell,
+    vendor: Vendor,
+    recipe: &Recipe,
+) -> Execution {
     let tables = tables(&cell.platform, vendor);
     // A problem points at the key that is stated, else at where it would be.
-    let at = |r: &Reader, key: &str| {
+    let at = |r: &SettingsReader, key: &str| {
         let paths = || tables.iter().map(|table| format!("{table}.{key}"));
         paths()
             .find(|path| r.view.get(path).is_some())
             .unwrap_or_else(|| format!("{}.{key}", tables[0]))
     };
-    let text = |r: &mut Reader, key: &str| {
+    let text = |r: &mut SettingsReader, key: &str| {
         let path = at(r, key);
         r.string(&path).filter(|text| !text.is_empty())
     };
@@ -120,18 +125,18 @@ pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Re
                     r.view
                         .problem_at(&executor_at, format!("`{word}` is not an executor"), "here");
                 let near = did_you_mean(part, EXECUTORS.iter().copied());
-                r.problems
-                    .push(problem.help(
-                        near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", "))),
-                    ));
+                r.push(
+                    problem
+                        .help(near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))),
+                );
             }
         }
     }
-    let flag = |r: &mut Reader, key: &str| {
+    let flag = |r: &mut SettingsReader, key: &str| {
         let path = at(r, key);
         r.bool(&path).unwrap_or(false)
     };
-    let list = |r: &Reader, key: &str| strings(r.view.get(&at(r, key)));
+    let list = |r: &SettingsReader, key: &str| strings(r.view.get(&at(r, key)));
     let container = contained.then(|| Container {
         engine: engine.or_else(|| engine_of(r, &at(r, "container.engine"))),
         image: image(r, cell, vendor),
@@ -171,7 +176,7 @@ pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Re
     }
 }
 
-fn engine_of(r: &mut Reader, path: &str) -> Option<EngineKind> {
+fn engine_of(r: &mut SettingsReader, path: &str) -> Option<EngineKind> {
     let name = r.string(path)?;
     let kind = EngineKind::named(&name);
     if kind.is_none() {
@@ -185,11 +190,11 @@ fn engine_of(r: &mut Reader, path: &str) -> Option<EngineKind> {
     kind
 }
 
-fn image(r: &mut Reader, cell: &Cell, vendor: Vendor) -> String {
+fn image(r: &mut SettingsReader, cell: &Cell, vendor: Vendor) -> String {
     match stated_image(&r.view, &cell.platform, vendor, &cell.framework) {
         Ok(stated) => stated.unwrap_or_else(|| default_image(&cell.framework, vendor)),
         Err(problem) => {
-            r.problems.push(problem);
+            r.push(problem);
             String::new()
         }
     }
@@ -246,7 +251,7 @@ pub fn is_image_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
 }
 
-fn mounts(r: &mut Reader, path: &str) -> Vec<String> {
+fn mounts(r: &mut SettingsReader, path: &str) -> Vec<String> {
     let mounts = strings(r.view.get(path));
     for mount in &mounts {
         let parts: Vec<&str> = mount.split(':').collect();
@@ -263,7 +268,7 @@ fn mounts(r: &mut Reader, path: &str) -> Vec<String> {
                 .view
                 .problem_at(path, format!("`{mount}` is not a mount"), "here");
             let help = "expected /on/the/host, /on/the/host:/inside or /on/the/host:/inside:ro";
-            r.problems.push(Problem::help(problem, help));
+            r.push(Problem::help(problem, help));
         }
     }
     mounts

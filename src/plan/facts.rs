@@ -1,21 +1,25 @@
 //! What keys know of hardware and software: tprimat.lock where it has a section, else this host.
 
+mod files;
+mod pinning;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
-use tprimat_words::part;
 
 use serde_json::Value;
 
-use super::{CellPlan, Container, DataFile, DataKind, Support, data::DataMemo};
+pub use files::Image;
+
+use super::{Container, DataFile, DataKind, data::DataMemo};
 use crate::{
     config::Config,
     digest::Digest,
-    error::{Error, Problem, Result, Source},
-    files::{Durability, ReadSet, Stamp, write_atomically},
-    host::{self, Engine, Fact, FactDiff, HostFacts, IMAGES, Lock, Section},
+    error::Result,
+    files::{ReadSet, Stamp},
+    host::{self, Fact, HostFacts, Lock, Section},
     job::{Job, Vendor},
     matrix::Cell,
     recipe::{Checkout, Recipe, RecipeSet},
@@ -35,18 +39,6 @@ pub struct PlatformFacts {
     pub section: BTreeMap<String, Fact>,
     /// Devices that this host has for the platform; or why it cannot run there.
     available: Result<usize, String>,
-}
-
-/// The image that a cell's runs are started in.
-#[derive(Clone, Debug)]
-pub struct Image {
-    pub name: String,
-    /// Of the content, as keys cover it; or why nothing is known.
-    pub digest: Result<String, String>,
-    /// What the engine of this host has under the name; or why that cannot be said.
-    pub here: Result<Option<String>, String>,
-    /// Where it is, if runs open it as a file.
-    pub file: Option<PathBuf>,
 }
 
 impl PlatformFacts {
@@ -244,167 +236,6 @@ impl FactBook {
             .unwrap_or_else(unknown)
     }
 
-    /// Looks up or takes the digests of everything that the cells read.
-    pub(super) fn gather_data(
-        &mut self,
-        config: &Config,
-        cells: &[Cell],
-        plans: &mut [CellPlan],
-    ) -> Result<()> {
-        self.cache = config.cache_dir(&self.root);
-        let mut memo = None;
-        for (cell, plan) in cells.iter().zip(plans) {
-            let Support::Ready(prepared) = &mut plan.support else {
-                continue;
-            };
-            if let Some(container) = prepared.resolved.execution.container.clone() {
-                let available = prepared.facts.available.is_ok();
-                let memo = memo.get_or_insert_with(|| DataMemo::load(&self.cache));
-                prepared.image =
-                    Some(self.image(&cell.platform, &cell.framework, container, available, memo));
-            }
-            let model = &prepared.resolved.job.model;
-            // A tokenizer alone does nothing to synthetic tokens.
-            let Some(dataset) = &model.dataset else {
-                continue;
-            };
-            let tokenizer = model
-                .tokenizer
-                .iter()
-                .map(|name| (DataKind::Tokenizer, name));
-            let mut files = Vec::new();
-            for (kind, name) in std::iter::once((DataKind::Dataset, dataset)).chain(tokenizer) {
-                let path = self.root.join(&prepared.resolved.data_paths[&kind]);
-                let key = (cell.platform.to_string(), kind, name.clone());
-                if let Some(other) = self.data.get(&key).filter(|known| known.path != path) {
-                    let (kind, name, at) = (kind.name(), &other.name, &cell.platform);
-                    let (one, two) = (other.path.display(), path.display());
-                    let problem = Problem::new(format!(
-                        "on {at} `{name}` is the name of two {kind}s: {one} and {two}"
-                    ));
-                    return Err(Error::invalid(
-                        problem.help(format!("give one of the models a {kind}_name")),
-                    ));
-                }
-                if !self.data.contains_key(&key) {
-                    let available = prepared.facts.available.as_ref().map_err(String::as_str);
-                    let memo = memo.get_or_insert_with(|| DataMemo::load(&self.cache));
-                    let file = data_file(
-                        &self.lock,
-                        self.allow_drift,
-                        available,
-                        (&key.0, kind, name),
-                        path,
-                        memo,
-                    )?;
-                    if let Ok(digest) = file.digest
-                        && self
-                            .lock
-                            .section(&key.0)
-                            .and_then(|s| s.digest(kind.table(), name))
-                            .is_none()
-                    {
-                        self.missing.entry(key.0.clone()).or_default().set_digest(
-                            kind.table(),
-                            name,
-                            digest,
-                        );
-                    }
-                    self.data.insert(key.clone(), file);
-                }
-                files.push(self.data[&key].clone());
-            }
-            prepared.data = files;
-        }
-        memo.iter_mut().for_each(DataMemo::save);
-        Ok(())
-    }
-
-    /// The image of a platform, looked up once; `available`: this host can run the platform, so its
-    /// engine is asked.
-    fn image(
-        &mut self,
-        platform: &str,
-        framework: &str,
-        container: Container,
-        available: bool,
-        memo: &mut DataMemo,
-    ) -> Image {
-        let key = (platform.to_owned(), container);
-        if let Some(known) = self.images.get(&key) {
-            return known.clone();
-        }
-        let (_, container) = &key;
-        let name = container.image.clone();
-        let engine = match (Engine::find(container.engine, &self.env), container.engine) {
-            // What is a file on a shared file system is known where its engine is not.
-            (Err(_), Some(kind)) if kind.file_of(&name, &self.root).is_some() => Ok(Engine {
-                kind,
-                program: PathBuf::new(),
-            }),
-            (found, _) => found,
-        };
-        let file = engine
-            .as_ref()
-            .ok()
-            .and_then(|engine| engine.kind.file_of(&name, &self.root));
-        let here = match engine {
-            Ok(engine) if available => {
-                engine.image_digest(&self.env, &name, &self.root, |path| memo.of_file(path))
-            }
-            Ok(_) => Err("this host cannot run the platform".to_owned()),
-            Err(why) => Err(why),
-        };
-        let locked = self
-            .lock
-            .section(platform)
-            .and_then(|section| section.digest(IMAGES, &name))
-            .map(str::to_owned);
-        let digest = match (&locked, &here) {
-            (_, Ok(Some(found))) if locked.is_none() || (self.allow_drift && available) => {
-                Ok(found.clone())
-            }
-            (Some(locked), _) => Ok(locked.clone()),
-            (None, Ok(_)) => Err(format!(
-                "there is no image {name} on this host: `tprimat image build {framework} --platform {platform}` makes one, `tprimat image pull` fetches it"
-            )),
-            (None, Err(why)) => Err(format!(
-                "tprimat.lock does not pin the image {name} for {platform}, and {why}"
-            )),
-        };
-        if let (None, Ok(found)) = (&locked, &digest) {
-            self.missing
-                .entry(platform.to_owned())
-                .or_default()
-                .set_image(&name, found);
-        }
-        let image = Image {
-            name,
-            digest,
-            here,
-            file,
-        };
-        self.images.insert(key, image.clone());
-        image
-    }
-
-    /// Sets the digests of a platform's data as this host has it.
-    fn probe_data(&self, platform: &str, section: &mut Section) -> Result<()> {
-        let mut memo = DataMemo::load(&self.cache);
-        for ((of, kind, name), file) in &self.data {
-            if of == platform && file.is_here {
-                section.set_digest(kind.table(), name, memo.digest(*kind, &file.path)?);
-            }
-        }
-        memo.save();
-        for ((of, _), image) in &self.images {
-            if let (true, Ok(Some(found))) = (of == platform, &image.here) {
-                section.set_image(&image.name, found);
-            }
-        }
-        Ok(())
-    }
-
     fn facts(
         &mut self,
         platform: &str,
@@ -574,242 +405,6 @@ impl FactBook {
         }
         Ok(section)
     }
-
-    /// Where this host contradicts the lock, for a platform and the recipes about to run on it.
-    pub fn drift(
-        &self,
-        platform: &str,
-        vendor: Vendor,
-        recipes: &[&Recipe],
-    ) -> Result<Vec<FactDiff>> {
-        let Some(locked) = self.lock.section(platform) else {
-            return Ok(Vec::new());
-        };
-        let mut probed = self.host().section(vendor).unwrap_or_default();
-        for recipe in recipes {
-            let found = self.probed(vendor, recipe)?;
-            probed.packages.extend(found.packages);
-            probed.checkouts.extend(found.checkouts);
-        }
-        self.probe_data(platform, &mut probed)?;
-        Ok(locked.diff(&probed))
-    }
-
-    /// The same of files alone (data, images), which are here also where the runs of a batch system
-    /// are on other hosts.
-    pub fn drift_of_files(&self, platform: &str) -> Result<Vec<FactDiff>> {
-        let Some(locked) = self.lock.section(platform) else {
-            return Ok(Vec::new());
-        };
-        let mut probed = Section {
-            facts: locked.facts.clone(),
-            ..Section::default()
-        };
-        self.probe_data(platform, &mut probed)?;
-        Ok(locked.diff(&probed))
-    }
-
-    /// An error that names every line of the lock that this host contradicts.
-    #[must_use]
-    pub fn drift_error(&self, platform: &str, drift: &[FactDiff]) -> Error {
-        let text = std::fs::read_to_string(self.root.join(LOCK)).unwrap_or_default();
-        let source = Source::new(LOCK, text);
-        let problems = drift.iter().map(|diff| {
-            let show = |fact: &Option<Fact>| fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| fact_json(f).to_string());
-            let message = format!("this host differs from tprimat.lock: {platform}, {}", diff.name);
-            let problem = Problem::new(message).help(
-                "`tprimat lock --update` pins what is here (and makes its results stale); --allow-drift files results under what is here",
-            );
-            let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
-            let key = match diff.name.split_once('.') {
-                Some(("datasets" | "tokenizers" | IMAGES, name)) => name,
-                _ => diff.name.rsplit('.').next().unwrap_or(&diff.name),
-            };
-            let line = |key: String| part(&source.text, section..).find(&format!("\n{key} = "));
-            let at = line(key.to_owned()).or_else(|| line(format!("{key:?}"))).map_or(section, |i| section + i + 1);
-            let end = part(&source.text, at..).find('\n').map_or(source.text.len(), |i| at + i);
-            problem.at(&source, at..end, format!("locked {}, found {}", show(&diff.locked), show(&diff.found)))
-        });
-        Error::Invalid(problems.collect())
-    }
-
-    /// Once what was missing is written: are all keys made of the lock alone, whatever this host
-    /// has later?
-    #[must_use]
-    pub fn are_all_locked(&self) -> bool {
-        !self.allow_drift && !self.is_auto
-    }
-
-    /// An error that says what the next build would add to the lock, if it would.
-    pub fn require_complete(&self) -> Result<()> {
-        let problem = |(platform, section): (&String, &Section)| {
-            let lacks = match self.lock.section(platform) {
-                None => format!("has no section for {platform}"),
-                Some(_) => {
-                    let recipes: BTreeSet<&String> = section
-                        .packages
-                        .keys()
-                        .chain(section.checkouts.keys())
-                        .collect();
-                    let data = section.data.values().flat_map(BTreeMap::keys);
-                    let names: Vec<&str> = recipes
-                        .into_iter()
-                        .chain(data)
-                        .map(String::as_str)
-                        .collect();
-                    format!("does not pin {} for {platform}", names.join(", "))
-                }
-            };
-            let help =
-                "build once without --locked on that platform's host, and commit tprimat.lock";
-            Problem::new(format!("tprimat.lock would have to be written: it {lacks}")).help(help)
-        };
-        let problems: Vec<Problem> = self.missing.iter().map(problem).collect();
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Invalid(problems))
-        }
-    }
-
-    /// What a recipe lacks on this host is not pinned: installing it would contradict the lock.
-    pub fn leave_out_missing(&mut self, platform: &str, framework: &str) {
-        if let Some(section) = self.missing.get_mut(platform) {
-            section.packages.remove(framework);
-            section.checkouts.remove(framework);
-        }
-    }
-
-    /// Adds what the lock lacks; returns the platforms that were added. What others added since it
-    /// was read stays; what contradicts the facts that this plan's keys are made of is an error.
-    pub fn write_missing(&self, reads: &ReadSet) -> Result<Vec<String>> {
-        if self.missing.is_empty() {
-            return Ok(Vec::new());
-        }
-        let path = self.root.join(LOCK);
-        let now = ReadSet::default();
-        let mut lock = Lock::load(&path, &now)?;
-        let is_as_read = now.known(&path).map(|known| known.digest)
-            == reads.known(&path).map(|known| known.digest);
-        for (platform, found) in &self.missing {
-            let with_found = |section: Option<&Section>| {
-                let new = || Section {
-                    facts: found.facts.clone(),
-                    ..Section::default()
-                };
-                let mut section = section.cloned().unwrap_or_else(new);
-                section.packages.extend(found.packages.clone());
-                section.extend_data(&found.data);
-                section.checkouts.extend(found.checkouts.clone());
-                section
-            };
-            let ours = with_found(self.lock.section(platform));
-            let there = lock.section(platform);
-            if let Some(diff) = there.and_then(|there| there.diff(&ours).into_iter().next()) {
-                return Err(Error::Failed {
-                    message: format!(
-                        "tprimat.lock was changed while this build was planned: {platform}, {}",
-                        diff.name
-                    ),
-                    help: Some(
-                        "nothing was run; build again, so that the plan is made from it".into(),
-                    ),
-                });
-            }
-            let section = with_found(there);
-            lock = lock.with_section(platform, section);
-        }
-        write_atomically(&path, lock.to_toml().as_bytes(), Durability::Synced)?;
-        if is_as_read {
-            reads
-                .wrote(&path)
-                .map_err(Error::io("cannot read", &path))?;
-        }
-        Ok(self.missing.keys().cloned().collect())
-    }
-
-    /// Replaces the sections of the given platforms by what this host has; returns the differences.
-    pub fn update(
-        &mut self,
-        platforms: &[(String, Vendor, Vec<&Recipe>)],
-    ) -> Result<Vec<(String, Vec<FactDiff>)>> {
-        let mut lock = self.lock.clone();
-        let mut changes = Vec::new();
-        for (platform, vendor, recipes) in platforms {
-            let Some(mut section) = self.host().section(*vendor) else {
-                continue;
-            };
-            for recipe in recipes {
-                let found = self.probed(*vendor, recipe)?;
-                section.packages.extend(found.packages);
-                section.checkouts.extend(found.checkouts);
-            }
-            let old = lock.section(platform).cloned().unwrap_or_default();
-            // What other matrices read, or what is not on this host, stays pinned.
-            section.extend_data(&old.data);
-            self.probe_data(platform, &mut section)?;
-            changes.push((platform.clone(), old.diff(&section)));
-            lock = lock.with_section(platform, section);
-        }
-        write_atomically(
-            &self.root.join(LOCK),
-            lock.to_toml().as_bytes(),
-            Durability::Synced,
-        )?;
-        self.lock = lock;
-        Ok(changes)
-    }
-}
-
-/// `available`: can this host run the platform? What is not pinned is looked at there and nowhere
-/// else.
-fn data_file(
-    lock: &Lock,
-    allow_drift: bool,
-    available: Result<&usize, &str>,
-    (platform, kind, name): (&str, DataKind, &String),
-    path: PathBuf,
-    memo: &mut DataMemo,
-) -> Result<DataFile> {
-    let is_here = kind.is_at(&path);
-    let not_pinned = |why: &str| {
-        Err(format!(
-            "tprimat.lock does not pin the {} `{name}` for {platform}, and {why}",
-            kind.name()
-        ))
-    };
-    let locked = lock
-        .section(platform)
-        .and_then(|section| section.digest(kind.table(), name));
-    let digest = match (locked, available) {
-        (Some(locked), _) if !(allow_drift && available.is_ok() && is_here) => {
-            locked.parse().map_err(|_| {
-                format!(
-                    "tprimat.lock pins no digest for the {} `{name}` of {platform}",
-                    kind.name()
-                )
-            })
-        }
-        (_, Err(why)) => not_pinned(why),
-        (_, Ok(_)) if !is_here => {
-            // A hub's name says nothing of the content, which may change there.
-            let download = match kind {
-                DataKind::Tokenizer => {
-                    "; a tokenizer that is on a hub must be downloaded, with its folder as tokenizer_path"
-                }
-                DataKind::Dataset => "",
-            };
-            not_pinned(&format!("{} is not here{download}", path.display()))
-        }
-        (_, Ok(_)) => Ok(memo.digest(kind, &path)?),
-    };
-    Ok(DataFile {
-        kind,
-        name: name.clone(),
-        path,
-        digest,
-        is_here,
-    })
 }
 
 fn fact_json(fact: &Fact) -> Value {
@@ -860,13 +455,6 @@ fn interpreter(root: &Path, named: &str) -> PathBuf {
     } else {
         PathBuf::from(named)
     }
-}
-
-/// `90s`, `30m`, `1h 30m` → seconds.
-#[must_use]
-pub fn seconds(text: &str) -> Option<f64> {
-    let duration: jiff::SignedDuration = text.trim().parse().ok()?;
-    (duration > jiff::SignedDuration::ZERO).then(|| duration.as_secs_f64())
 }
 
 #[cfg(test)]

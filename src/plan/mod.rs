@@ -1,19 +1,26 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
 mod command_files;
+mod compare_config;
 mod data;
 pub mod execution;
 mod facts;
 pub mod fit;
 mod inputs;
+mod load;
+mod lookup;
 pub mod preimage;
 mod prepare;
+mod read_config;
 mod resolve;
 mod without_matrix;
 
+pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};
-pub use facts::{FactBook, Image, PlatformFacts, seconds};
+pub use facts::{FactBook, Image, PlatformFacts};
 pub use inputs::{Input, Inputs};
-pub(crate) use prepare::same_file;
-pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
-pub use resolve::{Resolved, Unresolved, model_shape, resolve};
+pub(crate) use load::same_file;
+pub use load::{Plan, PlanRequest};
+pub use prepare::{CellPlan, Prepared, Support};
+pub use read_config::{load_config, look_at_config};
+pub use resolve::{CellProblem, Resolved, Unresolved, model_shape, resolve};

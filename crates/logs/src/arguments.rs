@@ -4,7 +4,10 @@
 use serde_json::Value;
 use tprimat_words::part;
 
-use super::builder::Builder;
+use super::{
+    builder::Builder,
+    numbers::{after, finite_number},
+};
 
 /// The arguments that say something of a setting.
 const KEYS: &[&str] = &[
@@ -369,17 +372,17 @@ impl Arguments {
             put(
                 out,
                 "beta1",
-                betas.and_then(|(first, _)| leading_real(first)),
+                betas.and_then(|(first, _)| finite_number(first)),
             );
             put(
                 out,
                 "beta2",
-                betas.and_then(|(_, second)| leading_real(second)),
+                betas.and_then(|(_, second)| finite_number(second)),
             );
             put(
                 out,
                 "eps",
-                after(parameters, "'eps': ").and_then(leading_real),
+                after(parameters, "'eps': ").and_then(finite_number),
             );
         }
         let by_samples = self.count("lr_warmup_samples").is_some_and(|n| n > 0);
@@ -462,14 +465,6 @@ fn either(a: Option<bool>, b: Option<bool>) -> Option<bool> {
         (Some(a), Some(b)) => Some(a || b),
         (a, b) => a.or(b),
     }
-}
-
-fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
-    text.split_once(word).map(|(_, rest)| rest)
-}
-
-fn leading_real(text: &str) -> Option<f64> {
-    super::megatron_line::number(text)?.0.finite()
 }
 
 /// NeoX pads a value with dots and says whether it is the default.

@@ -14,8 +14,10 @@ use super::{
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
-    megatron_line::{self, Header, Iteration, MIB, count, header, number},
+    megatron_line::{self, Header, Iteration, count, header},
+    numbers::{MIB, finite_number, number},
     step_time_lines::StepTimeLines,
+    values::{bytes, has},
 };
 
 /// Bytes before and behind a mark that may belong to it. All of the line at every mark would be
@@ -245,11 +247,7 @@ impl Megatron {
             Mark::Evaluating => self.between = Some("an evaluation"),
             Mark::PerRank => per_rank(rest, out),
             Mark::Parameters => {
-                if let Some(billions) = rest
-                    .strip_prefix(':')
-                    .and_then(number)
-                    .and_then(|(n, _)| n.finite())
-                {
+                if let Some(billions) = rest.strip_prefix(':').and_then(finite_number) {
                     out.total("parameters_billions", billions);
                 }
             }
@@ -276,10 +274,7 @@ impl Megatron {
                     let Some((value, unit)) = number(value) else {
                         continue;
                     };
-                    if let Some(value) = value
-                        .finite()
-                        .filter(|_| unit.trim_start().starts_with("MB"))
-                    {
+                    if value.is_finite() && unit.trim_start().starts_with("MB") {
                         out.total(
                             &format!(
                                 "theoretical_{}_mib",
@@ -339,7 +334,7 @@ fn memory(text: &str, at: usize, ended: bool, out: &mut Builder) -> usize {
         if let Some((kind, unit)) = memory_kind(key.trim(), unit)
             && let Some(bytes) = number(value)
                 .filter(|_| whole)
-                .and_then(|(n, _)| megatron_line::bytes(n.finite()?, unit))
+                .and_then(|(value, _)| bytes(value, unit))
         {
             report.figures.push(MemoryFigure {
                 kind: kind.into(),
@@ -394,7 +389,7 @@ fn validation(mark: &str, rest: &str, out: &mut Builder) {
         let Some((key, value)) = field.split_once(':') else {
             continue;
         };
-        let Some(value) = number(value).and_then(|(n, _)| n.finite()) else {
+        let Some(value) = finite_number(value) else {
             continue;
         };
         let key = key.trim();
@@ -462,10 +457,6 @@ fn world(rest: &str, out: &mut Builder) {
             out.set(name, value);
         }
     }
-}
-
-fn has(text: &str, word: &str) -> bool {
-    memchr::memmem::find(text.as_bytes(), word.as_bytes()).is_some()
 }
 
 /// Does the text say who wrote it, besides that Megatron is below?

@@ -5,7 +5,13 @@
 use std::borrow::Cow;
 use tprimat_words::part;
 
-use super::{ABSURD_STEP_TIME, MemoryFigure, RunningAverage, Step, builder::Notes, lines::cut};
+use super::{
+    ABSURD_STEP_TIME, MemoryFigure, RunningAverage, Step,
+    builder::Notes,
+    lines::cut,
+    numbers::{GIB, as_count, finite_number, number},
+    values::bytes,
+};
 
 /// Longer steps and higher rates than these are misprints.
 const MAX_SECONDS: f64 = 1e7;
@@ -13,8 +19,6 @@ const MAX_TFLOPS: f64 = 2e4;
 const MAX_TOKENS: f64 = 1e9;
 /// Further losses of one line that are kept.
 const MAX_OTHER: usize = 16;
-pub const MIB: f64 = 1_048_576.0;
-pub const GIB: f64 = 1_073_741_824.0;
 
 /// `iteration N/ M |`, wherever it stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,153 +88,24 @@ fn count_at(text: &str, at: &mut usize) -> Option<u64> {
     number
 }
 
-/// What a field's value is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
-    Is(f64),
-    /// `nan`, `inf`.
-    NotFinite(f64),
-}
-
-impl Number {
-    pub fn finite(self) -> Option<f64> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::NotFinite(_) => None,
-        }
-    }
-}
-
-/// The number that a text begins with, and what follows it.
-pub fn number(text: &str) -> Option<(Number, &str)> {
-    let text = text.trim_ascii_start();
-    let (value, length) = plain_number(text.as_bytes()).or_else(|| any_number(text))?;
-    let number = if value.is_finite() {
-        Number::Is(value)
-    } else {
-        Number::NotFinite(value)
-    };
-    Some((number, part(text, length..)))
-}
-
-/// `123.45E-06` with so few digits that one division or product of exact numbers gives the nearest
-/// double.
-fn plain_number(text: &[u8]) -> Option<(f64, usize)> {
-    const POWERS: [f64; 23] = [
-        1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
-        1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
-    ];
-    let (mut at, mut mantissa, mut digits, mut scale) = (0, 0u64, 0, 0i32);
-    let mut point = false;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'0'..=b'9' => {
-                mantissa = mantissa
-                    .wrapping_mul(10)
-                    .wrapping_add(u64::from(byte - b'0'));
-                digits += 1;
-                scale -= i32::from(point);
-            }
-            b'.' if !point => point = true,
-            _ => break,
-        }
-        at += 1;
-    }
-    if digits == 0 || digits > 15 {
-        return None;
-    }
-    match &text[at..] {
-        [
-            b'e' | b'E',
-            sign @ (b'-' | b'+'),
-            tens @ b'0'..=b'9',
-            ones @ b'0'..=b'9',
-            rest @ ..,
-        ] => {
-            let exponent = i32::from(tens - b'0') * 10 + i32::from(ones - b'0');
-            scale += if *sign == b'-' { -exponent } else { exponent };
-            at = text.len() - rest.len();
-            if rest.first().is_some_and(u8::is_ascii_digit) {
-                return None;
-            }
-        }
-        [b'e' | b'E' | b'.' | b'-' | b'+', ..] => return None,
-        _ => {}
-    }
-    let power = *POWERS.get(scale.unsigned_abs() as usize)?;
-    #[expect(clippy::cast_precision_loss, reason = "at most 15 digits")]
-    let mantissa = mantissa as f64;
-    Some((
-        if scale < 0 {
-            mantissa / power
-        } else {
-            mantissa * power
-        },
-        at,
-    ))
-}
-
-/// Any spelling of a number, `nan` and `inf` among them.
-fn any_number(text: &str) -> Option<(f64, usize)> {
-    let length = text
-        .bytes()
-        .take_while(|b| matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'))
-        .count();
-    if let Ok(value) = part(text, ..length).parse() {
-        return Some((value, length));
-    }
-    let length = text
-        .bytes()
-        .take_while(|b| b.is_ascii_alphabetic() || matches!(b, b'-' | b'+'))
-        .count();
-    let value = part(text, ..length)
-        .parse::<f64>()
-        .ok()
-        .filter(|v| !v.is_finite())?;
-    Some((value, length))
-}
-
 /// A count, which some writers print as `2048.0`.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked on the line before"
-)]
 pub fn count(text: &str) -> Option<u64> {
     let text = text.trim_ascii();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     if digits > 0 && text.as_bytes().get(digits) != Some(&b'.') {
         return part(text, ..digits).parse().ok();
     }
-    let value = number(text)?
-        .0
-        .finite()
-        .filter(|v| v.fract() == 0.0 && (0.0..9e15).contains(v))?;
-    Some(value as u64)
+    as_count(number(text)?.0)
 }
 
 /// `X`, `X/Y` or `X (avg Y)`.
-fn pair(text: &str) -> (Option<Number>, Option<f64>) {
+fn pair(text: &str) -> (Option<f64>, Option<f64>) {
     let Some((first, rest)) = number(text) else {
         return (None, None);
     };
     let rest = rest.trim_start();
     let second = rest.strip_prefix('/').or_else(|| rest.strip_prefix("(avg"));
-    (
-        Some(first),
-        second.and_then(number).and_then(|(n, _)| n.finite()),
-    )
-}
-
-/// `X` with the unit `unit`, in bytes.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked on the line before"
-)]
-pub fn bytes(value: f64, unit: f64) -> Option<u64> {
-    let bytes = value * unit;
-    (bytes > 0.0 && bytes < 1e15).then(|| bytes.round() as u64)
+    (Some(first), second.and_then(finite_number))
 }
 
 /// One iteration's fields.
@@ -321,15 +196,15 @@ impl Iteration {
                 self.mean(mean, |average, ms| average.step_time_seconds = Some(ms / 1e3));
             }
             "lm loss" | "lm_loss" | "lm-loss" => match number(value) {
-                Some((Number::Is(loss), _)) => self.step.loss = Some(loss),
+                Some((loss, _)) if loss.is_finite() => self.step.loss = Some(loss),
                 Some(_) => self.nan_loss = true,
                 None => {}
             },
             "learning rate" | "learning_rate" => {
-                self.step.learning_rate = number(value).and_then(|(n, _)| n.finite()).filter(|v| *v >= 0.0);
+                self.step.learning_rate = finite_number(value).filter(|v| *v >= 0.0);
             }
             "grad norm" | "grad_norm" => match number(value) {
-                Some((Number::Is(norm), _)) => self.step.grad_norm = Some(norm).filter(|v| *v >= 0.0),
+                Some((norm, _)) if norm.is_finite() => self.step.grad_norm = Some(norm).filter(|v| *v >= 0.0),
                 Some(_) => self.nan_grad_norm = true,
                 None => {}
             },
@@ -362,21 +237,21 @@ impl Iteration {
             }
             "loss scale" | "loss_scale" => {
                 // 1 is what bf16 and fp32 print.
-                self.other("loss_scale", number(value).filter(|(n, _)| *n != Number::Is(1.0)));
+                self.other("loss_scale", finite_number(value).filter(|scale| *scale != 1.0));
             }
-            "num zeros" => self.other("num_zeros", number(value)),
-            "params norm" => self.other("params_norm", number(value)),
-            "samples per second" | "samples_per_second" => self.other("samples_per_second", number(value)),
-            "consumed tokens" | "consumed_tokens" => self.other("consumed_tokens", number(value)),
-            "actual seqlen" | "actual_seqlen" => self.other("actual_seq_length", number(value)),
-            "[DS]-TFLOPs" | "[DS]TFLOPs" => self.other("deepspeed_tflops_per_gpu", number(value)),
-            "energy per GPU (J/iter/GPU)" => self.other("energy_per_gpu_joules", number(value)),
-            "power per GPU (W/GPU)" => self.other("power_per_gpu_watts", number(value)),
-            "mem usages" => self.other("memory_usage_fraction", number(value)),
+            "num zeros" => self.other("num_zeros", finite_number(value)),
+            "params norm" => self.other("params_norm", finite_number(value)),
+            "samples per second" | "samples_per_second" => self.other("samples_per_second", finite_number(value)),
+            "consumed tokens" | "consumed_tokens" => self.other("consumed_tokens", finite_number(value)),
+            "actual seqlen" | "actual_seqlen" => self.other("actual_seq_length", finite_number(value)),
+            "[DS]-TFLOPs" | "[DS]TFLOPs" => self.other("deepspeed_tflops_per_gpu", finite_number(value)),
+            "energy per GPU (J/iter/GPU)" => self.other("energy_per_gpu_joules", finite_number(value)),
+            "power per GPU (W/GPU)" => self.other("power_per_gpu_watts", finite_number(value)),
+            "mem usages" => self.other("memory_usage_fraction", finite_number(value)),
             "skipped samples" | "decoupled learning rate" => {}
             _ if key.contains("mem usage") => return self.memory(key, value),
             _ if key.contains("loss") && !key.contains('[') && key.len() < 40 && self.step.other.len() < MAX_OTHER => {
-                let Some((Number::Is(loss), _)) = number(value) else { return true };
+                let Some(loss) = finite_number(value) else { return true };
                 self.step.other.insert(Cow::Owned(key.replace([' ', '-'], "_")), loss);
             }
             _ => return false,
@@ -397,7 +272,7 @@ impl Iteration {
             &["device_used", "device_free", "device_total"]
         };
         for (kind, value) in kinds.iter().zip(value.split('/')) {
-            let Some((Number::Is(value), unit)) = number(value) else {
+            let Some((value, unit)) = number(value) else {
                 continue;
             };
             if !matches!(unit.trim(), "GB" | "GiB") {
@@ -421,8 +296,8 @@ impl Iteration {
         true
     }
 
-    fn other(&mut self, name: &'static str, value: Option<(Number, &str)>) {
-        if let Some((Number::Is(value), _)) = value {
+    fn other(&mut self, name: &'static str, value: Option<f64>) {
+        if let Some(value) = value {
             self.step.other.insert(Cow::Borrowed(name), value);
         }
     }
@@ -435,26 +310,18 @@ impl Iteration {
     }
 
     /// A rate or time that can be true.
-    fn sensible(
-        &self,
-        key: &str,
-        value: Option<Number>,
-        most: f64,
-        notes: &mut Notes,
-    ) -> Option<f64> {
+    fn sensible(&self, key: &str, value: Option<f64>, most: f64, notes: &mut Notes) -> Option<f64> {
         let value = value?;
-        match value {
-            Number::Is(value) if value > 0.0 && value < most => Some(value),
-            Number::Is(value) | Number::NotFinite(value) => {
-                let kind = if key.starts_with("elapsed") {
-                    ABSURD_STEP_TIME
-                } else {
-                    "absurd_value"
-                };
-                notes.add_at(self.step.step, kind, || format!("{key} is {value}"));
-                None
-            }
+        if value > 0.0 && value < most {
+            return Some(value);
         }
+        let kind = if key.starts_with("elapsed") {
+            ABSURD_STEP_TIME
+        } else {
+            "absurd_value"
+        };
+        notes.add_at(self.step.step, kind, || format!("{key} is {value}"));
+        None
     }
 }
 
@@ -589,7 +456,7 @@ mod tests {
         fn numbers_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,9}([eE][-+]?[0-9]{1,3})?") {
             let expected = text.parse::<f64>().ok();
             let read = number(&text).filter(|(_, rest)| rest.is_empty());
-            prop_assert_eq!(read.and_then(|(n, _)| n.finite()), expected.filter(|v| v.is_finite()));
+            prop_assert_eq!(read.map(|(value, _)| value), expected);
         }
 
         #[test]

@@ -1,4 +1,4 @@
-//! Numbers and sizes in lines of text; readers of several formats share them.
+//! Numbers and sizes in lines of text. All readers of formats scan numbers here.
 
 use super::builder::Notes;
 use tprimat_words::part;
@@ -16,7 +16,7 @@ pub fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// The number that `text` begins with, behind blanks, and what follows it. `nan` and `inf` are
-/// numbers.
+/// numbers; `1.2.3` is none, since it is a version or the numbers of two writers run together.
 pub fn number(text: &str) -> Option<(f64, &str)> {
     let text = text.trim_start();
     let bytes = text.as_bytes();
@@ -44,10 +44,16 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
             "inf" | "infinity" => f64::INFINITY,
             _ => return None,
         };
+        if bytes.get(sign + word).is_some_and(u8::is_ascii_digit) {
+            return None;
+        }
         return Some((
             if text.starts_with('-') { -value } else { value },
             part(text, sign + word..),
         ));
+    }
+    if bytes.get(end) == Some(&b'.') && digits(end + 1) > 0 {
+        return None;
     }
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
@@ -59,6 +65,49 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
     Some((part(text, ..end).parse().ok()?, part(text, end..)))
 }
 
+/// The finite number that a text begins with.
+pub fn finite_number(text: &str) -> Option<f64> {
+    Some(number(text)?.0).filter(|value| value.is_finite())
+}
+
+/// The same as people write it: `1,297`, with quotes around it or not.
+pub fn grouped_number(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim_start();
+    let unquoted = text.strip_prefix(['\'', '"']);
+    let digits = unquoted.unwrap_or(text);
+    let (value, rest) = match thousands(digits) {
+        None => number(digits)?,
+        Some(end) => {
+            let plain = part(digits, ..end).replace(',', "") + part(digits, end..);
+            let (value, rest) = number(&plain)?;
+            (value, part(digits, digits.len() - rest.len()..))
+        }
+    };
+    let closing = unquoted.and_then(|_| rest.strip_prefix(['\'', '"']));
+    Some((value, closing.unwrap_or(rest)))
+}
+
+/// Where the groups of thousands end that `text` begins with, if it does.
+fn thousands(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| {
+        let digits = bytes.iter().skip(from);
+        digits.take_while(|b| b.is_ascii_digit()).count()
+    };
+    let mut end = usize::from(text.starts_with(['+', '-']));
+    let first = digits(end);
+    if first == 0 {
+        return None;
+    }
+    end += first;
+    let mut is_grouped = false;
+    while bytes.get(end) == Some(&b',') && digits(end + 1) == 3 {
+        end += 4;
+        is_grouped = true;
+    }
+    is_grouped.then_some(end)
+}
+
 /// The count that `text` begins with, behind blanks, and what follows it.
 pub fn count(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
@@ -68,24 +117,14 @@ pub fn count(text: &str) -> Option<(u64, &str)> {
 
 /// The finite number behind the first `key`.
 pub fn number_after(line: &str, key: &str) -> Option<f64> {
-    Some(number(after(line, key)?)?.0).filter(|v| v.is_finite())
+    finite_number(after(line, key)?)
 }
 
 /// A text that is one number and nothing else, with or without commas between thousands.
 pub fn whole_text_number(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let (value, rest) = match text.contains(',') {
-        true => {
-            let plain = text.replace(',', "");
-            let (value, rest) = number(&plain)?;
-            (value, rest.is_empty())
-        }
-        false => {
-            let (value, rest) = number(text)?;
-            (value, rest.is_empty())
-        }
-    };
-    rest.then_some(value)
+    let plain = text.trim().replace(',', "");
+    let (value, rest) = number(&plain)?;
+    rest.is_empty().then_some(value)
 }
 
 /// A finite value; `nan` and `inf` become a note of `kind` instead.
@@ -143,10 +182,22 @@ mod tests {
         assert_eq!(number("-100.00%"), Some((-100.0, "%")));
         assert_eq!(number("7/10"), Some((7.0, "/10")));
         assert_eq!(number(".5"), Some((0.5, "")));
+        assert_eq!(number("2.5. Then"), Some((2.5, ". Then")));
         assert!(number("-nanz)").is_none(), "a word that only begins so");
         assert!(number("nan)").unwrap().0.is_nan());
         assert_eq!(number("-inf"), Some((f64::NEG_INFINITY, "")));
-        for none in ["", "-", ".", "x1", "é", "-é", "e5"] {
+        for none in [
+            "",
+            "-",
+            ".",
+            "x1",
+            "é",
+            "-é",
+            "e5",
+            "1.2.3",
+            "812.5812.5",
+            "nan5",
+        ] {
             assert_eq!(number(none), None, "{none}");
         }
         assert_eq!(whole_text_number("1,340"), Some(1340.0));

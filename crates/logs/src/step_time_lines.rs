@@ -7,7 +7,8 @@
 use super::{
     Step,
     builder::Builder,
-    megatron_line::{Number, count, number},
+    megatron_line::count,
+    numbers::{finite_number, number},
 };
 
 /// Lines without an iteration line among them after which none is waited for.
@@ -31,9 +32,7 @@ pub struct StepTimeLines {
 impl StepTimeLines {
     /// ` : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU`, maybe with tokens and memory.
     pub fn step_time(&mut self, rest: &str, out: &mut Builder) {
-        let Some((Number::Is(seconds), rest)) =
-            rest.trim_start().strip_prefix(':').and_then(number)
-        else {
+        let Some((seconds, rest)) = rest.trim_start().strip_prefix(':').and_then(number) else {
             return;
         };
         if !(rest.starts_with('s') && seconds > 0.0 && seconds < 1e7) {
@@ -41,8 +40,7 @@ impl StepTimeLines {
         }
         let after = |word: &str| {
             rest.split_once(word)
-                .and_then(|(_, rest)| number(rest))
-                .and_then(|(n, _)| n.finite())
+                .and_then(|(_, rest)| finite_number(rest))
         };
         let rate = after("GPU utilization:");
         let tflops_per_gpu = rate.filter(|v| *v > 0.0 && *v < MAX_TFLOPS);
@@ -54,10 +52,7 @@ impl StepTimeLines {
         let tokens = rest
             .split_once("tok/s/gpu")
             .and_then(|(before, _)| before.rsplit([' ', ',']).find(|w| !w.is_empty()));
-        let tokens = tokens
-            .and_then(number)
-            .and_then(|(n, _)| n.finite())
-            .filter(|v| *v > 0.0);
+        let tokens = tokens.and_then(finite_number).filter(|v| *v > 0.0);
         self.counted += 1;
         let step = Step {
             step: self.counted,
@@ -83,7 +78,7 @@ impl StepTimeLines {
     /// `steps: N loss: X iter time (s): Y samples/sec: Z`: what stands close before the value, and
     /// behind `(s):`.
     pub fn iter_time(&mut self, before: &str, rest: &str, out: &mut Builder) {
-        let finite = |text: Option<&str>| text.and_then(number).and_then(|(n, _)| n.finite());
+        let finite = |text: Option<&str>| text.and_then(finite_number);
         let Some((_, said)) = before.rsplit_once("steps: ") else {
             return;
         };

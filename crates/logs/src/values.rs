@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tprimat_words::part;
 
-pub use super::numbers::{GIB, as_count as whole};
+pub use super::numbers::{GIB, as_count as whole, grouped_number as number};
 use super::{
     ABSURD_STEP_TIME,
     builder::{Builder, Notes},
@@ -37,61 +37,6 @@ pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         .find(|c: char| c.is_whitespace() || ",;)]}|".contains(c))
         .unwrap_or(word.len());
     Some(part(word, ..end).trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
-}
-
-/// The number at the beginning of `text`, and what follows it: `1,297`, `-2.9e+08`, `nan`, `inf`,
-/// `'0.5'`.
-pub fn number(text: &str) -> Option<(f64, &str)> {
-    let text = text.trim_start();
-    let quoted = text.starts_with(['\'', '"']);
-    let text = if quoted { part(text, 1..) } else { text };
-    let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-    let closing = |at: usize| usize::from(quoted && matches!(bytes.get(at), Some(b'\'' | b'"')));
-    let mut end = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
-    for word in ["nan", "infinity", "inf"] {
-        if text
-            .get(end..end + word.len())
-            .is_some_and(|w| w.eq_ignore_ascii_case(word))
-            && !bytes
-                .get(end + word.len())
-                .is_some_and(u8::is_ascii_alphanumeric)
-        {
-            let stop = end + word.len();
-            return Some((
-                part(text, ..stop).parse().ok()?,
-                part(text, stop + closing(stop)..),
-            ));
-        }
-    }
-    let mut grouped = false;
-    while digit(end)
-        || (bytes.get(end) == Some(&b',') && (1..4).all(|n| digit(end + n)) && !digit(end + 4))
-    {
-        grouped |= bytes[end] == b',';
-        end += 1;
-    }
-    if bytes.get(end) == Some(&b'.') {
-        end += 1;
-        while digit(end) {
-            end += 1;
-        }
-    }
-    if matches!(bytes.get(end), Some(b'e' | b'E')) {
-        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
-        if digit(end + 1 + sign) {
-            end += 2 + sign;
-            while digit(end) {
-                end += 1;
-            }
-        }
-    }
-    let value = if grouped {
-        part(text, ..end).replace(',', "").parse()
-    } else {
-        part(text, ..end).parse()
-    };
-    Some((value.ok()?, part(text, end + closing(end)..)))
 }
 
 /// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42` → seconds.

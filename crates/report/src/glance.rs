@@ -15,7 +15,6 @@ use tprimat_words::plain::counted;
 
 use super::{
     format::{bytes, percent},
-    hardware::in_title,
     headline::{Headline, Verdict, across, contradicted, duration, headlines, interval, times},
     mark,
     names::short_names,
@@ -24,6 +23,7 @@ use super::{
     sheet::{Sheet, Word, paragraph},
     sweep::{sweep_text, swept_groups},
     table::{ink_of, ink_of_state, rate, repeats},
+    titles::group_title,
 };
 
 /// Reservations that are told; the others are counted.
@@ -118,23 +118,7 @@ fn one(
         .filter(|row| row.group == index)
         .collect();
     rows.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
-    let strict = if group.identical_config {
-        ", identical configuration"
-    } else {
-        ""
-    };
-    paragraph(
-        out,
-        "",
-        &format!(
-            "{}: {}{strict}{}",
-            group.model,
-            said(&group.workload),
-            in_title(&rows)
-        ),
-        page,
-        Ink::Strong,
-    );
+    paragraph(out, "", &group_title(group, &rows), page, Ink::Strong);
     let told: Vec<&Headline> = told
         .iter()
         .filter(|headline| headline.group == Some(index))
@@ -604,7 +588,7 @@ fn reservations(comparison: &Comparison, named: bool, build: &str) -> Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stand_ins::*;
+    use crate::{hardware::in_title, stand_ins::*};
     use tprimat_figures::{Catalogue, CompareSettings, compare};
 
     fn page() -> Page {

@@ -34,6 +34,7 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+mod titles;
 
 pub use self::csv::*;
 pub use advice::advice;

@@ -11,11 +11,11 @@ use tprimat_words::plain::is_active;
 use super::{
     cost,
     environment::environments,
-    hardware::in_title,
     headline::{self, by_group, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
+    titles::group_title,
 };
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what
@@ -52,22 +52,9 @@ pub fn markdown(comparison: &Comparison) -> String {
         .zip(&by_group)
     {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        let strict = if group.identical_config {
-            ", identical configuration"
-        } else {
-            ""
-        };
         out.add(
             "title",
-            &format!(
-                "#### {}\n\n",
-                escaped(&format!(
-                    "{}: {}{strict}{}",
-                    group.model,
-                    said(&group.workload),
-                    in_title(&rows)
-                ))
-            ),
+            &format!("#### {}\n\n", escaped(&group_title(group, &rows))),
         );
         if let Some(text) = headline::ranking(comparison, group, &rows) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&text)));

@@ -16,7 +16,6 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, mark, number, percent, seconds},
-    hardware::in_title,
     headline::{
         Verdict, by_group, duration, headlines, interval, leading, more, ranking, refused, same_as,
         times,
@@ -25,6 +24,7 @@ use super::{
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     sweep::sweep_text,
+    titles::group_title,
 };
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
@@ -58,23 +58,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         .zip(&by_group)
     {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        let strict = if group.identical_config {
-            ", identical configuration"
-        } else {
-            ""
-        };
-        paragraph(
-            &mut out,
-            "",
-            &format!(
-                "{}: {}{strict}{}",
-                group.model,
-                said(&group.workload),
-                in_title(&rows)
-            ),
-            page,
-            Ink::Strong,
-        );
+        paragraph(&mut out, "", &group_title(group, &rows), page, Ink::Strong);
         if let Some(text) = ranking(comparison, group, &rows) {
             paragraph(&mut out, "", &text, page, Ink::Strong);
         }
@@ -320,19 +304,23 @@ pub(super) fn memory(row: &Row) -> Word {
     }
 }
 
-/// `2/3, 1 failed`, and whether the log attests what ran.
-pub(super) fn repeats(row: &Row) -> Word {
-    let mut text = format!("{}/{}", row.n, row.repeats_wanted);
-    let not_counted = [
+/// How many repeats of a cell do not count, by the reason: `1 failed`.
+pub(super) fn not_counted(row: &Row) -> impl Iterator<Item = String> {
+    let counts = [
         (row.failed, "failed"),
         (row.contradicted, "contradicted"),
         (row.suspect, "suspect"),
         (row.unmeasured, "unmeasured"),
     ];
-    for (count, what) in not_counted {
-        if count > 0 {
-            _ = write!(text, ", {count} {what}");
-        }
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, why)| format!("{count} {why}"))
+}
+
+/// `2/3, 1 failed`, and whether the log attests what ran.
+pub(super) fn repeats(row: &Row) -> Word {
+    let mut text = format!("{}/{}", row.n, row.repeats_wanted);
+    for count in not_counted(row) {
+        _ = write!(text, ", {count}");
     }
     standing(&row.standing)
         .iter()

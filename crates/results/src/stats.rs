@@ -178,7 +178,7 @@ impl Welch {
 
 /// One comparison of a family, corrected for having looked at all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct CorrectedTest {
     /// Holm's.
     pub p: f64,
     pub significant: bool,
@@ -191,7 +191,7 @@ pub struct Verdict {
 /// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the
 /// tests.
 #[must_use]
-pub fn verdicts(tests: &[Welch]) -> Vec<Verdict> {
+pub fn verdicts(tests: &[Welch]) -> Vec<CorrectedTest> {
     let level = 1.0 - CONFIDENCE;
     let adjusted = holm(&tests.iter().map(|t| t.p).collect::<Vec<_>>());
     let significant = adjusted.iter().filter(|p| **p < level).count();
@@ -205,7 +205,7 @@ pub fn verdicts(tests: &[Welch]) -> Vec<Verdict> {
     }
     let verdict = |((test, p), rank): ((&Welch, f64), usize)| {
         let confidence = 1.0 - level / (tests.len() - rank) as f64;
-        Verdict {
+        CorrectedTest {
             p,
             significant: p < level,
             confidence,

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     execute::run::ExitKind,
-    host::{self, ask_while, last_line},
+    host::{self, AskError, ask_while, last_line},
 };
 
 /// A command of Slurm that takes longer does not answer.
@@ -34,7 +34,42 @@ struct Listed {
     /// Before Slurm was asked; where it did not answer, when that was given up, so that those who
     /// waited for the answer do not each ask again.
     at: Instant,
-    jobs: Result<HashMap<String, Shown>, String>,
+    jobs: Result<HashMap<String, Shown>, SlurmError>,
+}
+
+/// Why Slurm did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SlurmError {
+    #[error("there is no {0} in PATH")]
+    NotInstalled(String),
+    #[error(transparent)]
+    NotAsked(#[from] AskError),
+    /// The last line that the failed command printed.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl SlurmError {
+    /// Will the same get through later? Slurm's commands exit alike whatever went wrong, so only
+    /// their words say so.
+    pub fn is_passing(&self) -> bool {
+        const PASSING: [&str; 5] = [
+            "Unable to contact",
+            "Socket timed out",
+            "Connection refused",
+            "temporarily",
+            "Zero Bytes were transmitted",
+        ];
+        match self {
+            Self::NotInstalled(_) | Self::NotAsked(AskError::NotRun(_)) => false,
+            Self::NotAsked(AskError::NoAnswer(_)) => true,
+            Self::Refused(said) => PASSING.iter().any(|part| said.contains(part)),
+        }
+    }
+
+    fn knows_no_such_job(&self) -> bool {
+        matches!(self, Self::Refused(said) if said.contains("Invalid job id"))
+    }
 }
 
 /// What Slurm shows of a job.
@@ -60,10 +95,10 @@ impl Commands {
         self.is_hurried.store(true, Ordering::SeqCst);
     }
 
-    /// What it printed; in words why it failed.
-    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
-        let program =
-            host::which(program, &self.env).ok_or(format!("there is no {program} in PATH"))?;
+    /// What it printed.
+    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, SlurmError> {
+        let program = host::which(program, &self.env)
+            .ok_or_else(|| SlurmError::NotInstalled(program.to_owned()))?;
         let patience = || {
             if self.is_hurried.load(Ordering::SeqCst) {
                 HURRIED
@@ -76,13 +111,13 @@ impl Commands {
         if said.status.success() {
             Ok(String::from_utf8_lossy(&said.stdout).into_owned())
         } else {
-            Err(last_line(&said.stderr))
+            Err(SlurmError::Refused(last_line(&said.stderr)))
         }
     }
 
     /// How a job stands; `None`: Slurm answers, and knows no such job any more. One listing of all
     /// the caller's jobs, at most `age` old, answers for everybody who waits for one.
-    pub(super) fn state(&self, id: &str, age: Duration) -> Result<Option<Shown>, String> {
+    pub(super) fn state(&self, id: &str, age: Duration) -> Result<Option<Shown>, SlurmError> {
         // Held while Slurm is asked: whoever comes meanwhile gets the same answer.
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if listed
@@ -110,12 +145,12 @@ impl Commands {
             &["--noheader", "--states=all", "--format=%T|%r", "--jobs", id],
         ) {
             Ok(said) => Ok(said.lines().next().and_then(|line| shown(line.trim()))),
-            Err(why) if why.contains("Invalid job id") => Ok(None),
+            Err(why) if why.knows_no_such_job() => Ok(None),
             Err(why) => Err(why),
         }
     }
 
-    fn list(&self) -> Result<HashMap<String, Shown>, String> {
+    fn list(&self) -> Result<HashMap<String, Shown>, SlurmError> {
         let user = format!("--user={}", nix::unistd::geteuid());
         let said = self.run(
             "squeue",
@@ -136,7 +171,7 @@ impl Commands {
         seconds(said.trim())
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<Option<String>, String> {
+    pub(super) fn find(&self, name: &str) -> Result<Option<String>, SlurmError> {
         let named = format!("--name={name}");
         let said = self.run(
             "squeue",
@@ -273,22 +308,25 @@ pub(super) fn is_final(state: &str) -> bool {
     FINAL.contains(&state)
 }
 
-/// Will the same submission get through later?
-pub(super) fn is_passing(why: &str) -> bool {
-    const PASSING: [&str; 6] = [
-        "Unable to contact",
-        "no answer in",
-        "Socket timed out",
-        "Connection refused",
-        "temporarily",
-        "Zero Bytes were transmitted",
-    ];
-    PASSING.iter().any(|part| why.contains(part))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_gets_through_later_is_told_from_what_never_will() {
+        let refused = |said: &str| SlurmError::Refused(said.to_owned());
+        assert!(SlurmError::from(AskError::NoAnswer(30)).is_passing());
+        assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing());
+        // No message of ours decides, whatever a trainer's or a cluster's words have in them.
+        for never in [
+            SlurmError::NotInstalled("sbatch".to_owned()),
+            SlurmError::from(AskError::NotRun("no answer in 3 s".to_owned())),
+            refused("sbatch: error: invalid partition specified: no answer in sight"),
+        ] {
+            assert!(!never.is_passing(), "{never}");
+        }
+        assert!(refused("slurm_load_jobs error: Invalid job id specified").knows_no_such_job());
+    }
 
     #[test]
     fn the_time_left_is_read_as_slurm_writes_it() {

@@ -11,14 +11,14 @@ use super::{DATA_TABLES, Fact, Lock, Section, VERSION};
 use crate::error::{Problem, Result, Source, did_you_mean};
 
 /// Walks the parsed file and keeps the place of everything that is wrong.
-pub(super) struct Reader<'a> {
+pub(super) struct LockReader<'a> {
     pub(super) source: &'a Arc<Source>,
     pub(super) problems: Vec<Problem>,
 }
 
 type Entries<'t, 'i> = Vec<(&'t str, Range<usize>, &'t Spanned<DeValue<'i>>)>;
 
-impl Reader<'_> {
+impl LockReader<'_> {
     pub(super) fn lock(mut self) -> Result<Lock, Vec<Problem>> {
         let source = self.source.clone();
         let table = match DeTable::parse(&source.text) {

@@ -1,17 +1,11 @@
 use super::*;
+use crate::files::{Durability, write_atomically};
 
 #[test]
 fn a_declared_model_matches_what_the_driver_calls_it() {
     assert!(names_same_sku("H100", "NVIDIA H100 80GB HBM3"));
     assert!(!names_same_sku("H100", "NVIDIA H200"));
     assert!(names_same_sku("AMD Instinct MI300X", "MI300X"));
-}
-
-#[test]
-fn durations_are_read_as_people_write_them() {
-    assert_eq!(seconds("90s"), Some(90.0));
-    assert_eq!(seconds("1h 30m"), Some(5400.0));
-    assert_eq!(seconds("soon"), None);
 }
 
 fn write_lock(project: &Path, text: &str) {

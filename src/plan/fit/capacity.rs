@@ -34,14 +34,14 @@ pub struct Capacity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FitVerdict {
     Fits,
     /// Between 92 % and 100 % of the capacity.
     Tight,
     DoesNotFit,
 }
 
-impl Verdict {
+impl FitVerdict {
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ pub struct MemoryFit {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<FitVerdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     /// What would need less, each change alone and the cheapest first; where the cell is tight or
@@ -108,9 +108,9 @@ impl MemoryFit {
                 let ratio = needed / capacity.bytes as f64;
                 fit.ratio = Some(ratio);
                 fit.verdict = Some(match ratio {
-                    r if r > 1.0 => Verdict::DoesNotFit,
-                    r if r > TIGHT_ABOVE => Verdict::Tight,
-                    _ => Verdict::Fits,
+                    r if r > 1.0 => FitVerdict::DoesNotFit,
+                    r if r > TIGHT_ABOVE => FitVerdict::Tight,
+                    _ => FitVerdict::Fits,
                 });
             }
         }
@@ -172,7 +172,7 @@ pub fn fit(plan: &Plan, cell: CellId) -> Option<MemoryFit> {
         memory(recipe, job),
         capacity(plan, cell),
     );
-    let is_small = fit.verdict == Some(Verdict::Fits);
+    let is_small = fit.verdict == Some(FitVerdict::Fits);
     let changes = if is_small {
         Vec::new()
     } else {

@@ -215,10 +215,10 @@ fn parts_add_up_and_the_verdict_follows() {
         (fit.verdict.unwrap(), fit.withheld().is_some())
     };
     // 47.4 GB allocated, 49.8 GB of the device.
-    assert_eq!(verdict(80), (Verdict::Fits, false));
-    assert_eq!(verdict(52), (Verdict::Tight, false));
-    assert_eq!(verdict(46), (Verdict::DoesNotFit, false));
-    assert_eq!(verdict(43), (Verdict::DoesNotFit, true));
+    assert_eq!(verdict(80), (FitVerdict::Fits, false));
+    assert_eq!(verdict(52), (FitVerdict::Tight, false));
+    assert_eq!(verdict(46), (FitVerdict::DoesNotFit, false));
+    assert_eq!(verdict(43), (FitVerdict::DoesNotFit, true));
     let warning = |gb: u64| {
         let capacity = Capacity {
             bytes: gb * 1_000_000_000,
@@ -248,7 +248,7 @@ fn parts_add_up_and_the_verdict_follows() {
     let noted = MemoryFit::of("cell", Ok(by_an_unchecked), Some(small));
     assert_eq!(
         (noted.verdict, noted.withheld()),
-        (Some(Verdict::DoesNotFit), None)
+        (Some(FitVerdict::DoesNotFit), None)
     );
     assert!(
         noted.warning().unwrap().contains("may not fit"),

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     config::{Config, schema::ConfigFile},
-    error::{Error, Source},
-    execute::derived::catalogue,
+    error::{Error, Problem, Source},
+    job::Sharding,
     recipe::RecipeSet,
 };
 
@@ -42,7 +42,7 @@ fn cell(platform: &str, framework: &str, model: &str) -> Cell {
 /// part of it.
 fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
     let config = load(file)?;
-    let mut seen = format!("{:?}\n", catalogue(&config));
+    let mut seen = format!("{:?}\n", crate::plan::catalogue(&config));
     for (platform, framework) in [
         ("nvd", "cmd"),
         ("amd", "cmd"),
@@ -72,7 +72,10 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
                 Err(Unresolved::Problems(problems)) => {
                     format!(
                         "{:?}",
-                        problems.iter().map(|p| &p.message).collect::<Vec<_>>()
+                        problems
+                            .iter()
+                            .map(|p| &p.problem.message)
+                            .collect::<Vec<_>>()
                     )
                 }
             };
@@ -558,7 +561,10 @@ fn a_model_without_a_shape_is_one_problem_that_lists_what_is_missing() {
     ) else {
         panic!("it has no shape")
     };
-    let messages: Vec<&str> = problems.iter().map(|p| p.message.as_str()).collect();
+    let messages: Vec<&str> = problems
+        .iter()
+        .map(|p| p.problem.message.as_str())
+        .collect();
     assert_eq!(
         messages,
         [
@@ -576,7 +582,7 @@ fn an_executor_is_the_platform_s_or_its_vendor_s_key_by_key() {
         &recipes.recipes["cmd"],
     ) {
         Ok(resolved) => Ok(resolved.execution),
-        Err(Unresolved::Problems(problems)) => Err(problems[0].message.clone()),
+        Err(Unresolved::Problems(problems)) => Err(problems[0].problem.message.clone()),
         Err(Unresolved::Refused(why)) => Err(why),
     };
     let mut file = full();
@@ -652,4 +658,11 @@ fn the_page_of_keys_has_every_way_of_sharding() {
     for word in Sharding::names() {
         assert!(row.contains(&format!("`{word}`")), "{word}: {row}");
     }
+}
+
+#[test]
+fn durations_are_read_as_people_write_them() {
+    assert_eq!(seconds("90s"), Some(90.0));
+    assert_eq!(seconds("1h 30m"), Some(5400.0));
+    assert_eq!(seconds("soon"), None);
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use tprimat::{
-    execute::{self, BuildOptions, EventSink, Reporters, TrainHost, derived},
+    execute::{self, BuildOptions, EventSink, Reporters, TrainHost},
     graph::{CodeDigests, Dag, Engine, Options, State, label},
-    plan::{Plan, PlanRequest},
+    plan::{CompareConfig, Plan, PlanRequest},
 };
 
 use crate::support::{Project, TPRIMAT, tasks::SMALL};
@@ -25,7 +25,7 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         cache: &cache,
         code,
         options: Options::default(),
-        compare_settings: json!(derived::Settings::of(&plan).compare),
+        compare_settings: json!(CompareConfig::of(&plan)),
         trainings: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
     })

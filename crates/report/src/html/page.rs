@@ -19,7 +19,7 @@ use super::super::{
     headlines,
     notes::{notes, steady_state},
     sweep::sweep_tables,
-    table::spread_of_repeats,
+    table::{not_counted, spread_of_repeats},
 };
 use super::MOST;
 
@@ -368,17 +368,7 @@ fn marks(row: &Row) -> Vec<String> {
         AttestationStatus::Contradicted => marks.push("contradicted".to_owned()),
         AttestationStatus::NotStated => marks.push("not attested".to_owned()),
     }
-    let not_counted = [
-        (row.failed, "failed"),
-        (row.contradicted, "contradicted"),
-        (row.suspect, "suspect"),
-        (row.unmeasured, "unmeasured"),
-    ];
-    for (count, what) in not_counted {
-        if count > 0 {
-            marks.push(format!("{count} {what}"));
-        }
-    }
+    marks.extend(not_counted(row));
     marks.extend(standing(&row.standing));
     if row.repeats_added_later {
         marks.push("repeats added later".to_owned());

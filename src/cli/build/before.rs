@@ -1,0 +1,155 @@
+//! What a build settles, refuses and says before anything runs.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    cache::TaskKind,
+    cli::{
+        args::BuildArgs,
+        blocked::{self, Blocked},
+        session::Session,
+    },
+    error::{Error, Problem, Result},
+    execute::{self, Event, EventSink, ProbeDepth, Runs, TrainHost},
+    graph::{Engine, State, Statuses, TaskId},
+    matrix::CellId,
+    plan::{Plan, PlanRequest, Prepared},
+};
+
+/// Names the cells that are not trained here, each problem once.
+pub(super) fn say_left_out(plan: &Plan, blocked: &Blocked, events: &EventSink) {
+    for (problem, cells) in blocked::by_problem(blocked) {
+        let cells: Vec<&str> = cells
+            .iter()
+            .map(|cell| plan.cells[*cell].id.as_str())
+            .collect();
+        let message = format!(
+            "left out: {}: {}",
+            blocked::few(&cells),
+            blocked::sentence(problem)
+        );
+        events.report(&Event::Note { message });
+    }
+}
+
+/// What trainers will not get, and checkouts that no commit names.
+pub(super) fn say_how(plan: &Plan, trains: &[CellId], request: &PlanRequest, events: &EventSink) {
+    for message in unversioned(plan, trains) {
+        events.report(&Event::Note { message });
+    }
+    let dropped = execute::dropped_env(&request.env);
+    if !dropped.is_empty() {
+        let message = format!(
+            "not passed to trainers (declare them in config.yaml to use them): {}",
+            dropped.join(", ")
+        );
+        events.report(&Event::Note { message });
+    }
+}
+
+/// Cells that would have to train are shown as missing instead.
+pub(super) fn leave_out_what_must_train(session: &mut Session, args: &BuildArgs) -> Result<()> {
+    let engine = session.engine(&args.overrides);
+    let statuses = engine.evaluate_all()?;
+    let tasks = engine
+        .dag
+        .order
+        .iter()
+        .filter(|node| statuses.get(**node).state == State::Stale);
+    let trains = tasks
+        .map(|node| engine.dag.task(*node))
+        .filter(|task| task.kind == TaskKind::Train);
+    let must_train: Vec<CellId> = trains.map(|task| task.cell).collect();
+    for cell in must_train {
+        let cell = &mut session.plan.cells[cell];
+        cell.left_out |= cell.selected;
+        cell.selected = false;
+    }
+    Ok(())
+}
+
+/// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
+pub(super) fn refuse_beyond(
+    engine: &Engine,
+    statuses: &Statuses,
+    args: &BuildArgs,
+    which: Runs,
+) -> Result<()> {
+    let Some(limit) = args.max_gpu_hours else {
+        return Ok(());
+    };
+    match execute::Prices::beyond(
+        &[&execute::Prices::of(engine, statuses, which)],
+        limit,
+        args.overrides.force,
+    ) {
+        Some(why) => {
+            let help = "nothing was run; `tprimat plan` shows the estimate by cell";
+            Err(Error::invalid(Problem::new(why).help(help)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Opens the next generation of every selected measurement; not before it is known that they can be
+/// made again.
+pub(super) fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
+    let statuses = engine.evaluate_all()?;
+    let is_measured = |n: &&TaskId| {
+        engine.dag.task(**n).kind == TaskKind::Train
+            && engine.is_wanted(**n)
+            && matches!(statuses.get(**n).state, State::Fresh | State::Failed)
+    };
+    let measured: Vec<TaskId> = engine
+        .dag
+        .order
+        .iter()
+        .filter(is_measured)
+        .copied()
+        .collect();
+    let cells: Vec<CellId> = measured.iter().map(|n| engine.dag.task(*n).cell).collect();
+    engine.cache.ensure_writable()?;
+    for &cell in &cells {
+        let prepared = engine.plan.prepared(cell);
+        if let Some(Err(why)) = prepared.map(Prepared::here) {
+            let message = format!(
+                "`{}` cannot be measured anew here: {why}",
+                engine.plan.cells[cell].id
+            );
+            return Err(Error::Failed {
+                message,
+                help: Some("nothing was run; --only leaves it out".into()),
+            });
+        }
+    }
+    blocked::refuse(&blocked::find(
+        engine.plan,
+        &cells,
+        host,
+        ProbeDepth::ByAsking,
+    )?)?;
+    let keys: BTreeSet<_> = measured
+        .iter()
+        .filter_map(|n| statuses.get(*n).key)
+        .collect();
+    for key in keys {
+        engine.cache.open_generation(&key)?;
+    }
+    Ok(())
+}
+
+/// Checkouts whose content nobody can name by a commit.
+fn unversioned(plan: &Plan, cells: &[CellId]) -> BTreeSet<String> {
+    let facts = cells
+        .iter()
+        .filter_map(|cell| plan.prepared(*cell)?.facts.known.as_ref().ok());
+    let names = facts.flat_map(|known| known.keys());
+    let variables =
+        names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
+    let note = |variable| {
+        format!(
+            "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
+        )
+    };
+    variables.map(note).collect()
+}

@@ -1,0 +1,187 @@
+//! The cells of a comparison: from the states of their tasks to what compare reads of them.
+
+use super::stored::read;
+use crate::{
+    cache::Cache,
+    digest::Digest,
+    error::Result,
+    figures::{self, CellInput, CellState, Comparison, Standing, Statistics, Summary},
+    graph::{ComparedCell, Engine, FiguresFrom, Statuses},
+    import::{self, Claims},
+    matrix::{CellId, PerCell},
+    plan::{CompareConfig, Plan, Prepared},
+};
+
+/// A cell as compare needs it, before its summary is read.
+pub struct CellSeed {
+    pub(in crate::execute) input: CellInput,
+    pub(in crate::execute) summary: Option<Digest>,
+    /// What is claimed of the imports that stand in for a measurement.
+    pub(in crate::execute) imported: Option<Box<(Claims, Statistics)>>,
+}
+
+impl CellSeed {
+    /// A cell of imports only; no matrix needs to have it.
+    #[must_use]
+    pub fn imported(plan: &Plan, cell: &str) -> Self {
+        let state = CellState::Missing {
+            reason: "nothing was imported".to_owned(),
+        };
+        let input = import::input(cell, &[], state);
+        let claims = (import::claim_for(plan, cell), import::statistics(plan));
+        Self {
+            input,
+            summary: None,
+            imported: Some(Box::new(claims)),
+        }
+    }
+
+    /// The cell's name.
+    #[must_use]
+    pub fn cell(&self) -> &str {
+        &self.input.cell
+    }
+
+    /// Is there anything to show of its own runs, a figure or a failure?
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        self.summary.is_some() || matches!(self.input.state, CellState::Failed { .. })
+    }
+}
+
+/// A cell's names, as the later stages show them.
+pub(super) fn input(
+    plan: &Plan,
+    cell: CellId,
+    state: CellState,
+    same_launch_as: Option<String>,
+) -> CellInput {
+    let of = &plan.matrix.cells[cell];
+    CellInput {
+        cell: plan.cells[cell].id.clone(),
+        platform: of.platform.to_string(),
+        framework: of.framework.to_string(),
+        model: of.model.to_string(),
+        parallelism: of.parallelism.to_string(),
+        axes: of
+            .axes
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
+        repeats_wanted: plan.cells[cell].repeats,
+        state,
+        same_launch_as,
+        imported: Vec::new(),
+        environment: plan
+            .prepared(cell)
+            .map(Prepared::environment)
+            .unwrap_or_default(),
+        standing: Standing::default(),
+    }
+}
+
+/// A cell of the plan, of which nothing is known yet.
+pub(in crate::execute) fn own_input(engine: &Engine, cell: CellId) -> CellInput {
+    input(
+        engine.plan,
+        cell,
+        CellState::Missing {
+            reason: String::new(),
+        },
+        None,
+    )
+}
+
+#[must_use]
+pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> PerCell<CellSeed> {
+    let plan = engine.plan;
+    let seed = |(cell, compared): (CellId, ComparedCell)| {
+        let mut own_summary = None;
+        let mut standing = Standing::default();
+        let state = match compared.from {
+            FiguresFrom::Imports { .. } => {
+                return CellSeed::imported(plan, &plan.cells[cell].id);
+            }
+            FiguresFrom::Summary {
+                summary, to_come, ..
+            } => {
+                own_summary = Some(summary);
+                standing.to_come = to_come;
+                CellState::Missing {
+                    reason: "its summary is gone from the cache".into(),
+                }
+            }
+            FiguresFrom::Failure { failure } => CellState::Failed {
+                class: failure.class,
+                evidence: failure.evidence,
+            },
+            FiguresFrom::Failed { failed: reason } | FiguresFrom::Missing { missing: reason } => {
+                CellState::Missing { reason }
+            }
+            FiguresFrom::Unsupported {
+                unsupported: reason,
+            } => CellState::Unsupported { reason },
+        };
+        CellSeed {
+            input: CellInput {
+                standing,
+                ..input(plan, cell, state, compared.same_launch_as)
+            },
+            summary: own_summary,
+            imported: None,
+        }
+    };
+    let compared = engine.compared_cells(statuses).into_with_ids();
+    compared.map(seed).collect()
+}
+
+/// Compares cells whose summaries are in the cache.
+pub fn compare_cells(
+    cells: impl IntoIterator<Item = CellSeed>,
+    settings: &CompareConfig,
+    cache: &Cache,
+) -> Result<Comparison> {
+    Ok(figures::compare(
+        &cell_inputs(cells, cache)?,
+        &settings.settings,
+        &settings.catalogue,
+    ))
+}
+
+/// Reads the cells' summaries.
+pub fn cell_inputs(
+    cells: impl IntoIterator<Item = CellSeed>,
+    cache: &Cache,
+) -> Result<Vec<CellInput>> {
+    let mut inputs = Vec::new();
+    let imports = import::Imports::of(cache);
+    for CellSeed {
+        mut input,
+        summary,
+        imported,
+    } in cells
+    {
+        if let Some((claims, statistics)) = imported.as_deref() {
+            let runs = import::runs(cache, &imports, &input.cell, claims)?;
+            if !runs.is_empty() {
+                let dropped = import::set_aside(cache, &imports, &input.cell)?;
+                let summary = import::summary(&runs, statistics).disclosing(dropped);
+                input = import::input(
+                    &input.cell,
+                    &runs,
+                    CellState::Ok {
+                        summary: Box::new(summary),
+                    },
+                );
+            } else if let Some(reason) = import::told_set_aside(cache, &imports, &input.cell)? {
+                input.state = CellState::Missing { reason };
+            }
+        } else if let Some(digest) = summary {
+            input.state = CellState::Ok {
+                summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?),
+            };
+        }
+        inputs.push(input);
+    }
+    Ok(inputs)
+}

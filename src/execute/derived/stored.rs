@@ -1,0 +1,99 @@
+//! What derived tasks store in the cache, and read back out of it.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::{
+    cache::{Cache, CacheError, Output},
+    digest::Digest,
+    error::{Error, Result},
+    figures::Comparison,
+    files::Durability,
+    report,
+};
+
+pub(super) fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
+    let digest = cache.put(bytes, Durability::Plain)?;
+    Ok(Output {
+        name: name.to_owned(),
+        digest,
+        size: bytes.len() as u64,
+    })
+}
+
+pub(super) fn put_picture(cache: &Cache, picture: &report::Picture) -> Result<[Output; 2]> {
+    let file = picture.file();
+    Ok([
+        put(cache, &format!("{file}.png"), &picture.png)?,
+        put(cache, &format!("{file}.svg"), picture.svg.as_bytes())?,
+    ])
+}
+
+/// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is
+/// never whole in memory.
+pub(super) fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<Output> {
+    let (digest, size) = cache.put_json(comparison, Durability::Plain)?;
+    Ok(Output {
+        name: "compare.json".to_owned(),
+        digest,
+        size,
+    })
+}
+
+/// The comparison that a plot or a report shows.
+pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Comparison> {
+    let Output { name, digest, .. } =
+        stored.ok_or_else(|| Error::Internal("the comparison has no record".to_owned()))?;
+    let read = cache.get_json(digest)?.ok_or_else(|| gone(digest, name))?;
+    read.map_err(|e| not_ours(digest, name, e))
+}
+
+/// The cells with runs that the last comparison did not count; `outputs` are its task's. A file of
+/// its own, since the comparison of many cells takes longer to read than all else of a plan.
+pub(in crate::execute) fn read_uncounted(
+    cache: &Cache,
+    outputs: &[Output],
+) -> Result<BTreeSet<String>> {
+    let Some(output) = outputs.iter().find(|output| output.name == UNCOUNTED) else {
+        return Ok(BTreeSet::new());
+    };
+    read(cache, &output.digest, UNCOUNTED)
+}
+
+pub(super) const UNCOUNTED: &str = "uncounted.json";
+
+pub(in crate::execute) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
+    cache.get(digest)?.ok_or_else(|| gone(digest, name))
+}
+
+pub(super) fn gone(digest: &Digest, name: &str) -> Error {
+    CacheError::Gone {
+        what: format!("`{name}` ({})", digest.short()),
+        again: "build again",
+    }
+    .into()
+}
+
+pub(super) fn read<T: serde::de::DeserializeOwned>(
+    cache: &Cache,
+    digest: &Digest,
+    name: &str,
+) -> Result<T> {
+    serde_json::from_slice(&need(cache, digest, name)?).map_err(|e| not_ours(digest, name, e))
+}
+
+pub(super) fn not_ours(digest: &Digest, name: &str, source: serde_json::Error) -> Error {
+    CacheError::OtherVersion {
+        what: format!("`{name}` ({})", digest.short()),
+        source,
+    }
+    .into()
+}
+
+pub(super) fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}

@@ -1,0 +1,214 @@
+//! What one run is started with: its folder, its environment, its devices.
+
+use std::{collections::BTreeMap, path::Path};
+
+use super::{
+    container_run::{self, contain},
+    ingest::Meta,
+    run::RunSpec,
+    secrets::Secrets,
+    slurm::JobSpec,
+    train::{Gpu, TrainHost, TrainWork},
+};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability, write_atomically},
+    job::Vendor,
+    plan::Place,
+};
+
+/// The folder of the recipe's own files, in the run's.
+const RECIPE: &str = "recipe";
+/// The job in full, in the run's folder.
+const JOB: &str = "job.json";
+
+/// Variables that every child gets from the caller; their values are in no key.
+const PASSED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "HF_TOKEN",
+    "HF_HOME",
+    "XDG_CACHE_HOME",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Families of variables that change what trainers do. They are never passed on by accident, and
+/// what was set is reported.
+const DROPPED: &[&str] = &[
+    "NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_",
+    "LD_", "PYTHON",
+];
+
+/// Which variables of the caller change trainers and are not passed on.
+#[must_use]
+pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
+    caller
+        .keys()
+        .map(String::as_str)
+        .filter(|name| DROPPED.iter().any(|family| name.starts_with(family)))
+        .collect()
+}
+
+/// A new attempt's id: it begins with the time, so ids sort by it, and ends with random digits, so
+/// that two hosts never make the same one.
+pub(super) fn attempt_id() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let now = jiff::Timestamp::now();
+    let random = RandomState::new().hash_one(std::process::id());
+    format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
+}
+
+/// Makes the run's folder, and says what is to be run in it.
+pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
+    write_files(work, dir)?;
+    let given: Vec<&Gpu> = work
+        .devices
+        .iter()
+        .filter_map(|i| host.gpus.get(*i))
+        .collect();
+    let mut env = environment(work, host, dir, &given)?;
+    let devices = match work.job.vendor {
+        Vendor::Cpu => vec!["cpu".to_owned()],
+        _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
+    };
+    let meta = Meta {
+        key: work.key,
+        task: work.label.clone(),
+        preimage: work.preimage.clone(),
+        generation: work.generation,
+        log_section: work.log_section.clone(),
+        repeats_planned: work.repeats_planned,
+        job: Some(work.job.clone()),
+        statistics: work.statistics.clone(),
+    };
+    let container = contain(work, host, &given, (id, dir), &mut env)?;
+    Secrets::note(&env, dir)?;
+    Ok(RunSpec {
+        container,
+        job: (work.execution.place != Place::Local).then(|| job_spec(work)),
+        run_id: id.to_owned(),
+        dir: dir.to_owned(),
+        argv: work.command.clone(),
+        env,
+        cwd: dir.to_owned(),
+        timeout_seconds: work.timeout_seconds,
+        hang: work.hang.clone(),
+        grace_seconds: host.grace_seconds,
+        devices,
+        sampled: Some(work.job.vendor),
+        exclusive: work.exclusive,
+        lock_dir: host.lock_dir.clone(),
+        watched: Vec::new(),
+        meta: serde_json::to_value(meta)
+            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?,
+    })
+}
+
+/// The launch files, the recipe's own, and the job, where the recipe reads it.
+fn write_files(work: &TrainWork, dir: &Path) -> Result<()> {
+    for (name, bytes) in &work.launch_files {
+        write_atomically(&dir.join(name), bytes, Durability::Plain)?;
+    }
+    let recipe_dir = dir.join(RECIPE);
+    files::create_dir_all(&recipe_dir)?;
+    for (name, bytes) in &work.recipe_files {
+        write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
+    }
+    if let Some(job) = &work.job_json {
+        write_atomically(&dir.join(JOB), job, Durability::Plain)?;
+    }
+    Ok(())
+}
+
+/// All that the trainer's environment has.
+fn environment(
+    work: &TrainWork,
+    host: &TrainHost,
+    dir: &Path,
+    given: &[&Gpu],
+) -> Result<BTreeMap<String, String>> {
+    let mut env: BTreeMap<String, String> = BTreeMap::new();
+    // A container has a PATH and a language of its own.
+    let passed = if work.execution.container.is_some() {
+        container_run::PASSED
+    } else {
+        PASSED
+    };
+    for name in passed
+        .iter()
+        .copied()
+        .chain(work.pass_env.iter().map(String::as_str))
+    {
+        if let Some(value) = host.caller_env.get(name) {
+            env.insert(name.to_owned(), value.clone());
+        }
+    }
+    env.extend(work.declared_env.clone());
+    env.extend(work.data_env.clone());
+    let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
+    set("TPRIMAT_RUN_DIR", path_text(dir)?);
+    set("TPRIMAT_RECIPE_DIR", path_text(&dir.join(RECIPE))?);
+    set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
+    set("TPRIMAT_PYTHON", path_text(&work.python)?);
+    if let Some(native) = &host.native {
+        set("TPRIMAT_NATIVE", path_text(native)?);
+    }
+    for (variable, path) in &work.checkouts {
+        set(variable, path_text(path)?);
+    }
+    if work.job_json.is_some() {
+        set("TPRIMAT_JOB", path_text(&dir.join(JOB))?);
+    }
+    // Inside a container that was given these devices and no others, they are counted anew.
+    let is_renumbered = container_run::counts_anew(work, host, given);
+    let ids: Vec<String> = given
+        .iter()
+        .enumerate()
+        .map(|(position, gpu)| if is_renumbered { position } else { gpu.index }.to_string())
+        .collect();
+    match work.job.vendor {
+        Vendor::Cpu => {}
+        Vendor::Nvd => {
+            set("CUDA_VISIBLE_DEVICES", ids.join(","));
+            // As NVML counts, where the ids are from; CUDA's own order begins with the fastest
+            // device.
+            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+        }
+        Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids.join(",")),
+    }
+    Ok(env)
+}
+
+/// What a batch system and the node that it chooses must know.
+fn job_spec(work: &TrainWork) -> JobSpec {
+    JobSpec {
+        vendor: work.job.vendor,
+        num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
+        nodes: work.job.parallelism.num_nodes as usize,
+        is_step: work.execution.place == Place::Allocation,
+        facts: work.facts.clone(),
+        packages: work.packages.clone(),
+        python: work.python.clone(),
+        settings: work.execution.slurm.clone(),
+    }
+}
+
+fn path_text(path: &Path) -> Result<String> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Error::Failed {
+            message: format!(
+                "the path {} is not UTF-8, so no script can be told of it",
+                path.display()
+            ),
+            help: None,
+        })
+}

@@ -1,0 +1,146 @@
+//! Rules across the settings of a cell.
+
+use super::{SKIPPED, SettingsReader};
+use crate::{job::Job, matrix::Cell};
+
+/// A run none of whose steps is counted costs its time for nothing.
+pub(super) fn measures(r: &mut SettingsReader, job: &Job, skipped: u64) {
+    if skipped >= job.train_iters {
+        let message = format!(
+            "no step would be measured, for the first {skipped} of a run of {} are warm-up",
+            job.train_iters
+        );
+        let problem = r
+            .view
+            .problem_at("training.duration.train_iters", message, "too short");
+        r.push_of_cell(problem.help(format!("train longer, or lower `{SKIPPED}`")));
+    }
+}
+
+pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+    batch(r, cell, job);
+    shape(r, cell, job);
+    optimizer(r, job);
+}
+
+fn batch(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+    let (data, p) = (&job.data, &job.parallelism);
+    let product = data
+        .micro_batch_size
+        .saturating_mul(p.data_parallel_size)
+        .saturating_mul(data.gradient_accumulation_steps);
+    if product != data.global_batch_size {
+        r.problem_of_cell(
+            "training.data.global_batch_size",
+            format!(
+                "a global batch of {} is not a multiple of MBS {} × DP {}",
+                data.global_batch_size, data.micro_batch_size, p.data_parallel_size
+            ),
+            "GBS = MBS × DP × GA",
+        );
+    }
+    let block = r.view.parallelism(
+        &cell.parallelism,
+        &cell.model,
+        &cell.platform,
+        job.vendor,
+        &cell.framework,
+    );
+    if let Some((path, block)) = block
+        && let Some(stated) = block.ga
+        && stated != data.gradient_accumulation_steps
+    {
+        let message = format!(
+            "GA is stated as {stated}, but GBS {} / (MBS {} × DP {}) = {}",
+            data.global_batch_size,
+            data.micro_batch_size,
+            p.data_parallel_size,
+            data.gradient_accumulation_steps
+        );
+        r.problem_of_cell(
+            &path,
+            message,
+            "GA is derived; a stated one is an assertion",
+        );
+    }
+}
+
+/// What the model's shape allows.
+fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+    let (data, p, m) = (&job.data, &job.parallelism, &job.model);
+    let tp = p.tensor_model_parallel_size;
+    if m.num_attention_heads % tp != 0 {
+        let path = format!("models.{}.num_attention_heads", cell.model);
+        r.problem_of_cell(
+            &path,
+            format!(
+                "{} attention heads do not divide by TP {tp}",
+                m.num_attention_heads
+            ),
+            "heads % TP must be 0",
+        );
+    }
+    if m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0 {
+        let path = format!("models.{}.num_kv_heads", cell.model);
+        r.problem(
+            &path,
+            format!(
+                "`{}`: {} heads cannot share {} key-value heads",
+                cell.model, m.num_attention_heads, m.num_kv_heads
+            ),
+            "heads % KV heads must be 0",
+        );
+    }
+    let pp = p.pipeline_model_parallel_size;
+    if m.num_layers % pp != 0 {
+        let path = format!("models.{}.num_layers", cell.model);
+        r.problem_of_cell(
+            &path,
+            format!("{} layers do not divide by PP {pp}", m.num_layers),
+            "layers % PP must be 0",
+        );
+    }
+    if m.max_position_embeddings > 0 && data.seq_length > m.max_position_embeddings {
+        r.problem_of_cell(
+            "training.data.seq_length",
+            format!(
+                "a sequence of {} is longer than the {} learned positions of `{}`",
+                data.seq_length, m.max_position_embeddings, cell.model
+            ),
+            "too long for this model",
+        );
+    }
+}
+
+fn optimizer(r: &mut SettingsReader, job: &Job) {
+    if job.optimizer.r#type != "adamw" {
+        r.problem(
+            "training.optimizer.type",
+            format!(
+                "`{}` is not an optimiser tprimat knows",
+                job.optimizer.r#type
+            ),
+            "expected adamw, or adam for the same",
+        );
+    }
+    if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
+        r.problem(
+            "training.optimizer.state_precision",
+            format!(
+                "`{}` is not a state precision",
+                job.optimizer.state_precision
+            ),
+            "expected fp32 or bf16",
+        );
+    }
+    if job.optimizer.warmup_steps > job.train_iters {
+        r.problem_of_cell(
+            "training.optimizer.warmup_steps",
+            format!(
+                "{} warm-up steps in a run of {}",
+                job.optimizer.warmup_steps, job.train_iters
+            ),
+            "longer than the run",
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! How a cell's GPUs are divided: TP × PP × CP × DP = GPUs, on how many nodes, sharded how.
+
+use super::SettingsReader;
+use crate::{
+    error::did_you_mean,
+    job::{ParallelismJob, Sharding, Vendor},
+    matrix::Cell,
+};
+
+/// Err: the strategy says nothing for the cell, or asks for more GPUs than one host has.
+pub(super) fn parallelism(
+    r: &mut SettingsReader,
+    cell: &Cell,
+    vendor: Vendor,
+) -> Result<ParallelismJob, String> {
+    let Cell {
+        platform,
+        model,
+        parallelism: strategy,
+        ..
+    } = cell;
+    let platform_gpus = r.u64(&format!("hardware.platforms.{platform}.num_gpus"));
+    let found = r
+        .view
+        .parallelism(strategy, model, platform, vendor, &cell.framework);
+    let Some((path, block)) = found else {
+        let gpus = platform_gpus.unwrap_or(1);
+        return Err(format!(
+            "the strategy `{strategy}` says nothing for {model} on {platform}: add `{model}: {{ {platform}: {{ TP: 1, PP: 1, DP: {gpus} }} }}` below `parallelism.{strategy}`, with the degrees that you want"
+        ));
+    };
+    // One device where nobody says how many there are.
+    let of_nodes = block.nodes.unwrap_or(1).max(1);
+    let of_platform = || Some(platform_gpus?.saturating_mul(of_nodes));
+    let num_gpus = block.num_gpus.or_else(of_platform).unwrap_or(1);
+    let num_nodes = nodes(&path, platform, (num_gpus, block.nodes), platform_gpus)?;
+    let (tp, pp, cp) = (
+        block.tp.unwrap_or(1).max(1),
+        block.pp.unwrap_or(1).max(1),
+        block.cp.unwrap_or(1).max(1),
+    );
+    let model_parallel = tp.saturating_mul(pp).saturating_mul(cp);
+    let dp = block
+        .dp
+        .unwrap_or((num_gpus / model_parallel).max(1))
+        .max(1);
+    if model_parallel.saturating_mul(dp) != num_gpus {
+        r.problem_of_cell(
+            &path,
+            format!(
+                "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, and num_gpus is {num_gpus}",
+                model_parallel.saturating_mul(dp)
+            ),
+            "TP × PP × CP × DP must equal the number of GPUs",
+        );
+    }
+    let sharding = sharding(r, &path, block.sharding.as_deref());
+    Ok(ParallelismJob {
+        tensor_model_parallel_size: tp,
+        pipeline_model_parallel_size: pp,
+        context_parallel_size: cp,
+        data_parallel_size: dp,
+        num_gpus,
+        num_nodes,
+        sharding,
+    })
+}
+
+/// The hosts of a run: those that are stated, else as many as its GPUs need. All have the same
+/// number of them; in words why that cannot be.
+fn nodes(
+    path: &str,
+    platform: &str,
+    (num_gpus, stated): (u64, Option<u64>),
+    of_host: Option<u64>,
+) -> Result<u64, String> {
+    let told = || {
+        let of_host = of_host.unwrap_or_default();
+        format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`)")
+    };
+    let nodes = match (stated, of_host) {
+        (Some(nodes), _) => nodes.max(1),
+        (None, Some(of_host)) if num_gpus > of_host.max(1) => {
+            if num_gpus % of_host.max(1) != 0 {
+                return Err(format!(
+                    "`{path}` asks for {num_gpus} GPUs, and {}: a run over several hosts takes whole hosts; `nodes` states another number of hosts",
+                    told()
+                ));
+            }
+            num_gpus / of_host.max(1)
+        }
+        _ => 1,
+    };
+    if num_gpus % nodes != 0 {
+        return Err(format!(
+            "`{path}` asks for {num_gpus} GPUs on {nodes} nodes: each node must have the same number of them"
+        ));
+    }
+    match of_host {
+        Some(of_host) if num_gpus / nodes > of_host => Err(format!(
+            "`{path}` asks for {num_gpus} GPUs on {nodes} nodes, so {} on each, and {}",
+            num_gpus / nodes,
+            told()
+        )),
+        _ => Ok(nodes),
+    }
+}
+
+fn sharding(r: &mut SettingsReader, path: &str, stated: Option<&str>) -> String {
+    // `ZeRO-3` and `zero_3` are what others write.
+    let name = stated.unwrap_or_default().to_lowercase();
+    let name = name.replace("zero-", "zero").replace("zero_", "zero");
+    let known = Sharding::named(&name);
+    // A recipe refuses those that it has not. A name that nobody knows would change nothing.
+    if !name.is_empty() && known.is_none() {
+        let message = format!("`{name}` is not a way of sharding");
+        let problem = r.view.problem_at(path, message, "named here");
+        let help = did_you_mean(&name, Sharding::names()).unwrap_or_else(|| {
+            format!(
+                "expected one of {}",
+                Sharding::names().collect::<Vec<_>>().join(", ")
+            )
+        });
+        r.push_of_cell(problem.help(help));
+    }
+    // One word for plain data parallelism: jobs that ask for the same must be the same, and every
+    // recipe know it.
+    if known == Some(Sharding::None) {
+        Sharding::None.name().to_owned()
+    } else {
+        name
+    }
+}
