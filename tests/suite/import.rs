@@ -899,7 +899,13 @@ fn the_steps_of_our_own_results_keep_their_numbers() {
 #[test]
 fn published_results_of_gpus_give_their_figures_again() {
     let project = project();
-    for folder in ["native-h200-1b", "single-gpu-h100", "multi-gpu-h200"] {
+    for folder in [
+        "native-h200-1b",
+        "native-h200-qwen",
+        "native-h200x4",
+        "single-gpu-h100",
+        "multi-gpu-h200",
+    ] {
         let at = format!("{}/docs/measured/{folder}", env!("CARGO_MANIFEST_DIR"));
         let ran = project.run(&["import", &at]).ends_with(0);
         assert!(
@@ -929,6 +935,15 @@ fn published_results_of_gpus_give_their_figures_again() {
             "train_h200_native_llama-1b_single_precision-fp8.json",
         ),
         ("native-h200-1b", "train_h200_titan_llama-1b.json"),
+        (
+            "native-h200-qwen",
+            "train_h200_native_qwen_single_precision-fp8.json",
+        ),
+        ("native-h200x4", "train_h200_titan_llama.json"),
+        (
+            "native-h200x4",
+            "train_h200_native_llama-1b_four_replicas.json",
+        ),
         (
             "single-gpu-h100",
             "train_nvd_titan_llama-1b_single_compile-true.json",

@@ -3,14 +3,14 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use similar::TextDiff;
 use tprimat::{
     matrix::{Cell, CellId},
     plan::Support,
 };
 
-use super::render::{FEATURES, Stage, render, supported_of};
+use super::render::{FEATURES, Stage, render, supported_of, unsupported};
 
 const PLAIN: &str = "plain";
 
@@ -198,6 +198,37 @@ fn a_command_in_words_of_bash_fails_as_its_first_part_does() {
         (ends("exit 3 | cat"), ends("echo | cat")),
         (Some(3), Some(0))
     );
+}
+
+/// The trainer refuses these by itself, but only once it has the GPU: a plan says so before.
+#[test]
+fn settings_that_need_natives_fused_step_are_refused_before_a_run() {
+    let (_, recipe, job) = supported_of(&FEATURES)
+        .find(|(id, ..)| id.starts_with("nvd/native/"))
+        .unwrap();
+    let refusal = |vendor: &str, state: &str, framework: Value| {
+        let mut job = serde_json::to_value(job).unwrap();
+        job["vendor"] = vendor.into();
+        job["optimizer"]["state_precision"] = state.into();
+        job["framework"] = framework;
+        unsupported(recipe, &job).map(|reason| reason.split(':').next().unwrap().to_owned())
+    };
+    let stochastic = json!({ "rounding": "stochastic" });
+    let fused = json!({ "rounding": "stochastic", "step": "fused" });
+    let by_step = "only the fused step rounds stochastically";
+    let by_state = "stochastic rounding is for weights kept in bf16";
+    assert_eq!(refusal("nvd", "bf16", stochastic).as_deref(), Some(by_step));
+    assert_eq!(
+        refusal("nvd", "fp32", fused.clone()).as_deref(),
+        Some(by_state)
+    );
+    assert_eq!(refusal("nvd", "bf16", fused), None);
+    let same_bits = json!({ "deterministic": true });
+    assert_eq!(
+        refusal("nvd", "fp32", same_bits.clone()).as_deref(),
+        Some("on a GPU only the fused step gives the same bits every time")
+    );
+    assert_eq!(refusal("cpu", "fp32", same_bits), None);
 }
 
 fn refusal(cell: CellId) -> Option<String> {
