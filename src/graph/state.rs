@@ -357,8 +357,11 @@ impl Engine<'_> {
         let state = |kind, cell, repeat| statuses.get(self.dag.node(kind, cell, repeat)).state;
         let mut measured = BTreeMap::new();
         for (id, cell) in self.plan.cells.with_ids() {
-            let is_summed_up = state(TaskKind::Aggregate, id, 0) != State::Stale;
-            if cell.selected || is_summed_up || !matches!(cell.support, Support::Ready(_)) {
+            // A cell that nothing supports has no such tasks.
+            if cell.selected
+                || !matches!(cell.support, Support::Ready(_))
+                || state(TaskKind::Aggregate, id, 0) != State::Stale
+            {
                 continue;
             }
             let repeats: Vec<u32> = (1..=cell.repeats)

@@ -396,7 +396,10 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
     let wide = &compared["absent"][0];
     assert_eq!(
         (&wide["state"], &wide["reason"]),
-        (&json!("failed"), &json!("unknown: it went boom"))
+        (
+            &json!("failed"),
+            &json!("unknown: it went boom: the connection was lost")
+        )
     );
     // The other cell has figures of the trainer before, which a gate does not take.
     assert_eq!(compared["rows"][0]["cell"], CELL);

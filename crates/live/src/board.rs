@@ -501,6 +501,17 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_does_not_count_is_told_with_its_reason_and_is_not_ok() {
+        let mut progress = Progress::default();
+        progress.take(0.0, started("train a#1"));
+        progress.take(1.0, finished("train a#1", Outcome::NotCounted, 20.0));
+        let counts = progress.counts();
+        assert_eq!((counts.ok, counts.failed, counts.not_counted), (0, 0, 1));
+        assert_eq!(progress.failed[0].class, Some("not counted"));
+        assert_eq!(progress.failed[0].evidence, ["a line"]);
+    }
+
+    #[test]
     fn a_board_has_room_for_a_thousand_tasks_and_says_how_many_it_leaves_out() {
         let mut progress = Progress::default();
         let queue = (0..1500).map(|i| format!("train a#{i}")).collect();

@@ -704,8 +704,7 @@ pub(super) mod tests {
         with_start.steps.insert(0, start);
         assert!(!ran_short(&with_start));
         from_0.steps.pop();
-        with_start.steps.pop();
-        assert!(ran_short(&from_0) && ran_short(&with_start));
+        assert!(ran_short(&from_0));
     }
 
     #[test]

@@ -327,7 +327,7 @@ fn an_input_that_is_edited_during_a_run_makes_no_figure_also_when_it_is_put_back
     assert!(
         built
             .stderr
-            .contains("not counted: inputs changed while it ran: train.sh"),
+            .contains("    inputs changed while it ran: train.sh"),
         "{}",
         built.stderr
     );

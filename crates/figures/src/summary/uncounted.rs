@@ -20,7 +20,8 @@ impl NotCounted {
             Self::Failed { class, .. } => class.is_deterministic(),
             // A log that ends early may be cut off; one without any step is not read at all.
             Self::Contradicted { fields, .. } => fields.iter().any(|of| {
-                of.field != "steps_run" || of.effective.as_ref().and_then(|n| n.as_u64()) == Some(0)
+                of.field != "steps_run"
+                    || of.effective.as_ref().and_then(serde_json::Value::as_u64) == Some(0)
             }),
             Self::Suspect(_) => false,
             Self::NoRate(why) => match why {
