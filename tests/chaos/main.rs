@@ -203,8 +203,18 @@ impl Day<'_> {
             for _ in 0..2 + self.dice.roll(5) {
                 let pause = self.moment();
                 thread::sleep(pause);
+                // Nothing can hit a build that has ended.
+                if builds
+                    .iter_mut()
+                    .all(|build| build.try_wait().unwrap().is_some())
+                {
+                    self.note("build again".into());
+                    builds.push(self.start_build());
+                    let pause = self.moment();
+                    thread::sleep(pause);
+                }
                 match self.dice.roll(12) {
-                    0 if builds.len() < 3 => {
+                    0 if builds.len() < 5 => {
                         self.blow("another build", "");
                         builds.push(self.start_build());
                     }
