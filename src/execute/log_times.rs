@@ -44,7 +44,9 @@ impl LogTimes {
 
     /// A line that cannot be written (a full disk) is missed, no more: the log is what counts.
     fn write(&mut self, length: u64) {
-        let _ = writeln!(self.sidecar, "{:.6} {length}", unix_now());
+        let line = format!("{:.6} {length}\n", unix_now());
+        // In one piece, so that a kill leaves whole lines.
+        let _ = self.sidecar.write_all(line.as_bytes());
     }
 
     /// Both at once: a file system writes its journal once for all who ask at the same time.

@@ -230,9 +230,11 @@ impl Day<'_> {
                     _ => self.strike(),
                 }
             }
-            for mut build in builds {
-                build.wait().unwrap();
-            }
+            self.world.tended(|| {
+                for mut build in builds {
+                    build.wait().unwrap();
+                }
+            });
         }
         if self.is_damaged {
             self.damage();
@@ -331,7 +333,7 @@ impl Day<'_> {
 
     fn build_in_peace(&mut self) -> Ran {
         self.counts.builds += 1;
-        self.project.run(&["build", "--json"])
+        self.world.tended(|| self.project.run(&["build", "--json"]))
     }
 
     fn check(&mut self, undisturbed: &BTreeMap<String, Value>) {
