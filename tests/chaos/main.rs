@@ -69,7 +69,7 @@ read -r -d '' job < "$TPRIMAT_JOB" || true
 if ((RANDOM % 4 == 0)); then setsid sleep 30 < /dev/null & fi
 printf '{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":%d,"global_batch_size":2,"num_gpus":1}}\n' "$seq_length"
 for step in 1 2 3 4 5 6; do
-    sleep 0.02
+    sleep ${pause:-0.02}
     printf '{"event":"step","step":%d,"step_time_seconds":0.1%d%d,"loss":%d.5,"tokens":32%s}\n' "$step" "$width" "$step" $((9 - step)) "$(dated)"
 done
 echo '{"event":"end","status":"ok","steps":6}'

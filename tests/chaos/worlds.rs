@@ -103,10 +103,14 @@ impl World {
         }
     }
 
-    /// What the trainer begins with.
+    /// What the trainer begins with. Where a run takes long to start it lasts longer, too, so that
+    /// blows hit it.
     pub fn trainer(&self) -> String {
-        let Self::Clock(library) = self else {
-            return String::new();
+        let library = match self {
+            Self::Clock(library) => library,
+            Self::Container(_) => return "pause=0.1".into(),
+            Self::Slurm(_) => return "pause=0.3".into(),
+            _ => return String::new(),
         };
         let file = PathBuf::from("$TPRIMAT_PROJECT_DIR/../clock");
         let set: String = clock::variables(library, &file)
