@@ -69,7 +69,7 @@ read -r -d '' job < "$TPRIMAT_JOB" || true
 if ((RANDOM % 4 == 0)); then setsid sleep 30 < /dev/null & fi
 printf '{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":%d,"global_batch_size":2,"num_gpus":1}}\n' "$seq_length"
 for step in 1 2 3 4 5 6; do
-    sleep 0.02
+    sleep ${pause:-0.02}
     printf '{"event":"step","step":%d,"step_time_seconds":0.1%d%d,"loss":%d.5,"tokens":32%s}\n' "$step" "$width" "$step" $((9 - step)) "$(dated)"
 done
 echo '{"event":"end","status":"ok","steps":6}'
@@ -203,8 +203,18 @@ impl Day<'_> {
             for _ in 0..2 + self.dice.roll(5) {
                 let pause = self.moment();
                 thread::sleep(pause);
+                // Nothing can hit a build that has ended.
+                if builds
+                    .iter_mut()
+                    .all(|build| build.try_wait().unwrap().is_some())
+                {
+                    self.note("build again".into());
+                    builds.push(self.start_build());
+                    let pause = self.moment();
+                    thread::sleep(pause);
+                }
                 match self.dice.roll(12) {
-                    0 if builds.len() < 3 => {
+                    0 if builds.len() < 5 => {
                         self.blow("another build", "");
                         builds.push(self.start_build());
                     }
@@ -220,9 +230,11 @@ impl Day<'_> {
                     _ => self.strike(),
                 }
             }
-            for mut build in builds {
-                build.wait().unwrap();
-            }
+            self.world.tended(|| {
+                for mut build in builds {
+                    build.wait().unwrap();
+                }
+            });
         }
         if self.is_damaged {
             self.damage();
@@ -321,7 +333,7 @@ impl Day<'_> {
 
     fn build_in_peace(&mut self) -> Ran {
         self.counts.builds += 1;
-        self.project.run(&["build", "--json"])
+        self.world.tended(|| self.project.run(&["build", "--json"]))
     }
 
     fn check(&mut self, undisturbed: &BTreeMap<String, Value>) {

@@ -1,6 +1,6 @@
 //! Where the builds of a day run, and what may go wrong there beside kills, damage and full disks.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{fs, path::PathBuf, sync::mpsc, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 #[cfg(feature = "remote")]
@@ -103,10 +103,14 @@ impl World {
         }
     }
 
-    /// What the trainer begins with.
+    /// What the trainer begins with. Where a run takes long to start it lasts longer, too, so that
+    /// blows hit it.
     pub fn trainer(&self) -> String {
-        let Self::Clock(library) = self else {
-            return String::new();
+        let library = match self {
+            Self::Clock(library) => library,
+            Self::Container(_) => return "pause=0.1".into(),
+            Self::Slurm(_) => return "pause=0.3".into(),
+            _ => return String::new(),
         };
         let file = PathBuf::from("$TPRIMAT_PROJECT_DIR/../clock");
         let set: String = clock::variables(library, &file)
@@ -222,14 +226,38 @@ impl World {
         }
     }
 
+    /// Does something that waits for the services, while an operator looks after them.
+    pub fn tended<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Self::Slurm(cluster) = self else {
+            return work();
+        };
+        let (working, done) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let look = Duration::from_millis(500);
+                while done.recv_timeout(look) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    resume(cluster);
+                }
+            });
+            let result = work();
+            drop(working);
+            result
+        })
+    }
+
     /// Everything that was away is back.
     pub fn calm(&mut self, project: &Project) {
         match self {
             Self::Clock(_) => clock::set(&clock_of(project), "+0"),
             Self::Slurm(cluster) => {
                 let is_up = || {
-                    let said = cluster.says("sinfo", &["--noheader", "--format=%D %t"]);
-                    !said.is_empty() && !said.contains("down") && !said.contains('*')
+                    resume(cluster);
+                    let said = cluster.says("sinfo", &["--noheader", "--format=%t"]);
+                    let is_fine = |state: &str| {
+                        let known = ["idle", "alloc", "mix", "comp"];
+                        known.contains(&state.trim())
+                    };
+                    !said.is_empty() && said.lines().all(is_fine)
                 };
                 eventually("both nodes answer", 90, is_up);
             }
@@ -261,6 +289,16 @@ impl World {
                 .map(str::to_owned),
         );
         left
+    }
+}
+
+/// A controller that was killed between a job's start and its own note of it drains the node that
+/// still has the job, until an operator resumes the node.
+fn resume(cluster: &Cluster) {
+    let said = cluster.says("sinfo", &["--noheader", "--format=%t"]);
+    if said.contains("drain") || said.contains("drng") {
+        let nodes = format!("NodeName={}", NODES.join(","));
+        cluster.says("scontrol", &["update", &nodes, "State=RESUME"]);
     }
 }
 

@@ -103,8 +103,10 @@ impl Cluster {
     pub fn kill_daemon(&self, daemon: &str) {
         let Some(pid) = self.pid(daemon) else { return };
         let _ = kill(pid, Signal::SIGKILL);
-        eventually("a killed daemon is gone", 10, || {
-            !Path::new(&format!("/proc/{pid}")).exists()
+        eventually("a killed daemon is gone", 30, || {
+            // Its parent, init, may take a while to reap it.
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.map_or(true, |stat| stat.contains(") Z "))
         });
     }
 
