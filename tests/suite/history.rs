@@ -201,9 +201,9 @@ fn in_two_hundred_attempts_each_change_is_named_where_it_was_made() {
             "faster",
         ),
         (
-            &[of_framework(", B: x", "")],
+            &[of_framework("B: x", "B: y")],
             "1000",
-            "B x → not set",
+            "B x → y",
             "same",
         ),
         (
