@@ -768,7 +768,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
             .stdout
     };
     let told = gate();
-    for when in ["now", "then"] {
+    for when in ["now", "in the baseline"] {
         assert!(
             told.contains(&format!(
                 "measurements that do not count ({when}: 1 set aside)"
@@ -790,7 +790,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     assert!(!project.run(&["compare"]).stdout.contains("set aside"));
     let told = gate();
     assert!(
-        !told.contains("(now: 1 set aside)") && told.contains("(then: 1 set aside)"),
+        !told.contains("(now: 1 set aside)") && told.contains("(in the baseline: 1 set aside)"),
         "{told}"
     );
     project.run(&["build"]).ends_with(0);

@@ -35,7 +35,9 @@ pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
             surface.best.as_ref()?,
         ))
     }));
-    all.extend(named().filter_map(|(surface, name)| at_each_value(comparison, sweep, surface, name)));
+    all.extend(
+        named().filter_map(|(surface, name)| at_each_value(comparison, sweep, surface, name)),
+    );
     all.extend(at_their_fastest(comparison, sweep, &names));
     all
 }
@@ -194,7 +196,11 @@ fn at_each_value(
     // The value of the shared axis, and of the other one.
     let on_axes = |x: f64, second: Option<f64>| {
         let second = second.unwrap_or_default();
-        if first.shares_first { (x, second) } else { (second, x) }
+        if first.shares_first {
+            (x, second)
+        } else {
+            (second, x)
+        }
     };
     // Neighbours with the same answer are told together.
     let mut told: Vec<(String, Vec<String>)> = Vec::new();
@@ -218,7 +224,13 @@ fn at_each_value(
         let missing: Vec<String> = absent
             .iter()
             .filter(of_line)
-            .map(|point| format!("{} has no figure: {}", plain(on_axes(point.x, point.second).1), point.why))
+            .map(|point| {
+                format!(
+                    "{} has no figure: {}",
+                    plain(on_axes(point.x, point.second).1),
+                    point.why
+                )
+            })
             .collect();
         let answer = if missing.is_empty() {
             answer
