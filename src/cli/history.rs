@@ -60,7 +60,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         }
         cells.sort_by(|a, b| (&a.cell, a.imported).cmp(&(&b.cell, b.imported)));
     }
-    if undated > 0 {
+    if undated > 0 && !cells.is_empty() {
         eprintln!(
             "note: {} left out: the files do not say when the runs were made. `tprimat compare --imported` compares them",
             counted(undated, "imported run")
@@ -84,13 +84,19 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         );
     }
     if cells.is_empty() {
+        let (message, help) = match (args.since.is_some() || args.host.is_some(), undated) {
+            (false, 1..) => (
+                "the runs that were imported have no date, so they have no history",
+                "`tprimat compare --imported` compares them",
+            ),
+            _ => (
+                "nothing was measured that fits --since and --host",
+                "`tprimat history` without them shows all measurements",
+            ),
+        };
         return Err(Error::NothingSelected {
-            message: match (args.since.is_some() || args.host.is_some(), undated) {
-                (false, 1..) => "the runs that were imported have no date, so they have no history",
-                _ => "nothing was measured that fits --since and --host",
-            }
-            .to_owned(),
-            help: Some("`tprimat history` without them shows all measurements".to_owned()),
+            message: message.to_owned(),
+            help: Some(help.to_owned()),
         });
     }
     if let (Some(path), Some(format)) = (args.output.as_deref(), format) {

@@ -565,6 +565,23 @@ impl Scheduler<'_> {
         }
     }
 
+    /// After a failure the other repeats of the cell may not run either: they are settled at once, so
+    /// that what is left is told rightly.
+    fn settle_repeats(&mut self, cell: CellId, statuses: &mut Statuses) -> Result<()> {
+        let of_cell = |train: &&(u32, CellId, TaskId)| train.1 == cell;
+        let others: Vec<_> = self.trains.iter().filter(of_cell).copied().collect();
+        for train in others {
+            let node = train.2;
+            let status = self.engine.evaluate(node, statuses)?;
+            if status.state != State::Stale {
+                self.trains.remove(&train);
+                statuses.set(node, status);
+                self.settled(node, statuses)?;
+            }
+        }
+        Ok(())
+    }
+
     fn take_in(&mut self, node: TaskId, finished: Finished, statuses: &mut Statuses) -> Result<()> {
         let Some(run) = self.running.remove(&node) else {
             return Ok(());
@@ -696,6 +713,9 @@ impl Scheduler<'_> {
                     self.settled(other, statuses)?;
                 }
                 statuses.set(node, status);
+                if state == State::Failed {
+                    self.settle_repeats(cell, statuses)?;
+                }
             }
         }
         self.done(node, statuses)

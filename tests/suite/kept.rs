@@ -177,6 +177,45 @@ fn a_cell_that_shares_the_measurement_of_another_has_its_past_as_well() {
     }
 }
 
+/// Every task of the queue ends in the events, once, whether it ran or not: counts and bars are made of
+/// them.
+#[test]
+fn each_task_of_a_build_is_counted_once_whoever_made_it() {
+    let ended = |project: &Project, code: i32| {
+        let events = project.run(&["build", "--events", "-"]).ends_with(code);
+        let events = events.stdout.lines().filter(|line| line.starts_with('{'));
+        let events: Vec<serde_json::Value> = events
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let of = |kind: &str| {
+            let all = events.iter().filter(|event| event["event"] == *kind);
+            all.cloned().collect::<Vec<_>>()
+        };
+        let queue = of("build_started")[0]["queue"].clone();
+        let mut queue: Vec<String> = serde_json::from_value(queue).unwrap();
+        let finished = of("task_finished");
+        let name = |event: &serde_json::Value| event["task"].as_str().unwrap().to_owned();
+        let mut names: Vec<String> = finished.iter().map(name).collect();
+        queue.sort();
+        names.sort();
+        assert_eq!(names, queue);
+        let outcome = |task: &str| {
+            let found = finished.iter().find(|event| name(event) == task).unwrap();
+            found["outcome"].as_str().unwrap().to_owned()
+        };
+        [
+            outcome("train cpu/cmd/tiny/single#1"),
+            outcome("train cpu/cmd/tiny/other#1"),
+        ]
+    };
+    let twins = of_twins();
+    assert_eq!(ended(&twins, 0), ["ok", "cached"]);
+    assert_eq!(twins.launches(), 1);
+    let failing = of_twins();
+    failing.write("trainer.sh", "echo 'CUDA out of memory'; exit 1\n");
+    assert_eq!(ended(&failing, 1), ["failed", "waiting"]);
+}
+
 #[test]
 fn twins_without_figures_are_not_said_to_differ_by_noise() {
     let project = of_twins();
@@ -761,7 +800,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
             .stdout
     };
     let told = gate();
-    for when in ["now", "then"] {
+    for when in ["now", "in the baseline"] {
         assert!(
             told.contains(&format!(
                 "measurements that do not count ({when}: 1 set aside)"
@@ -783,7 +822,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     assert!(!project.run(&["compare"]).stdout.contains("set aside"));
     let told = gate();
     assert!(
-        !told.contains("(now: 1 set aside)") && told.contains("(then: 1 set aside)"),
+        !told.contains("(now: 1 set aside)") && told.contains("(in the baseline: 1 set aside)"),
         "{told}"
     );
     project.run(&["build"]).ends_with(0);

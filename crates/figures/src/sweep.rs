@@ -82,6 +82,18 @@ pub struct Surface {
     pub points: Vec<SweepPoint>,
     /// Absent where its points are not one workload.
     pub best: Option<Best>,
+    /// Of two axes whose points are several workloads: the fastest point at each value of the one
+    /// axis, where its points are one workload (each sequence length has its micro-batch).
+    pub lines: Vec<LineBest>,
+}
+
+/// The fastest point of those that share a value of one axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineBest {
+    /// Is it the first axis whose value they share?
+    pub shares_first: bool,
+    pub value: f64,
+    pub best: Best,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -216,11 +228,17 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
                     .then(a.second.unwrap_or(0.0).total_cmp(&b.second.unwrap_or(0.0)))
             });
             let differ = fields_apart(comparison, &points);
-            let best = differ.is_empty().then(|| best(comparison, &points));
+            let is_one = differ.is_empty();
+            let lines = if is_one || second.is_none() {
+                Vec::new()
+            } else {
+                lines(comparison, &points)
+            };
             fields.extend(differ);
             Surface {
+                best: is_one.then(|| best(comparison, &points)).flatten(),
                 points,
-                best: best.flatten(),
+                lines,
             }
         })
         .collect();
@@ -254,6 +272,47 @@ fn fields_apart(comparison: &Comparison, points: &[SweepPoint]) -> BTreeSet<Stri
         }
     }
     fields
+}
+
+/// The fastest point at each value of the axis that makes the workloads; nothing where it is not one
+/// axis alone that makes them.
+fn lines(comparison: &Comparison, points: &[SweepPoint]) -> Vec<LineBest> {
+    for shares_first in [true, false] {
+        let shared = |point: &SweepPoint| {
+            if shares_first {
+                Some(point.x)
+            } else {
+                point.second
+            }
+        };
+        // By its bits: values of an axis are equal or another value.
+        let mut by_value: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (at, point) in points.iter().enumerate() {
+            let value = shared(point).unwrap_or_default();
+            by_value.entry(value.to_bits()).or_default().push(at);
+        }
+        let of = |line: &[usize]| line.iter().map(|at| points[*at]).collect::<Vec<_>>();
+        let mut all = by_value.values();
+        if !all.all(|line| fields_apart(comparison, &of(line)).is_empty()) {
+            continue;
+        }
+        let mut found: Vec<LineBest> = Vec::new();
+        for (value, line) in &by_value {
+            let Some(mut best) = best(comparison, &of(line)) else {
+                continue;
+            };
+            (best.at, best.next) = (line[best.at], line[best.next]);
+            best.not_apart.iter_mut().for_each(|at| *at = line[*at]);
+            found.push(LineBest {
+                shares_first,
+                value: f64::from_bits(*value),
+                best,
+            });
+        }
+        found.sort_by(|a, b| a.value.total_cmp(&b.value));
+        return found;
+    }
+    Vec::new()
 }
 
 fn best(comparison: &Comparison, points: &[SweepPoint]) -> Option<Best> {
@@ -591,6 +650,47 @@ mod tests {
         });
         let [low, high] = welch(&a, &b).unwrap().interval(CONFIDENCE).unwrap();
         assert!(ends.low < low && ends.high > high, "{ends:?} {low} {high}");
+    }
+
+    /// Lengths are workloads of their own, and each has its fastest micro-batch.
+    #[test]
+    fn of_two_axes_each_value_of_the_one_that_makes_workloads_has_its_fastest_point() {
+        let mut all = Vec::new();
+        for seq in [64_u64, 128, 256] {
+            for mbs in [1_u64, 2, 4] {
+                // At 256 the two larger ones are as noisy as they are far apart.
+                let (time, noise) = match (seq, mbs) {
+                    (_, 1) => (1.3, 0.001),
+                    (256, _) => (1.0 - 0.002 * mbs as f64, 0.02),
+                    _ => (1.0 - 0.05 * mbs as f64, 0.001),
+                };
+                let mut job = test_job();
+                (job.data.seq_length, job.data.micro_batch_size) = (seq, mbs);
+                let name = format!("nvd/titan/llama/single@mbs={mbs},seq={seq}");
+                let times = [time, time + noise, time - noise].map(|t| t * seq as f64);
+                let mut cell = measured(&name, &job, &times, None);
+                let axes = [("mbs", mbs), ("seq", seq)];
+                cell.axes = axes
+                    .map(|(axis, value)| (axis.to_owned(), value.to_string()))
+                    .into();
+                all.push(cell);
+            }
+        }
+        let found = only(&all);
+        let surface = &found.surfaces[0];
+        assert_eq!((surface.best.clone(), found.fields.len()), (None, 1));
+        let micro = |at: usize| surface.points[at].x;
+        let told: Vec<_> = surface
+            .lines
+            .iter()
+            .map(|line| (line.value, micro(line.best.at), line.best.is_fastest()))
+            .collect();
+        assert_eq!(
+            told,
+            [(64.0, 4.0, true), (128.0, 4.0, true), (256.0, 4.0, false)]
+        );
+        let open = &surface.lines[2].best;
+        assert_eq!(micro(open.not_apart[0]), 2.0);
     }
 
     #[test]

@@ -72,6 +72,9 @@ pub struct CurveDocument<'a> {
     pub points: Vec<PointDocument<'a>>,
     /// Absent where its points are different workloads.
     pub best: Option<BestDocument<'a>>,
+    /// Of two axes, where its points are different workloads: the fastest at each value of the axis
+    /// that makes them so.
+    pub best_at_each_value: Vec<BestDocument<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -163,11 +166,18 @@ fn pair<'a>(
     }
 }
 
-fn curve(comparison: &Comparison, Surface { points, best }: Surface) -> CurveDocument<'_> {
+fn curve(
+    comparison: &Comparison,
+    Surface {
+        points,
+        best,
+        lines,
+    }: Surface,
+) -> CurveDocument<'_> {
     let row = |point: &SweepPoint| -> &Row { &comparison.rows[point.row] };
     let cell = |at: usize| row(&points[at]).cell.as_str();
     let first = row(&points[0]);
-    let best = best.map(|best: Best| BestDocument {
+    let document = |best: Best| BestDocument {
         cell: cell(best.at),
         next: cell(best.next),
         is_fastest: best.is_fastest(),
@@ -175,7 +185,7 @@ fn curve(comparison: &Comparison, Surface { points, best }: Surface) -> CurveDoc
         interval: best.interval,
         not_apart: best.not_apart.iter().map(|at| cell(*at)).collect(),
         reason: best.reason,
-    });
+    };
     let point = |point: &SweepPoint| PointDocument {
         cell: &row(point).cell,
         x: point.x,
@@ -188,6 +198,7 @@ fn curve(comparison: &Comparison, Surface { points, best }: Surface) -> CurveDoc
         framework: &first.framework,
         parallelism: &first.parallelism,
         points: points.iter().map(point).collect(),
-        best,
+        best: best.map(document),
+        best_at_each_value: lines.into_iter().map(|line| document(line.best)).collect(),
     }
 }

@@ -100,7 +100,7 @@ function drawRun(run, board) {
   const gpus = (key) => run.devices.map((device) => device[key]);
   const charts = [
     chart("loss", [run.loss], (v) => number(v), steps),
-    chart("tokens/s, all GPUs", [run.tokens_per_second], (v) => number(v), steps),
+    chart("tokens/s, all devices", [run.tokens_per_second], (v) => number(v), steps),
     chart("step time", [run.step_time], (v) => (v < 1 ? `${number(v * 1000)} ms` : `${number(v)} s`), steps),
     chart("power", gpus("power_watts"), (v) => `${number(v, 3)} W`, seconds),
     chart("memory in use", gpus("memory_bytes"), (v) => `${number(v / 2 ** 30, 3)} GiB`, seconds),
@@ -169,7 +169,7 @@ function drawTasks(board) {
       element("th", { scope: "row" }, cell),
       element("td", {}, element("div", { className: "chips" }, ...tasks.map((task) =>
         element("span", { className: `chip ${task.state}`, title: task.reason ?? "" },
-          `${task.label}: ${task.state.replace("_", " ")}${task.seconds ? ` ${span(task.seconds)}` : ""}`)))),
+          `${task.label}: ${task.state.replace("_", " ")}${task.seconds >= 0.5 ? ` ${span(task.seconds)}` : ""}`)))),
       element("td", {}, now(tasks)))));
   $("more").hidden = !board.tasks_left_out;
   $("more").textContent = `${board.tasks_left_out} more tasks are not listed.`;

@@ -1,6 +1,7 @@
 //! Rate over devices, and how much of the smaller cell's rate a device keeps.
 
 use tprimat_figures::{Comparison, Row};
+use tprimat_results::{CONFIDENCE, welch};
 
 use super::{
     axis::extent,
@@ -162,8 +163,15 @@ fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Ve
             names.draw_with_sample(canvas, *index, style);
             let each = rate / devices / (line[0].2 / line[0].1);
             let smaller = &comparison.rows[line[0].0].cell;
+            let units = |row: usize| &comparison.rows[row].tokens_per_second_per_gpu.units;
+            let test = welch(units(*index), units(line[0].0)).filter(|_| *index != line[0].0);
+            let interval = test.and_then(|test| test.interval(CONFIDENCE));
+            let interval = interval.map_or_else(String::new, |ends| {
+                let [low, high] = ends.map(|end| end * 100.0);
+                format!(" (95 % CI {low:.1}–{high:.1} %)")
+            });
             let words = format!(
-                "{devices} {}: {} tokens/s, {:.1} % of the rate per device of {smaller}",
+                "{devices} {}: {} tokens/s, {:.1} %{interval} of the rate per device of {smaller}",
                 if *devices == 1.0 { "device" } else { "devices" },
                 crate::format::number(*rate),
                 each * 100.0

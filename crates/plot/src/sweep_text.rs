@@ -8,7 +8,7 @@ use tprimat_sentences::{few, hours_or_days, said};
 use super::{
     format::{bytes, change_range, faster, number, ratio, ratio_beside_1},
     sweep::{plain, surface_names},
-    unmeasured::unmeasured,
+    unmeasured::{Unmeasured, unmeasured},
 };
 
 /// Who is faster than whom at the same values; then, of one workload, which value of each line is
@@ -35,6 +35,9 @@ pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
             surface.best.as_ref()?,
         ))
     }));
+    all.extend(
+        named().filter_map(|(surface, name)| at_each_value(comparison, sweep, surface, name)),
+    );
     all.extend(at_their_fastest(comparison, sweep, &names));
     all
 }
@@ -164,6 +167,97 @@ fn edge(
 
 fn best_is_open(surface: &Surface) -> bool {
     surface.best.as_ref().is_none_or(|best| !best.is_fastest())
+}
+
+/// `titan: the fastest micro_batch_size is 8 at seq_length 512, 1,024; 8 or 4 at 2,048.`
+fn at_each_value(
+    comparison: &Comparison,
+    sweep: &Sweep,
+    surface: &Surface,
+    name: &str,
+) -> Option<String> {
+    let second = sweep.second.as_ref()?;
+    let first = surface.lines.first()?;
+    let (shared, free) = if first.shares_first {
+        (&sweep.axis, second)
+    } else {
+        (second, &sweep.axis)
+    };
+    let free_value = |at: &usize| {
+        let point = &surface.points[*at];
+        let value = if first.shares_first {
+            point.second
+        } else {
+            Some(point.x)
+        };
+        plain(value.unwrap_or_default())
+    };
+    let absent = unmeasured(comparison, sweep, surface);
+    // The value of the shared axis, and of the other one.
+    let on_axes = |x: f64, second: Option<f64>| {
+        let second = second.unwrap_or_default();
+        if first.shares_first {
+            (x, second)
+        } else {
+            (second, x)
+        }
+    };
+    // Neighbours with the same answer are told together.
+    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    for line in &surface.lines {
+        let best = &line.best;
+        let answer = if best.reason.is_some() {
+            "unknown".to_owned()
+        } else if best.is_fastest() {
+            free_value(&best.at)
+        } else {
+            let all: Vec<String> = std::iter::once(&best.at)
+                .chain(&best.not_apart)
+                .map(free_value)
+                .collect();
+            one_of(&all)
+        };
+        let of_line = |point: &&Unmeasured| {
+            let (shared, _) = on_axes(point.x, point.second);
+            shared == line.value
+        };
+        let missing: Vec<String> = absent
+            .iter()
+            .filter(of_line)
+            .map(|point| {
+                format!(
+                    "{} has no figure: {}",
+                    plain(on_axes(point.x, point.second).1),
+                    point.why
+                )
+            })
+            .collect();
+        let answer = if missing.is_empty() {
+            answer
+        } else {
+            format!("{answer} ({})", few(&missing))
+        };
+        match told.last_mut() {
+            Some((last, values)) if *last == answer => values.push(plain(line.value)),
+            _ => told.push((answer, vec![plain(line.value)])),
+        }
+    }
+    let told: Vec<String> = told
+        .iter()
+        .enumerate()
+        .map(|(place, (answer, values))| {
+            let axis = if place == 0 {
+                format!("{shared} ")
+            } else {
+                String::new()
+            };
+            format!("{answer} at {axis}{}", values.join(", "))
+        })
+        .collect();
+    Some(format!(
+        "{name}: the fastest {free} is {}.",
+        told.join("; ")
+    ))
 }
 
 /// `4 or 2`, `4, 2 or 8`; of many the first ones and their number.

@@ -1,6 +1,6 @@
 //! A sweep as sentences and one table: a line a value of the axis, a column a framework.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tprimat_figures::{Comparison, Sweep, SweepPoint, rate_unit, sweeps};
 use tprimat_plot::{plain, surface_names, sweep_sentences, unmeasured};
@@ -161,6 +161,19 @@ pub(super) fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
         .collect()
 }
 
+/// The sweep and the line in it that each cell is a point of.
+pub(super) fn lines(comparison: &Comparison) -> BTreeMap<&str, (usize, usize)> {
+    let mut lines = BTreeMap::new();
+    for (at, sweep) in sweeps(comparison).iter().enumerate() {
+        for (line, surface) in sweep.surfaces.iter().enumerate() {
+            for point in &surface.points {
+                lines.insert(comparison.rows[point.row].cell.as_str(), (at, line));
+            }
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use tprimat_figures::{Catalogue, CellInput, CompareSettings, compare};
@@ -248,6 +261,26 @@ mod tests {
             "{said}"
         );
         assert_eq!(said.matches("out of memory").count(), 2, "{said}");
+    }
+
+    /// A page lists under "Not compared" nothing that its sweep says already.
+    #[test]
+    fn points_of_a_line_are_not_listed_as_refused() {
+        let times = [(64, 1.0), (128, 2.1), (256, 4.4)];
+        let mut cells: Vec<_> = times
+            .map(|(value, time)| cell("native", "seq_length", value, time))
+            .into();
+        let page = |cells: &[CellInput]| {
+            let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
+            crate::html(&all, &[], &crate::Meta::default()).unwrap()
+        };
+        assert!(!page(&cells).contains("may not be compared"));
+        // One that is no point of it is.
+        let mut other = cell("native", "seq_length", 512, 9.0);
+        other.cell = "nvd/tran/llama/single".to_owned();
+        other.axes.clear();
+        cells.push(other);
+        assert!(page(&cells).contains("may not be compared"));
     }
 
     #[test]

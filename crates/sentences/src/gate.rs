@@ -187,7 +187,7 @@ pub(super) fn note(of: &GateNote) -> String {
         GateNote::AddedLater(when) => match name(*when) {
             None => "repeats were added after the first results were seen".to_owned(),
             Some(when) => format!(
-                "repeats were added after the first results were seen ({when}): the interval assumes that they were not"
+                "repeats were added {when} after the first results were seen: the interval assumes that their number was chosen before"
             ),
         },
         GateNote::Dropped(when, dropped) => {
@@ -223,7 +223,7 @@ fn name(when: When) -> Option<&'static str> {
     match when {
         When::Only => None,
         When::Now => Some("now"),
-        When::Then => Some("then"),
+        When::Then => Some("in the baseline"),
     }
 }
 

@@ -18,7 +18,7 @@ use super::super::{
     headline::{by_group, interval, leading, ranking, times},
     headlines,
     notes::{notes, steady_state},
-    sweep::sweep_tables,
+    sweep::{lines, sweep_tables},
     table::{not_counted, spread_of_repeats},
 };
 use super::MOST;
@@ -136,9 +136,16 @@ impl<'a> Page<'a> {
         });
         let mut groups: Vec<GroupTable<'a>> = groups.collect();
         name_apart(&mut groups);
+        // A sweep says itself that its points are different workloads.
+        let lines = lines(comparison);
+        let is_told = |h: &Headline| {
+            let other = h.b.as_deref().and_then(|cell| lines.get(cell));
+            other.is_some() && lines.get(h.a.as_str()) == other
+        };
         let mut refused: Vec<String> = told
             .iter()
             .filter(|h| h.verdict == Verdict::Refused)
+            .filter(|h| !is_told(h))
             .map(|h| h.text.clone())
             .collect();
         let mut notes: Vec<String> = notes(comparison)
