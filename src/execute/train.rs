@@ -182,6 +182,9 @@ const PASSED: &[&str] = &[
     "http_proxy",
     "https_proxy",
     "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
 ];
 
 /// Families of variables that change what trainers do. They are never passed on by accident, and
@@ -585,8 +588,13 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ev
         let state = run.state();
         let what_for = match &state {
             RunState::WaitingForDevice { device, holder } => {
-                let held =
-                    |h: &super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
+                let held = |h: &super::Holder| {
+                    let place = match h.project.as_os_str().is_empty() {
+                        true => String::new(),
+                        false => format!(" in {}", h.project.display()),
+                    };
+                    format!(" held by process {}{place} (run {})", h.pid, h.run_id)
+                };
                 Some(format!(
                     "{device}{}",
                     holder.as_ref().map(held).unwrap_or_default()

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::support::{
-    Project, Ran,
+    ONE_RUN, Project, Ran,
     tasks::{LARGE, SMALL},
 };
 
@@ -280,4 +280,18 @@ fn figures_go_on_to_prometheus_and_curves_to_tensorboard() {
     project
         .run(&["report", "--tensorboard", "recipes"])
         .ends_with(2);
+}
+
+/// Nothing was compared with the misspelt setting, so a wrong length would go unseen.
+#[test]
+fn a_misspelt_setting_of_a_trainer_is_said_with_the_name_that_was_meant() {
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", "\"seq_length\":", "\"sequence_lenght\":");
+    let told = project.run(&["build"]).ends_with(0).stdout;
+    let words = "the log states `sequence_lenght`, which is not the name of a setting";
+    assert_eq!(told.matches(words).count(), 1, "{told}");
+    assert!(
+        told.contains("perhaps `sequence_length` is meant"),
+        "{told}"
+    );
 }
