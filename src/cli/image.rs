@@ -32,12 +32,16 @@ use crate::{
 };
 
 /// The caller's variables that a container gets, by name.
-const PASSED: [&str; 5] = [
+const PASSED: [&str; 9] = [
+    "TPRIMAT_LOCK_DIR",
     "HF_TOKEN",
     "HF_HOME",
     "http_proxy",
     "https_proxy",
     "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
 ];
 
 struct Inputs {
@@ -380,10 +384,19 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         found?
     };
     let is_terminal = std::io::stdin().is_terminal();
+    let recipe = inputs.recipes.recipes.get(&framework);
+    let (mut mounts, checkouts) = shell_mounts(&inputs, recipe);
+    mounts.extend(args.volume.iter().map(|volume| match volume.contains(':') {
+        true => volume.clone(),
+        false => format!("{volume}:{volume}"),
+    }));
+    let mut declared = declared;
+    declared.extend(checkouts);
     let mut arguments = shell_arguments(
         engine.kind,
         vendor,
         &inputs.root.to_string_lossy(),
+        &mounts,
         is_terminal || args.print,
         &names,
     );
@@ -429,6 +442,47 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         });
     }
     run_engine(&engine, &arguments)
+}
+
+/// What a run in the container would have besides the project, each under its own path: folders to
+/// mount, and the variables that name checkouts there.
+fn shell_mounts(inputs: &Inputs, recipe: Option<&Recipe>) -> (Vec<String>, Vec<(String, String)>) {
+    let place = |path: &str| inputs.root.join(path);
+    let mut checkouts = Vec::new();
+    let mut folders: Vec<(PathBuf, &str)> = Vec::new();
+    folders.extend(inputs.env.get("HF_HOME").map(|home| (home.into(), "")));
+    folders.push((super::build::lock_dir(&inputs.env), ""));
+    for checkout in recipe.iter().flat_map(|r| &r.file.require.checkouts) {
+        let stated = inputs.config.get(&checkout.setting).and_then(Value::as_str);
+        if let Some(path) = stated.map(place).filter(|path| path.is_dir()) {
+            checkouts.push((checkout.variable.clone(), path.display().to_string()));
+            folders.push((path, ":ro"));
+        }
+    }
+    for model in inputs.config.children("models") {
+        for key in ["dataset_path", "tokenizer_path"] {
+            let stated = inputs.config.get(&format!("models.{model}.{key}"));
+            // A dataset is named by the prefix of its files, a tokenizer by a file, a folder or a
+            // name on the hub.
+            let path = stated.and_then(Value::as_str).map(place);
+            let folder = path.and_then(|path| match path.is_dir() {
+                true => Some(path),
+                false => path.parent().map(Path::to_owned),
+            });
+            folders.extend(folder.map(|folder| (folder, ":ro")));
+        }
+    }
+    let mut covered = vec![inputs.root.clone()];
+    let mut mounts = Vec::new();
+    for (folder, ending) in folders {
+        let text = folder.display().to_string();
+        let can_be_mounted = folder.is_absolute() && folder.is_dir() && !text.contains([':', ',']);
+        if can_be_mounted && !covered.iter().any(|known| folder.starts_with(known)) {
+            mounts.push(format!("{text}:{text}{ending}"));
+            covered.push(folder);
+        }
+    }
+    (mounts, checkouts)
 }
 
 static EMPTY: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);

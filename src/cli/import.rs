@@ -463,6 +463,7 @@ fn one(
     if !import::recognise(unit)? {
         return Err(neither(unit));
     }
+    import::check_one_run(unit)?;
     let mut sources = Vec::new();
     for path in &unit.files {
         let (digest, size) = cache.put_file(path, Durability::Synced)?;

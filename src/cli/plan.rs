@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     args::{Globals, PlanArgs},
     blocked, fit, memo,
-    output::{print, print_json, say},
+    output::{page, print, print_json, say},
     project,
     session::Session,
     verbosity::{Verbosity, verbosity},
@@ -25,6 +25,7 @@ use crate::{
     graph::{Engine, NEVER_RUN, State, Statuses, label},
     matrix::{Cell, CellId},
     plan::{self, Plan},
+    report::Ink,
     sentences,
     words::plain::counted,
 };
@@ -494,6 +495,17 @@ struct Shown<'a> {
     reason: &'a str,
 }
 
+/// The first column: what needs attention stands out, and what this host does not run steps back.
+fn column(state: &str) -> String {
+    let ink = match state {
+        "fresh" => Ink::Good,
+        "failed" => Ink::Bad,
+        "stale" => Ink::Strong,
+        _ => Ink::Dim,
+    };
+    page().paint.ink(ink, &format!("{state:<11}"))
+}
+
 /// A line for each cell: state, cell, reason. Where that were too many, those that share a state
 /// and a reason have one line.
 fn lines(found: Vec<Shown>) -> String {
@@ -508,7 +520,7 @@ fn lines(found: Vec<Shown>) -> String {
     let width = names.iter().map(String::len).max().unwrap_or(0).min(90);
     let mut text = String::new();
     for (Shown { state, reason, .. }, name) in found.iter().zip(names) {
-        let _ = writeln!(text, "{state:<11}  {name:<width$}  {reason}");
+        let _ = writeln!(text, "{}  {name:<width$}  {reason}", column(state));
     }
     text
 }
@@ -541,7 +553,7 @@ fn grouped(found: Vec<Shown>) -> String {
         } else {
             format!(": {reason}")
         };
-        let _ = writeln!(text, "{state:<11}  {names}{runs}{reason}");
+        let _ = writeln!(text, "{}  {names}{runs}{reason}", column(state));
     }
     text
 }
@@ -574,19 +586,19 @@ fn text(
         for row in rows {
             let _ = writeln!(
                 text,
-                "{:<11}  {:<width$}  {}",
-                row.state.name(),
+                "{}  {:<width$}  {}",
+                column(row.state.name()),
                 row.label,
                 row.reason
             );
         }
         for (prices, word) in [(prices, "estimate"), (elsewhere, "elsewhere")] {
             for cell in &prices.cells {
-                let _ = writeln!(text, "{word:<11}  {}  {}", cell.cell, of_cell(cell));
+                let _ = writeln!(text, "{}  {}  {}", column(word), cell.cell, of_cell(cell));
             }
         }
         for (cell, reason) in &plan.matrix.excluded {
-            let _ = writeln!(text, "{:<11}  {cell}  {reason}", "excluded");
+            let _ = writeln!(text, "{}  {cell}  {reason}", column("excluded"));
         }
     }
     // A task that never ran is not one whose result is out of date.

@@ -1,5 +1,7 @@
 //! `show CELL` → its summary; `show CELL#2` → one result.
 
+use indexmap::IndexMap;
+
 use super::{
     args::{Globals, ShowArgs},
     output::{page, print, print_document},
@@ -18,12 +20,19 @@ use crate::{
     import::{self, Imports},
     job::RunOutcome,
     plan::{CompareConfig, Plan, Support},
-    report, sentences,
+    report,
+    results::settings::show,
+    sentences,
 };
 
-/// YAML without the per-step series, which `--json` has.
+/// YAML without the per-step series, and with one line for all settings of which the same is known:
+/// `--json` has each.
 fn for_people(mut value: serde_json::Value) -> Result<String> {
     fn strip(value: &mut serde_json::Value) {
+        if let Some(settings) = settings(value) {
+            *value = settings;
+            return;
+        }
         match value {
             serde_json::Value::Object(map) => {
                 map.remove("curve");
@@ -36,6 +45,29 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
     }
     strip(&mut value);
     serde_yaml::to_string(&value).map_err(|e| Error::Internal(format!("cannot print: {e}")))
+}
+
+/// `attested: "seq_length 16, global_batch_size 2"` of a list of settings.
+fn settings(list: &serde_json::Value) -> Option<serde_json::Value> {
+    let mut groups: IndexMap<&str, Vec<String>> = IndexMap::new();
+    for item in list.as_array()? {
+        let known = item.get("status").or_else(|| item.get("source"))?;
+        let value = item.get("value").or_else(|| item.get("declared"));
+        let mut text = item.get("field")?.as_str()?.to_owned();
+        text.extend(value.map(|value| format!(" {}", show(Some(value)))));
+        if let Some(logged) = item
+            .get("effective")
+            .filter(|logged| Some(*logged) != value)
+        {
+            text += &format!(" (log: {})", show(Some(logged)));
+        }
+        groups.entry(known.as_str()?).or_default().push(text);
+    }
+    let lines = groups
+        .into_iter()
+        .map(|(known, all)| (known.to_owned(), all.join(", ").into()));
+    let lines: serde_json::Map<_, _> = lines.collect();
+    (!lines.is_empty()).then_some(lines.into())
 }
 
 pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {

@@ -285,10 +285,11 @@ pub fn shell_arguments(
     kind: EngineKind,
     vendor: Vendor,
     root: &str,
+    more_mounts: &[String],
     is_terminal: bool,
     env: &[&str],
 ) -> Vec<String> {
-    let mounts = [format!("{root}:{root}")];
+    let mounts = [&[format!("{root}:{root}")], more_mounts].concat();
     let needs = Needs {
         vendor,
         gpus: None,
@@ -339,7 +340,7 @@ mod tests {
     #[test]
     fn each_vendor_gets_its_devices() {
         let line =
-            |kind, vendor| shell_arguments(kind, vendor, "/p", false, &["HF_TOKEN"]).join(" ");
+            |kind, vendor| shell_arguments(kind, vendor, "/p", &[], false, &["HF_TOKEN"]).join(" ");
         let docker = EngineKind::Docker;
         assert!(line(docker, Vendor::Nvd).contains("--gpus all"));
         assert!(line(EngineKind::Podman, Vendor::Nvd).contains("--device nvidia.com/gpu=all"));

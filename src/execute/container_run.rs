@@ -80,6 +80,9 @@ pub(super) const PASSED: &[&str] = &[
     "http_proxy",
     "https_proxy",
     "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
 ];
 
 /// Decides how `work` is put into its container, and completes the variables that it gets there.

@@ -30,6 +30,9 @@ pub struct Holder {
     /// The supervisor's.
     pub pid: u32,
     pub run_id: String,
+    /// The folder in which its trainer runs, which is its project's.
+    #[serde(default)]
+    pub project: PathBuf,
 }
 
 /// Every user of the host takes the same locks.
@@ -56,7 +59,12 @@ pub(super) enum Claim {
 }
 
 /// Takes the lock of `device` if it is free: alone, or beside others that share it.
-pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) -> Result<Claim> {
+pub(super) fn claim(
+    folder: &Path,
+    device: &str,
+    exclusive: bool,
+    (run_id, project): (&str, &Path),
+) -> Result<Claim> {
     let path = lock_path(folder, device)?;
     let mut file = open(&path).map_err(Error::io("cannot open the device lock", &path))?;
     let locked = if exclusive {
@@ -66,7 +74,7 @@ pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) 
     };
     match locked {
         Ok(()) => {
-            let signed = sign(&mut file, run_id).is_ok();
+            let signed = sign(&mut file, run_id, project).is_ok();
             Ok(Claim::Got(DeviceLock { file, signed }))
         }
         Err(TryLockError::WouldBlock) => Ok(Claim::Busy(holder(&mut file))),
@@ -143,10 +151,11 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn sign(file: &mut File, run_id: &str) -> io::Result<()> {
+fn sign(file: &mut File, run_id: &str, project: &Path) -> io::Result<()> {
     let holder = Holder {
         pid: std::process::id(),
         run_id: run_id.to_owned(),
+        project: project.to_owned(),
     };
     file.set_len(0)?;
     file.rewind()?;
@@ -177,7 +186,7 @@ mod tests {
     use super::*;
 
     fn try_claim(folder: &Path, exclusive: bool, run: &str) -> Claim {
-        claim(folder, "cpu", exclusive, run).unwrap()
+        claim(folder, "cpu", exclusive, (run, Path::new("/p"))).unwrap()
     }
 
     #[test]
@@ -194,7 +203,8 @@ mod tests {
                 holder,
                 Some(Holder {
                     pid: std::process::id(),
-                    run_id: "run-a".into()
+                    run_id: "run-a".into(),
+                    project: "/p".into(),
                 })
             );
         }
@@ -234,7 +244,7 @@ mod tests {
     fn what_is_no_lock_file_is_an_error_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cpu.lock");
-        let refused = || claim(folder.path(), "cpu", true, "a").is_err();
+        let refused = || claim(folder.path(), "cpu", true, ("a", Path::new("/p"))).is_err();
         nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o666)).unwrap();
         assert!(refused(), "a pipe");
         std::fs::remove_file(&path).unwrap();
@@ -252,7 +262,10 @@ mod tests {
     fn a_device_cannot_name_a_file_elsewhere() {
         let folder = tempfile::tempdir().unwrap();
         for device in ["", "..", "a/b", "/etc/x", ".hidden"] {
-            assert!(claim(folder.path(), device, true, "a").is_err(), "{device}");
+            assert!(
+                claim(folder.path(), device, true, ("a", Path::new("/p"))).is_err(),
+                "{device}"
+            );
         }
     }
 }

@@ -243,7 +243,12 @@ pub struct Bars {
     running: HashMap<String, ProgressBar>,
     tells_all: bool,
     progress: Progress,
+    /// A line has no room for a bar, and one that is too long would take two.
+    is_narrow: bool,
 }
+
+/// Columns that a bar with its name, its step and its time left takes.
+const ROOM_FOR_A_BAR: u16 = 100;
 
 impl Bars {
     #[must_use]
@@ -261,13 +266,27 @@ impl Bars {
             running: HashMap::new(),
             tells_all: amount == Amount::EveryTask,
             progress: Progress::default(),
+            is_narrow: console::Term::stderr()
+                .size_checked()
+                .is_some_and(|(_, columns)| columns < ROOM_FOR_A_BAR),
         }
+    }
+
+    /// What a bar says; cut at the terminal's edge, so on a narrow one the name comes last.
+    fn message(&self, task: &str, words: &str) -> String {
+        let text = match self.is_narrow {
+            true => format!("{words}  {task}"),
+            false => words.to_owned(),
+        };
+        plain::line(&text).into_owned()
     }
 
     fn say(&self, event: &Event) {
         let _ = self.all.println(sentence(event));
     }
 }
+
+const NARROW: &str = "{wide_msg}";
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
@@ -293,16 +312,19 @@ impl Reporter for Bars {
                 let bar = self
                     .all
                     .insert_before(&self.tasks, ProgressBar::no_length());
-                bar.set_style(style("{prefix}  {msg}  {elapsed}"));
+                bar.set_style(style(match self.is_narrow {
+                    true => NARROW,
+                    false => "{prefix}  {msg}  {elapsed}",
+                }));
                 bar.set_prefix(plain::line(task).into_owned());
-                bar.set_message("starting");
+                bar.set_message(self.message(task, "starting"));
                 self.running.insert(task.clone(), bar);
             }
             Event::TaskStarted { .. } if self.tells_all => self.say(event),
             Event::TaskStarted { .. } => {}
             Event::TaskWaiting { task, what_for } => match self.running.get(task) {
                 Some(bar) => {
-                    bar.set_message(plain::line(&format!("waiting for {what_for}")).into_owned())
+                    bar.set_message(self.message(task, &format!("waiting for {what_for}")))
                 }
                 None => self.say(event),
             },
@@ -317,10 +339,13 @@ impl Reporter for Bars {
                 };
                 if let Some(total) = steps_total.filter(|total| bar.length() != Some(*total)) {
                     bar.set_length(total);
-                    bar.set_style(style("{prefix} [{bar:20}] {msg}  {eta} left"));
+                    bar.set_style(style(match self.is_narrow {
+                        true => NARROW,
+                        false => "{prefix} [{bar:20}] {msg}  {eta} left",
+                    }));
                 }
                 bar.set_position(*step);
-                bar.set_message(step_words(event));
+                bar.set_message(self.message(task, &step_words(event)));
             }
             Event::TaskFinished { task, outcome, .. } => {
                 let bar = self.running.remove(task);
@@ -414,6 +439,12 @@ fn words(event: &Event) -> String {
             evidence,
             what_to_do,
         } => {
+            // The run did nothing wrong, and why the build ends is said at its end.
+            if evidence.iter().any(|line| line == INTERRUPTED) {
+                return format!(
+                    "{task}: interrupted after {seconds:.1} s; the next build runs it again"
+                );
+            }
             let name = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
             let mut text = format!("{task}: {}{name} after {seconds:.1} s", outcome.name());
             for line in evidence {
@@ -534,6 +565,17 @@ mod tests {
                 output: None,
             },
         ]
+    }
+
+    #[test]
+    fn on_a_narrow_terminal_a_bar_is_cut_at_its_end_which_is_the_name() {
+        let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::Measurements);
+        let message = |bars: &Bars| bars.message("train a/b/c/d#1", "step 3/50");
+        assert_eq!(message(&bars), "step 3/50");
+        bars.is_narrow = true;
+        assert_eq!(message(&bars), "step 3/50  train a/b/c/d#1");
+        assert!(NARROW.contains("wide_msg"), "only that is cut");
+        a_build().iter().for_each(|event| bars.report(event));
     }
 
     #[test]

@@ -86,8 +86,13 @@ pub(super) fn follow(
 fn awaited(state: &RunState) -> Option<String> {
     match state {
         RunState::WaitingForDevice { device, holder } => Some(match holder {
-            Some(Holder { pid, run_id, .. }) => {
-                format!("{device} held by process {pid} (run {run_id})")
+            Some(holder) => {
+                let place = match holder.project.as_os_str().is_empty() {
+                    true => String::new(),
+                    false => format!(" in {}", holder.project.display()),
+                };
+                let Holder { pid, run_id, .. } = holder;
+                format!("{device} held by process {pid}{place} (run {run_id})")
             }
             None => device.clone(),
         }),

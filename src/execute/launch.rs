@@ -91,9 +91,8 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
         seen: Default::default(),
         launch_files,
         recipe_files: recipe
-            .files
-            .iter()
-            .map(|(name, bytes, _)| (name.clone(), bytes.to_vec()))
+            .files_of_run(job.vendor)
+            .map(|(name, bytes, _)| (name.to_owned(), bytes.to_vec()))
             .collect(),
         watched: watched(plan, cell, prepared),
         needs_native: recipe

@@ -38,6 +38,9 @@ const PASSED: &[&str] = &[
     "http_proxy",
     "https_proxy",
     "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
 ];
 
 /// Families of variables that change what trainers do. They are never passed on by accident, and

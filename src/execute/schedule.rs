@@ -32,6 +32,7 @@ use crate::{
     matrix::CellId,
     plan::{Place, Plan, Support},
     report, sentences,
+    words::plain::counted,
 };
 
 pub struct BuildOptions {
@@ -196,6 +197,18 @@ pub fn build(
                 signals = 1;
                 scheduler.stopping = true;
                 set.terminate();
+                // A trainer may take its whole grace to end, and silence would look like a hang.
+                let running = scheduler.running.keys();
+                let runs = running.filter(|node| engine.dag.task(**node).kind == TaskKind::Train);
+                let runs = runs.count();
+                if runs > 0 {
+                    let message = format!(
+                        "interrupted: waiting for {} to end; a second Ctrl-C ends {} at once",
+                        counted(runs, "run"),
+                        if runs == 1 { "it" } else { "them" }
+                    );
+                    events.report(&Event::Note { message });
+                }
             } else if signals == 1 && interrupts.insisted() {
                 signals = 2;
                 set.kill();

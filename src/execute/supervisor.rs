@@ -244,7 +244,7 @@ impl Supervisor {
                     &self.spec.lock_dir,
                     &device,
                     self.spec.exclusive,
-                    &self.spec.run_id,
+                    (&self.spec.run_id, &self.spec.cwd),
                 )? {
                     Claim::Got(lock) => {
                         locks.push(lock);

@@ -104,9 +104,8 @@ impl Engine<'_> {
                 "recipe",
                 self.plan
                     .recipe(cell)
-                    .files
-                    .iter()
-                    .map(|(name, _, digest)| (name.as_str(), digest)),
+                    .files_of_run(prepared.job().vendor)
+                    .map(|(name, _, digest)| (name, digest)),
             )
             .fields(
                 "input",

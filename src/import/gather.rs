@@ -145,7 +145,7 @@ fn kind_of(path: &Path) -> Option<Kind> {
 }
 
 /// The rank in `rank-7.info.log`, `rank_7`, `log.rank7.txt`.
-fn rank_of(name: &str) -> Option<u32> {
+pub(super) fn rank_of(name: &str) -> Option<u32> {
     let (_, after) = name
         .to_lowercase()
         .split_once("rank")

@@ -17,7 +17,7 @@ mod text;
 pub use gather::{Unit, gather};
 pub use history::history;
 pub use names::{Guess, configuration, guess};
-pub use read::{is_ours, parts, recognise};
+pub use read::{check_one_run, is_ours, parts, recognise};
 pub use record::{Imports, KeptRun, Kind, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{

@@ -1,8 +1,11 @@
 //! The stored bytes of one import → what they say.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::{
+    io::{Read, Seek, SeekFrom},
+    path::Path,
+};
 
-use super::{Kind, OldResult, Recorded, Source, Unit, published, read_result};
+use super::{Kind, OldResult, Recorded, Source, Unit, gather::rank_of, published, read_result};
 use crate::{
     cache::{Cache, CacheError},
     error::{Error, Problem, Result},
@@ -55,6 +58,100 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Are the logs of a unit those of one run's ranks? Files that were named together may as well be
+/// runs of their own, which would become one run with every step several times.
+pub fn check_one_run(unit: &Unit) -> Result<()> {
+    if unit.kind != Kind::Log || unit.files.len() < 2 {
+        return Ok(());
+    }
+    let mut with_steps: Vec<(&Path, Option<u32>, Trace)> = Vec::new();
+    for path in &unit.files {
+        let (trace, rank) = of_rank(path).map_err(Error::io("cannot read", path))?;
+        if !trace.steps.is_empty() {
+            with_steps.push((path, rank, trace));
+        }
+    }
+    for (at, (path, rank, trace)) in with_steps.iter().enumerate() {
+        for (other_path, other_rank, other) in &with_steps[..at] {
+            let are_ranks = rank.is_some() && other_rank.is_some() && rank != other_rank;
+            let why = if says_the_same(trace, other) {
+                continue;
+            } else if !are_ranks {
+                "both have training steps, and do not say that they are of different ranks"
+            } else if trace.finished && other.finished && last_step(trace) != last_step(other) {
+                "they ended after different steps"
+            } else if are_apart(trace, other) {
+                "one began after the other had ended"
+            } else {
+                continue;
+            };
+            let [one, two] = [other_path, path].map(|path| path.display().to_string());
+            let problem = Problem::new(format!("{one} and {two} are not logs of one run: {why}"));
+            return Err(Error::invalid(problem.help(
+                "repeats are imported one by one: `tprimat import CELL --log FILE` for each; \
+                 ranks of one run are known by their names: rank-0.log, rank-1.log",
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// One rank's log, and the rank that its name, its folder's name or its first lines state.
+fn of_rank(path: &Path) -> std::io::Result<(Trace, Option<u32>)> {
+    let (mut file, _) = open_regular(path)?;
+    let mut parser = Parser::detecting();
+    let mut chunk = vec![0; CHUNK];
+    let mut of_content = None;
+    let mut is_first = true;
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(n) => {
+                if is_first {
+                    let text = String::from_utf8_lossy(&chunk[..n]);
+                    of_content = text.lines().find_map(rank_of);
+                    is_first = false;
+                }
+                parser.feed(&chunk[..n]);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let names = path.components().rev().take(2);
+    let of_name = names
+        .filter_map(|part| part.as_os_str().to_str())
+        .find_map(rank_of);
+    Ok((parser.finish(), of_name.or(of_content)))
+}
+
+fn last_step(trace: &Trace) -> Option<u64> {
+    trace.steps.last().map(|step| step.step)
+}
+
+/// Do two logs state the same of every step? Then they are two logs of one rank.
+fn says_the_same(one: &Trace, other: &Trace) -> bool {
+    let points = |trace: &Trace| -> Vec<(u64, Option<f64>, Option<f64>)> {
+        let steps = trace.steps.iter();
+        steps
+            .map(|s| (s.step, s.step_time_seconds, s.loss))
+            .collect()
+    };
+    points(one) == points(other)
+}
+
+/// Had one run ended before the other began, by the times of their steps?
+fn are_apart(one: &Trace, other: &Trace) -> bool {
+    let span = |trace: &Trace| {
+        let times = || trace.steps.iter().filter_map(|step| step.ended_at);
+        Some((times().reduce(f64::min)?, times().reduce(f64::max)?))
+    };
+    match (span(one), span(other)) {
+        (Some((from, to)), Some((other_from, other_to))) => to < other_from || other_to < from,
+        _ => false,
+    }
 }
 
 /// Does it say of itself that tprimat published it as a result? Then a mistake in it is no

@@ -58,10 +58,17 @@ pub(super) fn expand(
     let mut problems = Vec::new();
     builder.include(&source, &mut cells, &mut excluded, &mut problems);
     if cells.is_empty() && problems.is_empty() {
+        const TABLE: &str = "[[exclude]]";
+        let start = source.text.find(TABLE).unwrap_or_default();
+        let end = source.text.len().min(start + TABLE.len());
         problems.push(
             Problem::new("the matrix has no cells")
-                .at(&source, 0..0, "")
-                .help("everything is excluded"),
+                .at(
+                    &source,
+                    start..end,
+                    "excludes every cell, alone or with others",
+                )
+                .help("narrow `where` of an [[exclude]], or remove it"),
         );
     }
     if !problems.is_empty() {

@@ -214,7 +214,11 @@ pipelines/m.toml:7:1: `exclude` must be a list of tables | a single one | write 
     refused(
         &all,
         &config,
-        "pipelines/m.toml:1:1: the matrix has no cells |  | everything is excluded",
+        &format!(
+            "pipelines/m.toml:{}:1: the matrix has no cells | excludes every cell, alone or with others | \
+             narrow `where` of an [[exclude]], or remove it",
+            1 + HEAD.lines().count()
+        ),
     );
     let twice = format!(
         "{HEAD}[[include]]\nplatform = 'nvd'\nframework = 'hf'\nmodel = 'llama'\nparallelism = 'single'\n\

@@ -7,10 +7,11 @@ use std::{
 
 use tprimat_words::part;
 
-use super::{Plan, Prepared, Support};
+use super::{Plan, Prepared, Support, read_config::read_text};
 use crate::{
-    error::{Error, Problem, Result, nearest},
-    matrix::{CellId, Selection},
+    error::{Error, Problem, Result, Source, nearest},
+    files::ReadSet,
+    matrix::{self, CellId, Selection},
     recipe::{Recipe, Unreached, unreached},
 };
 
@@ -107,6 +108,20 @@ impl Plan {
         ids().find(|id| *id == near || part(id, ..base(id)) == near || part(id, ..end(id)) == near)
     }
 
+    /// Which other matrix of the project has the cell. Those that cannot be read have none.
+    fn in_another_matrix(&self, name: &str) -> Option<String> {
+        let reads = ReadSet::default();
+        let has_it = |file: &String| {
+            let path = matrix::find(Some(file), &self.root, &reads).ok().flatten();
+            let text = path.and_then(|path| read_text(&path, &reads).ok());
+            let source = Source::new(file.as_str(), text.unwrap_or_default());
+            matrix::load(source, &self.config, &self.recipes.ids(), None, &[])
+                .is_ok_and(|other| other.cells.iter().any(|cell| cell.to_string() == name))
+        };
+        let file = matrix::files(&self.root).into_iter().find(has_it)?;
+        Some(format!("the matrix `{file}` has it: add --matrix {file}"))
+    }
+
     /// Position of the cell that a name on the command line means: its id, or whatever `--only`
     /// takes if it means one cell.
     pub fn find(&self, name: &str) -> Result<CellId> {
@@ -124,10 +139,11 @@ impl Plan {
         match meant[..] {
             [one] => Ok(one),
             [] => {
-                let help = self.near(name).map_or_else(
-                    || "`tprimat list` names the cells".to_owned(),
-                    |near| format!("did you mean `{near}`?"),
-                );
+                let near = || Some(format!("did you mean `{}`?", self.near(name)?));
+                let help = self
+                    .in_another_matrix(name)
+                    .or_else(near)
+                    .unwrap_or_else(|| "`tprimat list` names the cells".to_owned());
                 let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
                 Err(Error::NothingSelected {
                     message,

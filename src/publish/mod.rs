@@ -208,7 +208,8 @@ pub struct Published {
     pub is_written: bool,
     /// What lies there instead is marked as outdated.
     pub is_marked: bool,
-    /// Sentences on files of somebody's own that had a published name, and where they are now.
+    /// Sentences on files of somebody's own that had a published name, and where they are now; and on
+    /// results that no list names.
     pub notes: Vec<String>,
 }
 
@@ -261,7 +262,7 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
         .zip(&is_there)
         .filter(|(_, is_there)| !**is_there)
         .map(|(output, _)| output);
-    let notes = set_aside_earlier(folder, others, &published, cache)?;
+    let mut notes = set_aside_earlier(folder, others, &published, cache)?;
     // Claimed before they are written: killed in between, files are missing and it is all done
     // again; killed after the last file, nothing is.
     record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
@@ -297,6 +298,7 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
             withdraw_file(folder, name, digest);
         }
     }
+    notes.extend(unlisted(folder, &is_claimed, cache));
     let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
     record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
     Ok(Published {
@@ -304,6 +306,31 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
         is_marked: false,
         notes,
     })
+}
+
+/// Results of cells that lie in the folder and that no list names, because it was lost: without it
+/// nothing is removed, and whoever reads the folder would take them for present ones.
+fn unlisted(folder: &Path, is_claimed: impl Fn(&String) -> bool, cache: &Cache) -> Option<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("train_") && name.ends_with(".json") && !is_claimed(name))
+        .filter(|name| Digest::of_file(&folder.join(name)).is_ok_and(|found| cache.has(&found)))
+        .collect();
+    names.sort();
+    let of = folder.display();
+    let what = match &names[..] {
+        [] => return None,
+        [one] => format!("{one} in {of} is of an earlier build"),
+        [one, ..] => format!(
+            "{} files in {of} ({one}, …) are of earlier builds",
+            names.len()
+        ),
+    };
+    Some(format!(
+        "{what}, and no matrix publishes such a cell any more; nothing was removed, because {MANIFEST} does not name it"
+    ))
 }
 
 fn write_manifest(path: &Path, manifest: &Manifest) -> Result<()> {

@@ -15,6 +15,7 @@ use crate::{
     digest::Digest,
     error::{Error, Problem, Result, Source},
     files::{EntryKind, ReadSet, require_inside},
+    job::{Vendor, vendor_named},
     logs::LogSection,
     shipped::{shipped_file, shipped_under},
 };
@@ -22,18 +23,40 @@ use crate::{
 /// The folder below recipes/ that is no recipe, but what the trainers of several recipes share.
 const LIBRARY: &str = "lib";
 
+/// Files that no run reads.
+const FOR_PEOPLE: [&str; 3] = ["README.md", "README", "LICENSE"];
 /// The most bytes that the files of one recipe may have.
 const MOST_BYTES: usize = 256 << 20;
 
 pub struct Recipe {
     pub file: RecipeFile,
-    /// Every file of the folder but recipe.toml and templates: name, bytes, digest. They go into
-    /// the train key.
+    /// Every file of the folder but recipe.toml and templates: name, bytes, digest. Those of
+    /// [`Recipe::files_of_run`] go into the train key.
     pub files: Vec<(String, Cow<'static, [u8]>, Digest)>,
     /// Names in [`Templates`] and digests of the text.
     pub templates: Vec<(String, Digest)>,
     pub launch_digest: Digest,
     pub defaults: Values,
+}
+
+impl Recipe {
+    /// The files that a run on a vendor's devices has beside it: all but what is for people, and
+    /// what is installed on other platforms. What a run does not get is in no key.
+    pub fn files_of_run(&self, vendor: Vendor) -> impl Iterator<Item = (&str, &[u8], &Digest)> {
+        let is_read = move |name: &str| {
+            let platform = name
+                .strip_prefix("requirements.")
+                .and_then(|rest| rest.strip_suffix(".txt"));
+            let is_of_another = platform
+                .and_then(vendor_named)
+                .is_some_and(|other| other != vendor);
+            !is_of_another && !FOR_PEOPLE.contains(&name)
+        };
+        self.files
+            .iter()
+            .filter(move |(name, ..)| is_read(name))
+            .map(|(name, bytes, digest)| (name.as_str(), &**bytes, digest))
+    }
 }
 
 /// All recipes that can be seen from a project.
@@ -547,6 +570,21 @@ mod tests {
                 11
             )
         );
+    }
+
+    /// NVIDIA's images have a Transformer Engine; a bound would have pip compile another one there.
+    #[test]
+    fn megatron_takes_the_transformer_engine_of_the_image() {
+        let recipes = RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes;
+        let mut files = recipes["mlm"].files.iter();
+        let (_, bytes, _) = files
+            .find(|(name, ..)| name == "requirements.nvd.txt")
+            .unwrap();
+        let listed = String::from_utf8_lossy(bytes);
+        let engine = listed
+            .lines()
+            .find(|line| line.starts_with("transformer_engine"));
+        assert_eq!(engine, Some("transformer_engine[pytorch]"));
     }
 
     /// Whoever installs what a requirements file lists has all that is looked for before a run.

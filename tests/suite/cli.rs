@@ -977,6 +977,11 @@ fn a_matrix_is_named_in_one_way_everywhere() {
         let none = project.run(&words).ends_with(4).stderr;
         assert!(none.contains("no cell's last run failed"), "{none}");
     }
+    let theirs = ONE_RUN.replace("\"tiny\"", "\"wide\"");
+    project.write("pipelines/two.toml", &theirs.replace("\"one\"", "\"two\""));
+    let elsewhere = project.run(&["show", "cpu/cmd/wide/single"]).ends_with(4);
+    let words = "help: the matrix `two` has it: add --matrix two";
+    assert!(elsewhere.stderr.contains(words), "{elsewhere:?}");
     let twice = project
         .run(&["compare", "other", "--matrix", "other"])
         .ends_with(2);
@@ -1094,4 +1099,117 @@ fn a_long_plan_counts_cells_and_runs_by_their_reason() {
     let plan = project.run(&["plan"]).ends_with(0).stdout;
     let line = "single@seed=2 and 28 more (60 runs): never run\n";
     assert!(plan.contains(line), "{plan}");
+}
+
+#[test]
+fn a_repeat_is_one_screen() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let shown = project
+        .run(&["show", "cpu/cmd/tiny/single#1"])
+        .ends_with(0)
+        .stdout;
+    assert!(shown.lines().count() < 60, "{shown}");
+    for words in [
+        "  attested: ",
+        "seq_length 16",
+        "  not_stated: architecture llama, ",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+}
+
+#[test]
+fn a_plan_is_coloured_where_colours_are_asked_for() {
+    let project = Project::new(ONE_RUN);
+    let plain = project.run(&["plan"]).ends_with(0).stdout;
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+    let coloured = project.run(&["plan", "--color=always"]).ends_with(0).stdout;
+    assert!(
+        coloured.contains("\u{1b}[1mstale      \u{1b}[22m  cpu/cmd/tiny"),
+        "{coloured}"
+    );
+    let without = coloured.replace("\u{1b}[1m", "").replace("\u{1b}[22m", "");
+    assert_eq!(without.replace("\u{1b}[2m", ""), plain);
+}
+
+/// Some programs read these variables in one case only.
+#[test]
+fn proxies_reach_the_trainer_in_either_case() {
+    let project = Project::new(ONE_RUN);
+    let trainer = project.read("trainer.sh");
+    let noting =
+        format!("echo \"$HTTPS_PROXY $no_proxy\" > \"$TPRIMAT_PROJECT_DIR/proxies\"\n{trainer}");
+    project.write("trainer.sh", &noting);
+    let built = project
+        .tprimat(&["build"])
+        .env("HTTPS_PROXY", "http://p:1")
+        .env("no_proxy", "q")
+        .output()
+        .unwrap();
+    crate::support::Ran::from(built).ends_with(0);
+    assert_eq!(project.read("proxies"), "http://p:1 q\n");
+}
+
+/// A table that nobody got is no success.
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let project = Project::new(ONE_RUN);
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut child = project
+        .tprimat(&["build"])
+        .stdout(full)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("cannot write to stdout"), "{said}");
+}
+
+/// The time that is said of a run is the run's, without what it waited for.
+#[test]
+fn how_long_a_run_took_is_from_its_start_to_its_end() {
+    let project = Project::new(ONE_RUN);
+    project
+        .run(&["build", "--events", "events.jsonl"])
+        .ends_with(0);
+    let said = project.read("events.jsonl");
+    let events = said
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let seconds: Vec<f64> = events
+        .filter(|event| {
+            event["event"] == "task_finished"
+                && event["task"].as_str().unwrap().starts_with("train ")
+        })
+        .map(|event| event["seconds"].as_f64().unwrap())
+        .collect();
+    let result = project
+        .run(&["show", "cpu/cmd/tiny/single#1", "--json"])
+        .ends_with(0)
+        .json();
+    let at = |name: &str| result[name].as_f64().unwrap();
+    let took = at("ended_at") - at("started_at");
+    assert!(
+        seconds.len() == 1 && (seconds[0] - took).abs() < 1e-6,
+        "{seconds:?} {took}"
+    );
+}
+
+#[test]
+fn steps_without_a_time_say_which_field_is_missing() {
+    let project = Project::new(ONE_RUN);
+    let trainer = project.read("trainer.sh");
+    let without = trainer.replace(r#""step_time_seconds":0.0'$seed$step',"#, "");
+    assert_ne!(trainer, without);
+    project.write("trainer.sh", &without);
+    let told = project.run(&["build"]).ends_with(1);
+    let words = "none of the 6 steps has a time (`step_time_seconds` in an event)";
+    assert!(told.stdout.contains(words), "{told:?}");
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::support::{
-    Project, Ran,
+    ONE_RUN, Project, Ran,
     tasks::{LARGE, SMALL},
 };
 
@@ -319,4 +319,18 @@ fn a_build_of_some_cells_publishes_the_figures_that_compare_shows_of_the_others(
     assert_eq!((project.build(&[]).code, project.launches()), (0, 6));
     let published: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
     assert_eq!(of(&published)[0], 3);
+}
+
+/// Nothing was compared with the misspelt setting, so a wrong length would go unseen.
+#[test]
+fn a_misspelt_setting_of_a_trainer_is_said_with_the_name_that_was_meant() {
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", "\"seq_length\":", "\"sequence_lenght\":");
+    let told = project.run(&["build"]).ends_with(0).stdout;
+    let words = "the log states `sequence_lenght`, which is not the name of a setting";
+    assert_eq!(told.matches(words).count(), 1, "{told}");
+    assert!(
+        told.contains("perhaps `sequence_length` is meant"),
+        "{told}"
+    );
 }

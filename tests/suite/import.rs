@@ -170,6 +170,66 @@ fn two_published_files_of_other_batches_are_refused() {
     );
 }
 
+/// Three runs named together were one run with every step three times.
+#[test]
+fn logs_of_several_runs_are_not_taken_for_the_ranks_of_one() {
+    let project = project();
+    let events = |seed: usize| {
+        let mut log = r#"{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":16}}"#.to_owned();
+        for step in 1..=6 {
+            _ = write!(
+                log,
+                "\n{}",
+                json!({"event": "step", "step": step, "step_time_seconds": 0.01 + 0.001 * (seed + step) as f64, "loss": 5.0, "tokens": 32})
+            );
+        }
+        log + "\n"
+    };
+    let cell = "cpu/cmd/tiny/single";
+    let import = |names: [&str; 2]| {
+        for (seed, name) in names.iter().enumerate() {
+            project.write(name, &events(seed));
+        }
+        project.run(&["import", cell, "--log", names[0], "--log", names[1]])
+    };
+    let refused = import(["a.log", "b.log"]).ends_with(2).stderr;
+    for words in [
+        "a.log and b.log are not logs of one run: both have training steps",
+        "tprimat import CELL --log FILE",
+    ] {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    project.run(&["show", "cpu/cmd/tiny/single#1"]).ends_with(1);
+    // The same rank of two runs, as two nodes' folders may have it.
+    import(["one/rank-0.log", "two/rank-0.log"]).ends_with(2);
+    import(["rank-0.log", "rank-1.log"]).ends_with(0);
+}
+
+/// Primus dates its lines.
+#[test]
+fn ranks_of_runs_at_different_times_are_not_one_run() {
+    let project = project();
+    project.write("ranks/rank-0.log", &primus(1, 6));
+    let later = primus(1, 6)
+        .replace("[20260101 ", "[20260102 ")
+        .replace("256.", "257.");
+    project.write("ranks/rank-1.log", &later);
+    let cell = "amd/prim/tiny/single";
+    let args = [
+        "import",
+        cell,
+        "--log",
+        "ranks/rank-0.log",
+        "--log",
+        "ranks/rank-1.log",
+    ];
+    let refused = project.run(&args).ends_with(2).stderr;
+    assert!(
+        refused.contains("one began after the other had ended"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn ranks_of_one_run_are_one_run_and_the_same_bytes_are_one_import() {
     let project = project();

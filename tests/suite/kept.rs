@@ -382,6 +382,22 @@ fn two_matrices_of_one_name_are_refused_before_anything_runs() {
     project.run(&["build"]).ends_with(0);
 }
 
+/// Without the list nothing says what tprimat published, so the file stays; but not unsaid.
+#[test]
+fn results_of_a_dropped_cell_are_named_where_the_list_was_lost() {
+    let both = ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]");
+    let project = Project::new(&both);
+    project.run(&["build"]).ends_with(0);
+    project.remove("output/.published.json");
+    project.write("matrix.toml", ONE_RUN);
+    let told = project.run(&["build"]).ends_with(0).stderr;
+    assert!(
+        told.contains("train_cpu_cmd_wide.json in ") && told.contains("is of an earlier build"),
+        "{told}"
+    );
+    assert!(project.path("output/train_cpu_cmd_wide.json").exists());
+}
+
 #[test]
 fn matrices_of_a_project_publish_side_by_side() {
     let project = built();

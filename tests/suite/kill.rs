@@ -321,6 +321,9 @@ fn an_interrupt_ends_the_tree_and_the_next_build_completes() {
             "{}",
             ran.stderr
         );
+        // Of the run one line, of the build another.
+        assert!(ran.stderr.contains(": interrupted after "), "{ran:?}");
+        assert!(!ran.stderr.contains("what to do:"), "{ran:?}");
         let plan = project.run(&["plan", "--tasks"]).ends_with(0).stdout;
         assert!(
             plan.contains("stale        train cpu/cmd/tiny/single#1"),
@@ -348,13 +351,15 @@ fn a_second_interrupt_cuts_the_grace_short() {
         "the first one gives the workers time"
     );
     signal_group(&child, Signal::SIGINT);
-    crate::support::Ran::from(child.wait_with_output().unwrap()).ends_with(130);
+    let ran = crate::support::Ran::from(child.wait_with_output().unwrap()).ends_with(130);
     assert!(
         begun.elapsed() < Duration::from_secs(5),
         "{:?}",
         begun.elapsed()
     );
     assert_eq!(project.processes(), []);
+    let words = "interrupted: waiting for 1 run to end; a second Ctrl-C ends it at once";
+    assert!(ran.stderr.contains(words), "{ran:?}");
 }
 
 #[test]

@@ -208,3 +208,41 @@ fn a_cell_far_from_fitting_is_said_so() {
         "{cell}"
     );
 }
+
+#[test]
+fn whatever_the_framework_a_cell_far_beyond_its_card_is_neither_started_nor_priced() {
+    let frameworks = "[\"mega\", \"mlm\", \"nemo\", \"titan\"]";
+    let project = Project::new(
+        &ONE_RUN
+            .replace("\"cpu\"", "\"nvd\"")
+            .replace("\"cmd\"", frameworks),
+    );
+    project.edit("config.yaml", "hardware:\n  platforms:\n", GPU);
+    project.edit(
+        "config.yaml",
+        "precision: { default: fp32 }",
+        "precision: { default: bf16 }",
+    );
+    let huge = [
+        "--set",
+        "training.data.micro_batch_size=100000000",
+        "--set",
+        "training.data.global_batch_size=100000000",
+    ];
+    let json = |command: &str| {
+        let args = [&[command, "--json"], &huge[..]].concat();
+        project.run(&args).ends_with(0).json()
+    };
+    for cell in json("fit")["cells"].as_array().unwrap() {
+        assert_eq!(cell["verdict"], "does_not_fit", "{cell}");
+    }
+    let check = json("check");
+    assert_eq!(
+        (&check["will_not_fit"], &check["may_not_fit"]),
+        (&4.into(), &0.into()),
+        "{check}"
+    );
+    let plan = json("plan");
+    assert_eq!(plan["summary"]["will_not_fit"], 4, "{plan}");
+    assert!(plan["summary"]["waiting_estimate"].is_null(), "{plan}");
+}

@@ -3,7 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use tprimat_results::{Contract, Tier, differences, settings::show};
+use serde_json::Value;
+use tprimat_results::{
+    Contract, Tier, differences,
+    settings::{DETERMINISTIC, show},
+};
+
+use super::Row;
 
 /// Settings without which a rate has no meaning, in the order in which they are named.
 const CORE: [&str; 6] = [
@@ -13,6 +19,20 @@ const CORE: [&str; 6] = [
     "global_batch_size",
     "seq_length",
     "num_gpus",
+];
+
+/// Parts of the names of settings that tprimat's table does not have, and that change the work or its
+/// arithmetic. Logs state many others, such as the name of an attention kernel.
+const CHANGE_THE_WORK: [&str; 9] = [
+    "adapter",
+    "checkpointing",
+    "fp8",
+    "freeze",
+    "lora",
+    "quant",
+    "recompute",
+    "sliding_window",
+    "trainable",
 ];
 
 /// Settings of the work that two contracts leave open, core settings first.
@@ -55,6 +75,32 @@ impl Gaps {
     #[must_use]
     pub fn of_execution(a: &Contract, b: &Contract) -> Self {
         Self::of_tier(a, b, Tier::Execution)
+    }
+
+    /// Settings that may explain a difference in speed and that only one of two logs states: how the
+    /// work is done, and what changes the work and is not in tprimat's table.
+    #[must_use]
+    pub fn of_speed(a: &Row, b: &Row) -> Self {
+        let mut gaps = Self::of_execution(&a.contract, &b.contract);
+        for (one, other, side) in [(a, b, &mut gaps.only_a), (b, a, &mut gaps.only_b)] {
+            // Trainers that do not pad, or have no such mode, say nothing of it.
+            let is_usual = |field: &str| match field {
+                "padded_vocab_size" => one.contract.get(field) == one.contract.get("vocab_size"),
+                DETERMINISTIC => one.contract.get(field).is_some_and(is_off),
+                _ => false,
+            };
+            side.retain(|stated| !is_usual(&stated.field));
+            let only = one.unlisted.iter().filter(|(name, value)| {
+                !other.unlisted.contains_key(*name)
+                    && !is_off(value)
+                    && CHANGE_THE_WORK.iter().any(|part| name.contains(part))
+            });
+            side.extend(only.map(|(field, value)| Stated {
+                field: field.clone(),
+                value: show(Some(value)),
+            }));
+        }
+        gaps
     }
 
     fn of_tier(a: &Contract, b: &Contract, tier: Tier) -> Self {
@@ -105,6 +151,14 @@ impl Gaps {
         core.sort_by_key(|field| rank(field));
         core
     }
+}
+
+fn is_off(value: &Value) -> bool {
+    matches!(value, Value::Bool(false) | Value::Null)
+        || value.as_f64() == Some(0.0)
+        || value
+            .as_str()
+            .is_some_and(|word| ["none", "false", "off"].contains(&word))
 }
 
 fn rank(field: &str) -> usize {

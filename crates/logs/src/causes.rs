@@ -360,6 +360,16 @@ impl Causes {
         })
     }
 
+    /// Did a process end with an exception of this class after the last step?
+    pub fn is_end(&self, class: Class) -> bool {
+        self.found.iter().any(|found| {
+            found.class == class
+                && !found.fatal.is_empty()
+                && self.lines - found.fatal_at.1 < POST_MORTEM
+                && !self.went_on(found.fatal_at.0, 0)
+        })
+    }
+
     /// The lines of a class that explain the end of the log.
     fn said(&self, found: &Found, told: bool) -> Option<Vec<String>> {
         let vague = matches!(found.class, Class::Unknown | Class::Import | Class::Launch);

@@ -22,8 +22,8 @@ pub struct ExitSummary {
     pub launch_error: Option<String>,
 }
 
-/// Classes that only explain a run which never got as far as a step: libraries also print such
-/// lines and go on.
+/// Libraries also print lines of these classes and go on: after the first step they explain a run
+/// only where they are its end.
 const AT_START: [Class; 2] = [Class::Import, Class::Port];
 
 /// `log` is the run's whole output or its end; `status` how the run ended. Call it for failed runs
@@ -47,8 +47,10 @@ pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
         return said.clone();
     }
     let stepped = !trace.steps.is_empty();
-    let text_says =
-        |class| !causes.of(class).is_empty() && (!stepped || !AT_START.contains(&class));
+    let ended_itself = status.signal.is_none() && !status.timed_out;
+    let explains =
+        |class| !stepped || !AT_START.contains(&class) || ended_itself && causes.is_end(class);
+    let text_says = |class| !causes.of(class).is_empty() && explains(class);
     let order = [
         Class::Node,
         Class::Oom,
@@ -298,6 +300,32 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
         let failure = classify(log, &timed_out);
         assert_eq!(failure.class, Class::Timeout);
         assert_eq!(failure.evidence.last().unwrap(), "hanging");
+    }
+
+    #[test]
+    fn a_module_or_a_port_that_a_later_step_lacks_is_the_cause() {
+        let step = "{\"event\":\"step\",\"step\":1}\n";
+        let frames = "Traceback (most recent call last):\n  File \"train.py\", line 9, in <module>\n    save()\n";
+        for (error, class) in [
+            (
+                "ModuleNotFoundError: No module named 'safetensors'",
+                Class::Import,
+            ),
+            ("OSError: [Errno 98] Address already in use", Class::Port),
+        ] {
+            let log = format!("{step}{frames}{error}\n");
+            let failure = classify(log.as_bytes(), &exit(1));
+            assert_eq!(failure.class, class, "{failure:?}");
+            assert_eq!(failure.evidence, [error]);
+            // Printed by a library, and training went on.
+            let survived = format!("{log}{step}ValueError: another\n");
+            let failure = classify(
+                survived.replace("\"step\":1", "\"step\":2").as_bytes(),
+                &exit(1),
+            );
+            assert_eq!(failure.class, Class::Unknown, "{failure:?}");
+            assert_eq!(classify(log.as_bytes(), &signal(9)).class, Class::Killed);
+        }
     }
 
     #[test]

@@ -249,6 +249,9 @@ fn pair_sentence(
     parts.extend(workload(&pair));
     // What only the job says is no less a part of the answer than what the logs confirm.
     let declared = only_declared(&pair).filter(|_| !by_labels_only(a) || !by_labels_only(b));
+    // Recomputation that only one log states costs as much as recomputation in which both differ.
+    let unstated = unstated_speed(&pair);
+    parts.extend(unstated.clone());
     let doubts: Vec<String> = [(a, name_a), (b, name_b)]
         .into_iter()
         .filter_map(|(row, name)| short_step_times(row, &format!("The rate of {name}")))
@@ -257,6 +260,7 @@ fn pair_sentence(
         .iter()
         .take(2)
         .cloned()
+        .chain(unstated)
         .chain(declared)
         .chain(doubts.clone())
         .collect();
@@ -412,6 +416,11 @@ fn follows(field: &str, all: &[FieldDifference]) -> bool {
             "context_parallel_size",
             "num_gpus",
         ]),
+        // Stated only where the setting that they belong to is on.
+        "compile_mode" => has(&["compile"]),
+        "sac_frequency" => has(&["activation_checkpointing"]),
+        "fp8_hybrid" | "fp8_param" => has(&["precision"]),
+        "num_nodes" => has(&["num_gpus"]),
         _ => false,
     }
 }
@@ -441,6 +450,7 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
     let [crossed, execution] =
         [Tier::Workload, Tier::Execution].map(|tier| different_settings(pair, tier));
     let gaps = Gaps::of(&first.contract, &second.contract);
+    let is_open = !gaps.is_empty() || unstated_speed(pair).is_some();
     let mut parts = Vec::new();
     if !crossed.is_empty() {
         parts.push(format!("Not the same workload: {}", crossed.join(", ")));
@@ -448,12 +458,12 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
             (!execution.is_empty()).then(|| format!("Also different: {}", execution.join(", "))),
         );
     } else if by_labels_only(first) && by_labels_only(second) {
-        parts.push(if gaps.is_empty() {
+        parts.push(if !is_open {
             "Same workload by their labels only: neither log confirms any of it".to_owned()
         } else {
             "The labels of their files agree, but neither log confirms them, so the workloads may differ".to_owned()
         });
-    } else if gaps.is_empty() && only_declared(pair).is_some() {
+    } else if !is_open && only_declared(pair).is_some() {
         // A log that confirms less than everything leaves the rest to the job that was asked for.
         parts.push(if execution.is_empty() {
             "Declared the same workload".to_owned()
@@ -463,12 +473,12 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
                 execution.join(", ")
             )
         });
-    } else if !gaps.is_empty() && !execution.is_empty() {
+    } else if is_open && !execution.is_empty() {
         parts.push(format!(
             "Same workload as far as it is stated, except: {}",
             execution.join(", ")
         ));
-    } else if !gaps.is_empty() {
+    } else if is_open {
         parts.push("Same workload as far as it is stated".to_owned());
     } else if execution.is_empty() {
         parts.push("Same workload".to_owned());
@@ -494,6 +504,21 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         .filter(|label| matches!(label, Label::WarmUp { .. }));
     parts.extend(of_warm_up.map(|label| format!("{name}: {}", said(label))));
     parts
+}
+
+/// Settings that may explain the difference in speed and that only one side states.
+fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
+    let mut gaps = Gaps::of_speed(pair.first, pair.second);
+    let all = differences(&pair.first.contract, &pair.second.contract);
+    for side in [&mut gaps.only_a, &mut gaps.only_b] {
+        side.retain(|stated| !follows(&stated.field, &all));
+    }
+    (!gaps.is_empty()).then(|| {
+        format!(
+            "{}, so part of a difference in speed may come from there",
+            capital(&sentences::gaps(&gaps, pair.first_name, pair.second_name))
+        )
+    })
 }
 
 /// `micro_batch_size (4 against 1)`; `compile` where the names say who compiles.

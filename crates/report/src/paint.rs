@@ -71,7 +71,9 @@ impl Ink {
 }
 
 impl Paint {
-    pub(super) fn ink(self, ink: Ink, text: &str) -> String {
+    /// The text in a colour, where colours are shown.
+    #[must_use]
+    pub fn ink(self, ink: Ink, text: &str) -> String {
         let (on, off) = ink.codes();
         if self == Self::Plain || ink == Ink::Plain {
             text.to_owned()

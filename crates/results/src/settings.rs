@@ -337,6 +337,15 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     found
 }
 
+/// Every name of the settings that a trainer does not state.
+pub fn names_not_stated(stated: &BTreeMap<String, Value>) -> impl Iterator<Item = &'static str> {
+    SETTINGS
+        .iter()
+        .filter(|setting| setting.effective(stated).is_none())
+        .flat_map(|setting| std::iter::once(&setting.name).chain(setting.aliases))
+        .copied()
+}
+
 /// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
 fn lookup<'a>(
     stated: &'a BTreeMap<String, Value>,

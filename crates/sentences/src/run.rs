@@ -268,6 +268,15 @@ pub(super) fn fact(fact: &RunFact) -> String {
         RunFact::RepeatsDisagree { fields } => {
             format!("the repeats do not agree on {}", fields.join(", "))
         }
+        RunFact::UnknownSetting {
+            repeats: of,
+            name,
+            meant,
+        } => format!(
+            "{}: the log states `{name}`, which is not the name of a setting, so nothing was compared with it; \
+             perhaps `{meant}` is meant",
+            repeats(of)
+        ),
         RunFact::MeasuredAnew {
             repeats: of,
             measurements,

@@ -75,6 +75,9 @@ pub struct ShellArgs {
     /// Another image
     #[arg(long, value_name = "NAME")]
     pub image: Option<String>,
+    /// A folder of the host to mount, besides the project, HF_HOME, checkouts, datasets and device locks
+    #[arg(long, value_name = "HOST[:CONTAINER]")]
+    pub volume: Vec<String>,
     /// Print the command; run nothing
     #[arg(long)]
     pub print: bool,

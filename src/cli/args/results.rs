@@ -105,7 +105,8 @@ pub struct ImportArgs {
     /// wrote them, or another project's cache
     #[arg(value_name = "CELL | PATH")]
     pub names: Vec<String>,
-    /// A trainer's log; several are the ranks of one run, in their order
+    /// A trainer's log; several are the ranks of one run, in their order. Repeats are imported one
+    /// by one
     #[arg(long, value_name = "FILE")]
     pub log: Vec<PathBuf>,
     /// A result file of an older suite (JSON)

@@ -17,6 +17,9 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that
 /// a wrong model withholds no run.
 const WITHHELD_ABOVE: f64 = 1.15;
+/// The same for a model that was never compared with a measured peak. Its parameters, gradients and
+/// optimizer states are counted and not estimated, so no error of it is as wide as this.
+const WITHHELD_UNCHECKED_ABOVE: f64 = 1.5;
 /// From this share on a cell may or may not fit.
 const TIGHT_ABOVE: f64 = 0.92;
 /// CUDA context, loaded kernels and NCCL's buffers, which PyTorch's allocator does not see:
@@ -38,6 +41,9 @@ pub enum FitVerdict {
     Fits,
     /// Between 92 % and 100 % of the capacity.
     Tight,
+    /// Above the capacity, but by no more than the prediction may err: it is started.
+    MayNotFit,
+    /// Not started without `--force`.
     DoesNotFit,
 }
 
@@ -47,6 +53,7 @@ impl FitVerdict {
         match self {
             Self::Fits => "fits",
             Self::Tight => "tight",
+            Self::MayNotFit => "may not fit",
             Self::DoesNotFit => "does not fit",
         }
     }
@@ -101,6 +108,11 @@ impl MemoryFit {
         };
         let needed = memory.peak_allocated_bytes as f64 * (1.0 + FRAGMENTATION) + CONTEXT_BYTES;
         fit.device_bytes = Some(needed.round() as u64);
+        let withheld_above = if memory.is_checked {
+            WITHHELD_ABOVE
+        } else {
+            WITHHELD_UNCHECKED_ABOVE
+        };
         fit.memory = Some(memory);
         match &fit.capacity {
             None => fit.unknown = Some("the device's memory is not known".into()),
@@ -108,7 +120,8 @@ impl MemoryFit {
                 let ratio = needed / capacity.bytes as f64;
                 fit.ratio = Some(ratio);
                 fit.verdict = Some(match ratio {
-                    r if r > 1.0 => FitVerdict::DoesNotFit,
+                    r if r > withheld_above => FitVerdict::DoesNotFit,
+                    r if r > 1.0 => FitVerdict::MayNotFit,
                     r if r > TIGHT_ABOVE => FitVerdict::Tight,
                     _ => FitVerdict::Fits,
                 });
@@ -117,30 +130,25 @@ impl MemoryFit {
         fit
     }
 
-    /// Has the model that says so been compared with measured peaks?
-    fn is_checked(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.is_checked)
-    }
-
-    /// Why the cell is not to be started, where it is far from fitting. A model that was never
-    /// compared with a measurement withholds nothing.
+    /// Why the cell is not to be started, where it is far from fitting.
     #[must_use]
     pub fn withheld(&self) -> Option<String> {
-        (self.ratio? > WITHHELD_ABOVE && self.is_checked()).then(|| self.warning())?
+        (self.verdict? == FitVerdict::DoesNotFit).then(|| self.warning())?
     }
 
     /// For people: that a cell will not fit, or may not, and what follows.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let (ratio, needed, capacity) = (self.ratio?, self.device_bytes?, self.capacity.as_ref()?);
-        let (words, what) = match ratio {
-            r if r <= 1.0 => return None,
-            r if r <= WITHHELD_ABOVE => (
+        let (needed, capacity) = (self.device_bytes?, self.capacity.as_ref()?);
+        let is_checked = self.memory.as_ref().is_some_and(|memory| memory.is_checked);
+        let (words, what) = match self.verdict? {
+            FitVerdict::Fits | FitVerdict::Tight => return None,
+            FitVerdict::DoesNotFit => ("will not fit", "--force runs it"),
+            FitVerdict::MayNotFit if is_checked => (
                 "may not fit",
                 "it runs, for a prediction may err by as much",
             ),
-            _ if self.is_checked() => ("will not fit", "--force runs it"),
-            _ => (
+            FitVerdict::MayNotFit => (
                 "may not fit",
                 "it runs, for this model was never compared with a measured peak",
             ),
@@ -237,6 +245,6 @@ fn capacity(plan: &Plan, cell: CellId) -> Option<Capacity> {
     // 206.1·10⁹.
     Some(Capacity {
         bytes: (stated * GIB).round() as u64,
-        source: format!("{path} of config.yaml"),
+        source: format!("{path} of config.yaml: {stated} GiB"),
     })
 }

@@ -217,7 +217,7 @@ fn parts_add_up_and_the_verdict_follows() {
     // 47.4 GB allocated, 49.8 GB of the device.
     assert_eq!(verdict(80), (FitVerdict::Fits, false));
     assert_eq!(verdict(52), (FitVerdict::Tight, false));
-    assert_eq!(verdict(46), (FitVerdict::DoesNotFit, false));
+    assert_eq!(verdict(46), (FitVerdict::MayNotFit, false));
     assert_eq!(verdict(43), (FitVerdict::DoesNotFit, true));
     let warning = |gb: u64| {
         let capacity = Capacity {
@@ -237,22 +237,31 @@ fn parts_add_up_and_the_verdict_follows() {
             .unwrap()
             .starts_with("will not fit: needs 49.8 GB a GPU, which has 43.0 GB (test); --force")
     );
-    let small = Capacity {
-        bytes: 20_000_000_000,
-        source: "test".into(),
-    };
+    // A model that was never compared with a measurement may err by more, but not by this much.
     let by_an_unchecked = Memory {
         is_checked: false,
         ..memory.clone()
     };
-    let noted = MemoryFit::of("cell", Ok(by_an_unchecked), Some(small));
+    let unchecked = |gb: u64| {
+        let capacity = Capacity {
+            bytes: gb * 1_000_000_000,
+            source: "test".into(),
+        };
+        MemoryFit::of("cell", Ok(by_an_unchecked.clone()), Some(capacity))
+    };
+    let (noted, held) = (unchecked(40), unchecked(20));
     assert_eq!(
         (noted.verdict, noted.withheld()),
-        (Some(FitVerdict::DoesNotFit), None)
+        (Some(FitVerdict::MayNotFit), None)
     );
     assert!(
         noted.warning().unwrap().contains("may not fit"),
         "{noted:?}"
+    );
+    assert_eq!(held.verdict, Some(Verdict::DoesNotFit));
+    assert!(
+        held.withheld().unwrap().contains("will not fit"),
+        "{held:?}"
     );
     let unknown = MemoryFit::of("cell", Ok(memory), None);
     assert!(unknown.verdict.is_none() && unknown.withheld().is_none() && unknown.unknown.is_some());

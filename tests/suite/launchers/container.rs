@@ -257,3 +257,41 @@ fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
         printed.stdout
     );
 }
+
+/// As a run in a container has it, or what works in the shell fails in a build, and the other way round.
+#[test]
+fn a_shell_has_checkouts_caches_and_locks_as_a_run_does() {
+    let project = project();
+    let folder = |name: &str| {
+        let path = project.folder().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path.display().to_string()
+    };
+    let [primus, home, locks, more] = ["Primus", "hf", "device-locks", "more"].map(folder);
+    let printed = project
+        .tprimat(&[
+            "shell",
+            "amd",
+            "--framework",
+            "prim",
+            "--print",
+            "--volume",
+            &more,
+        ])
+        .env("PRIMUS_PATH", &primus)
+        .env("HF_HOME", &home)
+        .output()
+        .unwrap();
+    let line = Ran::from(printed).ends_with(0).stdout;
+    for part in [
+        format!("--volume {primus}:{primus}:ro"),
+        format!("--env PRIMUS_PATH={primus}"),
+        format!("--volume {home}:{home}"),
+        "--env HF_HOME".to_owned(),
+        format!("--volume {locks}:{locks}"),
+        "--env TPRIMAT_LOCK_DIR".to_owned(),
+        format!("--volume {more}:{more}"),
+    ] {
+        assert!(line.contains(&part), "{part}: {line}");
+    }
+}

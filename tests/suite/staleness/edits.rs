@@ -340,3 +340,16 @@ fn declared_globs_see_files_come_and_go() {
         .write("output/mine.json", "{}");
     project.expect_nothing();
 }
+
+#[test]
+fn what_people_read_and_other_platforms_install_is_no_part_of_a_run() {
+    let project = Project::built();
+    for name in ["README.md", "requirements.amd.txt", "requirements.nvd.txt"] {
+        project.write(&format!("recipes/cmd/{name}"), "torch\n");
+        project.expect_nothing();
+    }
+    assert_eq!(project.launches(), 4);
+    // What is installed here may be read by a launch script.
+    project.write("recipes/cmd/requirements.cpu.txt", "torch\n");
+    assert!(!project.stale(&[]).is_empty());
+}

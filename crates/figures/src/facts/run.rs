@@ -297,6 +297,12 @@ pub enum RunFact {
     RepeatsDisagree {
         fields: Vec<String>,
     },
+    /// The trainer states a setting that tprimat does not have, and not the one it is near to.
+    UnknownSetting {
+        repeats: Vec<u32>,
+        name: String,
+        meant: String,
+    },
     MeasuredAnew {
         repeats: Vec<u32>,
         measurements: u32,

@@ -227,6 +227,18 @@ fn a_shift_within_the_measured_part_is_told() {
     );
 }
 
+/// That the last step is slow sends the reader the wrong way where all later ones are.
+#[test]
+fn after_a_shift_the_last_step_is_not_odd() {
+    let notes = |times: &[f64]| summary(run(times), 0).notes;
+    let has = |notes: &[crate::Note], words: &str| notes.iter().any(|n| n.text().contains(words));
+    let shifted = notes(&[noisy(2.0, 60), noisy(4.0, 40)].concat());
+    assert!(has(&shifted, "and stays there"), "{shifted:?}");
+    assert!(!has(&shifted, "the last step, "), "{shifted:?}");
+    let odd = notes(&[noisy(2.0, 99), vec![4.0]].concat());
+    assert!(has(&odd, "the last step, "), "{odd:?}");
+}
+
 #[test]
 fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
     for (bad, said) in [

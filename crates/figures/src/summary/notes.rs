@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use tprimat_results::{
     Finding, Oddity, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
-    cross, differences, is_positive, outlier_limit, quantile, slow_first_steps,
+    cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
 };
+use tprimat_words::nearest;
 
 use crate::{
     Contradiction, Cut, DeviceSet, Estimate, LevelShift, LogAnomaly, NotAssessed, NotCounted, Note,
@@ -42,6 +43,7 @@ pub(crate) fn notes(
         None => None,
     };
     notes.extend(replicated.map(remark));
+    notes.extend(unknown_settings(counted));
     let tokens_are = |source: Source| {
         counted
             .iter()
@@ -104,6 +106,29 @@ fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]
             source: source.clone(),
         })
         .collect()
+}
+
+/// Misspelt settings would leave the declared ones unconfirmed without a word.
+fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, result) in counted {
+        let stated = &result.trace.effective.0;
+        for name in settings::unlisted(stated).into_keys() {
+            let last = name.rsplit('.').next().unwrap_or_default();
+            if let Some(meant) = nearest(last, settings::names_not_stated(stated)) {
+                add((name, meant.to_owned()), repeat.repeat, &mut found);
+            }
+        }
+    }
+    let note = |((name, meant), repeats)| {
+        let fact = RunFact::UnknownSetting {
+            repeats,
+            name,
+            meant,
+        };
+        Note::new(NoteKind::Doubtful, fact)
+    };
+    found.into_iter().map(note).collect()
 }
 
 /// Kinds of anomalies of a log that are shown with the log's own words, for those were left out of
@@ -316,6 +341,15 @@ fn is_left(
                     > statistics.warmup_steps
         }
         "level_shift" => !assessed,
+        // At another level every later step is as odd.
+        "last_step_outlier" => {
+            let cut = repeat.steady.as_ref().and_then(|s| s.cut.as_ref());
+            let is_shifted = match cut {
+                Some(cut) if assessed => cut.level_shift.is_some(),
+                _ => result.anomalies.iter().any(|a| a.kind == "level_shift"),
+            };
+            !is_shifted
+        }
         _ => true,
     }
 }

@@ -543,3 +543,80 @@ fn nobody_knows_whether_nameless_hosts_are_one() {
         only(&comparison)
     );
 }
+
+/// Recomputation is a fifth to a third of the speed, whether both logs state it or one.
+#[test]
+fn what_only_one_log_states_of_how_it_trains_is_in_the_sentence() {
+    let all = json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1, "precision": "bf16", "optimizer": "adamw",
+        "data": "random", "micro_batch_size": 2});
+    let with = |more: serde_json::Value| {
+        let mut stated = all.clone();
+        let more = more.as_object().unwrap().clone();
+        stated.as_object_mut().unwrap().extend(more);
+        let mut cell = imported("amd/prim/llama/single", stated, &[0.5, 0.505, 0.495, 0.5]);
+        cell.imported = vec!["prim.log".into()];
+        let mut base = imported(
+            "nvd/nemo/llama/single",
+            all.clone(),
+            &[1.0, 1.01, 0.99, 1.0],
+        );
+        base.imported = vec!["nemo.log".into()];
+        only(&compare(
+            &[base, cell],
+            &CompareSettings::default(),
+            &Catalogue::default(),
+        ))
+    };
+    for (more, words) in [
+        (
+            json!({"activation_checkpointing": true}),
+            "activation_checkpointing (true)",
+        ),
+        (
+            json!({"fp8": "hybrid", "lora_rank": 16}),
+            "fp8 (hybrid), lora_rank (16)",
+        ),
+    ] {
+        let found = with(more);
+        let wanted = format!(
+            ". Same workload as far as it is stated. Only amd/prim (imported) states {words}, \
+             so part of a difference in speed may come from there."
+        );
+        assert!(found.short.ends_with(&wanted), "{found:?}");
+        assert!(found.text.ends_with(&wanted), "{found:?}");
+    }
+    // Kernels have names of their own in each framework, and what is off is as if it were absent.
+    let other = with(json!({"attention": "flash", "deterministic": false, "lora_rank": 0}));
+    assert!(other.short.ends_with(". Same workload."), "{other:?}");
+}
+
+#[test]
+fn labels_that_no_log_confirms_are_no_evidence_of_one_workload() {
+    let of = |optimizer: &str| {
+        let mut job = test_job();
+        job.optimizer.r#type = optimizer.to_owned();
+        let cell = |name: &str, times: &[f64]| {
+            let mut cell = measured(name, &job, times, None);
+            cell.imported = vec![format!("{name}.json")];
+            cell
+        };
+        let cells = [
+            cell("nvd/nemo/llama/single", &[1.0, 1.01, 0.99, 1.0]),
+            cell("amd/prim/llama/single", &[0.5, 0.505, 0.495, 0.5]),
+        ];
+        only(&compare(
+            &cells,
+            &CompareSettings::default(),
+            &Catalogue::default(),
+        ))
+        .text
+    };
+    let agree = "The labels of their files agree, but neither log confirms them, so the workloads may differ";
+    let by_labels = "Same workload by their labels only: neither log confirms any of it";
+    let (whole, gap) = (of("adamw"), of(""));
+    assert!(
+        whole.contains(by_labels) || whole.contains(agree),
+        "{whole}"
+    );
+    assert!(gap.contains(agree), "{gap}");
+}

@@ -529,6 +529,38 @@ fn a_matrix_that_fails_as_a_whole_still_fits() {
     assert!(text.contains("without 32 for which there was no room"));
 }
 
+/// What of a log got past the escaping can neither move the page's links nor send anything off.
+#[test]
+fn a_page_may_not_be_rebased_and_sends_no_form() {
+    let html = page(&of(&cells()));
+    let policy = html.split("Content-Security-Policy").nth(1).unwrap();
+    let policy = policy.split('>').next().unwrap();
+    for words in [
+        "default-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ] {
+        assert!(policy.contains(words), "{words}: {policy}");
+    }
+}
+
+/// Wide tables scroll in a box of their own, and the page does not cut them.
+#[test]
+fn wide_tables_scroll() {
+    let html = page(&of(&cells()));
+    let scrolls = html.matches("class=\"scroll\"").count() + html.matches("class=scroll").count();
+    assert!(scrolls > 0, "no table can scroll");
+    let style = include_str!("style.css");
+    let rule = style
+        .split(".scroll")
+        .nth(1)
+        .unwrap()
+        .split('}')
+        .next()
+        .unwrap();
+    assert!(rule.contains("overflow-x: auto; max-width: 100%"), "{rule}");
+}
+
 #[test]
 fn nothing_at_all_is_still_a_page() {
     assert!(page(&of(&[])).contains("No cell has figures."));
