@@ -18,8 +18,8 @@ use super::{
     format::{bytes, mark, number, percent, seconds},
     hardware::group_title,
     headline::{
-        Verdict, by_group, duration, headlines, interval, leading, more, ranking, refused, same_as,
-        times,
+        SpeedVerdict, by_group, duration, headlines, interval, leading, more, ranking, refused,
+        same_as, times,
     },
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
@@ -166,11 +166,11 @@ pub(super) fn ink_of_state(state: AbsentState) -> Ink {
     }
 }
 
-pub(super) fn ink_of(verdict: Verdict) -> Ink {
+pub(super) fn ink_of(verdict: SpeedVerdict) -> Ink {
     match verdict {
-        Verdict::Faster => Ink::Good,
-        Verdict::Slower | Verdict::Refused => Ink::Bad,
-        Verdict::NoDifference | Verdict::NotAssessed | Verdict::Alone => Ink::Plain,
+        SpeedVerdict::Faster => Ink::Good,
+        SpeedVerdict::Slower | SpeedVerdict::Refused => Ink::Bad,
+        SpeedVerdict::NoDifference | SpeedVerdict::NotAssessed | SpeedVerdict::Alone => Ink::Plain,
     }
 }
 
@@ -364,7 +364,7 @@ pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Spee
         return Word::plain("baseline");
     }
     match speedups.get(row.cell.as_str()) {
-        Some(speedup) => Word::inked(sentence(speedup), ink_of(Verdict::of(speedup))),
+        Some(speedup) => Word::inked(sentence(speedup), ink_of(SpeedVerdict::of(speedup))),
         None => Word::missing(),
     }
 }
@@ -380,10 +380,10 @@ pub fn sentence(speedup: &Speedup) -> String {
         .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
         .unwrap_or_default();
     let mut text = format!("{}{ends}", times(speedup));
-    text.push_str(match Verdict::of(speedup) {
-        Verdict::Faster => ", faster",
-        Verdict::Slower => ", slower",
-        Verdict::NoDifference => ", no significant difference",
+    text.push_str(match SpeedVerdict::of(speedup) {
+        SpeedVerdict::Faster => ", faster",
+        SpeedVerdict::Slower => ", slower",
+        SpeedVerdict::NoDifference => ", no significant difference",
         _ => "",
     });
     if let Some(reason) = &speedup.reason {
