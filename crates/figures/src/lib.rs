@@ -24,6 +24,7 @@
 //! | `sweep` | a [`Comparison`] | cells over a numeric axis, and which value is the fastest |
 //! | `sweep_document` | a sweep | the same for `compare --json` |
 //! | `history` | a cell's measurements over time | where its speed changed |
+//! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
 // A byte position in foreign text may lie within a character: `tprimat_words::part`.
