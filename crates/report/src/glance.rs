@@ -15,7 +15,6 @@ use tprimat_words::plain::counted;
 
 use super::{
     format::{bytes, percent},
-    hardware::group_title,
     headline::{
         Headline, SpeedVerdict, across, contradicted, duration, headlines, interval, times,
     },
@@ -25,7 +24,7 @@ use super::{
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     sweep::{sweep_text, swept_groups},
-    table::{ink_of, ink_of_state, rate, repeats},
+    table::{group_title, ink_of, ink_of_state, rate, repeats},
 };
 
 /// Reservations that are told; the others are counted.

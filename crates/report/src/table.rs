@@ -7,7 +7,7 @@ use std::{
 };
 
 use tprimat_figures::{
-    AbsentState, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
+    AbsentState, Comparison, Estimate, Group, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
 };
 use tprimat_results::{AttestationStatus, mean, sd};
 use tprimat_sentences::{dropped_words, said, standing};
@@ -16,7 +16,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, mark, number, percent, seconds},
-    hardware::group_title,
+    hardware::in_title,
     headline::{
         SpeedVerdict, by_group, duration, headlines, interval, leading, more, ranking, refused,
         same_as, times,
@@ -302,6 +302,17 @@ pub(super) fn memory(row: &Row) -> Word {
         )),
         None => Word::missing(),
     }
+}
+
+/// The title of a group's cells: model, workload, devices.
+pub(super) fn group_title(group: &Group, rows: &[&Row]) -> String {
+    let strict = if group.identical_config {
+        ", identical configuration"
+    } else {
+        ""
+    };
+    let (workload, devices) = (said(&group.workload), in_title(rows));
+    format!("{}: {workload}{strict}{devices}", group.model)
 }
 
 /// How many repeats of a cell do not count, by the reason: `1 failed`.
