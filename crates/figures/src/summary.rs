@@ -17,9 +17,9 @@ use tprimat_results::{
 use super::{
     Clock, Dropped, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
     clock::{self, Checked},
+    interval::estimate,
     steady::{is_measured, steady, steady_state},
     telemetry,
-    units::estimate,
 };
 
 pub use uncounted::*;

@@ -12,7 +12,7 @@ use tprimat_results::{
 };
 
 use super::{
-    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, summary::attempts, units::apart,
+    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, interval::apart, summary::attempts,
 };
 
 /// Values of the axis from which on cells are a sweep; two are a pair.

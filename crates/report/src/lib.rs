@@ -34,7 +34,6 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
-mod titles;
 
 pub use self::csv::*;
 pub use advice::advice;

@@ -15,7 +15,6 @@ use super::{
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
-    titles::group_title,
 };
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what
@@ -54,7 +53,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
         out.add(
             "title",
-            &format!("#### {}\n\n", escaped(&group_title(group, &rows))),
+            &format!("#### {}\n\n", escaped(&table::group_title(group, &rows))),
         );
         if let Some(text) = headline::ranking(comparison, group, &rows) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&text)));
