@@ -448,7 +448,7 @@ fn shell_mounts(inputs: &Inputs, recipe: Option<&Recipe>) -> (Vec<String>, Vec<(
     let mut checkouts = Vec::new();
     let mut folders: Vec<(PathBuf, &str)> = Vec::new();
     folders.extend(inputs.env.get("HF_HOME").map(|home| (home.into(), "")));
-    folders.push((super::build::lock_dir(&inputs.env), ""));
+    folders.push((super::train_host::lock_dir(&inputs.env), ""));
     for checkout in recipe.iter().flat_map(|r| &r.file.require.checkouts) {
         let stated = inputs.config.get(&checkout.setting).and_then(Value::as_str);
         if let Some(path) = stated.map(place).filter(|path| path.is_dir()) {

@@ -258,7 +258,7 @@ fn parts_add_up_and_the_verdict_follows() {
         noted.warning().unwrap().contains("may not fit"),
         "{noted:?}"
     );
-    assert_eq!(held.verdict, Some(Verdict::DoesNotFit));
+    assert_eq!(held.verdict, Some(FitVerdict::DoesNotFit));
     assert!(
         held.withheld().unwrap().contains("will not fit"),
         "{held:?}"
