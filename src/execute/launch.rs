@@ -121,7 +121,7 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
             steps: job.train_iters,
             log: recipe.file.log.clone(),
         }),
-        exclusive: !prepared.resolved.share,
+        exclusive: is_alone_on_devices(prepared.resolved.share, job.vendor),
         execution: prepared.resolved.execution.clone(),
         image: prepared
             .image
@@ -239,4 +239,23 @@ fn data_env(root: &Path, prepared: &Prepared) -> BTreeMap<String, String> {
         (variable(*kind), place)
     };
     prepared.resolved.data_paths.iter().map(place).collect()
+}
+
+/// Runs that share a host have GPUs of their own: a second tprimat that shares as well must not give
+/// one of them away again. On a CPU sharing is what was asked for.
+fn is_alone_on_devices(shares_host: bool, vendor: Vendor) -> bool {
+    !shares_host || vendor != Vendor::Cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_gpu_is_held_twice_whether_the_host_is_shared_or_not() {
+        for vendor in [Vendor::Nvd, Vendor::Amd] {
+            assert!([false, true].map(|share| is_alone_on_devices(share, vendor)) == [true; 2]);
+        }
+        assert!(is_alone_on_devices(false, Vendor::Cpu) && !is_alone_on_devices(true, Vendor::Cpu));
+    }
 }

@@ -78,6 +78,7 @@ pub struct TrainWork {
     pub hang: Option<Hang>,
     /// How long it may take; none where nothing is known of it.
     pub estimated_seconds: Option<f64>,
+    /// Nobody else holds its devices meanwhile.
     pub exclusive: bool,
     /// Where and in what it runs.
     pub execution: Execution,

@@ -26,6 +26,9 @@ use crate::{
     words::secret::public_value,
 };
 
+/// Name, bytes and digest.
+type RecipeFileOfRun<'f> = (&'f str, &'f [u8], &'f Digest);
+
 /// A key and the text that it hashes.
 pub type Keyed = (Digest, String);
 
@@ -53,10 +56,34 @@ impl Engine<'_> {
         repeat: u32,
         rendered: &[Output],
     ) -> Option<Keyed> {
+        let recipe = self.plan.recipe(cell);
+        let vendor = self.plan.prepared(cell)?.job().vendor;
+        let key = self.train_key_with(cell, repeat, rendered, recipe.files_of_run(vendor))?;
+        if recipe.files_of_run(vendor).count() < recipe.files.len() && !self.has_attempts(&key) {
+            // Earlier versions had every file of the recipe in the key. What they measured still counts.
+            let all = self.train_key_with(cell, repeat, rendered, recipe.all_files())?;
+            if self.has_attempts(&all) {
+                return Some(all);
+            }
+        }
+        Some(key)
+    }
+
+    fn has_attempts(&self, (key, _): &Keyed) -> bool {
+        self.cache.has_attempts(key)
+    }
+
+    fn train_key_with<'f>(
+        &self,
+        cell: CellId,
+        repeat: u32,
+        rendered: &[Output],
+        files: impl Iterator<Item = RecipeFileOfRun<'f>>,
+    ) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
         let facts = prepared.facts.known.as_ref().ok()?;
         let mut image = self
-            .launch_image(cell, rendered)?
+            .launch_image(cell, rendered, files)?
             .field("repeat", &repeat)
             .fields(
                 "fact",
@@ -74,8 +101,10 @@ impl Engine<'_> {
     /// Names what a cell launches, also where the facts of its platform are not known.
     pub(super) fn launch_digest(&self, cell: CellId, rendered: &[Output]) -> Option<Digest> {
         let of = &self.plan.matrix.cells[cell];
+        let vendor = self.plan.prepared(cell)?.job().vendor;
+        let files = self.plan.recipe(cell).files_of_run(vendor);
         let mut image = self
-            .launch_image(cell, rendered)?
+            .launch_image(cell, rendered, files)?
             .field("facts", &(&*of.platform, &*of.framework));
         for file in &self.plan.prepared(cell)?.data {
             image = image.field(file.kind.name(), &file.name);
@@ -87,7 +116,12 @@ impl Engine<'_> {
     }
 
     /// What a train key covers of the launch itself.
-    fn launch_image(&self, cell: CellId, rendered: &[Output]) -> Option<Preimage> {
+    fn launch_image<'f>(
+        &self,
+        cell: CellId,
+        rendered: &[Output],
+        files: impl Iterator<Item = RecipeFileOfRun<'f>>,
+    ) -> Option<Preimage> {
         let prepared = self.plan.prepared(cell)?;
         let launch = &self.plan.recipe(cell).file.launch;
         let mut image = Preimage::new(TaskKind::Train)
@@ -100,13 +134,7 @@ impl Engine<'_> {
                 "rendered",
                 rendered.iter().map(|o| (o.name.as_str(), o.digest)),
             )
-            .fields(
-                "recipe",
-                self.plan
-                    .recipe(cell)
-                    .files_of_run(prepared.job().vendor)
-                    .map(|(name, _, digest)| (name, digest)),
-            )
+            .fields("recipe", files.map(|(name, _, digest)| (name, digest)))
             .fields(
                 "input",
                 prepared
