@@ -320,17 +320,18 @@ fn unlisted(folder: &Path, is_claimed: impl Fn(&String) -> bool, cache: &Cache) 
         .collect();
     names.sort();
     let of = folder.display();
-    let what = match &names[..] {
+    Some(match &names[..] {
         [] => return None,
-        [one] => format!("{one} in {of} is of an earlier build"),
+        [one] => format!(
+            "{one} in {of} is of an earlier build, and no matrix publishes its cell any more; it stays, because {MANIFEST}, by which \
+             files are removed, does not name it"
+        ),
         [one, ..] => format!(
-            "{} files in {of} ({one}, …) are of earlier builds",
+            "{} files in {of} ({one}, …) are of earlier builds, and no matrix publishes their cells any more; they stay, because \
+             {MANIFEST}, by which files are removed, does not name them",
             names.len()
         ),
-    };
-    Some(format!(
-        "{what}, and no matrix publishes such a cell any more; nothing was removed, because {MANIFEST} does not name it"
-    ))
+    })
 }
 
 fn write_manifest(path: &Path, manifest: &Manifest) -> Result<()> {

@@ -237,12 +237,11 @@ fn whatever_the_framework_a_cell_far_beyond_its_card_is_neither_started_nor_pric
         assert_eq!(cell["verdict"], "does_not_fit", "{cell}");
     }
     let check = json("check");
-    assert_eq!(
-        (&check["will_not_fit"], &check["may_not_fit"]),
-        (&4.into(), &0.into()),
-        "{check}"
-    );
+    let supported = check["cells"].as_u64().unwrap() - check["unsupported"].as_u64().unwrap();
+    assert!(supported >= 3, "{check}");
+    assert_eq!(check["will_not_fit"], supported, "{check}");
+    assert_eq!(check["may_not_fit"], 0, "{check}");
     let plan = json("plan");
-    assert_eq!(plan["summary"]["will_not_fit"], 4, "{plan}");
+    assert_eq!(plan["summary"]["will_not_fit"], supported, "{plan}");
     assert!(plan["summary"]["waiting_estimate"].is_null(), "{plan}");
 }

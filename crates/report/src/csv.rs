@@ -97,7 +97,7 @@ fn guarded(text: &str) -> String {
 /// Columns that a table of cells always has, whatever its cells have: those before the axes, and
 /// those behind them. Memory, metrics and `metrics_absent` follow where a cell has figures.
 const BEFORE_AXES: [&str; 5] = ["cell", "platform", "framework", "model", "parallelism"];
-const BEHIND_AXES: [&str; 52] = [
+const BEHIND_AXES: [&str; 50] = [
     "state",
     "reason",
     "imported_from",
@@ -148,8 +148,6 @@ const BEHIND_AXES: [&str; 52] = [
     "speedup_reason",
     "mfu",
     "mfu_absent",
-    "first_run_at",
-    "last_run_at",
 ];
 
 /// A row a cell, in matrix order within those with figures, then those without.
@@ -287,12 +285,6 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     };
     columns.number("mfu", value);
     columns.text("mfu_absent", &why);
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let dates: Vec<f64> = counted.filter_map(|repeat| repeat.started_at).collect();
-    let first = dates.iter().copied().reduce(f64::min);
-    let last = dates.iter().copied().reduce(f64::max);
-    columns.text("first_run_at", &date(first));
-    columns.text("last_run_at", &date(last));
     columns.memory(&row.memory);
     let mut absent = Vec::new();
     for metric in &row.metrics.0 {
@@ -312,13 +304,6 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
         }
     }
     columns.text("metrics_absent", &absent.join("; "));
-}
-
-/// `2026-03-01T12:30:05Z`, which spreadsheets and pandas read as a date.
-fn date(seconds: Option<f64>) -> String {
-    let seconds = seconds.filter(|seconds| seconds.is_finite());
-    let time = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds as i64).ok());
-    time.map_or_else(String::new, |time| time.to_string())
 }
 
 fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
@@ -486,15 +471,6 @@ mod tests {
         let text = csv(&all);
         let first = text.lines().next().unwrap_or_default();
         first.split(',').map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn a_date_is_one_that_spreadsheets_read() {
-        assert_eq!(date(Some(1_772_368_205.9)), "2026-03-01T12:30:05Z");
-        assert_eq!(
-            (date(None), date(Some(f64::NAN))),
-            (String::new(), String::new())
-        );
     }
 
     #[test]

@@ -282,7 +282,7 @@ fn a_shell_has_checkouts_caches_and_locks_as_a_run_does() {
         .env("HF_HOME", &home)
         .output()
         .unwrap();
-    let line = Ran::from(printed).ends_with(0).stdout;
+    let line = Ran::from(printed).ends_with(0).stdout.replace('\'', "");
     for part in [
         format!("--volume {primus}:{primus}:ro"),
         format!("--env PRIMUS_PATH={primus}"),
