@@ -1,12 +1,13 @@
 //! `cache`: what the cache holds, sharing it with a remote, and bundles.
 
-use std::{fs::File, path::Path};
+use std::{collections::HashSet, fs::File, path::Path};
 
 use serde_json::json;
 
 use super::{
     args::{
-        BundleArgs, CacheArgs, CacheCommand, ExportArgs, GcArgs, Globals, PushArgs, RemoteArgs,
+        BundleArgs, CacheArgs, CacheCommand, CacheVerifyArgs, ExportArgs, GcArgs, Globals,
+        PushArgs, RemoteArgs,
     },
     clean,
     output::{print, print_json, say},
@@ -14,11 +15,12 @@ use super::{
     session::Project,
 };
 use crate::{
-    cache::{Cache, CacheError, Expected, Limits},
+    cache::{Cache, Expected, Limits, bundle_fault},
+    digest::Digest,
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
     import::Imports,
-    remote::Remote,
+    remote::{Damaged, Remote},
     words::plain::counted,
 };
 
@@ -27,7 +29,10 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
         CacheCommand::Push(args) => push(globals, args),
         CacheCommand::Pull(args) => pull(globals, args),
         CacheCommand::Stat(args) => stat(globals, args),
-        CacheCommand::Verify => verify(globals),
+        CacheCommand::Verify(CacheVerifyArgs { remote: None }) => verify(globals),
+        CacheCommand::Verify(CacheVerifyArgs {
+            remote: Some(address),
+        }) => verify_remote(globals, address),
         CacheCommand::Gc(args) => gc(globals, args),
         CacheCommand::Export(args) => export(globals, args),
         CacheCommand::Import(args) => import(globals, args),
@@ -55,20 +60,21 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     let records = cache.shared_records()?;
     let bar = bar("pushing");
     let pushed = remote.list(None).and_then(|listing| {
+        let shared = records.iter().filter(|r| listing.has(r)).count();
         let repaired = match args.repair {
             true => remote.repair(&cache, &records, &listing, &moves(&bar))?,
             false => Vec::new(),
         };
         remote.sweep();
         let pushed = remote.push(&cache, &records, &listing, &moves(&bar))?;
-        Ok((pushed, repaired))
+        Ok((pushed, repaired, shared))
     });
     bar.finish_and_clear();
-    let (pushed, repaired) = pushed?;
+    let (pushed, repaired, shared) = pushed?;
     if globals.json {
         print_json(
             "cache_push",
-            &json!({ "remote": remote.address(), "runs": pushed.runs, "incomplete": pushed.incomplete, "repaired": repaired }),
+            &json!({ "remote": remote.address(), "runs": pushed.runs, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
         )?;
         return Ok(exit::OK);
     }
@@ -80,6 +86,15 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         counted(pushed.runs, "run"),
         remote.address()
     ))?;
+    if shared > 0 && !args.repair {
+        say(&format!(
+            "note: {} there already by name, and not read; `tprimat cache verify --remote` finds damage",
+            match shared {
+                1 => "1 record is".to_owned(),
+                more => format!("{more} records are"),
+            }
+        ));
+    }
     say_incomplete(pushed.incomplete);
     Ok(exit::OK)
 }
@@ -136,7 +151,7 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         .map(|remote| {
             let (listing, records) = (remote.list(None)?, cache.shared_records()?);
             let both = records.iter().filter(|r| listing.has(r)).count();
-            Ok((listing.len() - both, records.len() - both))
+            Ok((listing.len() - both, records.len() - both, both))
         })
         .transpose();
     let there = match there {
@@ -149,8 +164,10 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
     let address = remote.as_ref().map(Remote::address);
     if globals.json {
         let mut value = json!({ "cache": cache.root(), "holds": usage, "remote": null });
-        if let (Some(address), Some((there, here))) = (address, there) {
-            value["remote"] = json!({ "address": address, "only_there": there, "only_here": here });
+        if let (Some(address), Some((there, here, both))) = (address, there) {
+            value["remote"] = json!({
+                "address": address, "only_there": there, "only_here": here, "both_by_name": both,
+            });
         }
         print_json("cache_stat", &value)?;
         return Ok(exit::OK);
@@ -180,14 +197,17 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
             ),
         ),
     ];
-    if let (Some(address), Some((there, here))) = (address, there) {
+    if let (Some(address), Some((there, here, both))) = (address, there) {
         let records = |count| counted(count, "record");
-        let both = format!(
-            "{address}: {} only there, {} only here",
-            records(there),
-            records(here)
-        );
-        lines.push(("remote", both));
+        lines.push((
+            "remote",
+            format!(
+                "{address}: {} only there, {} only here, {} on both sides by name; `tprimat cache verify --remote` reads them",
+                records(there),
+                records(here),
+                records(both)
+            ),
+        ));
     }
     let lines: Vec<String> = lines
         .iter()
@@ -236,6 +256,66 @@ fn verify(globals: &Globals) -> Result<i32> {
     } else {
         exit::FAILED
     })
+}
+
+/// `address`: empty for the project's own remote.
+fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
+    let args = RemoteArgs {
+        remote: (!address.is_empty()).then(|| address.to_owned()),
+    };
+    let (cache, remote) = shared(globals, &args)?;
+    let bar = bar("reading");
+    let read = remote.list(None).and_then(|listing| {
+        let damaged = remote.verify(&listing, &moves(&bar))?;
+        Ok((listing.len(), damaged))
+    });
+    bar.finish_and_clear();
+    let (records, damaged) = read?;
+    let own: HashSet<Digest> = cache
+        .shared_records()?
+        .iter()
+        .filter(|record| cache.is_whole(record))
+        .map(|record| record.digest)
+        .collect();
+    let is_here = |one: &Damaged| own.contains(&one.digest);
+    let code = if damaged.is_empty() {
+        exit::OK
+    } else {
+        exit::FAILED
+    };
+    if globals.json {
+        let damaged: Vec<_> = damaged
+            .iter()
+            .map(|one| json!({ "name": one.name, "why": one.why, "whole_here": is_here(one) }))
+            .collect();
+        print_json(
+            "cache_verify_remote",
+            &json!({ "remote": remote.address(), "records": records, "damaged": damaged }),
+        )?;
+        return Ok(code);
+    }
+    print(&format!(
+        "{} of {} read\n",
+        counted(records, "record"),
+        remote.address()
+    ))?;
+    for one in &damaged {
+        print(&format!("damaged: {}: {}\n", one.name, one.why))?;
+    }
+    let here = damaged.iter().filter(|one| is_here(one)).count();
+    if here > 0 {
+        say(&format!(
+            "`tprimat cache push --repair` replaces {here} of {}, which this cache has whole",
+            damaged.len()
+        ));
+    }
+    if here < damaged.len() {
+        say(
+            "a damaged run that this cache lacks can only come from a host that has it: run `tprimat cache push --repair` there, \
+             or remove the file so that nobody reads it again",
+        );
+    }
+    Ok(code)
 }
 
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
@@ -330,20 +410,13 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
 
 /// Names the file that is not a bundle.
 fn of_file(error: Error, file: &Path) -> Error {
-    let Error::Stage(stage) = error else {
-        return error;
-    };
-    match stage.downcast::<CacheError>() {
-        Ok(error) => match *error {
-            CacheError::Bundle(why) => {
-                let problem = Problem::new(format!("{}: the bundle {why}", file.display()));
-                let help =
-                    "expected a file that `tprimat cache export` wrote; nothing was taken in";
-                Error::invalid(problem.help(help))
-            }
-            other => other.into(),
-        },
-        Err(other) => Error::Stage(other),
+    match bundle_fault(error) {
+        Ok(why) => {
+            let problem = Problem::new(format!("{}: the bundle {why}", file.display()));
+            let help = "expected a file that `tprimat cache export` wrote; nothing was taken in";
+            Error::invalid(problem.help(help))
+        }
+        Err(other) => other,
     }
 }
 

@@ -40,7 +40,8 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         .map(|text| glob("--host", text))
         .transpose()?;
     // A history needs no matrix: where there is none, or a wrong one, what was recorded has to do.
-    let warmups = Warmups::of(Plan::load(&project.request).ok().as_ref(), config);
+    let plan = Plan::load(&project.request).ok();
+    let warmups = Warmups::of(plan.as_ref(), config);
     let is_wanted = |cell: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(cell));
     let is_host = |name: &str| host.as_ref().is_none_or(|glob| glob.is_match(name));
     let Histories { mut cells, guessed } = histories(&cache, &warmups, is_wanted, is_host)?;
@@ -50,8 +51,12 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     cells.retain(|cell| !report::from(cell, since).is_empty());
     if !guessed.is_empty() {
         let names: Vec<&str> = guessed.iter().map(String::as_str).collect();
+        let absent = plan.map_or_else(
+            || "there is no matrix".to_owned(),
+            |plan| format!("the matrix `{}` does not have them", plan.matrix.name),
+        );
         eprintln!(
-            "note: nothing says how many steps of {} are warm-up: they are in no matrix here, and no build summarised them. \
+            "note: nothing says how many steps of {} are warm-up: {absent}, and no build summarised them. \
              {} of config.yaml were left out (benchmarking.warmup.skip_steps).",
             blocked::few(&names),
             counted(

@@ -349,7 +349,8 @@ pub fn refused(remote: &Remote, pulled: &Pulled) -> Option<String> {
         others => format!("; so are {others} more"),
     };
     Some(format!(
-        "a run in {} is not what its name says and was not taken in: {first}{others}",
+        "a run in {} is not what its name says and was not taken in: {first}{others}; \
+         `tprimat cache push --repair` on a host that has it mends that",
         remote.address()
     ))
 }

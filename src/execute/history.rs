@@ -135,8 +135,11 @@ fn history(
     let mut measurements = Vec::new();
     for group in &groups {
         let statistics = records.statistics(cell, group, warmups);
-        is_guessed |=
-            statistics.is_none() && group.attempts.iter().any(|(_, attempt)| attempt.is_valid());
+        // A run whose log nobody here has read has no rate that a warm-up could be cut from.
+        let has_figures = |(_, attempt): &(u32, Attempt)| {
+            attempt.is_valid() && records.parses.contains_key(&attempt.id)
+        };
+        is_guessed |= statistics.is_none() && group.attempts.iter().any(has_figures);
         let statistics = statistics.as_ref().unwrap_or(&warmups.otherwise);
         let matrices = records.matrices(cell, group);
         measurements.push(Measurement {
@@ -267,7 +270,10 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             Some(RepeatStatus::Suspect { reason }) => Some(reason.clone()),
             Some(RepeatStatus::Unmeasured { reason }) => Some(said(reason)),
             Some(RepeatStatus::Failed { class, .. }) => Some(format!("failed ({})", class.name())),
-            None => Some(not_counted(attempt)),
+            None => Some(not_counted(
+                attempt,
+                records.parses.contains_key(&attempt.id),
+            )),
         };
         let rate = summed
             .and_then(|r| r.steady.as_ref())
@@ -305,7 +311,8 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
     })
 }
 
-fn not_counted(attempt: &Attempt) -> String {
+/// `is_read`: a build here has read the log of the run.
+fn not_counted(attempt: &Attempt, is_read: bool) -> String {
     match (&attempt.set_aside, &attempt.suspect) {
         (Some(set_aside), _) => format!("set aside: {}", set_aside.reason),
         (None, _) if !attempt.is_valid() && !attempt.is_disturbed() => {
@@ -318,8 +325,9 @@ fn not_counted(attempt: &Attempt) -> String {
                 attempt.undeclared.changed.join(", ")
             )
         }
+        (None, None) if is_read => "another attempt at this repeat counts".to_owned(),
         (None, None) => {
-            "another attempt at this repeat counts, or no build here has read its log yet"
+            "no build here has read its log; `tprimat build` of a matrix that has the cell does"
                 .to_owned()
         }
     }

@@ -425,6 +425,64 @@ fn a_damaged_run_of_the_remote_is_replaced_by_a_whole_one() {
 }
 
 #[test]
+fn damage_in_the_remote_is_found_by_whoever_reads_it() {
+    let shared = Shared::new();
+    let address = shared.address();
+    let project = Project::new(TWO_CELLS);
+    project.run(&["build", "--remote", &address]).ends_with(0);
+    let verify = ["cache", "verify", "--remote", &address];
+    let ran = project.run(&verify).ends_with(0);
+    assert!(ran.stdout.contains("4 records of file://"), "{ran:?}");
+    fs::write(&shared.files()[0], b"").unwrap();
+    // Names alone do not show it, and what goes by names says so.
+    let push = ["cache", "push", "--remote", &address];
+    let ran = project.run(&push).ends_with(0);
+    assert!(
+        ran.stderr
+            .contains("4 records are there already by name, and not read"),
+        "{ran:?}"
+    );
+    let stat = project.run(&["cache", "stat", "--remote", &address]);
+    assert!(
+        stat.stdout.contains("4 records on both sides by name"),
+        "{stat:?}"
+    );
+    let ran = project.run(&verify).ends_with(1);
+    assert!(
+        ran.stdout.contains("damaged: runs/") && ran.stdout.contains("is empty"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr
+            .contains("`tprimat cache push --repair` replaces 1 of 1"),
+        "{ran:?}"
+    );
+    // A host that lacks the run says who can mend it, and takes nothing in.
+    let second = another(&project, TWO_CELLS);
+    second.edit(
+        "config.yaml",
+        "benchmarking:",
+        &format!("paths: {{ remote: '{address}' }}\nbenchmarking:"),
+    );
+    let ran = second
+        .run(&["cache", "verify", "--remote", "--json"])
+        .ends_with(1);
+    let found = ran.json();
+    assert_eq!(found["damaged"][0]["whole_here"], false, "{found}");
+    assert_eq!(found["records"], 4, "{found}");
+    let ran = second.run(&["cache", "verify", "--remote"]).ends_with(1);
+    assert!(
+        ran.stderr.contains("can only come from a host that has it"),
+        "{ran:?}"
+    );
+    assert_eq!(files_below(&second.path("cache/objects")).len(), 0);
+    project
+        .run(&["cache", "push", "--repair", "--remote", &address])
+        .ends_with(0);
+    project.run(&verify).ends_with(0);
+}
+
+#[test]
 fn runs_that_replace_measured_ones_are_told() {
     let shared = Shared::new();
     let address = shared.address();
@@ -495,4 +553,25 @@ fn what_a_killed_push_left_goes_with_a_later_push() {
     project.run(&push).ends_with(0);
     assert!(!folder.join(".new-old").exists());
     assert!(folder.join(".new-young").exists());
+}
+
+/// A history has no rate of a log that nobody here has read, so no warm-up is guessed for it.
+#[test]
+fn the_history_of_pulled_runs_says_that_nobody_has_read_their_logs() {
+    let shared = Shared::new();
+    let address = shared.address();
+    let first = Project::new(TWO_CELLS);
+    first.run(&["build", "--remote", &address]).ends_with(0);
+    // Its matrix has one of the two cells.
+    let second = another(&first, ONE_RUN);
+    second
+        .run(&["cache", "pull", "--remote", &address])
+        .ends_with(0);
+    let ran = second.run(&["history"]).ends_with(0);
+    assert!(!ran.stderr.contains("warm-up"), "{ran:?}");
+    assert!(!ran.stderr.contains("in no matrix"), "{ran:?}");
+    assert!(
+        ran.stdout.contains("no build here has read its log"),
+        "{ran:?}"
+    );
 }

@@ -28,8 +28,9 @@ use tprimat_base::{
 use super::{
     encode::{self, Stamp},
     entry::{Attempt, Output},
-    error::CacheError,
+    error::{CacheError, bundle_fault},
     frame,
+    objects::check_expected,
     store::Cache,
 };
 
@@ -229,65 +230,15 @@ impl Cache {
 
     /// Checks a bundle and stores its objects. Nothing counts before [`Cache::admit`].
     pub fn receive(&self, bundle: impl Read, expected: Expected) -> Result<Received> {
-        let bad = |e: io::Error| CacheError::Bundle(format!("cannot be read: {e}"));
-        let mut bundle = BufReader::with_capacity(1 << 16, bundle);
-        if bundle.fill_buf().map_err(bad)?.is_empty() {
-            return Err(CacheError::Bundle("is empty".into()).into());
-        }
-        let decoder = zstd::Decoder::with_buffer(bundle).map_err(bad)?;
-        let mut archive = tar::Archive::new(decoder);
-        let mut reading = Reading::new(expected);
-        let mut is_marked = false;
-        // Raw: long names and other extensions are members of a kind that is refused.
-        for (number, member) in archive.entries().map_err(bad)?.raw(true).enumerate() {
-            let mut member = member.map_err(bad)?;
-            let name = String::from_utf8_lossy(&member.path_bytes()).into_owned();
-            let refused =
-                |why: &str| CacheError::Bundle(format!("has a member `{name}` that {why}"));
-            let header = member.header();
-            if header.entry_type() != EntryType::Regular {
-                return Err(refused("is not a regular file").into());
+        let mut stored = 0;
+        let mut reading = read_bundle(bundle, expected, |mut member, digest, size| {
+            if !self.has(digest) {
+                self.put_expected(&mut member, digest, size)?;
+                stored += 1;
             }
-            let size = header.entry_size().map_err(bad)?;
-            if number == 0 {
-                if name != MARK || size != 0 {
-                    return Err(CacheError::Bundle("is not one of tprimat".into()).into());
-                }
-                is_marked = true;
-                continue;
-            }
-            let (kind, digest) = kind_and_digest(&name)
-                .ok_or_else(|| refused("has a name that no bundle of tprimat has"))?;
-            if kind == Kind::Object {
-                reading
-                    .expect_object(&digest, size)
-                    .map_err(|why| refused(&why))?;
-                if !self.has(&digest) {
-                    self.put_expected(&mut member, &digest, size)
-                        .map_err(|why| match why {
-                            Error::Io { source, .. } => refused(&source.to_string()).into(),
-                            other => other,
-                        })?;
-                    reading.received.objects += 1;
-                }
-                continue;
-            }
-            reading
-                .expect_small(kind, size)
-                .map_err(|why| refused(&why))?;
-            let mut bytes = Vec::new();
-            member.read_to_end(&mut bytes).map_err(bad)?;
-            if bytes.len() as u64 != size || Digest::of(&bytes) != digest {
-                return Err(refused("is not what its digest says").into());
-            }
-            reading
-                .take(kind, digest, bytes)
-                .map_err(|why| refused(&why))?;
-        }
-        // An archive of nothing, or a file of zeros, ends before its first member.
-        if !is_marked {
-            return Err(CacheError::Bundle("is not one of tprimat".into()).into());
-        }
+            Ok(())
+        })?;
+        reading.received.objects = stored;
         self.complete(reading)
     }
 
@@ -301,8 +252,7 @@ impl Cache {
         if let Expected::One(digest) = expected {
             let whole = received.bodies.iter().all(|body| self.has_outputs(body));
             if received.bodies.is_empty() || !whole {
-                let why = format!("does not hold all of the run {}", digest.short());
-                return Err(CacheError::Bundle(why).into());
+                return Err(CacheError::Bundle(incomplete(&digest)).into());
             }
         }
         received.bodies.retain(|body| self.has_outputs(body));
@@ -344,10 +294,99 @@ impl Cache {
     }
 }
 
+/// Reads the whole bundle of one record, every file included, and stores nothing.
+///
+/// # Errors
+/// In words, why the bundle is not that record of that key with all of its files.
+pub fn check_bundle(bundle: impl Read, key: &Digest, record: Digest) -> Result<(), String> {
+    let reading = read_bundle(bundle, Expected::One(record), |member, digest, size| {
+        check_expected(member, digest, size)
+    });
+    let reading =
+        reading.map_err(|error| bundle_fault(error).unwrap_or_else(|other| other.to_string()))?;
+    if reading.received.bodies.is_empty() || !reading.objects.is_empty() {
+        return Err(incomplete(&record));
+    }
+    if !reading.received.is_of(key) {
+        return Err(OTHER_KEY.into());
+    }
+    Ok(())
+}
+
+/// Said of a bundle that lies under the name of a key that its run does not have.
+pub const OTHER_KEY: &str = "its run has another key";
+
+fn incomplete(record: &Digest) -> String {
+    format!("does not hold all of the run {}", record.short())
+}
+
+/// Reads a bundle; `take` gets each object that a record names, with its digest and size.
+fn read_bundle(
+    bundle: impl Read,
+    expected: Expected,
+    mut take: impl FnMut(&mut dyn Read, &Digest, u64) -> Result<()>,
+) -> Result<Reading> {
+    let bad = |e: io::Error| CacheError::Bundle(format!("cannot be read: {e}"));
+    let mut bundle = BufReader::with_capacity(1 << 16, bundle);
+    if bundle.fill_buf().map_err(bad)?.is_empty() {
+        return Err(CacheError::Bundle("is empty".into()).into());
+    }
+    let decoder = zstd::Decoder::with_buffer(bundle).map_err(bad)?;
+    let mut archive = tar::Archive::new(decoder);
+    let mut reading = Reading::new(expected);
+    let mut is_marked = false;
+    // Raw: long names and other extensions are members of a kind that is refused.
+    for (number, member) in archive.entries().map_err(bad)?.raw(true).enumerate() {
+        let mut member = member.map_err(bad)?;
+        let name = String::from_utf8_lossy(&member.path_bytes()).into_owned();
+        let refused = |why: &str| CacheError::Bundle(format!("has a member `{name}` that {why}"));
+        let header = member.header();
+        if header.entry_type() != EntryType::Regular {
+            return Err(refused("is not a regular file").into());
+        }
+        let size = header.entry_size().map_err(bad)?;
+        if number == 0 {
+            if name != MARK || size != 0 {
+                return Err(CacheError::Bundle("is not one of tprimat".into()).into());
+            }
+            is_marked = true;
+            continue;
+        }
+        let (kind, digest) = kind_and_digest(&name)
+            .ok_or_else(|| refused("has a name that no bundle of tprimat has"))?;
+        if kind == Kind::Object {
+            reading
+                .expect_object(&digest, size)
+                .map_err(|why| refused(&why))?;
+            take(&mut member, &digest, size).map_err(|why| match why {
+                Error::Io { source, .. } => refused(&source.to_string()).into(),
+                other => other,
+            })?;
+            continue;
+        }
+        reading
+            .expect_small(kind, size)
+            .map_err(|why| refused(&why))?;
+        let mut bytes = Vec::new();
+        member.read_to_end(&mut bytes).map_err(bad)?;
+        if bytes.len() as u64 != size || Digest::of(&bytes) != digest {
+            return Err(refused("is not what its digest says").into());
+        }
+        reading
+            .take(kind, digest, bytes)
+            .map_err(|why| refused(&why))?;
+    }
+    // An archive of nothing, or a file of zeros, ends before its first member.
+    if !is_marked {
+        return Err(CacheError::Bundle("is not one of tprimat".into()).into());
+    }
+    Ok(reading)
+}
+
 /// How far a bundle was read.
 struct Reading {
     expected: Expected,
-    /// What the records name and the bundle may bring, with sizes.
+    /// What the records name and the bundle has not brought yet, with sizes.
     objects: BTreeMap<Digest, u64>,
     texts: BTreeSet<Digest>,
     /// Bytes of records and texts so far.

@@ -62,3 +62,17 @@ impl From<CacheError> for Error {
         Self::stage(error)
     }
 }
+
+/// Why a bundle was refused; any other error comes back as it is.
+pub fn bundle_fault(error: Error) -> Result<String, Error> {
+    let Error::Stage(stage) = error else {
+        return Err(error);
+    };
+    match stage.downcast::<CacheError>() {
+        Ok(error) => match *error {
+            CacheError::Bundle(why) => Ok(why),
+            other => Err(other.into()),
+        },
+        Err(other) => Err(Error::Stage(other)),
+    }
+}

@@ -29,10 +29,10 @@ mod tests;
 mod upkeep;
 
 pub use adopt::Adopted;
-pub use bundle::{Counts, Expected, Received, SharedRecord};
+pub use bundle::{Counts, Expected, OTHER_KEY, Received, SharedRecord, check_bundle};
 pub use encode::{OutputRef, Outputs};
 pub use entry::*;
-pub use error::CacheError;
+pub use error::{CacheError, bundle_fault};
 pub use lock::{KeyLock, claim_unused};
 pub use objects::ObjectReader;
 pub use records::EntryRef;

@@ -98,11 +98,7 @@ impl Cache {
         digest: &Digest,
         size: u64,
     ) -> Result<()> {
-        let mut checked = Checked {
-            source: source.take(size.saturating_add(1)),
-            hasher: blake3::Hasher::new(),
-            digest: *digest,
-        };
+        let mut checked = Checked::new(source, digest, size);
         let named = PathBuf::from(digest.to_string());
         self.put_stream((&mut checked, &named), Durability::Plain, 0o444)
             .map(drop)
@@ -412,6 +408,23 @@ impl<R: Read> Read for Checked<R> {
         }
         Ok(read)
     }
+}
+
+impl<R: Read> Checked<io::Take<R>> {
+    fn new(source: R, digest: &Digest, size: u64) -> Self {
+        Self {
+            source: source.take(size.saturating_add(1)),
+            hasher: blake3::Hasher::new(),
+            digest: *digest,
+        }
+    }
+}
+
+/// Reads bytes to their end, and fails unless they are what the digest says. Nothing is stored.
+pub(super) fn check_expected(source: impl Read, digest: &Digest, size: u64) -> Result<()> {
+    io::copy(&mut Checked::new(source, digest, size), &mut io::sink())
+        .map(drop)
+        .map_err(Error::io("cannot read", digest.to_string()))
 }
 
 /// Takes raw bytes and writes them compressed.

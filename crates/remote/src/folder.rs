@@ -41,7 +41,15 @@ impl Folder {
     /// The bytes in a file beside `path`, which is not there yet under its own name.
     fn staged(&self, path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
         let folder = path.parent().unwrap_or(&self.0);
-        files::create_dir_all(folder).map_err(|e| io::Error::other(e.to_string()))?;
+        // One by one, and never the remote itself: its disk may be unmounted right now.
+        let mut made = self.0.clone();
+        for part in folder.strip_prefix(&self.0).into_iter().flatten() {
+            made.push(part);
+            match fs::DirBuilder::new().create(&made) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+        }
         // Readable by whoever may enter the folder, as far as the umask lets it.
         let mut file = tempfile::Builder::new()
             .prefix(PART)

@@ -29,7 +29,9 @@ use tprimat_base::{
     digest::Digest,
     error::{Error, Problem, Result},
 };
-use tprimat_cache::{Cache, CacheError, Counts, Expected, Received, SharedRecord};
+use tprimat_cache::{
+    Cache, Counts, Expected, OTHER_KEY, Received, SharedRecord, bundle_fault, check_bundle,
+};
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
@@ -101,6 +103,15 @@ pub struct Pushed {
     pub runs: usize,
     /// Runs of which this cache has lost a file.
     pub incomplete: usize,
+}
+
+/// A name of a remote whose content is not what the name says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    pub name: String,
+    pub why: String,
+    /// The record that the name promises.
+    pub digest: Digest,
 }
 
 /// Is told how many of how many are done; false ends the work after what is under way.
@@ -188,12 +199,11 @@ impl Remote {
         let done = AtomicUsize::new(0);
         let asked = side_by_side(&wanted, |(key, digest)| {
             let name = name_of(key, digest);
-            match self.store.get(&name, MOST_BYTES)? {
-                // It was removed after it was listed.
-                None => {}
-                Some(bytes) => match received_from(cache, &bytes, key, digest) {
-                    Ok(Some(one)) => held(&received).push(one),
-                    Ok(None) => {}
+            match self.bytes(&name)? {
+                Found::Nothing => {}
+                Found::TooLarge(why) => held(&refused).push(why),
+                Found::Bundle(bytes) => match received_from(cache, &bytes, key, digest) {
+                    Ok(one) => held(&received).push(one),
                     Err(Reason::Bundle(why)) => held(&refused).push(format!("{name}: {why}")),
                     Err(Reason::Here(error)) => {
                         *held(&failed) = Some(error);
@@ -289,19 +299,9 @@ impl Remote {
         let (repaired, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
         let done = AtomicUsize::new(0);
         let read = side_by_side(&there, |record| {
-            let name = name_of(&record.key, &record.digest);
-            // More than a run may take is damage as well.
-            let bytes = self.store.get(&name, MOST_BYTES)?.unwrap_or_default();
-            let is_damaged = match received_from(cache, &bytes, &record.key, &record.digest) {
-                Ok(_) => false,
-                Err(Reason::Bundle(_)) => true,
-                Err(Reason::Here(error)) => {
-                    *held(&failed) = Some(error);
-                    return Err(io::Error::other("this cache cannot be read"));
-                }
-            };
-            let mut bundle = Vec::new();
-            if is_damaged {
+            if self.fault(&record.key, &record.digest)?.is_some() {
+                let name = name_of(&record.key, &record.digest);
+                let mut bundle = Vec::new();
                 match cache.pack_record(record, &mut bundle) {
                     Ok(true) => {
                         self.store.replace(&name, bundle)?;
@@ -328,6 +328,52 @@ impl Remote {
         Ok(repaired)
     }
 
+    /// Reads everything that is listed, changes nothing, and returns each name whose content is not
+    /// what the name says, with the reason.
+    pub fn verify(&self, listing: &Listing, progress: Progress<'_>) -> Result<Vec<Damaged>> {
+        let listed: Vec<_> = listing.0.iter().collect();
+        let (damaged, done) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        let read = side_by_side(&listed, |(key, digest)| {
+            if let Some(why) = self.fault(key, digest)? {
+                let name = name_of(key, digest);
+                held(&damaged).push(Damaged {
+                    name,
+                    why,
+                    digest: *digest,
+                });
+            }
+            go_on(progress(
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+                listed.len(),
+            ))
+        });
+        read.map_err(self.lost())?;
+        let mut damaged = std::mem::take(&mut *held(&damaged));
+        damaged.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(damaged)
+    }
+
+    /// Why what lies under a name is not what the name says, if it is not.
+    fn fault(&self, key: &Digest, digest: &Digest) -> io::Result<Option<String>> {
+        Ok(match self.bytes(&name_of(key, digest))? {
+            Found::Nothing => None,
+            Found::TooLarge(why) => Some(why),
+            Found::Bundle(bytes) => check_bundle(&bytes[..], key, *digest).err(),
+        })
+    }
+
+    /// A run that is larger than any run may be is damaged, not out of reach.
+    fn bytes(&self, name: &str) -> io::Result<Found> {
+        match self.store.get(name, MOST_BYTES) {
+            Ok(Some(bytes)) => Ok(Found::Bundle(bytes)),
+            Ok(None) => Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Ok(Found::TooLarge(error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes what pushes left that were killed more than a day ago.
     pub fn sweep(&self) {
         self.store.sweep();
@@ -342,6 +388,14 @@ impl Remote {
     }
 }
 
+/// What lies under a name that was listed.
+enum Found {
+    /// It was removed meanwhile.
+    Nothing,
+    TooLarge(String),
+    Bundle(Vec<u8>),
+}
+
 enum Reason {
     /// The remote's: it is passed over.
     Bundle(String),
@@ -349,24 +403,16 @@ enum Reason {
     Here(Error),
 }
 
-/// `None`: somebody filed a record under the name of another key.
 fn received_from(
     cache: &Cache,
     bundle: &[u8],
     key: &Digest,
     digest: &Digest,
-) -> Result<Option<Received>, Reason> {
+) -> Result<Received, Reason> {
     match cache.receive(bundle, Expected::One(*digest)) {
-        Ok(received) if received.is_of(key) => Ok(Some(received)),
-        Ok(_) => Err(Reason::Bundle("its run has another key".into())),
-        Err(Error::Stage(error)) => match error.downcast::<CacheError>() {
-            Ok(error) => match *error {
-                CacheError::Bundle(why) => Err(Reason::Bundle(why)),
-                other => Err(Reason::Here(other.into())),
-            },
-            Err(other) => Err(Reason::Here(Error::Stage(other))),
-        },
-        Err(other) => Err(Reason::Here(other)),
+        Ok(received) if received.is_of(key) => Ok(received),
+        Ok(_) => Err(Reason::Bundle(OTHER_KEY.into())),
+        Err(error) => Err(bundle_fault(error).map_or_else(Reason::Here, Reason::Bundle)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 pub trait Store: Send + Sync {
     /// The full names of everything below a folder; none where it is not there.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
-    /// The bytes behind a name. More than `most` are an error.
+    /// The bytes behind a name. More than `most` are an error of the kind `FileTooLarge`.
     fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>>;
     /// False: something is there already, and stays. Nobody ever sees a part of it.
     fn put_if_absent(&self, name: &str, bytes: Vec<u8>) -> io::Result<bool>;
@@ -16,5 +16,6 @@ pub trait Store: Send + Sync {
 }
 
 pub fn too_large(name: &str, most: u64) -> io::Error {
-    io::Error::other(format!("{name} is larger than {} MiB", most >> 20))
+    let why = format!("{name} is larger than {} MiB", most >> 20);
+    io::Error::new(io::ErrorKind::FileTooLarge, why)
 }

@@ -324,6 +324,36 @@ fn what_is_not_what_its_name_says_is_never_taken() {
     assert_eq!(world.state(0), world.state(1));
 }
 
+/// The cache has the right log, so no reader may trust it in place of the one in the bundle.
+#[test]
+fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
+    let world = World::new();
+    world.run(0, 1, 1, 5000);
+    world.push(0);
+    let (_, good) = world.files().pop_first().unwrap();
+    let mut damaged = members(&good);
+    let log = damaged.last_mut().unwrap();
+    log.1[2500] ^= 1;
+    let damaged: Vec<Member<'_>> = damaged.iter().map(|(n, b)| plain(n, b)).collect();
+    replace(&world, &bundle(&damaged));
+    let (remote, cache) = (world.remote(), &world.hosts[0]);
+    let listing = remote.list(None).unwrap();
+    let before = everything_below(world.folder.path());
+    let found = remote.verify(&listing, &|_, _| true).unwrap();
+    let [one] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert!(one.why.contains("is not what its digest says"), "{one:?}");
+    assert_eq!(everything_below(world.folder.path()), before);
+    let records = cache.shared_records().unwrap();
+    let repaired = remote
+        .repair(cache, &records, &listing, &|_, _| true)
+        .unwrap();
+    assert_eq!(repaired, [one.name.clone()]);
+    assert_eq!(world.files().pop_first().unwrap().1, good);
+    assert_eq!(remote.verify(&listing, &|_, _| true).unwrap(), []);
+}
+
 #[test]
 fn a_bundle_writes_nothing_but_checked_objects_into_the_cache() {
     use tar::EntryType as Kind;

@@ -20,7 +20,7 @@ pub enum CacheCommand {
     Stat(RemoteArgs),
     /// Read every object and compare it with its digest; exit with 1 if something is damaged or
     /// lost
-    Verify,
+    Verify(CacheVerifyArgs),
     /// Remove what a build draws again (old comparisons, pictures, pages) and what no record names;
     /// never a log or a result
     Gc(GcArgs),
@@ -34,6 +34,13 @@ pub enum CacheCommand {
 pub struct RemoteArgs {
     /// The remote cache: file:///FOLDER, s3://BUCKET/PREFIX, gs:// or az:// [default: paths.remote]
     #[arg(long, value_name = "ADDRESS")]
+    pub remote: Option<String>,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct CacheVerifyArgs {
+    /// Read every run of the remote cache instead, and change nothing [default: paths.remote]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     pub remote: Option<String>,
 }
 
