@@ -96,7 +96,7 @@ fn build(globals: &Globals, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
         .extend(args.remote.as_deref().map(remote::setting));
     // A build of these cells alone, which measures them anew. Repeats take turns in every build.
     request.selection.together.clone_from(&args.together);
-    let memo_name = memo::name(&request, args);
+    let memo_name = memo::of_build(&request, args);
     if args.events.is_none()
         && !args.remeasure
         // The lock is checked against the host, which no memo knows.

@@ -1,15 +1,16 @@
-//! The memo of a build that left nothing to do: a no-op is then a few comparisons.
+//! The memo of a build that left nothing to do, or of a plan that found nothing to do: saying so
+//! again is then a few comparisons.
 //!
 //! It holds the evidence of the plan (every file, folder and absence, as they were when the plan
 //! read them), the cache's fingerprint, and every published file. If all of that still stands, so
-//! does the verdict. It is disposable: any doubt, and the plan is made anew.
+//! does the verdict: what the build said, or what the plan showed. It is disposable: any doubt, and the plan is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{args::BuildArgs, detached, remote, session::Project};
+use super::{args::BuildArgs, detached, flags::Overrides, remote, session::Project};
 use crate::{
     cache::{Cache, TaskKind},
     config::Config,
@@ -49,7 +50,7 @@ struct Memo {
     verdict: Value,
 }
 
-/// A build that had nothing to do, if the remote cache has nothing new.
+/// A build or a plan with nothing to do, as far as this host knows.
 pub struct Idle {
     pub config: Config,
     pub cache: Cache,
@@ -57,9 +58,9 @@ pub struct Idle {
     pub verdict: Value,
 }
 
-/// What the memo is filed under: the binary, the request, the caller's environment without its
-/// secrets, which are hashed nowhere.
-pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
+/// What the memo is filed under: the binary, the request, what was asked of it, the caller's
+/// environment without its secrets, which are hashed nowhere.
+fn name(request: &PlanRequest, asked: &str) -> Digest {
     let env: BTreeMap<_, _> = request
         .env
         .iter()
@@ -77,17 +78,27 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     } = request;
     // A matrix may be named from the current folder.
     let folder = matrix.as_ref().and_then(|_| std::env::current_dir().ok());
+    Digest::of(format!(
+        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked} {folder:?} {env:?}"
+    ))
+}
+
+pub fn of_build(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let asked = (
         args.cached_only,
         args.require_complete,
         args.overrides.retry_failed,
     );
-    Digest::of(format!(
-        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked:?} {folder:?} {env:?}"
-    ))
+    name(request, &format!("{asked:?}"))
 }
 
-/// The verdict of the last build, if nothing that it depends on has changed.
+/// Of a plan that is shown cell by cell.
+pub fn of_plan(request: &PlanRequest, overrides: &Overrides) -> Digest {
+    let asked = (overrides.retry_failed, overrides.force);
+    name(request, &format!("plan {asked:?}"))
+}
+
+/// The verdict that was filed under this name, if nothing that it depends on has changed.
 pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<Idle> {
     // The config alone: the plan is what a memo spares.
     let project = Project::of(request.clone()).ok()?;

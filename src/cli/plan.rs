@@ -6,14 +6,16 @@ use std::{
 };
 
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     args::{Globals, PlanArgs},
-    blocked, fit,
+    blocked, fit, memo,
     output::{print, print_json, say},
     project,
     session::Session,
+    verbosity::{Verbosity, verbosity},
 };
 use crate::{
     cache::TaskKind,
@@ -29,12 +31,33 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
-    let mut session = Session::open(project::matrix_request(globals, &args.selection)?)?;
+    let request = project::matrix_request(globals, &args.selection)?;
+    let memo_name = memo::of_plan(&request, &args.overrides);
+    // A list of all tasks is too long to keep. `--locked` compares the lock with the host, and
+    // `--failed` asks the cache for cells: no memo knows the answers. `-v` names what is read.
+    let is_memorable = !args.tasks
+        && !globals.json
+        && !args.locked
+        && !args.last.failed
+        && verbosity() != Verbosity::Verbose;
+    if is_memorable
+        && let Some(idle) = memo::nothing_to_do(&request, &memo_name)
+        && let Ok(settled) = serde_json::from_value::<Settled>(idle.verdict)
+    {
+        settled
+            .notes
+            .iter()
+            .for_each(|note| eprintln!("note: {note}"));
+        print(&settled.text)?;
+        return Ok(exit::OK);
+    }
+    let mut session = Session::open(request)?;
     if args.locked {
         session.plan.facts.require_complete()?;
         project::refuse_drift(&session.plan)?;
     }
-    project::say_notes(&session.plan);
+    let notes = project::notes(&session.plan);
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
     if args.last.failed {
         project::keep_failed(&mut session.plan, &session.cache)?;
     }
@@ -116,17 +139,15 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
             &json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary, "estimates": prices.cells, "waiting_estimates": elsewhere.cells }),
         )?;
     } else {
-        print(&text(
-            plan,
-            &rows,
-            &counts,
-            [&prices, &elsewhere],
-            args.tasks,
-        ))?;
+        let mut text = text(plan, &rows, &counts, [&prices, &elsewhere], args.tasks);
         for (doubt, cells) in &held {
             let cells: Vec<&str> = cells.iter().copied().collect();
-            print(&format!("{} not counted: {doubt}\n", blocked::few(&cells)))?;
+            let _ = writeln!(text, "{} not counted: {doubt}", blocked::few(&cells));
         }
+        if let Some(contradicted) = contradicted(&engine, &statuses)? {
+            text += &contradicted;
+        }
+        print(&text)?;
         if counts.contains_key("stale")
             && let Some(remote) = super::remote::of(&plan.config)?
         {
@@ -135,8 +156,10 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
                 remote.address()
             ));
         }
-        if let Some(text) = contradicted(&engine, &statuses)? {
-            print(&text)?;
+        let is_settled = |row: &Row| matches!(row.state, State::Fresh | State::Unsupported);
+        if is_memorable && rows.iter().all(is_settled) {
+            let shown = json!(Settled { notes, text });
+            memo::store(&engine, &statuses, &session.request, &memo_name, &shown);
         }
     }
     // The process ends here: to free 100,000 tasks one by one first would only take time.
@@ -152,6 +175,13 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     } else {
         exit::OK
     })
+}
+
+/// All that a plan with nothing to do says.
+#[derive(Serialize, Deserialize)]
+struct Settled {
+    notes: Vec<String>,
+    text: String,
 }
 
 /// Names the cells to be run, here or elsewhere, that will not fit in memory or may not; how many

@@ -251,22 +251,25 @@ pub fn not_handed_over(plan: &Plan) -> Vec<String> {
 
 /// Says on stderr where the matrix comes from, and that there are notes.
 pub fn say_notes(plan: &Plan) {
-    if let Some(implied) = plan.told_implied() {
-        eprintln!("note: {implied}");
-    }
-    for unmet in &plan.unmet {
-        eprintln!("note: {unmet}");
-    }
+    notes(plan)
+        .iter()
+        .for_each(|note| eprintln!("note: {note}"));
+}
+
+/// Where the matrix comes from, and what a reader of the plan should know.
+pub fn notes(plan: &Plan) -> Vec<String> {
+    let mut notes: Vec<String> = plan.told_implied().into_iter().collect();
+    notes.extend(plan.unmet.iter().cloned());
     match plan.notes.len() {
         0 => {}
-        1 => eprintln!("note: {}", plan.notes[0]),
-        n => eprintln!(
-            "note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"
-        ),
+        1 => notes.push(plan.notes[0].clone()),
+        n => notes.push(format!(
+            "{n} settings were adapted or read in an older spelling; `tprimat check` lists them"
+        )),
     }
-    for note in not_handed_over(plan).into_iter().chain(not_identical(plan)) {
-        eprintln!("note: {note}");
-    }
+    notes.extend(not_handed_over(plan));
+    notes.extend(not_identical(plan));
+    notes
 }
 
 /// Cells of which the matrix says that nothing but platform and framework differs, and more does.

@@ -723,3 +723,78 @@ fn a_plan_says_what_is_wrong_with_a_published_file() {
         "{told}"
     );
 }
+
+/// A plan with nothing to do is kept, and what is kept is shown again only where a new plan would
+/// come out the same, byte for byte.
+#[test]
+fn a_plan_that_is_kept_is_the_plan_that_would_be_made() {
+    let project = Project::of_two();
+    project.run(&["build"]).ends_with(0);
+    let shown = |ran: Ran| (ran.code, ran.stdout, ran.stderr);
+    let forget = || {
+        for memo in project.names_in("cache/memos") {
+            project.remove(&format!("cache/memos/{memo}"));
+        }
+    };
+    let report = project
+        .names_in("output")
+        .into_iter()
+        .find(|name| name.ends_with(".html"))
+        .unwrap();
+    type Edit<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let edits: [Edit; 8] = [
+        ("nothing", Box::new(|| {})),
+        (
+            "a published file",
+            Box::new(|| drop(project.write(&format!("output/{report}"), ""))),
+        ),
+        ("its repair", Box::new(|| drop(project.run(&["build"])))),
+        (
+            "a price",
+            Box::new(|| {
+                drop(project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 7.00"))
+            }),
+        ),
+        ("a build", Box::new(|| drop(project.run(&["build"])))),
+        (
+            "a lost object",
+            Box::new(|| {
+                let objects = crate::support::files_below(&project.path("cache/objects"));
+                objects
+                    .iter()
+                    .for_each(|path| std::fs::remove_file(path).unwrap());
+            }),
+        ),
+        (
+            "a build of what was lost",
+            Box::new(|| drop(project.run(&["build"]))),
+        ),
+        (
+            "a run set aside",
+            Box::new(|| {
+                let cell = format!("{SMALL}#1");
+                let attempts = project.run(&["attempts", &cell, "--json"]).json();
+                let id = attempts["attempts"][0]["id"].as_str().unwrap().to_owned();
+                project
+                    .run(&["attempts", "set-aside", &id, "--reason", "noise"])
+                    .ends_with(0);
+            }),
+        ),
+    ];
+    let mut kept = 0;
+    for (what, edit) in edits {
+        // The plan before the edit is kept, where it is one with nothing to do.
+        forget();
+        project.run(&["plan"]).ends_with(0);
+        let memos = project.names_in("cache/memos");
+        kept += usize::from(!memos.is_empty());
+        let again = shown(project.run(&["plan"]));
+        edit();
+        let after = shown(project.run(&["plan"]));
+        forget();
+        let anew = shown(project.run(&["plan"]));
+        assert_eq!(after, anew, "{what}");
+        assert_eq!(after == again, what == "nothing", "{what}: {after:?}");
+    }
+    assert!(kept >= 5, "{kept} plans were kept");
+}
