@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Planning and no-op times of tprimat beside ninja's, on graphs with the same tasks and edges.
+"""Planning, no-op and running times of tprimat beside ninja's, on graphs with the same tasks and edges.
 
     cargo build --release --bin tprimat --example fill
-    python3 benches/orchestration.py [--sizes 1000,10000,100000] [--rounds 7] [--bin target/release/tprimat]
+    python3 benches/orchestration.py [--sizes 1000,10000,100000] [--rounds 7] [--runs 10000] [--bin target/release/tprimat]
 
 A cell is one value of the axis `seed`: render, four repeats of train → parse, aggregate; compare, plot and
 report close the graph. So N tasks are N / 10 cells. Runs of tprimat and ninja alternate, files are in the
@@ -10,9 +10,14 @@ page cache, and times are medians.
 
 The trainings themselves are not run: `fill` records one attempt for each, with a log of its own. Everything
 else is really built by `tprimat build`, and ninja really runs every command of its graph.
+
+The last table is of runs that are really started (`share = true`): one `tprimat build` of that many trivial trainings, which
+print the same few lines, beside ninja with the same commands at the same -j, and beside two floors: starting a run's
+processes from as many threads, and writing and syncing two files. Each is done once, since it takes minutes.
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import platform
@@ -70,7 +75,7 @@ def main():
     args = arguments()
     binary = pathlib.Path(args.bin).resolve()
     fill = binary.parent / "examples" / "fill"
-    for program in (binary, fill):
+    for program in (binary, fill) if args.sizes else (binary,):
         if not program.exists():
             sys.exit(f"{program} is not there: cargo build --release --bin tprimat --example fill")
     if not shutil.which("ninja"):
@@ -83,16 +88,20 @@ def main():
             project = pathlib.Path(folder) / str(size)
             rows += measure(Case(project, size, binary, fill, args.rounds))
             shutil.rmtree(project)
-    print_table(rows)
+        print_table(rows)
+        if args.runs:
+            print_runs(Runs(pathlib.Path(folder) / "runs", args.runs, args.jobs, binary))
     print(f"A peak of {floor_mib():.0f} MiB or less is shown as that: this script's own, which a child starts from.")
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    sizes = lambda text: [int(size) for size in text.split(",")]
+    sizes = lambda text: [int(size) for size in text.split(",") if size]
     target = os.environ.get("CARGO_TARGET_DIR", "target")
-    parser.add_argument("--sizes", type=sizes, default=[1_000, 10_000, 100_000], help="numbers of tasks")
+    parser.add_argument("--sizes", type=sizes, default=[1_000, 10_000, 100_000], help="numbers of tasks; empty: none")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each command")
+    parser.add_argument("--runs", type=int, default=10_000, help="trainings that are really started; 0: none")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many of them at once")
     parser.add_argument("--bin", default=f"{target}/release/tprimat", help="the tprimat to measure")
     parser.add_argument("--dir", help="where the temporary folder goes")
     return parser.parse_args()
@@ -192,6 +201,8 @@ def measure(case):
     case.build_all()
     rows.append(case.pair("build, nothing to do", case.tprimat("build"), ["ninja"], "nothing to do"))
     rows.append(case.pair("plan, all fresh", case.tprimat("plan"), ["ninja", "-n"], counted("fresh")))
+    # A list of all tasks is kept nowhere: here the whole graph is evaluated.
+    rows.append(case.pair("plan --tasks, all fresh", case.tprimat("plan", "--tasks"), ["ninja", "-n"], counted("fresh")))
     changed = case.cells // 2
     case.write_matrix(CHANGE.format(seed=changed))
     os.utime(case.graph / "job" / str(changed))
@@ -203,6 +214,111 @@ def measure(case):
 def version(binary, folder, rounds):
     runs = [timed([str(binary), "--version"], folder, {}) for _ in range(3 * rounds)]
     return Row("", "--version", runs, None)
+
+
+# Steps that fit into a run of a few milliseconds: a log that claims more is not counted.
+STEPS = "".join(
+    [
+        '{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":128,"global_batch_size":8,"num_gpus":1}}\n',
+        *(
+            f'{{"event":"step","step":{step},"step_time_seconds":0.00001{step:02},"loss":{20 - step}.5,"tokens":1024}}\n'
+            for step in range(1, 13)
+        ),
+        '{"event":"end","status":"ok","steps":12}\n',
+    ]
+)
+# What tprimat renders for a command of one's own, and ninja runs as it is.
+SCRIPT = "set -euo pipefail\nexec cat steps.jsonl\n"
+
+
+class Runs:
+    """One matrix of trivial trainings, and a ninja graph with the same commands."""
+
+    def __init__(self, folder, count, jobs, binary):
+        self.cells = max(1, count // REPEATS)
+        self.count, self.jobs, self.folder, self.binary = self.cells * REPEATS, jobs, folder, binary
+        self.project, self.graph = folder / "tprimat", folder / "ninja"
+        # Locks of devices are the whole host's: other builds must not be waited for.
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "TPRIMAT_LOCK_DIR": str(folder / "locks"),
+        }
+        self.graph.mkdir(parents=True)
+
+    def tprimat(self):
+        subprocess.run([str(self.binary), "init", str(self.project)], check=True, capture_output=True)
+        shutil.rmtree(self.project / "pipelines")
+        seeds = ", ".join(str(seed) for seed in range(self.cells))
+        matrix = MATRIX.format(repeats=REPEATS, seeds=seeds).replace('["./train", "--quiet"]', '["cat", "steps.jsonl"]')
+        (self.project / "matrix.toml").write_text(matrix)
+        (self.project / "steps.jsonl").write_text(STEPS)
+        seconds = self.seconds([str(self.binary), "-q", "build", "-j", str(self.jobs)], self.project)
+        planned = subprocess.run(
+            [str(self.binary), "plan"], cwd=self.project, env=self.environment, capture_output=True, text=True
+        ).stdout
+        tasks = self.cells * TASKS_PER_CELL + 3
+        if f"{tasks} fresh" not in planned:
+            sys.exit(f"{self.count} runs did not all end well:\n{planned[-2000:]}")
+        return seconds
+
+    def ninja(self):
+        (self.graph / "steps.jsonl").write_text(STEPS)
+        (self.graph / "cmd.sh").write_text(SCRIPT)
+        with open(self.graph / "build.ninja", "w") as out:
+            out.write("rule run\n  command = bash cmd.sh > $out\n")
+            for run in range(self.count):
+                out.write(f"build run/{run}: run\n")
+        return self.seconds(["ninja", "--quiet", "-j", str(self.jobs)], self.graph)
+
+    def spawn_floor(self):
+        """The run's two processes alone: the supervisor's program, and the script."""
+        (self.graph / "cmd.sh").write_text(SCRIPT)
+
+        def start(_):
+            subprocess.run([str(self.binary), "--version"], stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(["bash", "cmd.sh"], cwd=self.graph, stdout=subprocess.DEVNULL, check=True)
+
+        return self.side_by_side(start)
+
+    def sync_floor(self):
+        """The log of a run and the record of its end, each in a file of its own and on disk."""
+        folder = self.folder / "synced"
+        folder.mkdir()
+
+        def write(run):
+            for name in ("log", "exit"):
+                with open(folder / f"{run}.{name}", "w") as out:
+                    out.write(STEPS)
+                    out.flush()
+                    os.fsync(out.fileno())
+
+        return self.side_by_side(write)
+
+    def side_by_side(self, work):
+        """Of fewer runs, scaled: a floor does not change with their number."""
+        some = min(self.count, 1000)
+        started = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for _ in pool.map(work, range(some)):
+                pass
+        return (time.perf_counter() - started) * self.count / some
+
+    def seconds(self, command, folder):
+        return timed(command, folder, self.environment)[0]
+
+
+def print_runs(runs):
+    ninja, ours = runs.ninja(), runs.tprimat()
+    spawns, syncs = runs.spawn_floor(), runs.sync_floor()
+    print(f"\n{runs.count} runs, -j {runs.jobs}, once each")
+    for what, seconds in [
+        ("tprimat build", ours),
+        ("ninja", ninja),
+        ("starting the processes", spawns),
+        ("writing and syncing two files each", syncs),
+    ]:
+        print(f"| {what:<36} | {seconds:7.1f} s | {1e3 * seconds / runs.count:6.2f} ms a run | {seconds / ninja:5.2f} of ninja |")
 
 
 class Row:

@@ -1,6 +1,10 @@
 //! Takes what a run left into the cache, and says how the run ended.
 
-use std::path::Path;
+use std::{
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    thread,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,11 +74,21 @@ pub fn ingest(
         .iter()
         .chain(&node_samples)
         .map(|file| (file.name.clone(), file.path.clone()));
-    let mut outputs = Vec::new();
-    for (name, path) in own.chain(of_nodes) {
-        let (digest, size) = cache.put_file(&path, Durability::Synced)?;
-        outputs.push(Output { name, digest, size });
-    }
+    // All at once: each waits for the disk several times, and the disk serves all who wait together.
+    let mut outputs = thread::scope(|scope| {
+        let put = |(name, path): (String, PathBuf)| {
+            let (digest, size) = cache.put_file(&path, Durability::Synced)?;
+            Ok(Output { name, digest, size })
+        };
+        let started: Vec<_> = own
+            .chain(of_nodes)
+            .map(|file| scope.spawn(move || put(file)))
+            .collect();
+        let ended = started
+            .into_iter()
+            .map(|put| put.join().unwrap_or_else(|e| resume_unwind(e)));
+        ended.collect::<Result<Vec<Output>>>()
+    })?;
     if !outputs.iter().any(|o| o.name == "log") {
         let digest = cache.put(b"", Durability::Synced)?;
         outputs.insert(

@@ -7,7 +7,9 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs, thread,
+    fs,
+    io::Read,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,6 +27,8 @@ pub(super) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
 
 /// How long SIGKILL may take to work; a process in an uninterruptible system call can outlast it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// 52 numbers of at most 20 digits, and a name of at most 64 bytes.
+const LONGEST_STAT: usize = 2048;
 /// More generations than a tree of processes has.
 const DEEPEST: usize = 1 << 16;
 
@@ -49,7 +53,13 @@ struct Stat {
 
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        // The kernel hands the line over in one piece. Every process of the host is looked at after
+        // each run, and `read_to_string` asks six times for each.
+        let mut line = [0; LONGEST_STAT];
+        let length = fs::File::open(format!("/proc/{pid}/stat"))
+            .and_then(|mut file| file.read(&mut line))
+            .ok()?;
+        Self::parse(&String::from_utf8_lossy(&line[..length]))
     }
 
     /// The name stands in parentheses and may hold any byte, so fields are counted from the last
@@ -78,6 +88,9 @@ pub(super) struct Tree {
     root: Option<i32>,
     /// A descendant that does not: it watches over the run.
     guard: Option<i32>,
+    /// No process of the run is older, in clock ticks from boot, so the environments of older ones,
+    /// which are most of a host's, need not be read.
+    since: u64,
 }
 
 /// What it took to end a tree.
@@ -96,13 +109,16 @@ impl Tree {
             mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(),
             root: None,
             guard: None,
+            since: 0,
         }
     }
 
     /// Seen from the run's supervisor: its descendants as well.
     pub fn below_this_process(run_id: &str) -> Self {
+        let root = i32::try_from(std::process::id()).ok();
         Self {
-            root: i32::try_from(std::process::id()).ok(),
+            root,
+            since: root.and_then(Stat::of).map_or(0, |own| own.started),
             ..Self::marked(run_id)
         }
     }
@@ -124,6 +140,7 @@ impl Tree {
         stats
             .iter()
             .filter(|&(&pid, stat)| pid > 1 && pid != this && Some(pid) != self.guard && !stat.dead)
+            .filter(|(_, stat)| stat.started >= self.since)
             .filter(|&(&pid, _)| {
                 self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid)
             })

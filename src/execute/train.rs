@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -165,6 +166,8 @@ pub struct Gpu {
 
 /// How often a key that another tprimat holds is looked at.
 pub(super) const KEY_LOOK: Duration = Duration::from_millis(50);
+/// How often the progress of a run is looked at.
+const FOLLOW_LOOK: Duration = Duration::from_millis(100);
 
 /// Variables that every child gets from the caller; their values are in no key.
 const PASSED: &[&str] = &[
@@ -321,12 +324,13 @@ pub(super) fn see_through(
     (spec, run): (&RunSpec, Arc<dyn Run>),
 ) -> Result<Option<Trained>> {
     running.add(&run);
-    let over = AtomicBool::new(false);
+    let (going_on, over) = mpsc::channel::<()>();
     let log = log_path(&spec.dir);
     let end = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, (&*run, &log), &over, events));
+        scope.spawn(|| follow(work, (&*run, &log), over, events));
         let end = run.wait();
-        over.store(true, Ordering::SeqCst);
+        // Wakes the follower at once: a run of a few milliseconds must not wait for its next look.
+        drop(going_on);
         end
     });
     running.remove(&run);
@@ -547,8 +551,13 @@ fn path_text(path: &Path) -> Result<String> {
         })
 }
 
-/// Reports the run's progress until it is over.
-fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, events: &EventSink) {
+/// Reports the run's progress until `over` has no other end any more.
+fn follow(
+    work: &TrainWork,
+    (run, log): (&dyn Run, &Path),
+    over: mpsc::Receiver<()>,
+    events: &EventSink,
+) {
     let mut tail = Tail::new(log);
     let (mut samples, mut power_watts) = (Tail::new(&log.with_file_name(TELEMETRY)), None);
     let mut live = logs::Live::new(&work.log_section);
@@ -558,7 +567,7 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ev
         .global_batch_size
         .saturating_mul(work.job.data.seq_length);
     let (mut waiting_for, mut changed) = (None, Vec::new());
-    while !over.load(Ordering::SeqCst) {
+    loop {
         // The header, and a line of a newer sampler, say nothing of the power.
         let _ = samples.poll(&mut |line| {
             power_watts = serde_json::from_str(line)
@@ -613,6 +622,8 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ev
             );
             events.report(&Event::Note { message });
         }
-        std::thread::sleep(Duration::from_millis(100));
+        if over.recv_timeout(FOLLOW_LOOK) != Err(mpsc::RecvTimeoutError::Timeout) {
+            return;
+        }
     }
 }
