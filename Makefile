@@ -26,7 +26,7 @@ test: $(VENV)/.ready
 test-remote: $(VENV)/.ready
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
 	$(CARGO) clippy -p tprimat-remote --features cloud --all-targets -- -D warnings
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services s3
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services --test chaos s3
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
@@ -54,11 +54,13 @@ SECONDS ?= 600
 soak: $(VENV)/.ready
 	TPRIMAT_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --nocapture
 
-# Bad days: kills, second builds, damaged caches, full disks (as root), each seed held against an undisturbed build.
+# Bad days: kills, second builds, damaged caches, full disks, a clock that is set, remote caches that are away, containers, Docker and
+# Slurm daemons that die; each seed is held against an undisturbed build. As root; the seeds are spread over the six worlds.
 SEEDS ?= 200
 
 chaos: $(VENV)/.ready
-	TPRIMAT_CHAOS_SEEDS=$(SEEDS) $(CARGO) test --test chaos -- --nocapture
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
+	TPRIMAT_CHAOS_SEEDS=$(SEEDS) $(CARGO) test --features remote --test chaos -- --nocapture
 
 # Needs a nightly toolchain and cargo-fuzz. All targets, ten minutes each; SECONDS_EACH=60 make fuzz for a first look.
 SECONDS_EACH ?= 600

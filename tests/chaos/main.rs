@@ -1,33 +1,42 @@
 //! Builds on bad days: at random, tprimat, supervisors, trainers and their workers are killed or
-//! stopped, several tprimats build at once, files of the cache are damaged and the disk is full.
+//! stopped, several tprimats build at once, files of the cache are damaged and the disk is full. In
+//! some worlds more goes wrong: the clock is set, the remote cache is away, containers are killed and
+//! the Docker daemon restarts, Slurm's daemons die and jobs are cancelled.
 //! Afterwards every run that began is recorded, each cell is measured once, every result equals that
-//! of an undisturbed build but for times, hosts and telemetry, and no process, run folder or lock is
-//! left.
+//! of an undisturbed build but for times, hosts and telemetry, and no process, run folder, lock,
+//! container, job or mount is left.
 //!
-//! `make chaos SEEDS=200`; `cargo test` plays a few. `TPRIMAT_TEST_SEED` plays one seed again.
+//! `make chaos SEEDS=200` spreads its seeds over the worlds; `cargo test` plays a few of each.
+//! `TPRIMAT_TEST_SEED=7 cargo test --test chaos slurm` plays one seed of one world again.
 
+#[path = "../support/services/mod.rs"]
+mod services;
 #[path = "../support/mod.rs"]
 mod support;
+mod worlds;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, fs,
     hash::{BuildHasher, RandomState},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 use support::{
-    Dice, Project, Ran,
+    Dice, Project, Ran, files_below,
     mayhem::{damage, strike},
     oracle::{
         attempts, differences, names, nothing_is_torn, published_is_whole, results, timeless_config,
     },
 };
 use tprimat::job::RunOutcome;
+use worlds::World;
 
 /// Two cells of two runs that share the host, and one that has it to itself.
 const MATRIX: &str = r#"[matrix]
@@ -50,6 +59,8 @@ const REPEATS: usize = 2;
 /// ever full, that it began and that it ended. It ends where it cannot write its log, as real
 /// trainers do. Now and then a worker stays behind in a session of its own.
 const TRAINER: &str = r#"set -e
+dated() { :; }
+#AS THE WORLD HAS IT
 journal=$TPRIMAT_PROJECT_DIR/../journal
 : > "$journal/$TPRIMAT_RUN_ID.begin"
 read -r -d '' job < "$TPRIMAT_JOB" || true
@@ -58,8 +69,8 @@ read -r -d '' job < "$TPRIMAT_JOB" || true
 if ((RANDOM % 4 == 0)); then setsid sleep 30 < /dev/null & fi
 printf '{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":%d,"global_batch_size":2,"num_gpus":1}}\n' "$seq_length"
 for step in 1 2 3 4 5 6; do
-    sleep 0.02
-    printf '{"event":"step","step":%d,"step_time_seconds":0.1%d%d,"loss":%d.5,"tokens":32}\n' "$step" "$width" "$step" $((9 - step))
+    sleep ${pause:-0.02}
+    printf '{"event":"step","step":%d,"step_time_seconds":0.1%d%d,"loss":%d.5,"tokens":32%s}\n' "$step" "$width" "$step" $((9 - step)) "$(dated)"
 done
 echo '{"event":"end","status":"ok","steps":6}'
 : > "$journal/$TPRIMAT_RUN_ID.end"
@@ -75,10 +86,8 @@ const DISK: &str = "size=48m,mode=0700";
 struct Counts {
     seeds: usize,
     builds: usize,
-    beside_another: usize,
-    signals: BTreeMap<String, usize>,
-    damages: usize,
-    full_disks: usize,
+    /// How often each thing was done to the builds.
+    blows: BTreeMap<String, usize>,
     began: usize,
     ended: usize,
     recorded: usize,
@@ -89,23 +98,19 @@ struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let signals: Vec<String> = self
-            .signals
+        let blows: Vec<String> = self
+            .blows
             .iter()
-            .map(|(to, times)| format!("{times} × {to}"))
+            .map(|(what, times)| format!("{times} × {what}"))
             .collect();
         write!(
             f,
-            "{} seeds: {} builds, {} of them beside another one; {} signals ({}); {} files of caches damaged; the disk was full {} times; \
-             {} trainings began, {} ended, {} attempts recorded; {} results equal those of an undisturbed build, \
-             {} seeds lost what dates a log and are not compared",
+            "{} seeds: {} builds, {} blows ({}); {} trainings began, {} ended, {} attempts recorded; \
+             {} results equal those of an undisturbed build, {} seeds lost what dates a log and are not compared",
             self.seeds,
             self.builds,
-            self.beside_another,
-            self.signals.values().sum::<usize>(),
-            signals.join(", "),
-            self.damages,
-            self.full_disks,
+            self.blows.values().sum::<usize>(),
+            blows.join(", "),
             self.began,
             self.ended,
             self.recorded,
@@ -153,6 +158,7 @@ impl Drop for Disk<'_> {
 /// One bad day.
 struct Day<'a> {
     dice: Dice,
+    world: &'a mut World,
     project: &'a Project,
     disk: Option<&'a Disk<'a>>,
     /// Files of the cache may be damaged. Then what was recorded may be lost, and is measured again.
@@ -173,7 +179,13 @@ impl Day<'_> {
     }
 
     fn moment(&mut self) -> Duration {
-        moment(&mut self.dice)
+        self.world.moment(&mut self.dice)
+    }
+
+    /// Counts a blow, and notes it with its particulars.
+    fn blow(&mut self, what: &str, particulars: &str) {
+        *self.counts.blows.entry(what.to_owned()).or_default() += 1;
+        self.note(format!("{what} {particulars}"));
     }
 
     fn start_build(&mut self) -> Child {
@@ -188,53 +200,68 @@ impl Day<'_> {
         for _ in 0..=self.dice.roll(3) {
             self.note("build".into());
             let mut builds = vec![self.start_build()];
-            for _ in 0..self.dice.roll(6) {
+            for _ in 0..2 + self.dice.roll(5) {
                 let pause = self.moment();
                 thread::sleep(pause);
-                match self.dice.roll(8) {
-                    0 if builds.len() < 3 => {
-                        self.note("another build".into());
-                        self.counts.beside_another += 1;
+                // Nothing can hit a build that has ended.
+                if builds
+                    .iter_mut()
+                    .all(|build| build.try_wait().unwrap().is_some())
+                {
+                    self.note("build again".into());
+                    builds.push(self.start_build());
+                    let pause = self.moment();
+                    thread::sleep(pause);
+                }
+                match self.dice.roll(12) {
+                    0 if builds.len() < 5 => {
+                        self.blow("another build", "");
                         builds.push(self.start_build());
                     }
                     1 if self.is_damaged => self.damage(),
                     2 if self.disk.is_some() => self.fill(),
+                    3..=7 => {
+                        if let Some(what) = self.world.blow(self.project, &mut self.dice) {
+                            self.blow(what, "");
+                        } else {
+                            self.strike();
+                        }
+                    }
                     _ => self.strike(),
                 }
             }
-            for mut build in builds {
-                build.wait().unwrap();
-            }
+            self.world.tended(|| {
+                for mut build in builds {
+                    build.wait().unwrap();
+                }
+            });
         }
         if self.is_damaged {
             self.damage();
         }
+        self.world.calm(self.project);
     }
 
     fn strike(&mut self) {
-        if let Some((what, signal)) = strike(self.project, &mut self.dice, moment) {
-            self.note(format!("{signal} to a {what}"));
-            *self
-                .counts
-                .signals
-                .entry(format!("{signal} to a {what}"))
-                .or_default() += 1;
+        let world = &self.world;
+        if let Some((what, signal)) =
+            strike(self.project, &mut self.dice, |dice| world.moment(dice))
+        {
+            self.blow(&format!("{signal} to a {what}"), "");
         }
     }
 
     fn damage(&mut self) {
         if let Some(what) = damage(self.project, &mut self.dice) {
-            self.counts.damages += 1;
             self.damages += 1;
-            self.note(what);
+            self.blow("damaged file", &what);
         }
     }
 
     fn fill(&mut self) {
         let moment = self.moment();
         if let Some(disk) = self.disk {
-            self.note(format!("no room for {moment:?}"));
-            self.counts.full_disks += 1;
+            self.blow("full disk", &format!("for {moment:?}"));
             disk.fill(moment);
         }
     }
@@ -247,6 +274,12 @@ impl Day<'_> {
             if last.code != Some(0) && last.stdout.contains("build again") {
                 last = self.build_in_peace();
             }
+        }
+        // A run that went on without its tprimat may have been hit: the build that takes it in says
+        // so, and the next one runs it again.
+        if last.code == Some(1) && self.world.runs_outlive_builds() {
+            self.note(format!("took in a failure: {}", last.stderr));
+            last = self.build_in_peace();
         }
         self.demand(last.code == Some(0), || {
             format!("a build in peace ended with {last:?}")
@@ -272,17 +305,49 @@ impl Day<'_> {
         }
     }
 
+    /// Where runs are shared, all of them are in the remote cache, and another host runs nothing.
+    fn share(&mut self, undisturbed: &BTreeMap<String, Value>) {
+        if !self.world.has_remote() {
+            return;
+        }
+        // A server that was begun anew has lost what it had, and a build with nothing to do pushes nothing.
+        self.project.run(&["cache", "push"]).ends_with(0);
+        let stat = self
+            .project
+            .run(&["cache", "stat", "--json"])
+            .ends_with(0)
+            .json();
+        self.demand(stat["remote"]["only_here"] == 0, || stat.to_string());
+        let mut other = project(self.world);
+        other.environment = self.project.environment.clone();
+        fill_in(self.world, &other);
+        other.write("tprimat.lock", &self.project.read("tprimat.lock"));
+        other.run(&["build"]).ends_with(0);
+        let ran = other.names_in("../journal");
+        self.demand(ran.is_empty(), || format!("another host ran {ran:?}"));
+        let theirs = results(&other, (&CELLS, REPEATS));
+        self.demand(theirs.keys().eq(undisturbed.keys()), || {
+            format!("{:?}", theirs.keys())
+        });
+    }
+
     fn build_in_peace(&mut self) -> Ran {
         self.counts.builds += 1;
-        self.project.run(&["build", "--json"])
+        self.world.tended(|| self.project.run(&["build", "--json"]))
     }
 
     fn check(&mut self, undisturbed: &BTreeMap<String, Value>) {
         let left = self.project.processes();
         self.demand(left.is_empty(), || format!("left behind: {left:?}"));
         let runs = self.project.names_in("cache/runs");
-        self.demand(runs.iter().all(|name| name == ".making.lock"), || {
+        self.demand(runs.iter().all(|name| name.starts_with('.')), || {
             format!("run folders left: {runs:?}")
+        });
+        let left = self.world.left(self.project);
+        self.demand(left.is_empty(), || format!("left behind: {left:?}"));
+        let held = held_locks(self.project);
+        self.demand(held.is_empty(), || {
+            format!("locks that somebody holds: {held:?}")
         });
         // A damaged object that nothing needs any more stays as it is.
         if self.is_damaged {
@@ -344,40 +409,61 @@ impl Day<'_> {
     }
 }
 
-/// How long nothing happens.
-fn moment(dice: &mut Dice) -> Duration {
-    Duration::from_millis(dice.roll(250) as u64)
+/// Locks of the cache and of devices that cannot be taken, though nobody builds.
+fn held_locks(project: &Project) -> Vec<String> {
+    let locks = [
+        project.path("cache/locks"),
+        project.folder().join("device-locks"),
+    ];
+    let is_held = |path: &Path| {
+        let file = fs::File::open(path).unwrap();
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err()
+    };
+    let files = locks.iter().flat_map(|folder| files_below(folder));
+    files
+        .filter(|path| is_held(path))
+        .map(|path| path.display().to_string())
+        .collect()
 }
 
-fn fill_in(project: &Project) {
+/// A project of this world, in which nothing has run yet.
+fn project(world: &World) -> Project {
+    let mut project = Project::empty();
+    fs::create_dir(project.folder().join("journal")).unwrap();
+    project.environment = world.environment(&project);
     project
-        .write(
-            "config.yaml",
-            &timeless_config().replace("trainer.sh", "train.sh"),
-        )
-        .write("matrix.toml", MATRIX)
-        .write("train.sh", TRAINER)
-        .write("../journal/first", "")
-        .remove("../journal/first");
 }
 
-fn undisturbed() -> BTreeMap<String, Value> {
-    let project = Project::empty();
-    fill_in(&project);
+fn fill_in(world: &World, project: &Project) {
+    let config = timeless_config().replace("trainer.sh", "train.sh") + &world.config(project);
+    project
+        .write("config.yaml", &config)
+        .write("matrix.toml", MATRIX)
+        .write(
+            "train.sh",
+            &TRAINER.replace("#AS THE WORLD HAS IT", &world.trainer()),
+        );
+}
+
+fn undisturbed(world: &World) -> BTreeMap<String, Value> {
+    let project = project(world);
+    fill_in(world, &project);
     project.run(&["build"]).ends_with(0);
     results(&project, (&CELLS, REPEATS))
 }
 
-fn play(seed: u64, undisturbed: &BTreeMap<String, Value>, counts: &mut Counts) {
+fn play(world: &mut World, seed: u64, undisturbed: &BTreeMap<String, Value>, counts: &mut Counts) {
     let mut dice = Dice(seed);
-    let project = Project::empty();
-    let disk = (dice.roll(3) == 0).then(|| Disk::mount(&project)).flatten();
-    fill_in(&project);
+    let project = project(world);
+    let wants_disk = dice.roll(3) == 0 && world.is_local();
+    let disk = wants_disk.then(|| Disk::mount(&project)).flatten();
+    fill_in(world, &project);
     counts.seeds += 1;
     let mut day = Day {
         is_damaged: dice.roll(3) == 0,
         damages: 0,
         dice,
+        world,
         project: &project,
         disk: disk.as_ref(),
         counts,
@@ -389,6 +475,7 @@ fn play(seed: u64, undisturbed: &BTreeMap<String, Value>, counts: &mut Counts) {
         day.look();
     }
     day.check(undisturbed);
+    day.share(undisturbed);
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -397,24 +484,60 @@ fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} must be a number, not `{text}`")))
 }
 
-#[test]
-fn after_a_bad_day_everything_is_as_if_it_had_been_a_good_one() {
+/// Plays this world's part of the seeds that were asked for, or the few that everybody's tests play.
+fn after_bad_days_everything_is_as_after_good_ones(mut world: World, name: &str, few: u64) {
     let again = number("TPRIMAT_TEST_SEED");
-    // Everybody's tests play the same few days; whoever asks for a number of them gets new ones.
     let (first, seeds) = match (again, number("TPRIMAT_CHAOS_SEEDS")) {
         (Some(seed), _) => (seed, 1),
-        (None, Some(seeds)) => (RandomState::new().hash_one("chaos") >> 16, seeds),
-        (None, None) => (1, 3),
+        (None, Some(seeds)) => (
+            RandomState::new().hash_one("chaos") >> 16,
+            seeds.div_ceil(worlds::HOW_MANY),
+        ),
+        (None, None) => (1, few),
     };
-    let undisturbed = undisturbed();
+    let undisturbed = undisturbed(&world);
     let (mut counts, mut failed) = (Counts::default(), Vec::new());
     for seed in first..first + seeds {
-        let played = catch_unwind(AssertUnwindSafe(|| play(seed, &undisturbed, &mut counts)));
+        let played = catch_unwind(AssertUnwindSafe(|| {
+            play(&mut world, seed, &undisturbed, &mut counts);
+        }));
         if played.is_err() {
-            println!("TPRIMAT_TEST_SEED={seed} failed");
+            println!("TPRIMAT_TEST_SEED={seed} of the world {name} failed");
             failed.push(seed);
+            world.calm(&Project::empty());
         }
     }
-    println!("{counts}; {} seeds failed", failed.len());
-    assert!(failed.is_empty(), "TPRIMAT_TEST_SEED: {failed:?}");
+    println!("{name}: {counts}; {} seeds failed", failed.len());
+    assert!(failed.is_empty(), "TPRIMAT_TEST_SEED of {name}: {failed:?}");
+}
+
+#[test]
+fn local() {
+    after_bad_days_everything_is_as_after_good_ones(World::Local, "local", 3);
+}
+
+#[test]
+fn clock() {
+    after_bad_days_everything_is_as_after_good_ones(World::clock(), "clock", 2);
+}
+
+#[test]
+fn folder() {
+    after_bad_days_everything_is_as_after_good_ones(World::Folder, "folder", 2);
+}
+
+#[cfg(feature = "remote")]
+#[test]
+fn s3() {
+    after_bad_days_everything_is_as_after_good_ones(World::bucket(), "s3", 2);
+}
+
+#[test]
+fn container() {
+    after_bad_days_everything_is_as_after_good_ones(World::container(), "container", 2);
+}
+
+#[test]
+fn slurm() {
+    after_bad_days_everything_is_as_after_good_ones(World::slurm(), "slurm", 1);
 }

@@ -9,7 +9,8 @@ use nix::{
 
 use crate::{
     eventually,
-    slurm::{Cluster, waits},
+    fixtures::slurm::Cluster,
+    slurm::waits,
     support::{Ran, TPRIMAT, TRAINER},
 };
 

@@ -14,25 +14,10 @@ use nix::{
 
 use crate::{
     eventually,
+    fixtures::docker::packed_image,
     support::{ONE_RUN, Project, Ran},
     tool,
 };
-
-/// What a trainer of these tests needs, with the libraries that they need.
-const MAKE_ROOT: &str = r#"set -e
-root=$1
-mkdir -p $root/bin $root/etc $root/tmp
-for name in bash sh cat sleep tr tail env; do
-    program=$(readlink -f "$(command -v $name)")
-    cp "$program" $root/bin/$name
-    for library in $(ldd "$program" | grep -o '/[^ ]*'); do
-        mkdir -p "$root$(dirname $library)"
-        cp -L $library $root$library
-    done
-done
-echo "$2" > $root/etc/inside
-tar -C $root -cf $root.tar .
-"#;
 
 /// podman asks for limits above those of an unprivileged tester, and its default runtime for one
 /// kind of cgroups.
@@ -75,21 +60,9 @@ impl Engine {
             project,
         };
         fs::write(engine.project.folder().join("containers.conf"), PODMAN_CONF).unwrap();
-        let root = engine.project.folder().join("image");
-        let made = tool(
-            "bash",
-            &[
-                "-c",
-                MAKE_ROOT,
-                "make",
-                root.to_str().unwrap(),
-                &engine.image,
-            ],
-            "bash",
-        );
-        assert!(made.status.success(), "{made:?}");
+        let packed = packed_image(engine.project.folder(), &engine.image);
         tool(name, &["--version"], package);
-        let made = engine.ask(&["import", &format!("{}.tar", root.display()), &engine.image]);
+        let made = engine.ask(&["import", &packed, &engine.image]);
         engine.config("");
         assert!(
             made.0,

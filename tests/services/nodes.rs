@@ -9,7 +9,7 @@ use nix::{
 
 use crate::{
     eventually,
-    slurm::Cluster,
+    fixtures::slurm::Cluster,
     support::{CONFIG, Ran, TRAINER},
 };
 

@@ -2,15 +2,7 @@
 //! (`pip install 'moto[server]'`), which speaks the protocol and keeps everything in memory.
 //! `cargo test --features remote --test services s3` runs these tests.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Instant,
-};
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
 
 use tprimat::{
     cache::{Attempt, Cache, Output},
@@ -19,82 +11,10 @@ use tprimat::{
     job::RunOutcome,
 };
 
-use crate::support::{Project, Ran, TRAINER, files_below};
-
-const SECRET: &str = "hunter2-the-secret-key-of-the-bucket";
-const ADDRESS: &str = "s3://runs/of/us";
-
-/// A server that ends with the test.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start() -> Self {
-        let mut child = Command::new("moto_server")
-            .args(["-H", "127.0.0.1", "-p", "0"])
-            .env("PYTHONUNBUFFERED", "1")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| {
-                panic!("moto_server: {e}; `pip install 'moto[server]'` installs it, and PATH names its folder")
-            });
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = loop {
-            let line = lines.next().expect("moto_server names its port").unwrap();
-            if let Some((_, rest)) = line.split_once("http://127.0.0.1:") {
-                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                break digits.parse().unwrap();
-            }
-        };
-        // Whoever logs must be read.
-        std::thread::spawn(move || lines.for_each(drop));
-        let server = Self { child, port };
-        let made = server.request("PUT /runs");
-        assert!(made.contains(" 200 "), "{made}");
-        server
-    }
-
-    /// A request of the test's own, past tprimat.
-    fn request(&self, what: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let head = format!(
-            "{what} HTTP/1.0\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\nAuthorization: AWS somebody:else\r\n\r\n",
-            self.port
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn run(&self, project: &Project, arguments: &[&str]) -> Ran {
-        let output = project
-            .tprimat(arguments)
-            .env("TPRIMAT_REMOTE", ADDRESS)
-            .env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("AWS_REGION", "us-east-1")
-            .env("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-            .env("AWS_SECRET_ACCESS_KEY", SECRET)
-            .output()
-            .unwrap();
-        output.into()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
+use crate::{
+    fixtures::s3::{SECRET, Server},
+    support::{Project, TRAINER, files_below},
+};
 
 const MATRIX: &str = r#"[matrix]
 name = "two"

@@ -1,11 +1,8 @@
-//! Slurm with two nodes on this host: munged, slurmctld and two slurmd of this test alone, on free
-//! ports.
+//! Runs as jobs of a Slurm cluster of two nodes.
 
 use std::{
     fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
 
 use nix::{
@@ -15,190 +12,10 @@ use nix::{
 
 use crate::{
     eventually,
-    support::{CONFIG, ONE_RUN, Project, Ran, TRAINER},
+    fixtures::slurm::{Cluster, PACKAGES},
+    support::{Ran, TRAINER},
     tool,
 };
-
-const PACKAGES: &str = "slurm-wlm munge";
-
-/// Ended when it is dropped, with all that it started.
-pub struct Cluster {
-    pub folder: PathBuf,
-    pub project: Project,
-}
-
-impl Cluster {
-    pub fn new(trainer: &str) -> Self {
-        tool("sbatch", &["--version"], PACKAGES);
-        tool("munged", &["--version"], PACKAGES);
-        let project = Project::new(ONE_RUN);
-        project.write("trainer.sh", trainer);
-        let folder = project.folder().join("slurm");
-        fs::create_dir_all(folder.join("state")).unwrap();
-        // munged trusts no folder that others may enter and no key that others may read.
-        let mode = |path: &Path, mode| {
-            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
-        };
-        fs::write(folder.join("munge.key"), [7_u8; 1024]).unwrap();
-        mode(&folder.join("munge.key"), 0o600);
-        for above in [project.folder(), &folder] {
-            mode(above, 0o755);
-        }
-        let cluster = Self { folder, project };
-        cluster.write_conf();
-        let at = |name: &str| cluster.folder.join(name).display().to_string();
-        let named = |option: &str, name: &str| format!("--{option}={}", at(name));
-        let munged = [
-            "--force".to_owned(),
-            named("key-file", "munge.key"),
-            named("socket", "munge.socket"),
-            named("pid-file", "munged.pid"),
-            named("log-file", "munged.log"),
-            named("seed-file", "munge.seed"),
-        ];
-        cluster.starts("munged", &munged.each_ref().map(String::as_str));
-        cluster.start_controller();
-        cluster.starts("slurmd", &["-N", "n1"]);
-        cluster.starts("slurmd", &["-N", "n2"]);
-        eventually("both nodes are idle", 30, || {
-            cluster
-                .says("sinfo", &["--noheader", "--format=%D %T"])
-                .trim()
-                == "2 idle"
-        });
-        cluster.config("");
-        cluster
-    }
-
-    fn write_conf(&self) {
-        let host = tool("hostname", &["-s"], "hostname");
-        let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
-        let listeners: Vec<TcpListener> = (0..3)
-            .map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap())
-            .collect();
-        let ports: Vec<u16> = listeners
-            .iter()
-            .map(|l| l.local_addr().unwrap().port())
-            .collect();
-        let (at, user) = (self.folder.display(), user());
-        let text = format!(
-            "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
-             AuthType=auth/munge\nAuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nStateSaveLocation={at}/state\n\
-             SlurmdSpoolDir={at}/spool-%n\nSlurmctldPidFile={at}/slurmctld.pid\nSlurmdPidFile={at}/slurmd-%n.pid\n\
-             SlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd-%n.log\nProctrackType=proctrack/linuxproc\n\
-             TaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\nJobAcctGatherType=jobacct_gather/none\n\
-             AccountingStorageType=accounting_storage/none\nSelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n\
-             ReturnToService=2\nSlurmdParameters=config_overrides\nSchedulerParameters=sched_interval=1,bf_interval=1\nKillWait=5\n\
-             SlurmdTimeout=5\nSlurmctldTimeout=5\n\
-             NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=500\n\
-             NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=500\n\
-             PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",
-            ports[0], ports[1], ports[2]
-        );
-        fs::write(self.folder.join("slurm.conf"), text).unwrap();
-    }
-
-    fn start_controller(&self) {
-        self.starts("slurmctld", &[]);
-    }
-
-    pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("SLURM_CONF", self.folder.join("slurm.conf"));
-        command
-    }
-
-    #[track_caller]
-    fn starts(&self, daemon: &str, arguments: &[&str]) {
-        let said = self
-            .command(daemon)
-            .args(arguments)
-            .output()
-            .unwrap_or_else(|e| panic!("{daemon}: {e}"));
-        assert!(said.status.success(), "{daemon} must start: {said:?}");
-    }
-
-    pub fn says(&self, program: &str, arguments: &[&str]) -> String {
-        let said = self.command(program).args(arguments).output().unwrap();
-        String::from_utf8_lossy(&said.stdout).into_owned()
-    }
-
-    /// Ids and states of all jobs that Slurm remembers.
-    pub fn jobs(&self) -> Vec<String> {
-        let said = self.says(
-            "squeue",
-            &["--noheader", "--states=all", "--format=%i %T %j"],
-        );
-        said.lines().map(|line| line.trim().to_owned()).collect()
-    }
-
-    fn id(&self) -> String {
-        self.jobs()[0].split(' ').next().unwrap().to_owned()
-    }
-
-    pub fn pid(&self, daemon: &str) -> Option<Pid> {
-        let text = fs::read_to_string(self.folder.join(format!("{daemon}.pid"))).ok()?;
-        text.trim().parse().ok().map(Pid::from_raw)
-    }
-
-    /// `more`: further keys of `execution.cpu.slurm`.
-    pub fn config(&self, more: &str) {
-        let execution = format!("execution:\n  cpu: {{ executor: slurm, slurm: {{ {more} }} }}\n");
-        self.project
-            .write("config.yaml", &format!("{CONFIG}{execution}"));
-    }
-
-    pub fn tprimat(&self, arguments: &[&str]) -> Command {
-        let mut command = self.project.tprimat(arguments);
-        command
-            .env("SLURM_CONF", self.folder.join("slurm.conf"))
-            .env("HF_TOKEN", "hf_not_for_anybody_else");
-        command
-    }
-
-    pub fn run(&self, arguments: &[&str]) -> Ran {
-        self.tprimat(arguments).output().unwrap().into()
-    }
-
-    /// A build whose trainer is up and goes on until there is a file `go`.
-    fn started(&self) -> Child {
-        let build = self
-            .tprimat(&["build"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        eventually("the trainer runs in its job", 40, || {
-            self.project.path("up").exists()
-        });
-        build
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.says("scancel", &[&format!("--user={}", user())]);
-        for daemon in ["slurmctld", "slurmd-n1", "slurmd-n2", "munged"] {
-            if let Some(pid) = self.pid(daemon) {
-                let _ = kill(pid, Signal::SIGKILL);
-            }
-        }
-        // The last steps' own daemons name the folder of this test.
-        for (pid, line) in self.project.processes() {
-            if line.contains("slurm") {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
-        }
-    }
-}
-
-/// Who runs the tests, and so the daemons and the jobs.
-fn user() -> String {
-    nix::unistd::User::from_uid(nix::unistd::geteuid())
-        .unwrap()
-        .expect("this user has a name")
-        .name
-}
 
 /// The stub trainer, which waits for `go` first.
 pub fn waits() -> String {
@@ -382,11 +199,7 @@ fn a_submission_whose_answer_was_lost_is_not_repeated() {
 fn a_controller_that_is_away_is_waited_out() {
     let cluster = Cluster::new(&waits());
     let mut build = cluster.started();
-    let controller = cluster.pid("slurmctld").unwrap();
-    kill(controller, Signal::SIGKILL).unwrap();
-    eventually("it is gone", 10, || {
-        !Path::new(&format!("/proc/{controller}")).exists()
-    });
+    cluster.kill_daemon("slurmctld");
     cluster.project.write("go", "");
     std::thread::sleep(std::time::Duration::from_secs(1));
     cluster.start_controller();

@@ -10,11 +10,14 @@ use nix::{
 
 use super::{Dice, Project, files_below};
 
-/// Processes of a build, by what their command lines hold. The trainer is `train.sh`, and a worker
-/// sleeps.
-const KINDS: [(&str, &str); 4] = [
+/// Processes of a build, by what their command lines hold: each is the first of these that fits. The
+/// trainer is `train.sh`, and a worker sleeps.
+const KINDS: [(&str, &str); 7] = [
     ("tprimat", "build -j"),
     ("supervisor", "__supervise"),
+    ("supervisor", "__job"),
+    ("guard", "tprimat-guard"),
+    ("client", " --label "),
     ("trainer", "train.sh"),
     ("worker", "sleep 30"),
 ];
@@ -27,16 +30,16 @@ pub fn strike(
     pause: impl FnOnce(&mut Dice) -> Duration,
 ) -> Option<(&'static str, Signal)> {
     let processes = project.processes();
-    let of = |(what, mark): &(&'static str, &str)| -> Vec<(&'static str, i32)> {
+    let kind_of = |line: &str| KINDS.iter().position(|(_, mark)| line.contains(mark));
+    let of = |kind: usize| -> Vec<(&'static str, i32)> {
         processes
             .iter()
-            .filter(|(_, line)| line.contains(mark))
-            .map(|(pid, _)| (*what, *pid))
+            .filter(|(_, line)| kind_of(line) == Some(kind))
+            .map(|(pid, _)| (KINDS[kind].0, *pid))
             .collect()
     };
     // Of a kind of which there is any.
-    let there: Vec<_> = KINDS
-        .iter()
+    let there: Vec<_> = (0..KINDS.len())
         .map(of)
         .filter(|pids| !pids.is_empty())
         .collect();

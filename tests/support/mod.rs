@@ -76,6 +76,8 @@ echo '{"event":"end","status":"ok","steps":6}'
 pub struct Project {
     folder: tempfile::TempDir,
     root: PathBuf,
+    /// What every program of this project gets beside the usual variables.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// What a finished tprimat leaves its caller.
@@ -122,6 +124,7 @@ impl Project {
         let project = Self {
             root: folder.path().join("project"),
             folder,
+            environment: Vec::new(),
         };
         fs::create_dir(&project.root).unwrap();
         project
@@ -184,6 +187,7 @@ impl Project {
             .env("HOME", self.folder())
             .env("COLUMNS", "120")
             .env("TPRIMAT_LOCK_DIR", self.folder().join("device-locks"))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

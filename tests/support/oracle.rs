@@ -23,6 +23,7 @@ fn without_circumstances(mut value: Value) -> Value {
                     "host",
                     "started_at",
                     "ended_at",
+                    "seen_at",
                     "clock",
                     "attempt",
                     "attempts",
