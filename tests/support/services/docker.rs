@@ -162,6 +162,20 @@ impl Drop for Daemon {
         if let Some(pid) = pid {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
+        // So may a container's shim be left. All of them name the folder, which is this test's alone.
+        let mark = self.folder.path().display().to_string();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if let Some(pid) = pid
+                && String::from_utf8_lossy(&line).contains(&mark)
+            {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
         for mount in ["exec/netns/default", "data"] {
             let _ = Command::new("umount")
                 .arg("--lazy")
