@@ -395,42 +395,11 @@ fn finish(
     if globals.json {
         print_json("build", &value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
-        if let Some(comparison) = &comparison {
-            let (common, measured) = (&args.selection.common, &args.selection.measured);
-            let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
-            let commands = crate::report::Commands {
-                details: compare::details(globals, &matrix, &common.sets, measured, &[]),
-                build: compare::command("build", globals, &matrix, &common.sets, measured),
-            };
-            let page = page();
-            print(&if args.details {
-                crate::report::table(comparison, &page)
-            } else {
-                crate::report::glance(comparison, false, &commands, &page)
-            })?;
-        }
-        if let Some(text) = coverage.text() {
-            eprintln!("{}", text.trim_end());
-        }
-        let folder = publish::output_dir(engine.plan);
-        let output = folder
-            .strip_prefix(&request.root)
-            .unwrap_or(&folder)
-            .display();
-        let report = statuses.get(engine.dag.over_all(TaskKind::Report));
-        if report.state == State::Fresh && report.outputs().is_empty() {
-            let notice = folder.join(publish::NOTICE);
-            let stays = if notice.is_file() {
-                "keeps the figures of an earlier build, marked as outdated"
-            } else {
-                "stays as it was"
-            };
-            eprintln!("nothing was published, since no cell has figures now; {output} {stays}");
-        } else if comparison.as_ref().is_none_or(|c| c.rows.is_empty()) {
-            eprintln!("a page that says what is not measured: {output}");
-        } else {
-            eprintln!("results, table and picture: {output}");
-        }
+        show(globals, args, comparison.as_ref(), &coverage)?;
+        eprintln!(
+            "{}",
+            published(engine, statuses, request, comparison.as_ref())
+        );
     }
     if code == exit::OK
         && !args.last.failed
@@ -445,6 +414,60 @@ fn finish(
         memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
+}
+
+/// Prints the figures, and which cells have none.
+fn show(
+    globals: &Globals,
+    args: &BuildArgs,
+    comparison: Option<&Comparison>,
+    coverage: &Coverage,
+) -> Result<()> {
+    if let Some(comparison) = comparison {
+        let (common, measured) = (&args.selection.common, &args.selection.measured);
+        let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
+        let commands = crate::report::Commands {
+            details: compare::details(globals, &matrix, &common.sets, measured, &[]),
+            build: compare::command("build", globals, &matrix, &common.sets, measured),
+        };
+        let page = page();
+        print(&if args.details {
+            crate::report::table(comparison, &page)
+        } else {
+            crate::report::glance(comparison, false, &commands, &page)
+        })?;
+    }
+    if let Some(text) = coverage.text() {
+        eprintln!("{}", text.trim_end());
+    }
+    Ok(())
+}
+
+/// What stands in the output folder now.
+fn published(
+    engine: &Engine,
+    statuses: &Statuses,
+    request: &PlanRequest,
+    comparison: Option<&Comparison>,
+) -> String {
+    let folder = publish::output_dir(engine.plan);
+    let output = folder
+        .strip_prefix(&request.root)
+        .unwrap_or(&folder)
+        .display();
+    let report = statuses.get(engine.dag.over_all(TaskKind::Report));
+    if report.state == State::Fresh && report.outputs().is_empty() {
+        let stays = if folder.join(publish::NOTICE).is_file() {
+            "keeps the figures of an earlier build, marked as outdated"
+        } else {
+            "stays as it was"
+        };
+        format!("nothing was published, since no cell has figures now; {output} {stays}")
+    } else if comparison.is_none_or(|comparison| comparison.rows.is_empty()) {
+        format!("a page that says what is not measured: {output}")
+    } else {
+        format!("results, table and picture: {output}")
+    }
 }
 
 /// What became of the selected cells.

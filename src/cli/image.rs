@@ -413,10 +413,7 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
     });
     if args.print {
         let words = std::iter::once(engine.name()).chain(arguments.iter().map(String::as_str));
-        let line = shlex::try_join(words).map_err(|e| Error::Failed {
-            message: e.to_string(),
-            help: None,
-        })?;
+        let line = shlex::try_join(words).map_err(|e| Error::failed(e.to_string()))?;
         print(&format!("{line}\n"))?;
         return Ok(exit::OK);
     }

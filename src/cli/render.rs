@@ -92,10 +92,7 @@ impl<'a> Launch<'a> {
             Support::Ready(prepared) => prepared,
             Support::Unsupported(why) => {
                 let message = format!("`{}` is unsupported: {why}", plan.cells[cell].id);
-                return Err(Error::Failed {
-                    message,
-                    help: None,
-                });
+                return Err(Error::failed(message));
             }
         };
         let context = context(prepared.job());

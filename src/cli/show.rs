@@ -53,10 +53,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         return imported(plan, cache, &imports, id, args, globals.json);
     }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
-        return Err(Error::Failed {
-            message: format!("`{id}` is unsupported: {why}"),
-            help: None,
-        });
+        return Err(Error::failed(format!("`{id}` is unsupported: {why}")));
     }
     if repeat.is_some_and(|r| r > plan.cells[cell].repeats) {
         if has_imports {

@@ -278,10 +278,7 @@ impl Batch {
 }
 
 fn failed(what: &Path, why: &str) -> Error {
-    Error::Failed {
-        message: format!("{} cannot be tokenized: {why}", what.display()),
-        help: None,
-    }
+    Error::failed(format!("{} cannot be tokenized: {why}", what.display()))
 }
 
 /// A file line by line, in bounded memory.

@@ -145,10 +145,7 @@ impl Writer {
 }
 
 fn failed(message: String) -> Error {
-    Error::Failed {
-        message,
-        help: None,
-    }
+    Error::failed(message)
 }
 
 fn read_back(file: &mut BufWriter<File>) -> io::Result<&mut File> {

@@ -13,9 +13,10 @@
 //! The environment goes in through standard input: neither a list of processes, nor `inspect`, nor
 //! a file shows it.
 
+mod sweep;
+
 use std::{
     collections::BTreeMap,
-    fs,
     io::{self, PipeWriter},
     os::{fd::RawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
@@ -27,6 +28,8 @@ use std::{
 use nix::libc;
 use serde::{Deserialize, Serialize};
 
+pub(super) use sweep::sweep;
+
 use super::{
     container::{Needs, has_these_alone},
     process::RUN_ID_VARIABLE,
@@ -36,18 +39,17 @@ use super::{
 use crate::{
     digest::Digest,
     error::{Error, Result},
-    files::{self, Durability},
+    files,
     host::{ContainerEngine, EngineKind, engine_environment, last_line},
     job::Vendor,
     plan::{Container, Place},
 };
+use sweep::remember;
 
 /// The label that names the run of a container.
 const RUN_LABEL: &str = "tprimat.run";
 /// The label that names the folder of runs, so that a sweep touches no other project's containers.
 const OWNER_LABEL: &str = "tprimat.runs";
-/// In the folder of runs: the engines that were ever used there, a line each.
-const ENGINES: &str = ".engines";
 
 /// Sets the variables that standard input states, then becomes the trainer.
 const ENTER: &str = r#"eval "$(cat)" && exec "$@" </dev/null"#;
@@ -93,11 +95,8 @@ pub(super) fn contain(
     let Some(container) = &work.execution.container else {
         return Ok(None);
     };
-    let failed = |message: String| Error::Failed {
-        message,
-        help: None,
-    };
-    let engine = ContainerEngine::find(container.engine, &host.caller_env).map_err(failed)?;
+    let engine =
+        ContainerEngine::find(container.engine, &host.caller_env).map_err(Error::failed)?;
     if work.execution.place != Place::Local
         && has_service(engine.kind)
         && work.job.vendor != Vendor::Cpu
@@ -138,7 +137,7 @@ pub(super) fn contain(
     env.entry("TORCHINDUCTOR_CACHE_DIR".into())
         .or_insert(compiled);
     if let Some(name) = env.keys().find(|name| !is_variable(name)) {
-        return Err(failed(format!(
+        return Err(Error::failed(format!(
             "the variable `{name}` cannot be set in a container: its name is not one of a shell"
         )));
     }
@@ -283,12 +282,11 @@ fn mounts(
 }
 
 fn text(path: &Path) -> Result<String> {
-    let unfit = |why: &str| Error::Failed {
-        message: format!(
+    let unfit = |why: &str| {
+        Error::failed(format!(
             "the path {} {why}, so it cannot be mounted into a container",
             path.display()
-        ),
-        help: None,
+        ))
     };
     let text = path.to_str().ok_or_else(|| unfit("is not UTF-8"))?;
     if text.contains([':', ',']) {
@@ -557,204 +555,5 @@ fn exit_of(code: i32) -> ExitKind {
     }
 }
 
-/// Notes that containers of this engine may be left here.
-fn remember(runs: &Path, kind: EngineKind) -> Result<()> {
-    let path = runs.join(ENGINES);
-    let mut known: Vec<EngineKind> = engines(runs);
-    if !has_service(kind) || known.contains(&kind) {
-        return Ok(());
-    }
-    known.push(kind);
-    let lines: String = known
-        .iter()
-        .map(|kind| format!("{}\n", kind.name()))
-        .collect();
-    files::write_atomically(&path, lines.as_bytes(), Durability::Synced)
-}
-
-fn engines(runs: &Path) -> Vec<EngineKind> {
-    let text = fs::read_to_string(runs.join(ENGINES)).unwrap_or_default();
-    EngineKind::ALL
-        .into_iter()
-        .filter(|kind| text.lines().any(|line| line == kind.name()))
-        .collect()
-}
-
-/// Removes the containers of runs that nobody watches any more; their names. An engine that does
-/// not answer is named instead.
-pub(super) fn sweep(
-    runs: &Path,
-    env: &BTreeMap<String, String>,
-    is_live: impl Fn(&Path) -> bool,
-) -> Vec<Result<String, String>> {
-    let mut swept = Vec::new();
-    for kind in engines(runs) {
-        // An engine that was uninstalled keeps no container.
-        let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
-            continue;
-        };
-        let filter = format!("label={OWNER_LABEL}={}", owner(runs));
-        let said = match engine.ask(
-            env,
-            &["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"],
-        ) {
-            Ok(said) if said.status.success() => said,
-            Ok(said) => {
-                swept.push(Err(format!(
-                    "{} does not answer: {}",
-                    kind.name(),
-                    last_line(&said.stderr)
-                )));
-                continue;
-            }
-            Err(why) => {
-                swept.push(Err(why));
-                continue;
-            }
-        };
-        for name in String::from_utf8_lossy(&said.stdout).lines() {
-            let Some(id) = name
-                .trim()
-                .strip_prefix("tprimat-")
-                .filter(|id| is_run_id(id))
-            else {
-                continue;
-            };
-            if is_live(&runs.join(id)) {
-                continue;
-            }
-            let contained = Contained {
-                engine: engine.clone(),
-                environment: env.clone(),
-                name: name.trim().to_owned(),
-            };
-            let left = || {
-                Err(format!(
-                    "{} does not remove the container {}",
-                    kind.name(),
-                    name.trim()
-                ))
-            };
-            swept.push(if contained.remove() {
-                Ok(name.trim().to_owned())
-            } else {
-                left()
-            });
-        }
-    }
-    swept
-}
-
-/// A run's id is also the name of its folder, so one from a label must not lead out of the folder
-/// of runs.
-fn is_run_id(id: &str) -> bool {
-    !id.starts_with('.')
-        && id
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_an_engine_says_is_a_stage() {
-        let exited = |code, out_of_memory| {
-            Ok(Stage::Exited {
-                code,
-                out_of_memory,
-            })
-        };
-        assert_eq!(stage_of("exited 3 false\n"), exited(3, false));
-        assert_eq!(stage_of("exited 137 true\n"), exited(137, true));
-        assert_eq!(stage_of("running 0 false\n"), Ok(Stage::Running));
-        assert_eq!(stage_of("paused 0 false\n"), Ok(Stage::Running));
-        assert_eq!(stage_of("created 128 false\n"), Ok(Stage::Created));
-        assert!(stage_of("").is_err() && stage_of("exited x false").is_err());
-        assert_eq!(
-            (exit_of(0), exit_of(1), exit_of(139)),
-            (ExitKind::Code(0), ExitKind::Code(1), ExitKind::Signal(11))
-        );
-    }
-
-    #[test]
-    fn any_value_enters_as_it_is() {
-        let env = BTreeMap::from([
-            ("A".to_owned(), "it's $HOME `x` \"y\" \\ \n two".to_owned()),
-            ("B_2".to_owned(), String::new()),
-        ]);
-        let mut shell = Command::new("/bin/sh");
-        shell.args([
-            "-c",
-            ENTER,
-            "tprimat",
-            "/bin/sh",
-            "-c",
-            "printf '%s|%s|' \"$A\" \"$B_2\"; cat",
-        ]);
-        let mut child = shell
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        io::Write::write_all(
-            &mut child.stdin.take().unwrap(),
-            &ContainerSpec::input(&env),
-        )
-        .unwrap();
-        let said = child.wait_with_output().unwrap();
-        assert_eq!(
-            String::from_utf8(said.stdout).unwrap(),
-            format!("{}||", env["A"])
-        );
-    }
-
-    #[test]
-    fn names_that_a_shell_would_not_set_are_told() {
-        for (name, is_one) in [
-            ("A", true),
-            ("_a1", true),
-            ("1A", false),
-            ("A-B", false),
-            ("", false),
-            ("A B", false),
-        ] {
-            assert_eq!(is_variable(name), is_one, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = folder.path().join("docker");
-        let said = folder.path().join("said");
-        let script = format!("#!/bin/sh\necho \"$@\" > {}\n", said.display());
-        crate::files::write_atomically(&engine, script.as_bytes(), Durability::Plain).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::File::open(&engine)
-            .unwrap()
-            .set_permissions(mode)
-            .unwrap();
-        let contained = Contained {
-            engine: ContainerEngine {
-                kind: EngineKind::Docker,
-                program: engine,
-            },
-            environment: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
-            name: "tprimat-x".into(),
-        };
-        drop(contained.guard(&[]).unwrap());
-        assert!(!said.exists(), "an orderly end leaves nothing to do");
-        let mut guard = contained.guard(&[]).unwrap();
-        let (end, lifeline) = io::pipe().unwrap();
-        drop(end);
-        // As the kernel does when the supervisor is killed.
-        drop(std::mem::replace(&mut guard._lifeline, lifeline));
-        guard.child.wait().unwrap();
-        assert_eq!(
-            fs::read_to_string(&said).unwrap(),
-            "rm --force --volumes tprimat-x\n"
-        );
-    }
-}
+mod tests;

@@ -98,10 +98,9 @@ pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
 fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {
-        return Err(Error::Failed {
-            message: format!("`{device}` cannot be the name of a device"),
-            help: None,
-        });
+        return Err(Error::failed(format!(
+            "`{device}` cannot be the name of a device"
+        )));
     }
     files::create_shared_dir(folder)?;
     Ok(folder.join(format!("{device}.lock")))

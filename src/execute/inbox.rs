@@ -28,12 +28,7 @@ const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 
 /// Makes this process a supervisor: no signal ends it, and orphans of its run come to it.
 pub(super) fn settle_down(has_lifeline: bool) -> Result<Inbox> {
-    let broken = |what: &'static str| {
-        move |e: Errno| Error::Failed {
-            message: format!("{what}: {e}"),
-            help: None,
-        }
-    };
+    let broken = |what: &'static str| move |e: Errno| Error::failed(format!("{what}: {e}"));
     keep_files_to_ourselves();
     let inbox = Inbox::open(has_lifeline).map_err(broken("cannot receive signals"))?;
     // Fails only where this process leads a group already, which serves as well.

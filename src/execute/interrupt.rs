@@ -43,10 +43,7 @@ pub fn install_interrupt_handler() -> Result<Interrupts> {
         SigSet::empty(),
     );
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let failed = |e| Error::Failed {
-            message: format!("cannot handle {signal}: {e}"),
-            help: None,
-        };
+        let failed = |e| Error::failed(format!("cannot handle {signal}: {e}"));
         // SAFETY: the handler touches atomics only, and may call `_exit`, which is
         // async-signal-safe.
         let before = unsafe { sigaction(signal, &action) }.map_err(failed)?;

@@ -9,9 +9,9 @@ use std::{
 use super::{
     interrupt::Interrupts,
     launch::launch,
+    prepare_run::{attempt_id, prepare},
     recover_runs::{making, remove, sweep},
     run::{ExitKind, RunSpec, start},
-    run_spec::{attempt_id, prepare},
     train::TrainHost,
 };
 use crate::{
@@ -97,9 +97,8 @@ impl Profiler {
                 // This one hands the command to a shell as one text, so the words are quoted in a
                 // script beside it.
                 let words = spec.argv.iter().map(String::as_str);
-                let command = shlex::try_join(words).map_err(|e| Error::Failed {
-                    message: format!("rocprof cannot be given this command: {e}"),
-                    help: None,
+                let command = shlex::try_join(words).map_err(|e| {
+                    Error::failed(format!("rocprof cannot be given this command: {e}"))
                 })?;
                 let script = format!("exec {command}\n");
                 files::write_atomically(

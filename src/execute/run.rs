@@ -244,10 +244,8 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     files::create_dir_all(dir)?;
     let owner = take_lock(&owner_lock_path(dir))?;
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
-    let text = serde_json::to_vec_pretty(spec).map_err(|e| Error::Failed {
-        message: format!("cannot describe run {}: {e}", spec.run_id),
-        help: None,
-    })?;
+    let text = serde_json::to_vec_pretty(spec)
+        .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
     files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
     let log_path = supervisor_log_path(dir);
     // Appended to by the supervisor alone, line by line.
@@ -279,10 +277,10 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
         drop(lifeline);
         let _ = child.wait();
         let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
-        return Err(Error::Failed {
-            message: format!("the supervisor of run {} failed: {said}", spec.run_id),
-            help: None,
-        });
+        return Err(Error::failed(format!(
+            "the supervisor of run {} failed: {said}",
+            spec.run_id
+        )));
     }
     Ok(Running {
         spec: spec.clone(),
@@ -410,10 +408,7 @@ impl Running {
             };
             let said = supervisor_said(&self.spec.dir).unwrap_or_else(in_code);
             let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
-            return Err(Error::Failed {
-                message,
-                help: None,
-            });
+            return Err(Error::failed(message));
         };
         let now = files::unix_now();
         let started = match self.state() {

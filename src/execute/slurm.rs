@@ -97,10 +97,8 @@ impl Executor for Slurm {
         let environment = serde_json::to_vec(&spec.env).unwrap_or_default();
         write_private(&environment_path(dir), &environment)
             .map_err(Error::io("cannot write", environment_path(dir)))?;
-        let text = serde_json::to_vec_pretty(spec).map_err(|e| Error::Failed {
-            message: format!("cannot describe run {}: {e}", spec.run_id),
-            help: None,
-        })?;
+        let text = serde_json::to_vec_pretty(spec)
+            .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
         // From here on the run folder says that there is or will be a job.
         files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
         Ok(Box::new(self.job(spec.clone(), owner, false)))
@@ -373,10 +371,8 @@ impl Job {
             JOB_ARGUMENT.into(),
             self.spec.dir.to_string_lossy(),
         ];
-        let line = shlex::try_join(line.iter().map(AsRef::as_ref)).map_err(|e| Error::Failed {
-            message: e.to_string(),
-            help: None,
-        })?;
+        let line = shlex::try_join(line.iter().map(AsRef::as_ref))
+            .map_err(|e| Error::failed(e.to_string()))?;
         files::write_atomically(
             &script,
             format!("#!/bin/sh\nexec {line}\n").as_bytes(),

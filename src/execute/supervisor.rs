@@ -166,10 +166,7 @@ fn check_claim(dir: &Path) -> Result<()> {
     };
     match claimed() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Failed {
-            message: "only tprimat itself starts a supervisor".into(),
-            help: None,
-        }),
+        Ok(false) => Err(Error::failed("only tprimat itself starts a supervisor")),
         Err(source) => Err(Error::Io {
             what: "cannot check",
             path,
@@ -223,10 +220,8 @@ impl Supervisor {
     }
 
     fn record(&self, exit: &RunExit) -> Result<()> {
-        let text = serde_json::to_vec_pretty(exit).map_err(|e| Error::Failed {
-            message: format!("cannot describe the exit: {e}"),
-            help: None,
-        })?;
+        let text = serde_json::to_vec_pretty(exit)
+            .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
         files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
     }
 

@@ -130,6 +130,13 @@ impl Error {
     pub fn stage(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Stage(Box::new(error))
     }
+    /// A run of the tool ends here, and there is nothing more to say than why.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed {
+            message: message.into(),
+            help: None,
+        }
+    }
     pub fn invalid(problem: Problem) -> Self {
         Self::Invalid(vec![problem])
     }

@@ -197,10 +197,10 @@ pub fn create_shared_dir(path: &Path) -> Result<()> {
         .open(path);
     let refused = |why: &str| {
         let advice = "have its owner remove it, or name another one in $TPRIMAT_LOCK_DIR for all users of this host";
-        Error::Failed {
-            message: format!("the folder of locks {} {why}; {advice}", path.display()),
-            help: None,
-        }
+        Error::failed(format!(
+            "the folder of locks {} {why}; {advice}",
+            path.display()
+        ))
     };
     let folder = folder.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR) => refused("is not a folder but a link or a file"),

@@ -15,12 +15,12 @@ use super::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, measure_alike,
         refused, refused_without_figures,
     },
+    interval::apart,
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
     same_run::shared_runs,
     summary::attempts,
-    units::apart,
     warnings_of,
 };
 

@@ -5,7 +5,7 @@
 //! | `steady` | a run's steps | its measured part, and where that begins |
 //! | `clock` | a result | do its step times fit the time that passed? |
 //! | `bootstrap` | rates of units | intervals without an assumption on their distribution |
-//! | `units` | rates of repeats, hosts, times | what is a unit of replication |
+//! | `interval` | rates of repeats, hosts, times | a rate with its interval; what is a unit of replication |
 //! | `suspect` | samples × a result | was the run disturbed? |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
@@ -24,6 +24,7 @@
 //! | `sweep` | a [`Comparison`] | cells over a numeric axis, and which value is the fastest |
 //! | `sweep_document` | a sweep | the same for `compare --json` |
 //! | `history` | a cell's measurements over time | where its speed changed |
+//! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
 // A byte position in foreign text may lie within a character: `tprimat_words::part`.
@@ -39,6 +40,7 @@ mod figure;
 mod gate;
 mod guard;
 mod history;
+mod interval;
 mod metrics;
 mod not_counted;
 mod peaks;
@@ -50,7 +52,6 @@ mod sweep;
 mod sweep_document;
 mod telemetry;
 mod unified;
-mod units;
 mod unstated;
 
 pub use accelerators::*;
@@ -63,6 +64,7 @@ pub use figure::*;
 pub use gate::*;
 pub use guard::not_identical;
 pub use history::*;
+pub use interval::*;
 pub use metrics::*;
 pub use not_counted::*;
 pub use peaks::*;
@@ -74,7 +76,6 @@ pub use sweep::*;
 pub use sweep_document::*;
 pub use telemetry::*;
 pub use unified::*;
-pub use units::*;
 pub use unstated::*;
 
 #[cfg(test)]

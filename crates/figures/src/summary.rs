@@ -16,9 +16,9 @@ use tprimat_results::{
 use super::{
     Clock, Dropped, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
     clock::{self, Checked},
+    interval::estimate,
     steady::{is_measured, steady, steady_state},
     telemetry,
-    units::estimate,
 };
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tprimat_results::{FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch};
 
 use super::{
-    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, summary::attempts, units::apart,
+    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, interval::apart, summary::attempts,
 };
 
 /// Values of the axis from which on cells are a sweep; two are a pair.

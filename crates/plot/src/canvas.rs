@@ -410,17 +410,11 @@ fn left_edge(x: i32, width: i32, anchor: Anchor) -> i32 {
 }
 
 fn to_error<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> Error {
-    Error::Failed {
-        message: format!("cannot draw the picture: {error}"),
-        help: None,
-    }
+    Error::failed(format!("cannot draw the picture: {error}"))
 }
 
 fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
-    let failed = |e: png::EncodingError| Error::Failed {
-        message: format!("cannot encode the picture: {e}"),
-        help: None,
-    };
+    let failed = |e: png::EncodingError| Error::failed(format!("cannot encode the picture: {e}"));
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);

@@ -10,10 +10,8 @@ use tprimat_base::error::{Error, Result};
 pub const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
 
 pub fn register_fonts() -> Result<()> {
-    register_font(FONT, FontStyle::Normal, dejavu::sans::regular()).map_err(|_| Error::Failed {
-        message: "the embedded font cannot be read".to_owned(),
-        help: None,
-    })
+    register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
+        .map_err(|_| Error::failed("the embedded font cannot be read"))
 }
 
 /// Width in pixels of `words`, without kerning, which could only make them narrower by a pixel or

@@ -15,15 +15,16 @@ use tprimat_words::plain::counted;
 
 use super::{
     format::{bytes, percent},
-    hardware::group_title,
-    headline::{Headline, Verdict, across, contradicted, duration, headlines, interval, times},
+    headline::{
+        Headline, SpeedVerdict, across, contradicted, duration, headlines, interval, times,
+    },
     mark,
     names::short_names,
     notes::{listed, notes},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     sweep::{sweep_text, swept_groups},
-    table::{ink_of, ink_of_state, rate, repeats},
+    table::{group_title, ink_of, ink_of_state, rate, repeats},
 };
 
 /// Reservations that are told; the others are counted.
@@ -50,7 +51,7 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
     let told = headlines(comparison);
     for headline in told
         .iter()
-        .filter(|h| h.verdict == Verdict::Refused && named)
+        .filter(|h| h.verdict == SpeedVerdict::Refused && named)
     {
         paragraph(&mut out, "", &headline.text, page, Ink::Bad);
         out.push('\n');
@@ -199,7 +200,7 @@ fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Pa
     let of_groups = comparison.groups.iter().zip(&rows).zip(&by_group);
     let mains = of_groups.filter_map(|((group, rows), told)| main(told, rows, &group.baseline));
     let mains: Vec<&Headline> = mains
-        .filter(|h| h.verdict != Verdict::Alone)
+        .filter(|h| h.verdict != SpeedVerdict::Alone)
         .take(SENTENCES - 1)
         .collect();
     for headline in &mains {
@@ -352,12 +353,12 @@ fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>) -> Word {
     let ends = interval(speedup)
         .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
         .unwrap_or_default();
-    let verdict = Verdict::of(speedup);
+    let verdict = SpeedVerdict::of(speedup);
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match verdict {
-        Verdict::Faster => ", faster",
-        Verdict::Slower => ", slower",
-        Verdict::NoDifference => ", no significant difference",
+        SpeedVerdict::Faster => ", faster",
+        SpeedVerdict::Slower => ", slower",
+        SpeedVerdict::NoDifference => ", no significant difference",
         _ => ", no verdict",
     });
     for label in speedup.labels.iter().filter(|label| label.is_crossed()) {

@@ -1,10 +1,8 @@
-//! What the cells of a workload ran on, as their logs or the lock state it, and the title that says
-//! so.
+//! What the cells of a workload ran on, as their logs or the lock state it.
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{Group, Row};
-use tprimat_sentences::said;
+use tprimat_figures::Row;
 
 /// `NVIDIA H200`; of several kinds each with its number of cells, and how many cells state none.
 /// Nothing where no cell states its device.
@@ -37,17 +35,6 @@ pub(super) fn hardware(rows: &[&Row]) -> Option<String> {
 /// `; NVIDIA H200`, behind the workload of a title.
 pub(super) fn in_title(rows: &[&Row]) -> String {
     hardware(rows).map_or_else(String::new, |words| format!("; {words}"))
-}
-
-/// The title of a group's cells: model, workload, devices.
-pub(super) fn group_title(group: &Group, rows: &[&Row]) -> String {
-    let strict = if group.identical_config {
-        ", identical configuration"
-    } else {
-        ""
-    };
-    let (workload, devices) = (said(&group.workload), in_title(rows));
-    format!("{}: {workload}{strict}{devices}", group.model)
 }
 
 #[cfg(test)]

@@ -88,10 +88,7 @@ pub fn html(comparison: &Comparison, pictures: &[PagePicture], meta: &Meta) -> R
         // The innermost says what it was; those around it, in which template.
         let sources = std::iter::successors(std::error::Error::source(&e), |e| e.source());
         let why: String = sources.map(|source| format!(": {source}")).collect();
-        Error::Failed {
-            message: format!("cannot make the page: {e}{why}"),
-            help: None,
-        }
+        Error::failed(format!("cannot make the page: {e}{why}"))
     })
 }
 

@@ -11,7 +11,6 @@ use tprimat_words::plain::is_active;
 use super::{
     cost,
     environment::environments,
-    hardware::group_title,
     headline::{self, by_group, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
@@ -54,7 +53,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
         out.add(
             "title",
-            &format!("#### {}\n\n", escaped(&group_title(group, &rows))),
+            &format!("#### {}\n\n", escaped(&table::group_title(group, &rows))),
         );
         if let Some(text) = headline::ranking(comparison, group, &rows) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&text)));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tprimat_figures::{
-    AbsentState, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
+    AbsentState, Comparison, Estimate, Group, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
 };
 use tprimat_results::{AttestationStatus, mean, sd};
 use tprimat_sentences::{dropped_words, said, standing};
@@ -16,10 +16,10 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, mark, number, percent, seconds},
-    hardware::group_title,
+    hardware::in_title,
     headline::{
-        Verdict, by_group, duration, headlines, interval, leading, more, ranking, refused, same_as,
-        times,
+        SpeedVerdict, by_group, duration, headlines, interval, leading, more, ranking, refused,
+        same_as, times,
     },
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
@@ -166,11 +166,11 @@ pub(super) fn ink_of_state(state: AbsentState) -> Ink {
     }
 }
 
-pub(super) fn ink_of(verdict: Verdict) -> Ink {
+pub(super) fn ink_of(verdict: SpeedVerdict) -> Ink {
     match verdict {
-        Verdict::Faster => Ink::Good,
-        Verdict::Slower | Verdict::Refused => Ink::Bad,
-        Verdict::NoDifference | Verdict::NotAssessed | Verdict::Alone => Ink::Plain,
+        SpeedVerdict::Faster => Ink::Good,
+        SpeedVerdict::Slower | SpeedVerdict::Refused => Ink::Bad,
+        SpeedVerdict::NoDifference | SpeedVerdict::NotAssessed | SpeedVerdict::Alone => Ink::Plain,
     }
 }
 
@@ -304,6 +304,17 @@ pub(super) fn memory(row: &Row) -> Word {
     }
 }
 
+/// The title of a group's cells: model, workload, devices.
+pub(super) fn group_title(group: &Group, rows: &[&Row]) -> String {
+    let strict = if group.identical_config {
+        ", identical configuration"
+    } else {
+        ""
+    };
+    let (workload, devices) = (said(&group.workload), in_title(rows));
+    format!("{}: {workload}{strict}{devices}", group.model)
+}
+
 /// How many repeats of a cell do not count, by the reason: `1 failed`.
 pub(super) fn not_counted(row: &Row) -> impl Iterator<Item = String> {
     let counts = [
@@ -364,7 +375,7 @@ pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Spee
         return Word::plain("baseline");
     }
     match speedups.get(row.cell.as_str()) {
-        Some(speedup) => Word::inked(sentence(speedup), ink_of(Verdict::of(speedup))),
+        Some(speedup) => Word::inked(sentence(speedup), ink_of(SpeedVerdict::of(speedup))),
         None => Word::missing(),
     }
 }
@@ -380,10 +391,10 @@ pub fn sentence(speedup: &Speedup) -> String {
         .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
         .unwrap_or_default();
     let mut text = format!("{}{ends}", times(speedup));
-    text.push_str(match Verdict::of(speedup) {
-        Verdict::Faster => ", faster",
-        Verdict::Slower => ", slower",
-        Verdict::NoDifference => ", no significant difference",
+    text.push_str(match SpeedVerdict::of(speedup) {
+        SpeedVerdict::Faster => ", faster",
+        SpeedVerdict::Slower => ", slower",
+        SpeedVerdict::NoDifference => ", no significant difference",
         _ => "",
     });
     if let Some(reason) = &speedup.reason {

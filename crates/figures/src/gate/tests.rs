@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 use serde_json::json;
 use tprimat_job::{FailureClass, Job};
-use tprimat_results::CUSUM;
+use tprimat_results::{CUSUM, Contract};
 
 use super::*;
 use crate::{
-    DECLARED, NoRate,
+    DECLARED, Dropped, NoRate,
     sentences::{each, fault, said},
     stand_ins::{test_job as job, *},
 };

@@ -3,7 +3,11 @@
 use tprimat_figures::{Comparison, Group, Label, Row, Speedup};
 use tprimat_results::Tier;
 
-use super::{Pair, Verdict, different_settings, unit};
+use super::{
+    SpeedVerdict,
+    pair::{Pair, different_settings},
+    phrases::unit,
+};
 use crate::{
     format::{change_range, faster, number},
     names::short_names,
@@ -40,7 +44,7 @@ pub fn ranking(comparison: &Comparison, group: &Group, rows: &[&Row]) -> Option<
     pairs.sort_by(|(a, ..), (b, ..)| rate(b).total_cmp(&rate(a)));
     let fastest = pairs
         .iter()
-        .position(|(.., speedup)| Verdict::of(speedup) == Verdict::Faster);
+        .position(|(.., speedup)| SpeedVerdict::of(speedup) == SpeedVerdict::Faster);
     let Some(at) = fastest else {
         let unassessed = pairs.first().filter(|(row, ..)| rate(row) > rate(base.0));
         let higher = unassessed.map_or_else(String::new, |(row, name, _)| {

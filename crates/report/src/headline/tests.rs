@@ -1,5 +1,8 @@
 use serde_json::json;
-use tprimat_figures::{Catalogue, CompareSettings, EnvironmentDifference, Figure, compare};
+use tprimat_figures::{
+    Catalogue, CompareSettings, EnvironmentDifference, Figure, Price, RatioInterval, Warning,
+    compare,
+};
 
 use super::*;
 use crate::stand_ins::*;
@@ -37,7 +40,7 @@ fn only(comparison: &Comparison) -> Headline {
 #[test]
 fn the_faster_one_is_the_subject_and_the_number_comes_first() {
     let found = only(&two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]));
-    assert_eq!(found.verdict, Verdict::Faster);
+    assert_eq!(found.verdict, SpeedVerdict::Faster);
     let words = "amd/prim trains llama 2.00× as fast as nvd/nemo: 2,048 against 1,024 tokens/s per GPU (95 % CI 1.9";
     assert!(found.text.starts_with(words), "{found:?}");
     assert!(
@@ -49,7 +52,7 @@ fn the_faster_one_is_the_subject_and_the_number_comes_first() {
     let turned = only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[]));
     assert_eq!(
         turned.verdict,
-        Verdict::Slower,
+        SpeedVerdict::Slower,
         "the verdict is on the cell, the sentence on the faster one"
     );
     assert!(
@@ -151,10 +154,10 @@ fn what_is_not_stated_is_named_and_withholds_the_verdict() {
         ))
     };
     let known = pair(&[], &[]);
-    assert_eq!(known.verdict, Verdict::Faster);
+    assert_eq!(known.verdict, SpeedVerdict::Faster);
     assert!(known.text.ends_with("×). Same workload."), "{known:?}");
     let one = pair(&["precision"], &["micro_batch_size"]);
-    assert_eq!(one.verdict, Verdict::NotAssessed);
+    assert_eq!(one.verdict, SpeedVerdict::NotAssessed);
     assert!(one.text.starts_with("amd/prim (imported) trains llama at 2,048 tokens/s per GPU, nvd/nemo (imported) at 1,024: 2.00× (95 % CI 1.97–2.03)"), "{one:?}");
     let words = ". Same workload as far as it is stated. Only amd/prim (imported) states precision (bf16). ";
     assert!(one.text.contains(words), "{one:?}");
@@ -170,7 +173,7 @@ fn what_is_not_stated_is_named_and_withholds_the_verdict() {
             .contains(". Neither states optimizer, data. No verdict: the workloads may differ in optimizer, data"),
         "{neither:?}"
     );
-    assert_eq!(neither.verdict, Verdict::NotAssessed);
+    assert_eq!(neither.verdict, SpeedVerdict::NotAssessed);
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn a_cell_alone_is_not_said_to_be_refused() {
     let refused = headlines(&two(&times, |job| job.data.seq_length = 256, &[]));
     let alone = refused
         .iter()
-        .find(|h| h.verdict == Verdict::Alone)
+        .find(|h| h.verdict == SpeedVerdict::Alone)
         .unwrap();
     assert!(
         alone
@@ -322,7 +325,7 @@ fn cells_that_beat_the_baseline_are_told_before_those_that_it_beats() {
     );
     assert_eq!(
         (all[0].verdict, all[6].verdict),
-        (Verdict::Refused, Verdict::Alone)
+        (SpeedVerdict::Refused, SpeedVerdict::Alone)
     );
     let of_group: Vec<&Headline> = all.iter().filter(|h| h.group == Some(0)).collect();
     assert_eq!(
@@ -390,12 +393,13 @@ fn cells_at_the_baselines_setting_are_told_before_mixed_pairs() {
 fn no_verdict_without_evidence() {
     let same = only(&two(&[1.0, 1.02, 0.985, 1.0], |_| {}, &[]));
     assert!(
-        same.verdict == Verdict::NoDifference && same.text.contains("no significant difference"),
+        same.verdict == SpeedVerdict::NoDifference
+            && same.text.contains("no significant difference"),
         "{same:?}"
     );
     let one = only(&two(&[0.5], |_| {}, &[]));
     assert!(
-        one.verdict == Verdict::NotAssessed && one.text.contains("No verdict: one repeat"),
+        one.verdict == SpeedVerdict::NotAssessed && one.text.contains("No verdict: one repeat"),
         "{one:?}"
     );
     assert!(!one.text.contains("CI"), "{one:?}");
@@ -436,7 +440,10 @@ fn what_differs_is_in_the_sentence_or_forbids_it() {
     let long = |job: &mut tprimat_job::Job| job.data.seq_length = 256;
     let all = headlines(&two(&[0.5, 0.505, 0.495], long, &[]));
     assert!(all.iter().all(|h| !h.text.contains('×')), "{all:?}");
-    let refused = all.iter().find(|h| h.verdict == Verdict::Refused).unwrap();
+    let refused = all
+        .iter()
+        .find(|h| h.verdict == SpeedVerdict::Refused)
+        .unwrap();
     let words = "amd/prim/llama/single and nvd/nemo/llama/single may not be compared, because they differ in seq_length: 256, not 128";
     assert!(refused.text.starts_with(words), "{refused:?}");
     let forced = only(&two(&[0.5, 0.505, 0.495], long, &["seq_length"]));

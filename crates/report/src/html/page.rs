@@ -12,7 +12,7 @@ use tprimat_sentences::{dropped_words, each, said, standing, units};
 use tprimat_words::part;
 
 use super::super::{
-    Headline, Verdict,
+    Headline, SpeedVerdict,
     format::{bytes, number, percent, seconds},
     hardware::in_title,
     headline::{by_group, interval, leading, ranking, times},
@@ -136,7 +136,7 @@ impl<'a> Page<'a> {
         name_apart(&mut groups);
         let mut refused: Vec<String> = told
             .iter()
-            .filter(|h| h.verdict == Verdict::Refused)
+            .filter(|h| h.verdict == SpeedVerdict::Refused)
             .map(|h| h.text.clone())
             .collect();
         let mut notes: Vec<String> = notes(comparison)
@@ -429,11 +429,11 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
         return missing("no comparison with the baseline");
     };
     let interval = interval(speedup).unwrap_or_default();
-    let verdict = match Verdict::of(speedup) {
-        Verdict::Faster => "faster",
-        Verdict::Slower => "slower",
-        Verdict::NoDifference => "no significant difference",
-        Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => "",
+    let verdict = match SpeedVerdict::of(speedup) {
+        SpeedVerdict::Faster => "faster",
+        SpeedVerdict::Slower => "slower",
+        SpeedVerdict::NoDifference => "no significant difference",
+        SpeedVerdict::NotAssessed | SpeedVerdict::Refused | SpeedVerdict::Alone => "",
     };
     let reason = speedup.reason.as_ref().map(said).unwrap_or_default();
     let details = [&interval, verdict, &reason];

@@ -1,5 +1,5 @@
-//! What is repeated: runs, or hosts, or sessions of runs. Its number is the n of every interval and
-//! test.
+//! A cell's rate with its interval. What is repeated, runs, or hosts, or sessions of runs, is the n
+//! of every interval and test.
 
 use std::collections::BTreeMap;
 

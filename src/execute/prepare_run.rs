@@ -202,13 +202,10 @@ fn job_spec(work: &TrainWork) -> JobSpec {
 }
 
 fn path_text(path: &Path) -> Result<String> {
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| Error::Failed {
-            message: format!(
-                "the path {} is not UTF-8, so no script can be told of it",
-                path.display()
-            ),
-            help: None,
-        })
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::failed(format!(
+            "the path {} is not UTF-8, so no script can be told of it",
+            path.display()
+        ))
+    })
 }

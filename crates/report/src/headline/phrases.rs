@@ -1,0 +1,104 @@
+//! Parts of sentences on one cell or on two.
+
+use std::collections::BTreeSet;
+
+use tprimat_figures::{
+    RatioInterval, RepeatStatus, Row, Speedup, Unit, Warning, rate_unit, unit_in_prose,
+};
+use tprimat_sentences::{each, hours_or_days};
+
+use crate::{
+    format::{ratio, ratio_beside_1},
+    mark,
+};
+
+/// That the clock shows step times to be too short.
+pub(super) fn short_step_times(row: &Row, rate: &str) -> Option<String> {
+    let factor = row.timer_factor?;
+    Some(format!(
+        "{rate} may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most steps"
+    ))
+}
+
+pub(super) fn unit(rows: &[&Row]) -> String {
+    unit_in_prose(rate_unit(rows.iter().copied()))
+}
+
+/// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
+pub(super) fn warned(row: &Row, name: &str, wanted: impl Fn(&Warning) -> bool) -> Option<String> {
+    let warnings = each(row.warnings.iter().filter(|w| wanted(w)));
+    (!warnings.is_empty()).then(|| format!("{name} runs with {}", warnings.join(", ")))
+}
+
+/// What an interval speaks of, where that is hosts in general.
+pub(super) fn over_hosts(rows: &[&Row]) -> &'static str {
+    let is_over_hosts = rows
+        .iter()
+        .all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
+    if is_over_hosts { ", over hosts" } else { "" }
+}
+
+/// An imported log may not say where it was written.
+pub(super) fn unnamed_hosts(rows: &[&Row]) -> Option<String> {
+    let counted = rows
+        .iter()
+        .flat_map(|r| &r.repeats)
+        .filter(|r| r.status == RepeatStatus::Ok);
+    let hosts: BTreeSet<&str> = counted.map(|r| r.host.as_str()).collect();
+    let is_unnamed = |host: &&str| ["", "not stated"].contains(host);
+    let unnamed = hosts.iter().filter(|host| is_unnamed(host)).count();
+    match (unnamed, hosts.len()) {
+        (0, _) => None,
+        (_, n) if n == unnamed && rows.len() == 1 => {
+            Some("The log does not name its host".to_owned())
+        }
+        (_, n) if n == unnamed => Some("Neither log names its host".to_owned()),
+        _ => Some("Some logs do not name their host".to_owned()),
+    }
+}
+
+pub(super) fn named(row: &Row) -> String {
+    format!("{}{}", row.cell, mark(&row.imported))
+}
+
+/// What is to be known of a cell that launches what the cell `name` does; `twin` is its row, if it
+/// has figures.
+pub(in super::super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> String {
+    match twin {
+        Some(twin) if row.is_measured_as(twin) => format!("has the same measurements as {name}"),
+        Some(_) => format!(
+            "launches the very same bytes as {name}, so any difference between them is noise"
+        ),
+        None => format!("launches the very same bytes as {name}, which has no figures"),
+    }
+}
+
+/// `1.31×`
+pub(in super::super) fn times(speedup: &Speedup) -> String {
+    let width = speedup.interval.map(|i| i.high - i.low);
+    // What is called faster or slower is not told to be as fast.
+    let print = if speedup.significant == Some(true) {
+        ratio_beside_1
+    } else {
+        ratio
+    };
+    format!("{}×", print(speedup.ratio, width))
+}
+
+/// `95 % CI 1.29–1.33`. Where a table has several comparisons it is wider than that, and a note
+/// says so once.
+pub(in super::super) fn interval(speedup: &Speedup) -> Option<String> {
+    let RatioInterval { low, high, .. } = speedup.interval?;
+    let width = Some(high - low).filter(|width| width.is_finite())?;
+    Some(format!(
+        "95 % CI {}–{}",
+        ratio_beside_1(low, Some(width)),
+        ratio_beside_1(high, Some(width))
+    ))
+}
+
+/// `30 days`, `8 hours`
+pub(in super::super) fn duration(seconds: f64) -> String {
+    let (n, unit) = hours_or_days(seconds);
+    format!("{n:.0} {unit}")
+}

@@ -1,0 +1,135 @@
+//! The sentences on cells that are compared with none: alone in their group, or refused.
+
+use std::collections::BTreeMap;
+
+use tprimat_figures::{AbsentCell, Comparison, Difference, Row};
+use tprimat_sentences as sentences;
+use tprimat_sentences::said;
+
+use super::{
+    Headline, SpeedVerdict,
+    phrases::{named, over_hosts, short_step_times, unit, unnamed_hosts, warned},
+};
+use crate::format::number;
+
+/// `others`: there are cells that it may not be compared with.
+pub(super) fn alone_sentence(row: &Row, others: bool) -> String {
+    let name = named(row);
+    if let Some(reason) = row.impossible() {
+        return format!(
+            "The rate of {name} on {} is impossible: {}.",
+            row.model,
+            said(reason)
+        );
+    }
+    let estimate = &row.tokens_per_second_per_gpu;
+    let over = over_hosts(&[row]);
+    let interval = match estimate.ci95 {
+        Some([lo, hi]) => format!(" (95 % CI {}–{}{over})", number(lo), number(hi)),
+        None => String::new(),
+    };
+    let why = if others {
+        "No other cell has a comparable workload"
+    } else {
+        "There is no other cell to compare it with"
+    };
+    let rate = format!(
+        "{name} trains {} at {} {}{interval}",
+        row.model,
+        number(estimate.value),
+        unit(&[row])
+    );
+    let mut parts = vec![rate];
+    parts.extend(short_step_times(row, "This rate"));
+    parts.push(why.to_owned());
+    parts.extend(unnamed_hosts(&[row]));
+    parts.extend(warned(row, &name, |_| true));
+    format!("{}.", parts.join(". "))
+}
+
+/// One sentence a pair, with every field that forbids it.
+pub(super) fn refusals(comparison: &Comparison) -> Vec<Headline> {
+    let refused: Vec<_> = comparison
+        .differences
+        .iter()
+        .filter(|d| d.refused)
+        .collect();
+    let pairs = refused.chunk_by(|x, y| (&x.cell_a, &x.cell_b) == (&y.cell_a, &y.cell_b));
+    let contradicted = contradicted(comparison);
+    let unknown = |a: &str, b: &str| {
+        let (cell, (file, claim)) = [a, b]
+            .into_iter()
+            .find_map(|c| contradicted.get_key_value(c))?;
+        Some(format!(
+            "{a} and {b} are not compared, because the {file} of {cell} contradicts its {claim}: what it trained is not known."
+        ))
+    };
+    let sentence = |of_pair: &[&Difference]| {
+        let fields: Vec<String> = of_pair
+            .iter()
+            .map(|d| sentences::difference(&d.field))
+            .collect();
+        let names: Vec<&str> = of_pair.iter().map(|d| &*d.field.field).collect();
+        let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
+        let differ = || {
+            format!(
+                "{a} and {b} may not be compared, because they differ in {}.{}",
+                fields.join("; "),
+                across(&names)
+            )
+        };
+        let text = unknown(a, b).unwrap_or_else(differ);
+        let (a, b) = (a.clone(), Some(b.clone()));
+        Headline {
+            group: None,
+            a,
+            b,
+            verdict: SpeedVerdict::Refused,
+            short: text.clone(),
+            text,
+        }
+    };
+    pairs.map(sentence).collect()
+}
+
+/// Fields that somebody may have reason to compare across.
+const CROSSABLE: [&str; 6] = [
+    "precision",
+    "seq_length",
+    "global_batch_size",
+    "num_gpus",
+    "optimizer",
+    "data",
+];
+
+/// ` `--across precision` compares them all the same.`; nothing where no field in the way is one to
+/// compare across: tokens/s of two models say nothing of each other.
+pub(in super::super) fn across(fields: &[&str]) -> String {
+    if fields.iter().all(|field| CROSSABLE.contains(field)) {
+        format!(
+            " `--across {}` compares them all the same.",
+            fields.join(",")
+        )
+    } else {
+        String::new()
+    }
+}
+
+/// Cells none of whose runs counts because a log contradicts what its run is said to be: what it is
+/// and what it contradicts. Whatever is declared of them is no fact.
+pub(in super::super) fn contradicted(
+    comparison: &Comparison,
+) -> BTreeMap<&str, (&'static str, &'static str)> {
+    let of = |absent: &'_ &AbsentCell| absent.contradicted > 0;
+    let claim = |absent: &AbsentCell| {
+        if absent.imported.is_empty() {
+            ("log", "job")
+        } else {
+            ("file", "label")
+        }
+    };
+    let absent = comparison.absent.iter().filter(of);
+    absent
+        .map(|absent| (absent.cell.as_str(), claim(absent)))
+        .collect()
+}

@@ -1,0 +1,104 @@
+use std::fs;
+
+use super::*;
+use crate::files::Durability;
+
+#[test]
+fn what_an_engine_says_is_a_stage() {
+    let exited = |code, out_of_memory| {
+        Ok(Stage::Exited {
+            code,
+            out_of_memory,
+        })
+    };
+    assert_eq!(stage_of("exited 3 false\n"), exited(3, false));
+    assert_eq!(stage_of("exited 137 true\n"), exited(137, true));
+    assert_eq!(stage_of("running 0 false\n"), Ok(Stage::Running));
+    assert_eq!(stage_of("paused 0 false\n"), Ok(Stage::Running));
+    assert_eq!(stage_of("created 128 false\n"), Ok(Stage::Created));
+    assert!(stage_of("").is_err() && stage_of("exited x false").is_err());
+    assert_eq!(
+        (exit_of(0), exit_of(1), exit_of(139)),
+        (ExitKind::Code(0), ExitKind::Code(1), ExitKind::Signal(11))
+    );
+}
+
+#[test]
+fn any_value_enters_as_it_is() {
+    let env = BTreeMap::from([
+        ("A".to_owned(), "it's $HOME `x` \"y\" \\ \n two".to_owned()),
+        ("B_2".to_owned(), String::new()),
+    ]);
+    let mut shell = Command::new("/bin/sh");
+    shell.args([
+        "-c",
+        ENTER,
+        "tprimat",
+        "/bin/sh",
+        "-c",
+        "printf '%s|%s|' \"$A\" \"$B_2\"; cat",
+    ]);
+    let mut child = shell
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    io::Write::write_all(
+        &mut child.stdin.take().unwrap(),
+        &ContainerSpec::input(&env),
+    )
+    .unwrap();
+    let said = child.wait_with_output().unwrap();
+    assert_eq!(
+        String::from_utf8(said.stdout).unwrap(),
+        format!("{}||", env["A"])
+    );
+}
+
+#[test]
+fn names_that_a_shell_would_not_set_are_told() {
+    for (name, is_one) in [
+        ("A", true),
+        ("_a1", true),
+        ("1A", false),
+        ("A-B", false),
+        ("", false),
+        ("A B", false),
+    ] {
+        assert_eq!(is_variable(name), is_one, "{name}");
+    }
+}
+
+#[test]
+fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = folder.path().join("docker");
+    let said = folder.path().join("said");
+    let script = format!("#!/bin/sh\necho \"$@\" > {}\n", said.display());
+    crate::files::write_atomically(&engine, script.as_bytes(), Durability::Plain).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::File::open(&engine)
+        .unwrap()
+        .set_permissions(mode)
+        .unwrap();
+    let contained = Contained {
+        engine: ContainerEngine {
+            kind: EngineKind::Docker,
+            program: engine,
+        },
+        environment: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+        name: "tprimat-x".into(),
+    };
+    drop(contained.guard(&[]).unwrap());
+    assert!(!said.exists(), "an orderly end leaves nothing to do");
+    let mut guard = contained.guard(&[]).unwrap();
+    let (end, lifeline) = io::pipe().unwrap();
+    drop(end);
+    // As the kernel does when the supervisor is killed.
+    drop(std::mem::replace(&mut guard._lifeline, lifeline));
+    guard.child.wait().unwrap();
+    assert_eq!(
+        fs::read_to_string(&said).unwrap(),
+        "rm --force --volumes tprimat-x\n"
+    );
+}
