@@ -9,7 +9,7 @@ use crate::{
     digest::Digest,
     error::Result,
     graph::{Engine, Statuses, TaskId, doubtful, label},
-    job::Job,
+    job::{Job, Vendor},
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan, Prepared},
 };

@@ -142,7 +142,8 @@ impl Cache {
     pub fn has_attempts(&self, key: &Digest) -> bool {
         let (snapshot, segments) = self.known();
         segments.index.attempts.contains_key(key)
-            || snapshot.is_some_and(|snapshot| snapshot.lookup(Table::Attempts, key).next().is_some())
+            || snapshot
+                .is_some_and(|snapshot| snapshot.lookup(Table::Attempts, key).next().is_some())
     }
 
     /// Every attempt of every key, in the order in which they were recorded.

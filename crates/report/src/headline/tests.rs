@@ -604,7 +604,11 @@ fn labels_that_no_log_confirms_are_no_evidence_of_one_workload() {
         for row in &mut comparison.rows {
             row.imported = vec![format!("{}.json", row.cell)];
             row.contract.0.retain(|found| found.field != without);
-            let own = row.contract.0.iter().filter(|f| f.tier == Tier::Workload);
+            let own = row
+                .contract
+                .0
+                .iter()
+                .filter(|f| f.tier == tprimat_results::Tier::Workload);
             row.declared_only = own.map(|found| found.field.clone()).collect();
         }
         only(&comparison).text
