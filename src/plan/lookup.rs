@@ -9,8 +9,9 @@ use tprimat_words::part;
 
 use super::{Plan, Prepared, Support};
 use crate::{
-    error::{Error, Problem, Result, nearest},
-    matrix::{CellId, Selection},
+    error::{Error, Problem, Result, Source, nearest},
+    files::ReadSet,
+    matrix::{self, CellId, Selection},
     recipe::{Recipe, Unreached, unreached},
 };
 
@@ -107,6 +108,26 @@ impl Plan {
         ids().find(|id| *id == near || part(id, ..base(id)) == near || part(id, ..end(id)) == near)
     }
 
+    /// Another matrix of the project that has this cell, as `--matrix` names it.
+    #[must_use]
+    pub fn matrix_with(&self, cell: &str) -> Option<String> {
+        matrix::files(&self.root).into_iter().find(|file| {
+            let reads = ReadSet::default();
+            let Ok(Some(path)) = matrix::find(Some(file.as_str()), &self.root, &reads) else {
+                return false;
+            };
+            let Ok(text) = crate::files::read_to_string(&path) else {
+                return false;
+            };
+            // `auto` may stand for whatever platform the cell is of.
+            let auto = cell.split('/').next();
+            let source = Source::new(file.as_str(), text);
+            let recipes = self.recipes.ids();
+            matrix::load(source, &self.config, &recipes, auto, &[])
+                .is_ok_and(|matrix| matrix.cells.iter().any(|of| of.to_string() == cell))
+        })
+    }
+
     /// Position of the cell that a name on the command line means: its id, or whatever `--only`
     /// takes if it means one cell.
     pub fn find(&self, name: &str) -> Result<CellId> {
@@ -124,10 +145,13 @@ impl Plan {
         match meant[..] {
             [one] => Ok(one),
             [] => {
-                let help = self.near(name).map_or_else(
-                    || "`tprimat list` names the cells".to_owned(),
-                    |near| format!("did you mean `{near}`?"),
-                );
+                let help = match (self.matrix_with(name), self.near(name)) {
+                    (Some(matrix), _) => {
+                        format!("the matrix `{matrix}` has it: add `--matrix {matrix}`")
+                    }
+                    (None, Some(near)) => format!("did you mean `{near}`?"),
+                    (None, None) => "`tprimat list` names the cells".to_owned(),
+                };
                 let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
                 Err(Error::NothingSelected {
                     message,
