@@ -800,3 +800,20 @@ fn runs_with_nothing_to_measure_are_counted_as_runs() {
     let told = project.run(&["build", "--json"]).ends_with(1).json();
     assert_eq!(told["unmeasured"], 2, "{told}");
 }
+
+/// Every fifth step has a line, with the time of five.
+#[test]
+fn the_time_of_several_steps_gives_no_rate() {
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", "1 2 3 4 5 6", "5 10 15 20 25 30 35 40");
+    project.edit("trainer.sh", "0.0'$seed$step'", "0.1");
+    project.edit("trainer.sh", "\"steps\":6", "\"steps\":40");
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 40");
+    project.run(&["build"]).ends_with(1);
+    let shown = project.run(&["show", CELL, "--json"]).ends_with(0).json();
+    let repeat = shown["repeats"][0].to_string();
+    assert!(
+        repeat.contains("the log shows only every 5th step") && repeat.contains("the run took "),
+        "{shown:#}"
+    );
+}

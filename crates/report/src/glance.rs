@@ -85,7 +85,7 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
     let tested = tested.count();
     if tested > 1 {
         let text = format!(
-            "The intervals of the {tested} ratios hold together at 95 %, by Holm's correction: each alone is wider than that."
+            "The intervals of the {tested} ratios hold together at 95 % (Holm's correction): each is wider than it would be alone."
         );
         paragraph(&mut out, "", &text, page, Ink::Dim);
         out.push('\n');
