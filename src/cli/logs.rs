@@ -91,7 +91,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let bytes = bytes.ok_or_else(|| {
         let task = format!("train {id}#{repeat}");
         let help = if execute::live_run_of(&cache.root().join("runs"), &task).is_some() {
-            "a run of it goes on that was started with other settings: give the options of its build here too, such as `--executor`"
+            "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
                 .to_owned()
         } else {
             let past = reading::PastMeasurements::of(cache, plan);
