@@ -224,7 +224,7 @@ fn line(
         (None, RunOutcome::Ok, None) => match train {
             None => format!("the matrix asks for fewer than {repeat} repeats"),
             Some(train) if train.key != Some(attempt.key) => {
-                measured_before(engine, statuses, cell, &attempt.preimage)
+                measured_before(engine, statuses, cell, &attempt)
             }
             Some(_) if is_used => not_counted.clone().unwrap_or_else(|| "counts".to_owned()),
             Some(_) if attempt.generation < engine.cache.generation(&attempt.key) => {

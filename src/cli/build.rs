@@ -638,7 +638,10 @@ impl RepeatCounts {
                 .iter()
                 .filter(|r| matches!(r.status, RepeatStatus::Suspect { .. }))
                 .count();
-            verdict.unmeasured += usize::from(absent.state == AbsentState::Unmeasured);
+            let is_unmeasured =
+                |status: &RepeatStatus| matches!(status, RepeatStatus::Unmeasured { .. });
+            let unmeasured = absent.repeats.iter().filter(|r| is_unmeasured(&r.status));
+            verdict.unmeasured += unmeasured.count();
         }
         verdict
     }

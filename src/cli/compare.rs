@@ -22,6 +22,7 @@ use crate::{
     matrix::{Cell, CellId, PerCell, Selection},
     plan::{CompareConfig, Plan},
     report,
+    results::MIN_REPEATS,
 };
 
 pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
@@ -237,10 +238,45 @@ pub fn compared(
         is_of_imports,
         one_by_one,
     })?;
+    if asked.measured.repeats.repeats.is_none()
+        && let Some(note) = repeats_beyond_the_matrix(&engine, &statuses)
+    {
+        eprintln!("note: {note}");
+    }
     // Cells that were named and may not be compared are an answer, but not the one that was asked
     // for.
     let is_refused = chosen.one_by_one && (!comparison.comparable || comparison.rows.len() < 2);
     Ok(if is_refused { exit::FAILED } else { exit::OK })
+}
+
+/// Repeats that are measured and would be enough for a verdict, where the matrix asks for too few.
+fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<String> {
+    let plan = engine.plan;
+    let few: Vec<CellId> = plan
+        .cells
+        .with_ids()
+        .filter(|(id, cell)| (cell.repeats as usize) < MIN_REPEATS && plan.prepared(*id).is_some())
+        .map(|(id, _)| id)
+        .collect();
+    if few.is_empty() {
+        return None;
+    }
+    let past = reading::PastMeasurements::of(engine.cache, plan);
+    let measured = |cell: &CellId| reading::measured_repeats(engine, statuses, *cell, &past);
+    let beyond: Vec<(CellId, usize)> = few
+        .iter()
+        .map(|cell| (*cell, measured(cell)))
+        .filter(|(cell, n)| *n > plan.cells[*cell].repeats as usize)
+        .collect();
+    let (first, n) = beyond.iter().max_by_key(|(_, n)| *n)?;
+    Some(format!(
+        "{n} repeats of {} are measured, and the matrix asks for {}: `--repeats {n}` counts them",
+        match beyond.len() {
+            1 => plan.cells[*first].id.clone(),
+            cells => format!("{cells} cells"),
+        },
+        plan.cells[*first].repeats
+    ))
 }
 
 /// The matrix that is named before or behind the cells, if one is, and the cells.

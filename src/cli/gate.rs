@@ -15,7 +15,11 @@ use super::{
 };
 use crate::{
     error::{Error, Problem, Result, Source, exit, nearest},
-    figures::{self, BASELINE_SCHEMA, Baseline, GateCell, GateReason, GateReport, GateVerdict},
+    execute::history,
+    figures::{
+        self, BASELINE_SCHEMA, Baseline, GateCell, GateInput, GateNote, GateReason, GateReport,
+        GateVerdict,
+    },
     files::{Durability, read_to_string, write_atomically},
     report, sentences,
 };
@@ -29,7 +33,9 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         ("--markdown", args.markdown.as_deref()),
     ];
     targets::refuse_files(&session.plan, &files, &[&args.baseline])?;
-    let gate = figures::gate(&baseline, &session.gate_inputs()?, limit);
+    let inputs = session.gate_inputs()?;
+    let mut gate = figures::gate(&baseline, &inputs, limit);
+    add_changed_inputs(&mut gate, &baseline, &inputs, &session);
     let write =
         |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
     if let Some(path) = &args.junit {
@@ -55,6 +61,41 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         GateVerdict::Pass => exit::OK,
         _ => exit::INCONCLUSIVE,
     })
+}
+
+/// Which files were edited since the baseline, where the cache still has its runs: they may change
+/// what a cell does as well as how fast it does it.
+fn add_changed_inputs(
+    gate: &mut GateReport,
+    baseline: &Baseline,
+    inputs: &[GateInput],
+    session: &Session,
+) {
+    let now = Baseline::of(&baseline.matrix, inputs);
+    let first = |baseline: &'_ Baseline, cell: &str| {
+        let of = baseline.cells.iter().find(|of| of.cell == cell)?;
+        of.attempts.first().cloned()
+    };
+    let compared: Vec<(usize, String, String)> = gate
+        .cells
+        .iter()
+        .enumerate()
+        .filter(|(_, cell)| cell.ratio.is_some() && !cell.same_measurements)
+        .filter_map(|(at, cell)| Some((at, first(baseline, &cell.cell)?, first(&now, &cell.cell)?)))
+        .collect();
+    if compared.is_empty() {
+        return;
+    }
+    let pairs: Vec<(&str, &str, &str)> = compared
+        .iter()
+        .map(|(at, then, now)| (gate.cells[*at].cell.as_str(), then.as_str(), now.as_str()))
+        .collect();
+    let changed = history::changed_inputs(&session.cache, &pairs);
+    for ((at, ..), changes) in compared.iter().zip(changed) {
+        if !changes.is_empty() {
+            gate.cells[*at].notes.push(GateNote::Changed(changes));
+        }
+    }
 }
 
 /// `baseline: b.json, measured 2026-03-01 to 2026-03-02 on node1`

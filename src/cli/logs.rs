@@ -88,11 +88,28 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     if bytes.is_none() && !imports.is_empty() {
         return of_imports(cache, &imports);
     }
-    let bytes = bytes.ok_or_else(|| Error::Failed {
-        message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
-        help: Some(format!(
-            "`tprimat attempts {id}` lists every run of it; `tprimat logs --attempt ID` prints its log"
-        )),
+    let bytes = bytes.ok_or_else(|| {
+        let task = format!("train {id}#{repeat}");
+        let help = if execute::live_run_of(&cache.root().join("runs"), &task).is_some() {
+            "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
+                .to_owned()
+        } else {
+            let past = reading::PastMeasurements::of(cache, plan);
+            let runs = past.of_name(id).into_iter();
+            let last = runs.filter(|(of, _)| *of == repeat).map(|(_, run)| run);
+            let last = last.max_by_key(|run| run.recorded).map(|run| {
+                let why = reading::measured_before(&engine, &statuses, cell, run);
+                format!("the last run of it was {why}; ")
+            });
+            format!(
+                "{}`tprimat attempts {id}` lists every run of it; `tprimat logs --attempt ID` prints its log",
+                last.unwrap_or_default()
+            )
+        };
+        Error::Failed {
+            message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
+            help: Some(help),
+        }
     })?;
     write(&bytes)?;
     Ok(exit::OK)

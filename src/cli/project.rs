@@ -180,8 +180,14 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<Uncounted>> {
     let others = failed_in_no_cell(plan, cache);
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     let elsewhere = (!others.is_empty()).then(|| {
+        let (it, how) = match (&others[..], plan.matrix_with(others[0])) {
+            ([_], Some(matrix)) => ("it", format!("`--matrix {matrix}` does")),
+            ([_], None) => ("it", "no other matrix of the project does".to_owned()),
+            (_, Some(matrix)) => ("them", format!("`--matrix {matrix}` has {}", others[0])),
+            (_, None) => ("them", "--matrix NAME looks at another one".to_owned()),
+        };
         format!(
-            "{} failed too, and the matrix `{}` does not have it: --matrix NAME looks at the one that has",
+            "{} failed too, and the matrix `{}` does not have {it}: {how}",
             blocked::few(&others),
             plan.matrix.name
         )

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_yaml::Value as Yaml;
 
+use tprimat_words::part;
+
 use super::{
     dialect::{self, Moved, Translated},
     framework_named,
@@ -350,11 +352,12 @@ fn parse(source: &std::sync::Arc<Source>) -> Result<Yaml, Vec<Problem>> {
     let duplicates = Spans::of(&source.text).duplicates;
     if !duplicates.is_empty() {
         let problem = |d: super::spans::Duplicate| {
-            Problem::new(format!("the key `{}` is given twice", d.key)).at(
-                source,
-                d.second,
-                "again here",
-            )
+            let first = 1 + part(&source.text, ..d.first.start).matches('\n').count();
+            Problem::new(format!("the key `{}` is given twice", d.key))
+                .at(source, d.second, "again here")
+                .help(format!(
+                    "line {first} has it already: leave one of the two out"
+                ))
         };
         return Err(duplicates.into_iter().map(problem).collect());
     }

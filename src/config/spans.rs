@@ -1,9 +1,6 @@
 //! Where in config.yaml a path stands: an index of byte ranges, made only when someone asks.
 
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Range,
-};
+use std::{collections::HashMap, ops::Range};
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
@@ -21,6 +18,7 @@ pub(super) struct Spans {
 #[derive(Debug)]
 pub(super) struct Duplicate {
     pub key: String,
+    pub first: Range<usize>,
     pub second: Range<usize>,
 }
 
@@ -157,14 +155,17 @@ impl Spans {
             last.unwrap_or(range.start)
         };
         if let Kind::Table(entries) = kind {
-            let mut seen = HashSet::new();
-            let again = entries
-                .iter()
-                .filter(|entry| !seen.insert(entry.key.as_str()));
-            self.duplicates.extend(again.map(|e| Duplicate {
-                key: e.key.clone(),
-                second: e.key_range.clone(),
-            }));
+            let mut seen: HashMap<&str, &Range<usize>> = HashMap::new();
+            for entry in entries {
+                let first = *seen.entry(&entry.key).or_insert(&entry.key_range);
+                if *first != entry.key_range {
+                    self.duplicates.push(Duplicate {
+                        key: entry.key.clone(),
+                        first: first.clone(),
+                        second: entry.key_range.clone(),
+                    });
+                }
+            }
         }
         self.nodes[id].range.end = end;
     }

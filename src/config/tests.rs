@@ -313,8 +313,8 @@ fn what_is_not_yaml_says_where() {
         "training:\n  seed: 1\n  seed: 2\nmodels: {}\nmodels: {}\n",
         &[],
         &[],
-        "config.yaml:3:3: the key `seed` is given twice | again here | -\n\
-        config.yaml:5:1: the key `models` is given twice | again here | -",
+        "config.yaml:3:3: the key `seed` is given twice | again here | line 2 has it already: leave one of the two out\n\
+        config.yaml:5:1: the key `models` is given twice | again here | line 4 has it already: leave one of the two out",
     );
     refused(
         "- 1\n",

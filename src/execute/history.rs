@@ -110,6 +110,27 @@ pub fn histories(
     Ok(Histories { cells, guessed })
 }
 
+/// Files, datasets and images that were changed between an attempt and a later one at a cell, for
+/// each such pair of the attempts' names. Nothing where the cache no longer has one of them.
+#[must_use]
+pub fn changed_inputs(cache: &Cache, pairs: &[(&str, &str, &str)]) -> Vec<Vec<ChangedSetting>> {
+    let attempts: BTreeMap<String, Attempt> = cache
+        .all_attempts()
+        .into_iter()
+        .map(|attempt| (attempt.id.clone(), attempt))
+        .collect();
+    let records = Records::of(cache, |cell| pairs.iter().any(|(of, ..)| *of == cell));
+    let changed = |(cell, before, now): &(&str, &str, &str)| {
+        let (Some(before), Some(now)) = (attempts.get(*before), attempts.get(*now)) else {
+            return Vec::new();
+        };
+        let mut changes = records.changes(cell, before, now);
+        changes.retain(|change| change.how.is_some());
+        changes
+    };
+    pairs.iter().map(changed).collect()
+}
+
 /// `train CELL#2` → (`CELL`, 2)
 #[must_use]
 pub fn run_of(task: &str) -> Option<(&str, u32)> {

@@ -23,7 +23,7 @@ use crate::{
         self, CellEnvironment, CellState, ChangedSetting, Fact, NotCounted, Note, RunFact,
         Standing, Summary,
     },
-    graph::{Engine, State, Statuses, is_same_work, job_in, worded_of_task},
+    graph::{Engine, State, Statuses, Trainings, is_same_work, job_in, worded_of_task},
     job::RunOutcome,
     matrix::{CellId, PerCell},
     plan::{Plan, Support, preimage},
@@ -125,7 +125,9 @@ pub fn repeat(
     }))
 }
 
-fn summary(engine: &Engine, cell: CellId, results: &Results) -> Summary {
+/// What the results of a cell come to, with the warm-up that the plan has for it.
+#[must_use]
+pub fn summary(engine: &Engine, cell: CellId, results: &Results) -> Summary {
     let statistics = engine
         .plan
         .prepared(cell)
@@ -422,7 +424,7 @@ impl<'a> PastMeasurements<'a> {
             }
         }
         let distance = |attempt: &Attempt| {
-            let changes = changes_since(engine, statuses, cell, &attempt.preimage);
+            let changes = changes_since(engine, statuses, cell, attempt);
             changes.map_or(0, |changes| changes.len())
         };
         let attempts = counted.iter().map(|(_, a)| *a);
@@ -440,7 +442,7 @@ impl<'a> PastMeasurements<'a> {
                 results.insert(repeat, result);
             }
         }
-        let why = measured_before(engine, statuses, cell, &nearest.preimage);
+        let why = measured_before(engine, statuses, cell, nearest);
         let results: Results = results.into_iter().collect();
         Ok((!results.is_empty()).then(|| Found {
             results,
@@ -466,22 +468,66 @@ impl SharedLaunches {
     }
 }
 
+/// How many repeats of a cell's present configuration are measured, counting those that the matrix
+/// does not ask for.
+#[must_use]
+pub fn measured_repeats(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+    past: &PastMeasurements,
+) -> usize {
+    let node = engine.dag.node(TaskKind::Train, cell, 1);
+    let Some(present) = engine.preimage(node, statuses) else {
+        return 0;
+    };
+    let launch = launch_of(&present);
+    let runs = past.of_name(&engine.plan.cells[cell].id).into_iter();
+    let same = runs
+        .filter(|(_, run)| run.is_beyond_doubt() && launch_of(&run.preimage) == launch)
+        .map(|(repeat, _)| repeat);
+    same.collect::<BTreeSet<u32>>().len()
+}
+
 /// `measured before seq_length 2048 → 4096 (and 2 more changes)`
 #[must_use]
-pub fn measured_before(engine: &Engine, statuses: &Statuses, cell: CellId, old: &str) -> String {
+pub fn measured_before(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+    old: &Attempt,
+) -> String {
     match changes_since(engine, statuses, cell, old).as_deref() {
         None => "measured under an earlier configuration".to_owned(),
         Some([]) => "measured before it was to be measured anew".to_owned(),
-        Some(changes) => format!("measured before {}", was_changed(&worded_of_task(changes))),
+        Some(changes) => match other_place(&engine.plan.matrix.cells[cell].platform, changes) {
+            Some(why) => why,
+            None => format!("measured before {}", was_changed(&worded_of_task(changes))),
+        },
     }
 }
 
-/// How a cell's training differs now from one of this pre-image.
+/// A command that plans without the executor of the build plans other runs than the build made.
+fn other_place(platform: &str, changes: &[preimage::Change]) -> Option<String> {
+    let image = changes.iter().find(|change| change.field == "image")?;
+    let key = format!("execution.{platform}.executor");
+    match (&image.old, &image.new) {
+        (Some(_), None) => Some(format!(
+            "measured in a container, and this command plans it on the host: it needs the build's `--executor`, or `{key}` in config.yaml"
+        )),
+        (None, Some(_)) => Some(format!(
+            "measured on the host, and this command plans it in a container: `--executor` or `{key}` in config.yaml decides"
+        )),
+        _ => None,
+    }
+}
+
+/// How a cell's training differs now from an earlier one.
 fn changes_since(
     engine: &Engine,
     statuses: &Statuses,
     cell: CellId,
-    old: &str,
+    old: &Attempt,
 ) -> Option<Vec<preimage::Change>> {
     let now = engine.present(engine.dag.node(TaskKind::Train, cell, 1), statuses)?;
     let nested = |digest: &Digest| {
@@ -492,8 +538,14 @@ fn changes_since(
             .map(|(_, text)| text.clone());
         present.or_else(|| engine.cache.preimage(digest))
     };
-    let mut changes = preimage::changes(old, &now.preimage, &nested);
+    let mut changes = preimage::changes(&old.preimage, &now.preimage, &nested);
     changes.retain(|change| change.field != "repeat");
+    if let Some((_, job)) = &now.job
+        && changes.iter().any(|c| c.field.starts_with("rendered."))
+    {
+        let trainings = engine.trainings.get_or_init(|| Trainings::of(engine.cache));
+        changes = trainings.with_settings(engine.cache, old, job, changes);
+    }
     Some(changes)
 }
 
@@ -590,5 +642,28 @@ impl CellSeed {
             _ => None,
         };
         Ok(value.map(|value| (value, &self.input.standing)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_a_container_is_not_called_one_before_an_image_was_removed() {
+        let change = |old: Option<&str>, new: Option<&str>| preimage::Change {
+            field: "image".to_owned(),
+            old: old.map(str::to_owned),
+            new: new.map(str::to_owned),
+        };
+        let why = |old, new| other_place("cpu", &[change(old, new)]);
+        let contained = why(Some("\"sha256:1\""), None).unwrap();
+        assert!(
+            contained.starts_with("measured in a container, and this command plans it on the host")
+                && contained.contains("`execution.cpu.executor`"),
+            "{contained}"
+        );
+        assert!(why(None, Some("\"sha256:1\"")).is_some());
+        assert_eq!(why(Some("\"sha256:1\""), Some("\"sha256:2\"")), None);
     }
 }

@@ -656,6 +656,15 @@ impl Scheduler<'_> {
                     waiting.extend(shares.then_some(*other));
                     !shares
                 });
+                if run.exclusive
+                    && idle >= 1.0
+                    && let Some((.., next)) = self.trains.first()
+                {
+                    self.events.report(&Event::TaskWaiting {
+                        task: label(self.engine.plan, &self.engine.dag.task(*next)),
+                        what_for: format!("the cooldown of {idle:.0} s after {name}"),
+                    });
+                }
                 self.summary.runs += usize::from(was_made_here);
                 self.summary.count(&attempt);
                 if let Some(told) = attempt

@@ -128,8 +128,10 @@ pub fn changed_fields(
         && let Some((_, job)) = &now.job
     {
         let trainings = engine.trainings.get_or_init(|| Trainings::of(cache));
-        if let Some(nearest) = trainings.nearest(cache, task, job, since) {
-            changes = since(&nearest.preimage);
+        let nearest = trainings.nearest(cache, task, job, since);
+        let old = nearest.or_else(|| cache.attempts(&last.key).into_iter().next());
+        if let Some(old) = old {
+            changes = trainings.with_settings(cache, &old, job, since(&old.preimage));
         }
     }
     // Records of an older tprimat have the values of secrets.

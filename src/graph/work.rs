@@ -86,11 +86,46 @@ impl Trainings {
         let keys = self.keys.get(task)?.iter().rev().take(MOST);
         let attempts = keys.filter_map(|key| cache.attempts(key).into_iter().next());
         let same = attempts.filter(|attempt| {
-            let of = job_in(&attempt.preimage).or_else(|| self.jobs.get(&attempt.id).copied());
-            let text = of.and_then(|digest| cache.preimage(&digest));
+            let text = self.job(cache, attempt);
             text.is_some_and(|text| is_same_work(&text, job))
         });
         same.min_by_key(|attempt| changes(&attempt.preimage).len())
+    }
+
+    /// The job of a training, in its train key or else as its log was read for.
+    fn job(&self, cache: &Cache, attempt: &Attempt) -> Option<String> {
+        let of = job_in(&attempt.preimage).or_else(|| self.jobs.get(&attempt.id).copied());
+        of.and_then(|digest| cache.preimage(&digest))
+    }
+
+    /// What changed since an attempt, with the settings that launch files were rendered from in
+    /// place of the files.
+    #[must_use]
+    pub fn with_settings(
+        &self,
+        cache: &Cache,
+        old: &Attempt,
+        job: &str,
+        mut changes: Vec<Change>,
+    ) -> Vec<Change> {
+        let is_rendered = |change: &Change| change.field.starts_with("rendered.");
+        if !changes.iter().any(is_rendered) || job_in(&old.preimage).is_some() {
+            return changes;
+        }
+        let old = self.job(cache, old).unwrap_or_default();
+        let mut settings = if old.is_empty() {
+            Vec::new()
+        } else {
+            preimage::changes(&old, job, &|digest| cache.preimage(digest))
+        };
+        if !settings.is_empty() {
+            changes.retain(|change| !is_rendered(change));
+        }
+        for change in &mut settings {
+            change.field.insert_str(0, "job.");
+        }
+        changes.extend(settings);
+        changes
     }
 }
 

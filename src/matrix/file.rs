@@ -116,7 +116,17 @@ impl MatrixFile {
                 let message = format!("not TOML: {}", error.message().replace('\n', ", "));
                 Problem::new(message).at(source, error.span().unwrap_or(0..0), "here")
             };
-            return Err(errors.into_iter().map(problem).collect());
+            // What comes after the first mistake was read in the wrong place.
+            let begin = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+            let first = match unclosed(&source.text) {
+                Some(at) => Some(Problem::new("not TOML: this bracket is never closed").at(
+                    source,
+                    at..at + 1,
+                    "its other half is missing",
+                )),
+                None => errors.into_iter().min_by_key(begin).map(problem),
+            };
+            return Err(first.into_iter().collect());
         }
         let toml = TomlReader {
             source,
@@ -137,6 +147,36 @@ impl MatrixFile {
             Err(reader.toml.problems)
         }
     }
+}
+
+/// The bracket of a value after which another key begins, or the file ends, before it is closed.
+fn unclosed(text: &str) -> Option<usize> {
+    let mut open: Vec<(usize, u8)> = Vec::new();
+    let mut is_value = false;
+    let mut rest = text.bytes().enumerate();
+    while let Some((at, byte)) = rest.next() {
+        match byte {
+            b'#' => while rest.next().is_some_and(|(_, byte)| byte != b'\n') {},
+            b'"' | b'\'' => loop {
+                match rest.next() {
+                    Some((_, b'\\')) if byte == b'"' => _ = rest.next(),
+                    Some((_, next)) if next == byte => break,
+                    // What is wrong is the text, not a bracket.
+                    Some((_, b'\n')) | None => return None,
+                    Some(_) => {}
+                }
+            },
+            b'=' => match open.last() {
+                Some((bracket, b'[')) => return Some(*bracket),
+                _ => is_value = true,
+            },
+            b'\n' if open.is_empty() => is_value = false,
+            b'[' | b'{' if is_value => open.push((at, byte)),
+            b']' | b'}' if is_value => _ = open.pop(),
+            _ => {}
+        }
+    }
+    open.first().map(|(at, _)| *at)
 }
 
 impl MatrixReader<'_> {

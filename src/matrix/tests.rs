@@ -190,9 +190,12 @@ fn files_that_make_no_matrix_say_why() {
     refused(
         "[matrix\nx = 1\ny = = 2\n",
         &config,
-        "pipelines/m.toml:1:8: not TOML: unclosed table, expected `]` | here | -\n\
-        pipelines/m.toml:3:5: not TOML: extra `=`, expected nothing | here | -\n\
-        pipelines/m.toml:3:7: not TOML: unexpected key or value, expected newline, `#` | here | -",
+        "pipelines/m.toml:1:8: not TOML: unclosed table, expected `]` | here | -",
+    );
+    refused(
+        "[matrix]\nname = \"m\" # a [\nframework = [\"a\", 'b'\nmodel = [\"x\"]\nplatform = [\"cpu\"]\n",
+        &config,
+        "pipelines/m.toml:3:13: not TOML: this bracket is never closed | its other half is missing | -",
     );
     refused(
         "",

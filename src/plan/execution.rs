@@ -16,6 +16,16 @@ use crate::{
     recipe::Recipe,
 };
 
+/// What is wrong with `--executor`.
+pub(super) fn not_an_executor(word: &str) -> Option<Problem> {
+    const PLACES: [&str; 4] = ["local", "slurm", "allocation", "container"];
+    let is_known = |part: &str| PLACES.contains(&part) || EngineKind::named(part).is_some();
+    let part = word.split('+').find(|part| !is_known(part))?;
+    let near = did_you_mean(part, EXECUTORS.iter().copied());
+    let problem = Problem::new(format!("--executor {word}: `{part}` is not an executor"));
+    Some(problem.help(near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))))
+}
+
 /// What `executor` may say. A word for an engine is short for `container` with that engine.
 pub const EXECUTORS: &[&str] = &[
     "local",

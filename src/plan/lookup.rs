@@ -7,7 +7,7 @@ use std::{
 
 use tprimat_words::part;
 
-use super::{Plan, Prepared, Support, read_config::read_text};
+use super::{Plan, Prepared, Support};
 use crate::{
     error::{Error, Problem, Result, Source, nearest},
     files::ReadSet,
@@ -108,18 +108,24 @@ impl Plan {
         ids().find(|id| *id == near || part(id, ..base(id)) == near || part(id, ..end(id)) == near)
     }
 
-    /// Which other matrix of the project has the cell. Those that cannot be read have none.
-    fn in_another_matrix(&self, name: &str) -> Option<String> {
-        let reads = ReadSet::default();
-        let has_it = |file: &String| {
-            let path = matrix::find(Some(file), &self.root, &reads).ok().flatten();
-            let text = path.and_then(|path| read_text(&path, &reads).ok());
-            let source = Source::new(file.as_str(), text.unwrap_or_default());
-            matrix::load(source, &self.config, &self.recipes.ids(), None, &[])
-                .is_ok_and(|other| other.cells.iter().any(|cell| cell.to_string() == name))
-        };
-        let file = matrix::files(&self.root).into_iter().find(has_it)?;
-        Some(format!("the matrix `{file}` has it: add --matrix {file}"))
+    /// Another matrix of the project that has this cell, as `--matrix` names it.
+    #[must_use]
+    pub fn matrix_with(&self, cell: &str) -> Option<String> {
+        matrix::files(&self.root).into_iter().find(|file| {
+            let reads = ReadSet::default();
+            let Ok(Some(path)) = matrix::find(Some(file.as_str()), &self.root, &reads) else {
+                return false;
+            };
+            let Ok(text) = crate::files::read_to_string(&path) else {
+                return false;
+            };
+            // `auto` may stand for whatever platform the cell is of.
+            let auto = cell.split('/').next();
+            let source = Source::new(file.as_str(), text);
+            let recipes = self.recipes.ids();
+            matrix::load(source, &self.config, &recipes, auto, &[])
+                .is_ok_and(|matrix| matrix.cells.iter().any(|of| of.to_string() == cell))
+        })
     }
 
     /// Position of the cell that a name on the command line means: its id, or whatever `--only`
@@ -139,11 +145,13 @@ impl Plan {
         match meant[..] {
             [one] => Ok(one),
             [] => {
-                let near = || Some(format!("did you mean `{}`?", self.near(name)?));
-                let help = self
-                    .in_another_matrix(name)
-                    .or_else(near)
-                    .unwrap_or_else(|| "`tprimat list` names the cells".to_owned());
+                let help = match (self.matrix_with(name), self.near(name)) {
+                    (Some(matrix), _) => {
+                        format!("the matrix `{matrix}` has it: add `--matrix {matrix}`")
+                    }
+                    (None, Some(near)) => format!("did you mean `{near}`?"),
+                    (None, None) => "`tprimat list` names the cells".to_owned(),
+                };
                 let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
                 Err(Error::NothingSelected {
                     message,

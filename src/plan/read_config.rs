@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use super::PlanRequest;
+use super::{PlanRequest, execution::not_an_executor};
 use crate::{
     config::Config,
     error::{Error, Problem, Result, Source},
@@ -37,6 +37,9 @@ pub(super) fn read_config(
         .flat_map(|c| c.children("hardware.platforms").map(str::to_owned))
         .collect();
     if let Some(executor) = &request.executor {
+        if let Some(problem) = not_an_executor(executor) {
+            return Ok((None, vec![problem]));
+        }
         let sets = platforms
             .iter()
             .map(|platform| format!("execution.{platform}.executor={executor}"));

@@ -980,7 +980,7 @@ fn a_matrix_is_named_in_one_way_everywhere() {
     let theirs = ONE_RUN.replace("\"tiny\"", "\"wide\"");
     project.write("pipelines/two.toml", &theirs.replace("\"one\"", "\"two\""));
     let elsewhere = project.run(&["show", "cpu/cmd/wide/single"]).ends_with(4);
-    let words = "help: the matrix `two` has it: add --matrix two";
+    let words = "help: the matrix `two` has it: add `--matrix two`";
     assert!(elsewhere.stderr.contains(words), "{elsewhere:?}");
     let twice = project
         .run(&["compare", "other", "--matrix", "other"])

@@ -314,6 +314,22 @@ fn every_variable_of_a_run_is_explained() {
     }
 }
 
+#[test]
+fn the_events_of_the_document_are_read_as_they_stand() {
+    let project = Project::empty();
+    project.write(
+        "e.log",
+        block(RECIPES, "needs no more than `echo`", "jsonl"),
+    );
+    let trace = project
+        .run(&["parse", "e.log", "--json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(trace["steps"].as_array().unwrap().len(), 2, "{trace}");
+    assert_eq!(trace["steps"][1]["step_time_seconds"], 0.479);
+    assert_eq!(trace["effective"]["global_batch_size"], 8);
+}
+
 /// The quarter of an hour, as it is told: from an empty folder, with nothing but the binary.
 #[test]
 fn the_recipe_of_the_document_works_as_it_stands() {

@@ -92,6 +92,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     for words in [
         "baseline: baseline.json, measured 20",
         "`tprimat history cpu/cmd/tiny/single` shows what changed",
+        "- changed since the baseline: pace edited\n",
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
@@ -228,7 +229,7 @@ fn a_trainer_whose_step_times_the_clock_refutes_has_no_figure() {
     project.edit("config.yaml", "train_iters: 6", "train_iters: 8");
     let told = project.run(&["build"]).ends_with(1).stdout;
     assert!(
-        told.contains("the log claims 1.0e-4 s a step, but "),
+        told.contains("the log claims 0.10 ms a step, but "),
         "{told}"
     );
 }
@@ -789,4 +790,30 @@ fn a_timer_that_is_too_short_passes_no_gate() {
         assert!(reason.contains("pass from one to the next"), "{shown:#}");
     }
     gate(&project, &iterations).ends_with(3);
+}
+
+/// Runs are counted, also where none of a cell's counts.
+#[test]
+fn runs_with_nothing_to_measure_are_counted_as_runs() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 2"));
+    project.edit("trainer.sh", "0.0'$seed$step'", "1e-9");
+    let told = project.run(&["build", "--json"]).ends_with(1).json();
+    assert_eq!(told["unmeasured"], 2, "{told}");
+}
+
+/// Every fifth step has a line, with the time of five.
+#[test]
+fn the_time_of_several_steps_gives_no_rate() {
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", "1 2 3 4 5 6", "5 10 15 20 25 30 35 40");
+    project.edit("trainer.sh", "0.0'$seed$step'", "0.1");
+    project.edit("trainer.sh", "\"steps\":6", "\"steps\":40");
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 40");
+    project.run(&["build"]).ends_with(1);
+    let shown = project.run(&["show", CELL, "--json"]).ends_with(0).json();
+    let repeat = shown["repeats"][0].to_string();
+    assert!(
+        repeat.contains("the log shows only every 5th step") && repeat.contains("the run took "),
+        "{shown:#}"
+    );
 }

@@ -377,3 +377,101 @@ fn fit_lists_what_to_change_where_nothing_is_predicted() {
         "{fit}"
     );
 }
+
+#[test]
+fn a_cell_of_another_matrix_is_named_with_its_matrix() {
+    let project = Project::new(ONE_RUN);
+    project.write(
+        "pipelines/large.toml",
+        &ONE_RUN.replace("\"tiny\"", "\"wide\""),
+    );
+    for command in ["show", "logs", "attempts", "compare"] {
+        let ran = project.run(&[command, "cpu/cmd/wide/single"]).ends_with(4);
+        says(&ran, &["the matrix `large` has it: add `--matrix large`"]);
+    }
+    let ran = project.run(&["plan", "--executor", "dockr"]).ends_with(2);
+    says(
+        &ran,
+        &[
+            "--executor dockr: `dockr` is not an executor",
+            "did you mean `docker`?",
+        ],
+    );
+}
+
+/// What a launch file is rendered from is the reason, not the file.
+#[test]
+fn a_rendered_setting_that_changed_is_named() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"mine\""));
+    project.write(
+        "recipes/mine/recipe.toml",
+        "id = \"mine\"\nname = \"mine\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = [\"mine.sh.j2\"]\n\
+         command = [\"bash\", \"mine.sh\"]\n[log]\nformat = \"regex\"\n\
+         patterns = ['step (?P<step>\\d+) took (?P<step_time_seconds>\\S+)']\n",
+    );
+    project.edit("config.yaml", "frameworks:\n", "frameworks:\n  mine: {}\n");
+    project.write(
+        "recipes/mine/mine.sh.j2",
+        "# {{ job.data.seq_length }}\nfor s in $(seq {{ job.train_iters }}); do echo step $s took 0.5; done\n",
+    );
+    project.run(&["build"]);
+    let plan = project.run(&["plan", "--set", "training.data.seq_length=64"]);
+    let told = format!("{}{}", plan.stdout, plan.stderr);
+    assert!(
+        told.contains("seq_length ") && told.contains(" → 64") && !told.contains("mine.sh edited"),
+        "{told}"
+    );
+    let attempts = project
+        .run(&[
+            "attempts",
+            "cpu/mine/tiny/single",
+            "--set",
+            "training.data.seq_length=64",
+        ])
+        .stdout;
+    assert!(
+        attempts.contains("measured before seq_length changed from"),
+        "{attempts}"
+    );
+}
+
+#[test]
+fn repeats_that_the_matrix_does_not_ask_for_are_offered() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 2"));
+    project.run(&["build", "--repeats", "3"]).ends_with(0);
+    let ran = project.run(&["compare"]).ends_with(0);
+    says(
+        &ran,
+        &[
+            "3 repeats of cpu/cmd/tiny/single are measured, and the matrix asks for 2: `--repeats 3` counts them",
+        ],
+    );
+    let shown = project
+        .run(&["show", "cpu/cmd/tiny/single#2"])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        shown.starts_with("# repeat 2: ") && shown.contains(" tokens/s per device, "),
+        "{shown}"
+    );
+    let json = project
+        .run(&["show", "cpu/cmd/tiny/single#2", "--json"])
+        .ends_with(0)
+        .json();
+    assert!(json["repeat"]["steady"]["tokens_per_second_per_gpu"].is_number());
+    let all = project.run(&["compare", "--repeats", "3"]).ends_with(0);
+    assert!(!all.stderr.contains("are measured"), "{}", all.stderr);
+}
+
+#[test]
+fn a_run_that_waits_for_the_cooldown_says_so() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 2"));
+    project.edit("config.yaml", "cooldown_seconds: 0", "cooldown_seconds: 1");
+    let ran = project.run(&["build"]).ends_with(0);
+    says(
+        &ran,
+        &[
+            "train cpu/cmd/tiny/single#2: waiting for the cooldown of 1 s after train cpu/cmd/tiny/single#1",
+        ],
+    );
+}

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tprimat_logs::{MAX_REPORTS, Step};
 use tprimat_results::{RunResult, is_positive, quantile};
 
-use super::{NoRate, Note, NoteKind, OutsideSteps, RepeatSummary, RunFact, Unchecked};
+use super::{NoRate, Note, NoteKind, OutsideSteps, RepeatSummary, RunFact, Unchecked, WhoseClock};
 
 /// Steps may claim this much more than the time that passed: some clocks in logs count whole
 /// seconds.
@@ -128,6 +128,10 @@ pub(super) fn of_run(
         if is_more(claimed, run) {
             return Err(NoRate::LongerThanRun { claimed, run });
         }
+        let shown_as = measured.iter().map(|t| t.since).sum();
+        if is_far_more(shown_as, run) {
+            return Err(refuted(&measured, shown_as, run, WhoseClock::Run));
+        }
     }
     let shortest = measured
         .iter()
@@ -206,22 +210,39 @@ fn against(
     let between = measured.get(2..measured.len() - 1).unwrap_or_default();
     let claimed: f64 = between.iter().map(|t| t.seconds).sum();
     if is_more(claimed, passed) && !dates.by_lines {
-        return Err(NoRate::LongerThanPassed { claimed, passed });
+        let clock = WhoseClock::Trainer;
+        return Err(NoRate::LongerThanPassed {
+            claimed,
+            passed,
+            clock,
+        });
     }
     // Steps without a line are as long as the next one that has one, unless slow steps are logged
     // more often than others.
     let shown_as: f64 = between.iter().map(|t| t.since).sum();
-    if !dates.by_lines && shown_as > passed * OUTSIDE + TOLERANCE_SECONDS {
-        return Err(NoRate::SlowStepsShownMoreOften {
-            claimed: shown_as,
-            passed,
-        });
+    if !dates.by_lines && is_far_more(shown_as, passed) {
+        return Err(refuted(measured, shown_as, passed, WhoseClock::Trainer));
     }
     let all = pairs(result, measured, dates);
     if !dates.by_lines
         && let Some((claimed, passed)) = longer_than_between(&all, resolution(&ends))
     {
-        return Err(NoRate::LongerThanPassed { claimed, passed });
+        let clock = WhoseClock::Trainer;
+        return Err(NoRate::LongerThanPassed {
+            claimed,
+            passed,
+            clock,
+        });
+    }
+    let mostly_held = 2 * all.iter().filter(|p| p.is_held).count() > all.len();
+    // Steps whose lines were seen after the first measured one ended after that: a buffer is
+    // emptied as a whole. Only the first of them may have begun before.
+    if dates.by_lines && !mostly_held && all.len() >= LEAST_PAIRS {
+        let later = measured.iter().zip(&ends).filter(|(_, end)| **end > first);
+        let shown_as = later.skip(1).map(|(t, _)| t.since).sum();
+        if is_far_more(shown_as, passed) {
+            return Err(refuted(measured, shown_as, passed, WhoseClock::Lines));
+        }
     }
     let plain: Vec<&Pair> = all.iter().filter(|p| !p.is_evaluated).collect();
     let at = |q, of: fn(&Pair) -> f64| {
@@ -243,7 +264,7 @@ fn against(
             by_lines: dates.by_lines,
         });
     }
-    let unchecked = if 2 * all.iter().filter(|p| p.is_held).count() > all.len() {
+    let unchecked = if mostly_held {
         Some(if is_brief(&all, run) {
             Unchecked::TooShort
         } else {
@@ -410,6 +431,42 @@ fn spread(pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
 
 fn is_more(claimed: f64, passed: f64) -> bool {
     claimed > passed * (1.0 + TOLERANCE) + TOLERANCE_SECONDS
+}
+
+/// More than slow steps that chance to be logged account for.
+fn is_far_more(claimed: f64, passed: f64) -> bool {
+    claimed > passed * OUTSIDE + TOLERANCE_SECONDS
+}
+
+/// Why the steps cannot all have taken what the log's lines say: `claimed`, where every step is as
+/// long as the one of the next line.
+fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock) -> NoRate {
+    let of = |value: fn(&Timed<'_>) -> f64| {
+        quantile(&measured.iter().map(value).collect::<Vec<_>>(), 0.5).unwrap_or_default()
+    };
+    let steps: f64 = measured.iter().map(|t| t.since / t.seconds).sum();
+    // A line of a mean over several steps stands for these.
+    let (every, seconds) = (of(|t| (t.since / t.seconds).round()), of(|t| t.seconds));
+    if every < 2.0 && clock != WhoseClock::Run {
+        return NoRate::LongerThanPassed {
+            claimed,
+            passed,
+            clock,
+        };
+    }
+    if every < 2.0 || !is_far_more(seconds * steps, passed) {
+        return NoRate::SlowStepsShownMoreOften {
+            claimed,
+            passed,
+            clock,
+        };
+    }
+    NoRate::TimesOfSeveralSteps {
+        every: every as u64,
+        claimed,
+        passed,
+        clock,
+    }
 }
 
 /// What a reader must know of the time between the steps of the repeats that count: one note a

@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 use tprimat_results::{CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Welch, verdicts, welch};
 
 use super::{
-    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Figure, Gaps, ImpossibleRate,
-    Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RepeatStatus, Summary,
-    WhyAbsent, cost_ratio, environment_differences,
+    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Fact, Figure, Gaps,
+    ImpossibleRate, Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RepeatStatus,
+    RunFact, Summary, WhyAbsent, cost_ratio, environment_differences,
     guard::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, measure_alike,
         refused, refused_without_figures,
@@ -179,7 +179,15 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
                 };
                 let first = summary.notes.first();
                 let reason = first.map_or(WhyAbsent::NoRepeat, |note| {
-                    WhyAbsent::Fact(Box::new(note.fact.clone()))
+                    let fact = Box::new(note.fact.clone());
+                    let of = match &*fact {
+                        Fact::Run(RunFact::NotCounted { repeats, .. }) => repeats.len(),
+                        _ => summary.repeats.len(),
+                    };
+                    match summary.repeats.len().saturating_sub(of) {
+                        0 => WhyAbsent::Fact(fact),
+                        others => WhyAbsent::FirstOf { fact, others },
+                    }
                 });
                 let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
                 let repeats = summary.repeats.clone();

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::{
-    CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, differences, geometric_mean, holm,
-    repeats_to_tell, welch,
+    AttestationStatus, CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, differences,
+    geometric_mean, holm, repeats_to_tell, welch,
 };
 
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
@@ -43,6 +43,8 @@ pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
 /// Level of significance over a whole gate.
 const LEVEL: f64 = 0.05;
+/// From this ratio on, less work than is declared is as likely a cause as more speed.
+const MUCH_FASTER: f64 = 1.25;
 /// Two rates nearer than this are one rate, rounded.
 pub(super) const ROUNDING: f64 = 1e-9;
 
@@ -121,6 +123,12 @@ impl GateInput {
         match &self.input.state {
             CellState::Ok { summary } => summary.count_of(wanted),
             _ => 0,
+        }
+    }
+    fn is_attested(&self) -> bool {
+        match &self.input.state {
+            CellState::Ok { summary } => summary.attestation != AttestationStatus::NotStated,
+            _ => true,
         }
     }
     fn contradicted(&self) -> Option<GateReason> {
@@ -389,6 +397,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         &then.tokens_per_second_per_gpu,
     );
     let (units_a, units_b) = (units(a), units(b));
+    let attested = cell.is_attested();
     let mut cell = GateCell {
         now: Some(a.value),
         ratio: Some(a.value / b.value),
@@ -415,6 +424,10 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     if known > 0 {
         of_known(&mut cell, known, &now, then);
         return (cell, None);
+    }
+    if !attested {
+        let much_faster = a.value / b.value > MUCH_FASTER;
+        cell.notes.push(GateNote::NotAttested { much_faster });
     }
     let test = Test::of(units_a, units_b, a.unit).map(|test| Test {
         timer_factors: [now.timer_factor, then.timer_factor],

@@ -79,6 +79,18 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         out.push_str("No cell has figures.\n\n");
     }
     absent(&mut out, &comparison.absent, page);
+    let tested = comparison
+        .speedups
+        .iter()
+        .filter(|s| s.significant.is_some() && s.same_as.is_none());
+    let tested = tested.count();
+    if tested > 1 {
+        let text = format!(
+            "The intervals of the {tested} ratios hold together at 95 % (Holm's correction): each is wider than it would be alone."
+        );
+        paragraph(&mut out, "", &text, page, Ink::Dim);
+        out.push('\n');
+    }
     let all = reservations(comparison, named, &commands.build);
     for text in all.iter().take(RESERVATIONS) {
         paragraph(&mut out, "! ", text, page, Ink::Bad);

@@ -400,6 +400,13 @@ pub(super) fn why_absent(why: &WhyAbsent) -> String {
         WhyAbsent::Said(text) | WhyAbsent::Stated(text) => text.clone(),
         WhyAbsent::NoRepeat => "no repeat".to_owned(),
         WhyAbsent::Fact(fact) => said(&**fact),
+        WhyAbsent::FirstOf { fact, others } => {
+            let others = match others {
+                1 => "the other repeat is not counted either".to_owned(),
+                n => format!("the other {n} repeats are not counted either"),
+            };
+            format!("{}; {others}", said(&**fact))
+        }
         WhyAbsent::Failed {
             class,
             evidence: line,

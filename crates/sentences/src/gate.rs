@@ -2,7 +2,9 @@
 
 use tprimat_results::decimals_beside;
 
-use super::comparison::{environment, gaps, impossible_rate, warm_up, warning, why_absent};
+use super::comparison::{
+    changed_setting, environment, gaps, impossible_rate, warm_up, warning, why_absent,
+};
 use super::figures::{BaselineFault, Change, Dropped, GateNote, GateReason, Needed, When};
 use super::results::difference as values;
 use super::words::{count, evidence, one, units};
@@ -215,6 +217,18 @@ pub(super) fn note(of: &GateNote) -> String {
         }
         GateNote::EvaluatedAnew => {
             "the rate is another one because the same runs are evaluated in another way".to_owned()
+        }
+        GateNote::Changed(changes) => {
+            let changes: Vec<String> = changes.iter().map(changed_setting).collect();
+            format!("changed since the baseline: {}", changes.join(", "))
+        }
+        GateNote::NotAttested { much_faster } => {
+            let more = if *much_faster {
+                ", so it may be this fast because it did less work; a log that states the batch size would show it"
+            } else {
+                ""
+            };
+            format!("some settings are only declared: the log does not confirm them{more}")
         }
     }
 }

@@ -4,7 +4,7 @@ use tprimat_results::{FieldDifference, MIN_REPEATS, decimals_beside, settings::s
 
 use super::figures::{
     Contradiction, DeviceSet, Disturbance, LogAnomaly, NoEnergy, NoRate, NoTelemetry, NotAssessed,
-    NotCounted, OutsideSteps, RunFact, SESSION_GAP_SECONDS, Unchecked, Unit,
+    NotCounted, OutsideSteps, RunFact, SESSION_GAP_SECONDS, Unchecked, Unit, WhoseClock,
 };
 use super::results::{field, no_samples, oddity, step_time_source, withheld};
 use super::words::{count, evidence, list, one, repeats, seconds, step_time, units, verb};
@@ -318,7 +318,30 @@ pub(super) fn fact(fact: &RunFact) -> String {
 }
 
 fn sampled(every: u64) -> String {
-    format!("the log shows only every {every}th step, each with its own time")
+    let every = ordinal(every);
+    format!(
+        "the log shows only every {every} step, and its times are taken as those of single steps"
+    )
+}
+
+fn passed_by(passed: f64, clock: WhoseClock) -> String {
+    let passed = seconds(passed);
+    match clock {
+        WhoseClock::Trainer => format!("{passed} passed by the trainer's own clock"),
+        WhoseClock::Lines => format!("{passed} passed by tprimat's clock"),
+        WhoseClock::Run => format!("the run took {passed}"),
+    }
+}
+
+fn ordinal(n: u64) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
 }
 
 fn not_counted(of: &[u32], why: &NotCounted) -> String {
@@ -426,17 +449,36 @@ pub(super) fn no_rate(why: &NoRate) -> String {
                 "the log claims a step of {seconds:e} s, and no step is shorter than a microsecond"
             )
         }
-        NoRate::LongerThanPassed { claimed, passed } => {
-            let (claimed, passed) = (seconds(*claimed), seconds(*passed));
+        NoRate::LongerThanPassed {
+            claimed,
+            passed,
+            clock,
+        } => {
+            let (claimed, passed) = (seconds(*claimed), passed_by(*passed, *clock));
+            format!("the log claims {claimed} of steps while {passed}")
+        }
+        NoRate::SlowStepsShownMoreOften {
+            claimed,
+            passed,
+            clock,
+        } => {
+            let (claimed, passed) = (seconds(*claimed), passed_by(*passed, *clock));
             format!(
-                "the log claims {claimed} of steps while {passed} passed, by the trainer's own clock"
+                "the log shows only some of the steps, and by these all would take {claimed}, but {passed}: slow steps are logged \
+                 more often than others"
             )
         }
-        NoRate::SlowStepsShownMoreOften { claimed, passed } => {
-            let (claimed, passed) = (seconds(*claimed), seconds(*passed));
+        NoRate::TimesOfSeveralSteps {
+            every,
+            claimed,
+            passed,
+            clock,
+        } => {
+            let (claimed, passed) = (seconds(*claimed), passed_by(*passed, *clock));
             format!(
-                "the log shows only some of the steps, and by these all would take {claimed}, but {passed} passed by the trainer's \
-                 own clock: slow steps are logged more often than others"
+                "the log shows only every {} step, and at the times that it prints all steps would take {claimed}, but {passed}: each \
+                 time seems to be that of {every} steps, and the trainer must print that of one step",
+                ordinal(*every)
             )
         }
         NoRate::TimerStopsEarly {
@@ -444,7 +486,7 @@ pub(super) fn no_rate(why: &NoRate) -> String {
             passed,
             by_lines,
         } => {
-            let (claimed, passed) = (seconds(*claimed), seconds(*passed));
+            let (claimed, passed) = (step_time(*claimed), step_time(*passed));
             let clock = if *by_lines {
                 "tprimat's clock"
             } else {

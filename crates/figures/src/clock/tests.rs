@@ -88,9 +88,9 @@ fn the_clock_worked_by_hand() {
         told(dated(&[0.3; 10], &every(0.5, 10), 60.0)).as_deref(),
         Some(note)
     );
-    let reason = "the log claims 1.0e-2 s a step, but 0.5 s pass from one to the next by the trainer's own clock: the trainer may stop its timer before the device has finished";
+    let reason = "the log claims 10.0 ms a step, but 500 ms pass from one to the next by the trainer's own clock: the trainer may stop its timer before the device has finished";
     assert_eq!(refused(dated(&[0.01; 10], &every(0.5, 10), 60.0)), reason);
-    let reason = "the log claims 14.0 s of steps while 4.5 s passed, by the trainer's own clock";
+    let reason = "the log claims 14.0 s of steps while 4.5 s passed by the trainer's own clock";
     assert_eq!(refused(dated(&[2.0; 10], &every(0.5, 10), 60.0)), reason);
 }
 
@@ -139,9 +139,7 @@ fn short_steps_are_held_against_the_trainers_clock_as_well() {
             .unwrap()
             .ends_with(" and the rate may be 1.6× too high")
     );
-    assert!(
-        refused(short(10.0)).contains("2.0e-3 s a step, but 2.0e-2 s pass from one to the next")
-    );
+    assert!(refused(short(10.0)).contains("2.00 ms a step, but 20.0 ms pass from one to the next"));
 }
 
 /// Forty steps that are said to take a fifth longer than what lies between their ends.
@@ -151,7 +149,7 @@ fn a_step_longer_than_the_time_between_two_ends_gives_no_rate() {
     let reason = refused(claimed(0.1, 1.2));
     assert_eq!(
         reason,
-        "the log claims 4.7 s of steps while 3.9 s passed, by the trainer's own clock"
+        "the log claims 4.7 s of steps while 3.9 s passed by the trainer's own clock"
     );
     assert_eq!(told(claimed(0.1, 1.0)), None);
     // A clock of whole seconds shows nothing of steps below one.
@@ -175,7 +173,7 @@ fn a_log_that_shows_the_slow_steps_gives_no_rate() {
         .map(|line| (1..=10 * line).map(time).sum())
         .collect();
     let times: Vec<f64> = (1..=40u32).map(|line| time(10 * line)).collect();
-    let mut tenth = dated(&times, &ends, 1000.0);
+    let mut tenth = dated(&times, &ends, 1600.0);
     tenth.trace.steps.iter_mut().for_each(|s| s.step *= 10);
     let reason = refused(tenth.clone());
     assert!(
@@ -185,12 +183,49 @@ fn a_log_that_shows_the_slow_steps_gives_no_rate() {
     // Without dates there is a rate, and it is doubtful.
     tenth.trace.steps.iter_mut().for_each(|s| s.ended_at = None);
     let notes = summary(tenth).notes;
-    let words = "the log shows only every 10th step, each with its own time, so a pause in one of them counts 10 times";
+    let words = "the log shows only every 10th step, and its times are taken as those of single steps, so a pause in one of them counts 10 times";
     assert!(
         notes
             .iter()
             .any(|n| n.kind == NoteKind::Doubtful && n.text().ends_with(words)),
         "{notes:?}"
+    );
+}
+
+/// 80 steps of 51 ms; the log has a line every five of them.
+fn every_fifth(time: f64, seen: impl Fn(f64) -> f64, run: f64) -> RunResult {
+    let ends: Vec<f64> = every(0.257, 16).into_iter().map(seen).collect();
+    let mut result = dated(&[time; 16], &ends, run);
+    result.trace.dated_by_lines = true;
+    result.trace.steps.iter_mut().for_each(|s| s.step *= 5);
+    result
+}
+
+#[test]
+fn the_time_of_five_steps_is_not_that_of_one() {
+    let at_once = |end: f64| ((40.0 + end) * 10.0).ceil() / 10.0;
+    let by_lines = "the log shows only every 5th step, and at the times that it prints all steps would take 18.0 s, but 3.9 s passed by \
+                    tprimat's clock: each time seems to be that of 5 steps, and the trainer must print that of one step";
+    assert_eq!(refused(every_fifth(0.257, at_once, 60.0)), by_lines);
+    let by_run = refused(every_fifth(0.257, |_| 4.5, 5.0));
+    assert!(
+        by_run.contains("19.5 s, but the run took 5.0 s: each time seems"),
+        "{by_run}"
+    );
+    // In a long run whose lines come all at the end, nothing refutes them, and that is said.
+    assert_eq!(unchecked(every_fifth(0.257, |_| 59.0, 60.0)).len(), 1);
+    for honest in [
+        every_fifth(0.0514, at_once, 60.0),
+        every_fifth(0.0514, |_| 4.5, 5.0),
+    ] {
+        assert_eq!(summary(honest).n, 1);
+    }
+    // Every line there, with five times its step's time.
+    let mut each = dated(&[0.5; 50], &every(0.1, 50), 60.0);
+    each.trace.dated_by_lines = true;
+    assert_eq!(
+        refused(each),
+        "the log claims 24.0 s of steps while 4.9 s passed by tprimat's clock"
     );
 }
 
@@ -391,7 +426,7 @@ fn a_trainers_own_dates_are_held_against_tprimats_clock() {
         result
     };
     let reason =
-        "the log claims 0.5 s a step, but 2.0 s pass from one to the next by tprimat's clock";
+        "the log claims 500 ms a step, but 2.00 s pass from one to the next by tprimat's clock";
     let told_reason = refused(seen(2.0));
     assert!(told_reason.starts_with(reason), "{told_reason}");
     assert_eq!(told(seen(0.5)), None);
@@ -476,7 +511,8 @@ fn course() -> impl Strategy<Value = Course> {
     let level = (-3.5f64..0.7).prop_map(|exponent| 10f64.powf(exponent));
     let steps = vec(0.7f64..1.5, 1..60);
     let flushes = proptest::option::of(vec(0.0f64..20.0, 1..40));
-    let pauses = ((1usize..90, 0.0f64..60.0), (2usize..90, 0.0f64..60.0));
+    // Evaluations and checkpoints that take turns would leave no step without a pause.
+    let pauses = ((1usize..90, 0.0f64..60.0), (3usize..90, 0.0f64..60.0));
     let rest = (
         (0.0f64..0.5, 0.0f64..0.005),
         pauses,
@@ -587,6 +623,23 @@ proptest! {
         let alone = Course { level, steps, evaluations, between: (0.0, 0.0), flushes: None, laps: false, ..course };
         let result = alone.result(1.0 / factor);
         prop_assert!(of_run(&result, |_| true).is_err());
+    }
+
+    /// However late the lines come, and however many steps lie between them.
+    #[test]
+    fn lines_of_some_steps_are_not_refused_for_a_buffer(
+        exponent in -2.0f64..0.7, lines in 6u32..120, apart in 1u32..20, gaps in vec(0.0f64..20.0, 1..60), rounding in 0.99f64..1.01,
+    ) {
+        let level = 10f64.powf(exponent);
+        let end = f64::from(lines * apart) * level;
+        let flushed: Vec<f64> = gaps.iter().scan(0.0, |at, gap| (*at += gap, Some(*at)).1).collect();
+        let seen = |at: f64| (flushed.iter().copied().find(|f| *f >= at).unwrap_or(end) * 10.0).ceil() / 10.0;
+        let ends: Vec<f64> = every(level * f64::from(apart), lines).into_iter().map(seen).collect();
+        let mut result = dated(&vec![level * rounding; lines as usize], &ends, end + 0.5);
+        result.trace.dated_by_lines = true;
+        result.trace.steps.iter_mut().for_each(|s| s.step *= u64::from(apart));
+        let checked = of_run(&result, |_| true);
+        prop_assert!(checked.is_ok(), "{checked:?}");
     }
 
     /// Steps without pauses, seen ten times a second, whatever their length.

@@ -726,7 +726,11 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
     );
     assert_eq!(
         absent[4],
-        ("suspect", "repeat 1 is not counted: it was hot".to_owned())
+        (
+            "suspect",
+            "repeat 1 is not counted: it was hot; the other repeat is not counted either"
+                .to_owned()
+        )
     );
 }
 

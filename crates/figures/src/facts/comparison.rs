@@ -263,6 +263,11 @@ pub enum WhyAbsent {
     Said(String),
     NoRepeat,
     Fact(Box<Fact>),
+    /// What is so of some repeats, and how many others do not count for reasons of their own.
+    FirstOf {
+        fact: Box<Fact>,
+        others: usize,
+    },
     Failed {
         class: FailureClass,
         evidence: Option<String>,

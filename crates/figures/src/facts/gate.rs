@@ -5,7 +5,7 @@ use tprimat_job::FailureClass;
 use tprimat_results::FieldDifference;
 
 use super::{EnvironmentSummary, ImpossibleRate, WarmUpDifference, Warning, WhyAbsent};
-use crate::{AbsentState, Dropped, Gaps, Unit};
+use crate::{AbsentState, ChangedSetting, Dropped, Gaps, Unit};
 
 /// Why a cell has its verdict. Ratios are now ÷ then.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +134,12 @@ pub enum GateNote {
         seconds: f64,
     },
     EvaluatedAnew,
+    /// Files that are inputs of the runs, in the words of the history.
+    Changed(Vec<ChangedSetting>),
+    /// The logs of the cell do not confirm its settings.
+    NotAttested {
+        much_faster: bool,
+    },
 }
 
 /// Which measurement a note is about.

@@ -57,12 +57,14 @@ pub enum NoRate {
         #[serde(with = "super::any_number")]
         seconds: f64,
     },
-    /// Seconds, by the trainer's own clock.
+    /// Seconds.
     LongerThanPassed {
         #[serde(with = "super::any_number")]
         claimed: f64,
         #[serde(with = "super::any_number")]
         passed: f64,
+        #[serde(default)]
+        clock: WhoseClock,
     },
     /// Seconds that all steps would take if they were as those that the log shows.
     SlowStepsShownMoreOften {
@@ -70,6 +72,18 @@ pub enum NoRate {
         claimed: f64,
         #[serde(with = "super::any_number")]
         passed: f64,
+        #[serde(default)]
+        clock: WhoseClock,
+    },
+    /// The same, where it is so of the typical line already: the log shows every so-many-th step,
+    /// and its times seem to be those of that many steps.
+    TimesOfSeveralSteps {
+        every: u64,
+        #[serde(with = "super::any_number")]
+        claimed: f64,
+        #[serde(with = "super::any_number")]
+        passed: f64,
+        clock: WhoseClock,
     },
     /// Seconds a step.
     TimerStopsEarly {
@@ -81,6 +95,19 @@ pub enum NoRate {
         #[serde(default)]
         by_lines: bool,
     },
+}
+
+/// By which clock time passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhoseClock {
+    /// The dates that the trainer gives its steps.
+    #[default]
+    Trainer,
+    /// When tprimat saw the lines of the log.
+    Lines,
+    /// From the start of the run to its end.
+    Run,
 }
 
 /// Why steady state was not assessed: what a run must have after its declared warm-up.

@@ -117,6 +117,29 @@ fn a_reason_is_true_and_says_what_would_help() {
 }
 
 #[test]
+fn a_cell_whose_log_confirms_nothing_is_told_to_be_declared() {
+    let note = |factor: f64, status| {
+        let mut now = of_times(CELL, &job(), &STEADY.map(|t| t * factor));
+        if let CellState::Ok { summary } = &mut now.input.state {
+            summary.attestation = status;
+        }
+        let report = gate(&baseline(&[of_times(CELL, &job(), &STEADY)]), &[now], 0.03);
+        assert_eq!(report.verdict, GateVerdict::Pass);
+        let notes = report.cells[0].notes.iter().map(said);
+        notes
+            .filter(|note| note.contains("only declared"))
+            .collect::<Vec<_>>()
+    };
+    let declared = "some settings are only declared: the log does not confirm them";
+    assert_eq!(note(1.0, AttestationStatus::NotStated), [declared]);
+    let less_work = format!(
+        "{declared}, so it may be this fast because it did less work; a log that states the batch size would show it"
+    );
+    assert_eq!(note(0.52, AttestationStatus::NotStated), [less_work]);
+    assert!(note(0.52, AttestationStatus::Attested).is_empty());
+}
+
+#[test]
 fn a_gate_against_an_old_baseline_says_how_old_it_is() {
     let mut then = baseline(&[of_times(CELL, &job(), &STEADY)]);
     then.cells[0].measured = Some([1.7e9, 1.7e9 + 600.0]);

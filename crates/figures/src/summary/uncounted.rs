@@ -34,6 +34,7 @@ impl NotCounted {
                 | NoRate::AllWithinWarmUp { .. }
                 | NoRate::LongerThanRun { .. }
                 | NoRate::LongerThanPassed { .. }
+                | NoRate::TimesOfSeveralSteps { .. }
                 | NoRate::TimerStopsEarly { .. } => true,
                 // One step, one pause or another repeat decides these.
                 NoRate::Said(_)

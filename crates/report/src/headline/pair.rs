@@ -201,13 +201,20 @@ fn figures(pair: &Pair<'_>, speedup: &Speedup, model: &str) -> String {
                 "{first_name} and {second_name} show no significant difference on {model}: {rates}{interval}"
             )
         }
-        _ => format!(
-            "{first_name} trains {model} at {} {}, {second_name} at {}{}",
-            rate(first),
-            unit(&[first, second]),
-            rate(second),
-            of_ratio(*ratio, *ends)
-        ),
+        _ => {
+            let inverse = if pair.is_turned && speedup.ratio.is_finite() {
+                format!("; {second_name} is {} {first_name}", times(speedup))
+            } else {
+                String::new()
+            };
+            format!(
+                "{first_name} trains {model} at {} {}, {second_name} at {}{}{inverse}",
+                rate(first),
+                unit(&[first, second]),
+                rate(second),
+                of_ratio(*ratio, *ends)
+            )
+        }
     }
 }
 
