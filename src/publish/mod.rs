@@ -298,7 +298,7 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
             withdraw_file(folder, name, digest);
         }
     }
-    notes.extend(unlisted(folder, &is_claimed, cache));
+    notes.extend(unlisted(folder, is_claimed, cache));
     let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
     record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
     Ok(Published {

@@ -8,6 +8,10 @@
 //!
 //! `make chaos SEEDS=200` spreads its seeds over the worlds; `cargo test` plays a few of each.
 //! `TPRIMAT_TEST_SEED=7 cargo test --test chaos slurm` plays one seed of one world again.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test lays out folders and takes them away"
+)]
 
 #[path = "../support/services/mod.rs"]
 mod services;

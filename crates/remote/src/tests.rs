@@ -349,7 +349,7 @@ fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
     let repaired = remote
         .repair(cache, &records, &listing, &|_, _| true)
         .unwrap();
-    assert_eq!(repaired, [one.name.clone()]);
+    assert_eq!(repaired, std::slice::from_ref(&one.name));
     assert_eq!(world.files().pop_first().unwrap().1, good);
     assert_eq!(remote.verify(&listing, &|_, _| true).unwrap(), []);
 }

@@ -745,13 +745,15 @@ fn a_plan_that_is_kept_is_the_plan_that_would_be_made() {
         ("nothing", Box::new(|| {})),
         (
             "a published file",
-            Box::new(|| drop(project.write(&format!("output/{report}"), ""))),
+            Box::new(|| {
+                project.write(&format!("output/{report}"), "");
+            }),
         ),
         ("its repair", Box::new(|| drop(project.run(&["build"])))),
         (
             "a price",
             Box::new(|| {
-                drop(project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 7.00"))
+                project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 7.00");
             }),
         ),
         ("a build", Box::new(|| drop(project.run(&["build"])))),
