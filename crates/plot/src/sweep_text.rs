@@ -20,7 +20,7 @@ pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
     let mut all = Vec::new();
     if !sweep.fields.is_empty() {
         all.push(format!(
-            "Points are different workloads (they differ in {}), so none is called the fastest.",
+            "Points are different workloads (they differ in {}), so no point is called the fastest of all.",
             few(&sweep.fields)
         ));
         all.extend(named().filter_map(|(surface, name)| ends(comparison, sweep, surface, name)));
@@ -457,9 +457,7 @@ fn at_their_fastest(comparison: &Comparison, sweep: &Sweep, names: &[String]) ->
         let base_at = at(base, first.at[1]);
         let base_rate = rate(base, first.at[1]);
         let picked = if is_tested {
-            format!(
-                " The intervals allow for picking the highest of up to {of} points on either side."
-            )
+            format!(" The intervals allow for picking the highest of up to {of} points of each.")
         } else {
             String::new()
         };

@@ -727,7 +727,10 @@ fn a_sweep_is_curves_or_a_map_and_names_the_fastest_of_one_workload_alone() {
         let all = pictures(&comparison).unwrap();
         let svg = &named(&all, "sweep").svg;
         assert!(svg.contains(" over "), "{svg}");
-        assert_eq!(svg.contains("none is called the fastest"), fields);
+        assert_eq!(
+            svg.contains("no point is called the fastest of all"),
+            fields
+        );
         assert_eq!(
             svg.contains("has the highest rate") || svg.contains("is fastest:"),
             !fields

@@ -19,7 +19,7 @@ pub fn verdict_name(verdict: GateVerdict) -> &'static str {
     }
 }
 
-/// `gate: FAIL: 1 pass, 1 FAIL; tokens/s/GPU may be 3 % lower`
+/// `gate: FAIL: 1 pass, 1 FAIL; the limit is −3.00 % tokens/s/GPU`
 #[must_use]
 pub fn gate_headline(report: &GateReport) -> String {
     use GateVerdict::{Fail, Inconclusive, New, NotSelected, Pass};
@@ -43,7 +43,7 @@ pub fn gate_headline(report: &GateReport) -> String {
     };
     let limit = report.max_regression * 100.0;
     format!(
-        "gate: {}: {counts}; {} may be {limit:.2} % lower",
+        "gate: {}: {counts}; the limit is −{limit:.2} % {}",
         verdict_name(report.verdict),
         unit(report)
     )

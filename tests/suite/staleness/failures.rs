@@ -366,7 +366,9 @@ fn failures_of_another_matrix_are_named() {
         .stderr;
     let words = none.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        words.contains("failed too") && words.contains(small) && words.contains("`--matrix matrix` does"),
+        words.contains("failed too")
+            && words.contains(small)
+            && words.contains("`--matrix matrix` does"),
         "{none}"
     );
 }
