@@ -26,7 +26,7 @@ test: $(VENV)/.ready
 test-remote: $(VENV)/.ready
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
 	$(CARGO) clippy -p tprimat-remote --features cloud --all-targets -- -D warnings
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services --test chaos s3
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services s3
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
