@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signal::kill;
 
 #[cfg(feature = "remote")]
-use crate::services::s3::Server;
+use crate::services::s3::{self, Server};
 use crate::{
     services::{
         clock,
@@ -77,7 +77,15 @@ impl World {
                 vec![("TPRIMAT_REMOTE", address)]
             }
             #[cfg(feature = "remote")]
-            Self::Bucket(server) => server.variables().into(),
+            Self::Bucket(server) => {
+                // A folder of its own, or one day would be handed the runs of another.
+                let own = project.folder().display().to_string();
+                let address = format!("{}/{}", s3::ADDRESS, own.trim_matches('/'));
+                let mut variables: Vec<_> = server.variables().into();
+                variables.retain(|(name, _)| *name != "TPRIMAT_REMOTE");
+                variables.push(("TPRIMAT_REMOTE", address));
+                variables
+            }
             Self::Container(daemon) => vec![("DOCKER_HOST", daemon.address())],
             Self::Slurm(cluster) => {
                 let conf = cluster.folder.join("slurm.conf");
