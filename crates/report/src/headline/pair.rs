@@ -333,7 +333,8 @@ fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
         .all(|row| row.contract.count("num_gpus") == Some(1));
     for side in [&mut gaps.only_a, &mut gaps.only_b] {
         side.retain(|stated| {
-            !follows(&stated.field, &all) && !(is_alone && stated.field == "sharding")
+            let says_nothing = is_alone && stated.field == "sharding";
+            !says_nothing && !follows(&stated.field, &all)
         });
     }
     (!gaps.is_empty()).then(|| {
