@@ -518,7 +518,7 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     notes
 }
 
-/// Of which repeats the clock says nothing, one note a reason.
+/// The repeats whose speed could not be checked against the clock: one note for each reason.
 fn unchecked(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut reasons: BTreeMap<Unchecked, Vec<u32>> = BTreeMap::new();
     for (repeat, _) in counted {

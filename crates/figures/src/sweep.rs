@@ -82,8 +82,8 @@ pub struct Surface {
     pub points: Vec<SweepPoint>,
     /// Absent where its points are not one workload.
     pub best: Option<Best>,
-    /// Of two axes whose points are several workloads: the fastest point at each value of the one
-    /// axis, where its points are one workload (each sequence length has its micro-batch).
+    /// Only in a sweep over two axes of which one changes the workload (sequence length) and the other
+    /// does not (micro-batch): the fastest value of the other at each value of the one.
     pub lines: Vec<LineBest>,
 }
 

@@ -59,7 +59,8 @@ pub struct HighestDocument<'a> {
     /// Points that each was picked from.
     pub picked_of: [usize; 2],
     pub ratio: f64,
-    /// Of the ratio of the largest true rates, whichever points they belong to.
+    /// The interval of the highest rate of one framework divided by the highest of the other. It allows
+    /// for the fact that both points were picked because they are the highest.
     pub interval: Option<RatioInterval>,
     pub reason: Option<NoVerdict>,
 }
@@ -72,8 +73,8 @@ pub struct CurveDocument<'a> {
     pub points: Vec<PointDocument<'a>>,
     /// Absent where its points are different workloads.
     pub best: Option<BestDocument<'a>>,
-    /// Of two axes, where its points are different workloads: the fastest at each value of the axis
-    /// that makes them so.
+    /// Only in a sweep over two axes of which one changes the workload: the fastest point at each of
+    /// its values.
     pub best_at_each_value: Vec<BestDocument<'a>>,
 }
 

@@ -22,8 +22,9 @@ const TOLERANCE_SECONDS: f64 = 0.5;
 /// at its two ends.
 const SHORTEST: f64 = 2.0;
 const HELD: f64 = 1.5;
-/// A point in which the measured part begins or ends is at most so many intervals long, or this
-/// part of it.
+/// Two samples between which the measured part begins or ends may be this many sampling intervals
+/// apart. Where they are further apart, its beginning or end counts as not sampled, unless the gap is
+/// at most [`END_PART`] of the measured part.
 const END_INTERVALS: f64 = 3.5;
 const END_PART: f64 = 0.02;
 

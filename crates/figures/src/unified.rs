@@ -199,7 +199,8 @@ pub struct UnifiedRepeat {
     /// The log's numbers of the optimiser steps that the series are of.
     #[serde(default)]
     pub steps: Vec<u64>,
-    /// Of how many steps each of these is the mean; empty where each is one step.
+    /// How many steps each value of the lists below stands for, where the log has one line for several
+    /// steps and prints their mean; empty where each value is of one step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps_averaged: Vec<u64>,
     pub step_times: Vec<Option<f64>>,

@@ -315,7 +315,8 @@ fn total_rate(of: &Subject) -> Computed {
     Ok((rate * gpus as f64, Basis::TotalRate { rate, gpus }))
 }
 
-/// Days that this cell's devices need for so many tokens, at the measured rate and without a pause.
+/// Days in which this cell's devices train on `trillions` × 10¹² tokens, if they run all the time at
+/// the measured rate.
 fn days(of: &Subject, trillions: f64) -> Computed {
     let (rate, gpus) = of.rate_and_gpus()?;
     let basis = Basis::WithoutPause { rate, gpus };
