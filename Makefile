@@ -22,11 +22,12 @@ build: $(VENV)/.ready
 test: $(VENV)/.ready
 	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace
 
-# The remote cache on buckets is behind a feature, since it takes minutes to compile; moto's server speaks S3's protocol.
+# Features that are off by default, since they take long to compile: Parquet, and the remote cache on buckets, whose protocol moto's
+# server speaks.
 test-remote: $(VENV)/.ready
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
-	$(CARGO) clippy -p tprimat-remote --features cloud --all-targets -- -D warnings
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services s3
+	$(CARGO) clippy -p tprimat -p tprimat-remote -p tprimat-report --features remote,parquet --all-targets -- -D warnings
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test -p tprimat -p tprimat-report --features remote,parquet --lib --test services -- s3 parquet
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,

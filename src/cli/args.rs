@@ -14,13 +14,26 @@ mod project;
 mod results;
 mod running;
 
-pub use cache::*;
-pub use cells::*;
-pub use containers::*;
-pub use data::*;
-pub use project::*;
-pub use results::*;
-pub use running::*;
+pub use cache::{
+    BundleArgs, CacheArgs, CacheCommand, CacheVerifyArgs, ExportArgs, GcArgs, PushArgs, RemoteArgs,
+};
+pub use cells::{
+    AttemptsArgs, AttemptsCommand, CheckArgs, ExplainArgs, FitArgs, HistoryArgs, ListArgs,
+    LogsArgs, RenderArgs, RestoreArgs, SetAsideArgs, ShowArgs,
+};
+pub use containers::{
+    ImageArgs, ImageBuildArgs, ImageCommand, ImageListArgs, ImagePullArgs, ShellArgs,
+};
+pub use data::{DataArgs, DataCommand, EncodeArgs, FingerprintArgs, VerifyArgs};
+pub use project::{
+    CleanArgs, CompletionsArgs, ConfigArgs, GraphArgs, GraphFormat, InitArgs, LockArgs, RecipeArgs,
+    RecipeCommand, RecipeCopyArgs, RecipeShowArgs, SchemaArgs, SchemaName,
+};
+pub use results::{
+    Annotations, BaselineArgs, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs,
+    ReportArgs,
+};
+pub use running::{BuildArgs, DetachedArgs, DoctorArgs, PlanArgs, WatchArgs};
 
 /// What commands exit with, below their help. docs/ci.md has the whole table.
 mod exit_codes {
@@ -57,7 +70,7 @@ pub struct Globals {
     /// Say more: which files are read, and every task of a build with the reason why it runs
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Coloured to use colours
+    /// Whether to use colours
     #[arg(
         long,
         global = true,
@@ -144,6 +157,8 @@ pub enum Command {
     Schema(SchemaArgs),
     /// Print a shell's completions
     Completions(CompletionsArgs),
+    /// Print the version
+    Version,
 }
 
 impl Command {
@@ -299,6 +314,47 @@ mod tests {
         );
         // One word alone is a cell, also where it is a part of a name only.
         assert_eq!(parsed(&["show", "native"]), ("native".to_owned(), None));
+    }
+
+    /// Commands that messages compose with what their user named take all of it.
+    #[test]
+    fn every_command_that_is_composed_takes_what_it_is_given() {
+        let asked = crate::plan::Asked {
+            directory: Some("/project".into()),
+            matrix: Some("m".into()),
+            sets: vec!["training.seed=2".into()],
+            repeats: Some(5),
+            allow_drift: true,
+            executor: Some("local".into()),
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut files = Vec::new();
+        texts(&root.join("src"), &mut files);
+        let composed = Regex::new(r#"\.command\(\s*"([a-z -]+)",\s*(&?\[[^\]]*\])"#).unwrap();
+        let mut seen = 0;
+        for path in files {
+            let text = fs::read_to_string(&path).unwrap();
+            for found in composed.captures_iter(&text) {
+                seen += 1;
+                let given = found[2].trim_matches(['&', '[', ']']).split(',');
+                let given = given.map(str::trim).filter(|word| !word.is_empty());
+                // What is not written there is a cell, or another value.
+                let words: Vec<&str> = given
+                    .map(|word| {
+                        word.strip_prefix('"')
+                            .map_or("a/b/c/d", |w| w.trim_matches('"'))
+                    })
+                    .collect();
+                // Imports are of no matrix.
+                if words == ["--imported"] {
+                    continue;
+                }
+                let command = shlex::split(&asked.command(&found[1], &words)).unwrap();
+                let parsed = Cli::try_parse_from(&command);
+                assert!(parsed.is_ok(), "{}: {command:?}", path.display());
+            }
+        }
+        assert!(seen > 20, "{seen} commands");
     }
 
     #[test]

@@ -7,21 +7,24 @@ use serde_json::{Value, json};
 
 use super::{
     args::{AttemptsArgs, AttemptsCommand, Globals, RestoreArgs, SetAsideArgs},
-    flags::{Common, Measured},
+    flags::Measured,
     imported_runs::{self, ImportedLine},
     output::{print, print_json},
-    project::{self, split_repeat},
-    session::{Project, Session},
+    project::split_repeat,
+    session::Session,
 };
 use crate::{
     cache::{Attempt, Cache, SetAside, TaskKind},
     error::{Error, Problem, Result, exit},
-    execute::reading::{PastMeasurements, measured_before},
+    execute::reading::{
+        BRINGS_BACK, GONE, PastMeasurements, StoredResult, has_log, measured_before,
+    },
     figures::{self, RepeatStatus},
     files,
     graph::{Engine, State, Statuses, outcome_text},
     job::RunOutcome,
     matrix::CellId,
+    plan::Asked,
     report,
     results::RunResult,
 };
@@ -31,9 +34,17 @@ pub fn run(globals: &Globals, args: &AttemptsArgs) -> Result<i32> {
         (Some(AttemptsCommand::SetAside(args)), _) => set_aside(globals, args),
         (Some(AttemptsCommand::Restore(args)), _) => restore(globals, args),
         (None, Some(cell)) => list(globals, args, cell),
-        (None, None) => Err(Error::invalid(
-            Problem::new("`tprimat attempts` needs a cell").help("`tprimat list` names them"),
-        )),
+        (None, None) => {
+            let asked = Asked {
+                directory: globals.directory.clone(),
+                matrix: args.common.matrix().cloned(),
+                sets: args.common.sets.clone(),
+                ..Asked::default()
+            };
+            let problem = Problem::new("`tprimat attempts` needs a cell");
+            let list = asked.command("list", &[]);
+            Err(Error::invalid(problem.help(format!("`{list}` names them"))))
+        }
     }
 }
 
@@ -50,9 +61,9 @@ struct Line {
 fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
     let imports = imported_runs::of(&session.cache, asked)?;
-    let lines = match lines(&session, asked) {
-        Err(_) if !imports.is_empty() => Vec::new(),
-        lines => lines?,
+    let lines = match imports.is_empty() {
+        true => lines(&session, asked)?,
+        false => lines_if_any(&session, asked)?,
     };
     if globals.json {
         print_json(
@@ -65,7 +76,13 @@ fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
     } else if lines.is_empty() && !imports.is_empty() {
         print(&imported_runs::text(&imports))?;
     } else if lines.is_empty() {
-        eprintln!("`{asked}` was never run; `tprimat build` runs it");
+        let (cell, _) = split_repeat(asked)?;
+        let plan = &session.plan;
+        let then = match plan.find(cell).ok().and_then(|id| plan.why_not_run(id)) {
+            Some(why) => format!(". It {why}"),
+            None => format!("; `{}` runs it", plan.command("build", &["--only", cell])),
+        };
+        eprintln!("`{asked}` was never run{then}");
     } else {
         print(&text(&lines, figures::rate_unit_of([asked])))?;
         print(&imported_runs::text(&imports))?;
@@ -88,37 +105,29 @@ fn lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
+/// The same; none where the matrix has no such cell, for an import may have its name.
+fn lines_if_any(session: &Session, asked: &str) -> Result<Vec<Line>> {
+    match lines(session, asked) {
+        Err(Error::NothingSelected { .. }) => Ok(Vec::new()),
+        lines => lines,
+    }
+}
+
 /// The attempt that a person names: by its id, by the beginning of it, or by its cell, where only
 /// one of the cell's runs `may` be meant.
-fn meant(
-    globals: &Globals,
-    cache: &Cache,
-    name: &str,
-    common: &Common,
-    may: fn(&Line) -> bool,
-    what: &str,
-) -> Result<Attempt> {
+fn meant(session: &Session, name: &str, may: fn(&Line) -> bool, what: &str) -> Result<Attempt> {
     if !name.contains('/') {
-        return find(cache, name);
+        return find(&session.cache, &session.plan.asked, name);
     }
-    let session = Session::open(project::request(
-        globals,
-        common,
-        None,
-        &Measured::default(),
-    )?)?;
-    let mut lines = lines(&session, name)?;
+    let mut lines = lines(session, name)?;
     lines.retain(may);
     match &lines[..] {
         [one] => Ok(one.attempt.clone()),
         [] => Err(Error::NothingSelected {
             message: format!("no run of `{name}` {what}"),
             help: Some(format!(
-                "`tprimat attempts {name}{}` lists its runs",
-                common
-                    .matrix()
-                    .map(|matrix| format!(" {matrix}"))
-                    .unwrap_or_default()
+                "`{}` lists its runs",
+                session.plan.command("attempts", &[name])
             )),
         }),
         several => {
@@ -165,7 +174,7 @@ fn attempts_of(
     found.into_values().collect()
 }
 
-/// None of a cell that is unsupported: it has no tasks.
+/// How many repeats the cell has; 0 where it is unsupported, for then it has no tasks.
 fn repeats(engine: &Engine, cell: CellId) -> u32 {
     engine
         .plan
@@ -183,7 +192,7 @@ fn line(
 ) -> Result<Line> {
     let is_planned = (1..=repeats(engine, cell)).contains(&repeat);
     let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell, repeat)));
-    // As long as nobody declares what changed while it ran, it does not count.
+    // A run whose files changed meanwhile does not count until somebody declares those files.
     let prepared = engine.plan.prepared(cell);
     let is_open = prepared.is_some_and(|p| {
         p.inputs
@@ -199,7 +208,13 @@ fn line(
         attempt
     };
     let result = past.result(&engine.plan.cells[cell].id, repeat, &attempt)?;
-    let read = result.map(|result| summarized(engine, cell, repeat, result));
+    let lost = match &result {
+        StoredResult::Lost(why) => Some(why.clone()),
+        StoredResult::There(_) | StoredResult::NeverRead => None,
+    };
+    let read = result
+        .there()
+        .map(|result| summarized(engine, cell, repeat, result));
     let figures = read.as_ref().and_then(|(_, figures)| *figures);
     let is_used = train.is_some_and(|t| {
         t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id)
@@ -213,10 +228,18 @@ fn line(
             "does not count: {}",
             crate::sentences::said(&reason)
         )),
+        Some((RepeatStatus::Failed { class, evidence }, _)) => Some(format!(
+            "does not count: failed ({}): {}",
+            class.name(),
+            evidence.join("; ")
+        )),
         _ => None,
     };
     let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
         (Some(SetAside { reason, at }), ..) => format!("set aside on {}: {reason}", time(*at)),
+        (None, ..) if attempt.is_interrupted() => {
+            "does not count: it was interrupted before its end".to_owned()
+        }
         (None, RunOutcome::Failed { .. }, _) => format!("failed ({})", outcome_text(&attempt)),
         (None, RunOutcome::Ok, Some(why)) => {
             format!("does not count: it was disturbed ({why})")
@@ -226,11 +249,26 @@ fn line(
             Some(train) if train.key != Some(attempt.key) => {
                 measured_before(engine, statuses, cell, &attempt)
             }
-            Some(_) if is_used => not_counted.clone().unwrap_or_else(|| "counts".to_owned()),
+            Some(_) if is_used => match (&not_counted, &lost) {
+                (Some(why), _) => why.clone(),
+                (None, Some(lost)) => format!("counts, but {lost}"),
+                (None, None) => "counts".to_owned(),
+            },
             Some(_) if attempt.generation < engine.cache.generation(&attempt.key) => {
                 "does not count: replaced on request by a later run".to_owned()
             }
-            Some(_) => "does not count: another attempt at this repeat was made first".to_owned(),
+            // The first that serves counts, so this one does not serve.
+            Some(train) if train.attempt().is_none_or(|used| used.id > attempt.id) => {
+                let lost = match &lost {
+                    Some(lost) => lost.clone(),
+                    None if has_log(engine.cache, &attempt)? => {
+                        "no build has used it yet".to_owned()
+                    }
+                    None => format!("its log {GONE}; {BRINGS_BACK}"),
+                };
+                format!("does not count: {lost}")
+            }
+            Some(_) => "does not count: another run of this repeat was made first".to_owned(),
         },
     };
     let counts = is_used && not_counted.is_none() && attempt.is_valid();
@@ -349,8 +387,7 @@ pub fn time(seconds: f64) -> String {
 fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     let reason = args.reason.trim();
     if reason.is_empty() {
-        let problem =
-            Problem::new("--reason is empty, and a measurement is set aside for a reason only");
+        let problem = Problem::new("--reason is empty, and a run is set aside for a reason only");
         return Err(Error::invalid(problem.help(
             "say what was wrong with the run: it is shown beside the figures",
         )));
@@ -360,48 +397,52 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
         at: files::unix_now(),
     };
     let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
-    let measured = lines(&session, &args.id).unwrap_or_default();
+    let measured = lines_if_any(&session, &args.id)?;
     if !measured.iter().any(|line| line.counts)
         && let Some(run) = imported_runs::one(&session.cache, &args.id, true)?
     {
         return run.set_aside(&session.cache, &why);
     }
-    let cache = Project::open(globals, &[])?.cache()?;
-    let attempt = meant(
-        globals,
-        &cache,
-        &args.id,
-        &args.common,
-        |line| line.counts,
-        "counts",
-    )?;
-    cache.set_aside(&attempt, Some(&why))?;
+    let attempt = meant(&session, &args.id, |line| line.counts, "counts")?;
+    session.cache.set_aside(&attempt, Some(&why))?;
     let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
+    let plan = &session.plan;
+    let cell = run.split('#').next().unwrap_or(run);
+    let then = match plan.find(cell).ok().and_then(|id| plan.why_not_run(id)) {
+        Some(why) => format!("the cell {why}"),
+        None => {
+            let repeat = run.split('#').nth(1).unwrap_or_default();
+            let mut words = vec!["--only", cell];
+            // A build asks for the matrix's repeats, unless it is told of more.
+            let is_beyond = |repeats| repeat.parse().is_ok_and(|repeat: u32| repeat > repeats);
+            if plan
+                .find(cell)
+                .is_ok_and(|id| is_beyond(plan.cells[id].repeats))
+            {
+                words.extend(["--repeats", repeat]);
+            }
+            format!("`{}` measures it anew", plan.command("build", &words))
+        }
+    };
+    eprintln!("set aside {} ({run}); {then}", attempt.id);
     eprintln!(
-        "set aside {} ({run}); `tprimat build` measures it anew",
-        attempt.id
-    );
-    eprintln!(
-        "`tprimat attempts restore {}` lets it count again",
-        attempt.id
+        "`{}` lets it count again",
+        plan.command("attempts restore", &[&attempt.id])
     );
     Ok(exit::OK)
 }
 
 fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
-    let measured = lines(&session, &args.id).unwrap_or_default();
+    let measured = lines_if_any(&session, &args.id)?;
     if !measured.iter().any(|line| line.attempt.set_aside.is_some())
         && let Some(run) = imported_runs::one(&session.cache, &args.id, false)?
     {
         return run.restore(&session.plan, &session.cache);
     }
-    let cache = Project::open(globals, &[])?.cache()?;
     let attempt = meant(
-        globals,
-        &cache,
+        &session,
         &args.id,
-        &args.common,
         |line| line.attempt.set_aside.is_some(),
         "was set aside",
     )?;
@@ -409,16 +450,19 @@ fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
         let message = format!("{} was not set aside", attempt.id);
         return Err(Error::Failed {
             message,
-            help: Some("`tprimat attempts CELL` says what counts and why".into()),
+            help: Some(format!(
+                "`{}` says what counts and why",
+                session.plan.command("attempts", &["CELL"])
+            )),
         });
     }
-    cache.set_aside(&attempt, None)?;
+    session.cache.set_aside(&attempt, None)?;
     eprintln!("{} counts again as it did before", attempt.id);
     Ok(exit::OK)
 }
 
 /// The attempt that is named by its id, or by the beginning of it.
-pub fn find(cache: &Cache, id: &str) -> Result<Attempt> {
+pub fn find(cache: &Cache, asked: &Asked, id: &str) -> Result<Attempt> {
     let mut found = cache.all_attempts();
     if found.iter().any(|attempt| attempt.id == id) {
         found.retain(|attempt| attempt.id == id);
@@ -426,19 +470,20 @@ pub fn find(cache: &Cache, id: &str) -> Result<Attempt> {
         found.retain(|attempt| attempt.id.starts_with(id) && !id.is_empty());
     }
     let several = found.len();
+    let list = asked.command("attempts", &["CELL"]);
     match (found.pop(), several) {
         (Some(attempt), 1) => Ok(attempt),
         (None, _) => Err(Error::NothingSelected {
             message: format!("no attempt has the id `{id}`"),
-            help: Some("`tprimat attempts CELL` lists the attempts at a cell".into()),
+            help: Some(format!("`{list}` lists the attempts at a cell")),
         }),
         (Some(_), _) => {
             let problem = Problem::new(format!(
                 "{several} attempts have ids that begin with `{id}`"
             ));
-            Err(Error::invalid(problem.help(
-                "give more of the id; `tprimat attempts CELL` lists them",
-            )))
+            Err(Error::invalid(
+                problem.help(format!("give more of the id; `{list}` lists them")),
+            ))
         }
     }
 }

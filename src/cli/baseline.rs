@@ -41,8 +41,12 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
         }
     }
     if baseline.cells.is_empty() {
-        let help =
-            Some("`tprimat build` measures them; `tprimat plan` says what is stale".to_owned());
+        let plan = &session.plan;
+        let help = Some(format!(
+            "`{}` measures them; `{}` says what is stale",
+            plan.command("build", &[]),
+            plan.command("plan", &[])
+        ));
         return Err(Error::Failed {
             message: "no cell has figures, so there is no baseline to write".to_owned(),
             help,

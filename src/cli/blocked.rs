@@ -82,8 +82,8 @@ pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -
         for cell in &of_pair {
             let prepared = plan.prepared(*cell);
             let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, host));
-            if let Some(problem) = absent {
-                blocked.entry(*cell).or_default().push(problem);
+            if let Some(absent) = absent {
+                blocked.entry(*cell).or_default().push(absent.problem);
             }
         }
         if !here.is_empty() {
@@ -121,10 +121,11 @@ fn block_for(
     blocked: &mut Blocked,
 ) {
     for diff in drift {
-        let Error::Invalid(problems) = plan
-            .facts
-            .drift_error(platform, std::slice::from_ref(&diff))
-        else {
+        let Error::Invalid(problems) = plan.facts.drift_error(
+            platform,
+            std::slice::from_ref(&diff),
+            &plan.command("lock", &["--update"]),
+        ) else {
             continue;
         };
         for cell in cells
@@ -377,7 +378,7 @@ impl Coverage {
     }
 
     /// None where every selected cell could be measured here.
-    pub fn text(&self) -> Option<String> {
+    pub fn text(&self, plan_command: &str) -> Option<String> {
         if self.reasons.is_empty() {
             return None;
         }
@@ -401,7 +402,7 @@ impl Coverage {
         if self.reasons.len() > MOST {
             let _ = writeln!(
                 text,
-                "  and {} more reasons: `tprimat plan` has them all",
+                "  and {} more reasons: `{plan_command}` has them all",
                 self.reasons.len() - MOST
             );
         }
@@ -440,11 +441,11 @@ mod tests {
             with_results: 1,
             ..Coverage::default()
         };
-        assert_eq!(coverage.text(), None);
+        assert_eq!(coverage.text("tprimat plan"), None);
         coverage.add("no GPU", "a");
         coverage.add("no GPU", "b");
         assert!(!coverage.is_nothing());
-        let text = coverage.text().unwrap();
+        let text = coverage.text("tprimat plan").unwrap();
         assert_eq!(
             text,
             "1 of 3 selected cells have results; 2 cannot be measured on this host:\n  a and 1 more: no GPU\n"

@@ -1,43 +1,42 @@
 //! `build`: runs what is stale, compares, publishes.
 
 mod before;
+mod counts;
+mod end;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     args::{BuildArgs, Globals},
-    blocked::{self, Coverage},
-    compare, detached, memo,
-    output::{page, print, print_json},
-    plan::rows,
+    blocked, detached, memo,
+    notify::{self, Counting},
+    output::print_json,
     profile, project, remote,
     session::Session,
     train_host::train_host,
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    cache::{TaskKind, Undeclared},
     digest::Digest,
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Amount, Bars, BuildOptions, BuildSummary, CellCounts, Event, EventSink, Interrupts,
-        JsonLines, PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
+        self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
+        PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
     },
-    figures::{AbsentCell, AbsentState, Comparison, RepeatStatus},
-    files::Standing,
     graph::{Engine, State, Statuses, TaskId},
-    plan::{Plan, PlanRequest, Support},
+    plan::{Plan, PlanRequest},
     publish,
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
+pub use counts::held;
+use end::{Ended, finish};
 
 /// Plain progress: at most one line a run in this time.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -46,48 +45,22 @@ pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     if args.detach {
         return detached::start(globals, args);
     }
-    if !args.together.is_empty() {
-        return run_here(
-            globals,
-            &BuildArgs {
-                remeasure: true,
-                ..args.clone()
-            },
-        );
-    }
     run_here(globals, args)
 }
 
 fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     detached::note_start();
-    let counts = Arc::new(Mutex::new(detached::Counts::default()));
+    let counts = Counting::default();
     let result = build(globals, args, &counts);
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
     if let Some(command) = &args.notify {
-        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        detached::notify(command, &counts, code);
+        notify::run(command, &counts, code);
     }
     detached::note_end(code);
     result
 }
 
-/// Counts tasks for whoever is told of the end.
-struct Counting(Arc<Mutex<detached::Counts>>);
-
-impl Reporter for Counting {
-    fn report(&mut self, event: &Event) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(event);
-    }
-}
-
-fn build(
-    globals: &Globals,
-    args: &BuildArgs,
-    counts: &Arc<Mutex<detached::Counts>>,
-) -> Result<i32> {
+fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> {
     let started = Instant::now();
     if globals.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
@@ -116,7 +89,7 @@ fn build(
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
     let mut reporters = reporters(args)?;
-    reporters.0.push(Box::new(Counting(counts.clone())));
+    reporters.0.push(Box::new(counts.clone()));
     let events = EventSink::new(reporters);
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &host, &events)?;
@@ -147,6 +120,11 @@ fn build(
         engine.cache.ensure_writable()?;
     }
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
+    if args.overrides.retry_failed {
+        for message in project::not_retried(&engine, &statuses)? {
+            events.report(&Event::Note { message });
+        }
+    }
     let mut trains = blocked::stale_trains(&engine, &statuses);
     let blocked = blocked::find(&session.plan, &trains, &host, ProbeDepth::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
@@ -268,17 +246,6 @@ fn evaluated(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
     Ok((engine, statuses))
 }
 
-struct Ended<'a> {
-    engine: &'a Engine<'a>,
-    statuses: &'a Statuses,
-    summary: BuildSummary,
-    seconds: f64,
-    /// Nothing is left to be pushed to the remote cache.
-    is_shared: bool,
-    /// What was shared with it, for `--json`.
-    remote: Value,
-}
-
 fn say_nothing_to_do(as_json: bool, value: &Value) -> Result<i32> {
     if as_json {
         print_json("build", value)?;
@@ -309,355 +276,4 @@ fn reporters(args: &BuildArgs) -> Result<Reporters> {
         all.push(Box::new(JsonLines::open(target)?));
     }
     Ok(Reporters(all))
-}
-
-fn finish(
-    globals: &Globals,
-    ended: &Ended,
-    args: &BuildArgs,
-    request: &PlanRequest,
-    memo_name: &Digest,
-    events: &EventSink,
-) -> Result<i32> {
-    let Ended {
-        engine,
-        statuses,
-        summary,
-        seconds,
-        is_shared,
-        remote,
-    } = ended;
-    let after = rows(engine, statuses);
-    let count = |state| after.iter().filter(|r| r.state == state).count();
-    let comparison = comparison(engine, statuses)?;
-    let verdict = RepeatCounts::of(engine, comparison.as_ref());
-    let (contradicted, incomplete) = (verdict.contradicted, verdict.incomplete);
-    let failed = count(State::Failed);
-    events.report(&Event::BuildFinished {
-        ok: count(State::Fresh),
-        failed,
-        cells: cells(engine, statuses, comparison.as_ref()),
-        runs: summary.runs,
-        waiting: count(State::Waiting) + count(State::Blocked),
-        unsupported: count(State::Unsupported),
-        contradicted,
-        suspect: verdict.suspect,
-        unmeasured: verdict.unmeasured,
-        seconds: *seconds,
-        output: Some(publish::output_dir(engine.plan)),
-    });
-    let coverage = Coverage::of(engine, statuses, comparison.as_ref());
-    let in_vain = verdict.suspect > 0 && coverage.has_no_results()
-        || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
-    let held = held(engine, statuses);
-    let code = if failed > 0
-        || verdict.is_bad()
-        || in_vain
-        || !held.is_empty()
-        || (coverage.is_nothing() && !args.cached_only)
-        || (args.remote_required && !is_shared)
-    {
-        exit::FAILED
-    } else if args.require_complete && incomplete > 0 {
-        exit::STALE
-    } else {
-        exit::OK
-    };
-    if in_vain {
-        let then = if held.is_empty() {
-            ", and build again"
-        } else {
-            ""
-        };
-        let message = format!(
-            "nothing of this build counts: every run was disturbed; see the reasons above{then}"
-        );
-        events.report(&Event::Note { message });
-    }
-    for (doubt, cells) in &held {
-        let cells: Vec<&str> = cells.iter().copied().collect();
-        events.report(&Event::Note {
-            message: format!("{} not counted: {doubt}", blocked::few(&cells)),
-        });
-    }
-    if let Some(path) = changed_meanwhile(engine, statuses) {
-        let message = format!(
-            "{path} was changed while this build ran, which built what was planned before; build again"
-        );
-        events.report(&Event::Note { message });
-    }
-    let mut counts = serde_json::Map::new();
-    for state in State::ALL {
-        counts.insert(state.name().into(), count(state).into());
-    }
-    let value = json!({
-        "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
-        "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
-        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "held": held.values().map(BTreeSet::len).sum::<usize>(), "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
-        "remote": remote,
-    });
-    if globals.json {
-        print_json("build", &value)?;
-    } else if args.events.as_deref() != Some(Path::new("-")) {
-        show(globals, args, comparison.as_ref(), &coverage)?;
-        eprintln!(
-            "{}",
-            published(engine, statuses, request, comparison.as_ref())
-        );
-    }
-    if code == exit::OK
-        && !args.last.failed
-        && count(State::Fresh) + count(State::Unsupported) == after.len()
-        && incomplete == 0
-        && *is_shared
-    {
-        // A later build that finds nothing to do says the same, but for what it ran and shared.
-        let mut idle = value;
-        idle["ran"] = 0.into();
-        idle.as_object_mut().map(|idle| idle.remove("remote"));
-        memo::store(engine, statuses, request, memo_name, &idle);
-    }
-    Ok(code)
-}
-
-/// Prints the figures, and which cells have none.
-fn show(
-    globals: &Globals,
-    args: &BuildArgs,
-    comparison: Option<&Comparison>,
-    coverage: &Coverage,
-) -> Result<()> {
-    if let Some(comparison) = comparison {
-        let (common, measured) = (&args.selection.common, &args.selection.measured);
-        let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
-        let commands = crate::report::Commands {
-            details: compare::details(globals, &matrix, &common.sets, measured, &[]),
-            build: compare::command("build", globals, &matrix, &common.sets, measured),
-        };
-        let page = page();
-        print(&if args.details {
-            crate::report::table(comparison, &page)
-        } else {
-            crate::report::glance(comparison, false, &commands, &page)
-        })?;
-    }
-    if let Some(text) = coverage.text() {
-        eprintln!("{}", text.trim_end());
-    }
-    Ok(())
-}
-
-/// What stands in the output folder now.
-fn published(
-    engine: &Engine,
-    statuses: &Statuses,
-    request: &PlanRequest,
-    comparison: Option<&Comparison>,
-) -> String {
-    let folder = publish::output_dir(engine.plan);
-    let output = folder
-        .strip_prefix(&request.root)
-        .unwrap_or(&folder)
-        .display();
-    let report = statuses.get(engine.dag.over_all(TaskKind::Report));
-    if report.state == State::Fresh && report.outputs().is_empty() {
-        let stays = if folder.join(publish::NOTICE).is_file() {
-            "keeps the figures of an earlier build, marked as outdated"
-        } else {
-            "stays as it was"
-        };
-        format!("nothing was published, since no cell has figures now; {output} {stays}")
-    } else if comparison.is_none_or(|comparison| comparison.rows.is_empty()) {
-        format!("a page that says what is not measured: {output}")
-    } else {
-        format!("results, table and picture: {output}")
-    }
-}
-
-/// What became of the selected cells.
-fn cells(engine: &Engine, statuses: &Statuses, comparison: Option<&Comparison>) -> CellCounts {
-    let absent = comparison.iter().flat_map(|comparison| &comparison.absent);
-    let absent: BTreeMap<&str, AbsentState> = absent
-        .map(|absent| (absent.cell.as_str(), absent.state))
-        .collect();
-    let mut counts = CellCounts::default();
-    for id in engine.plan.cells.ids() {
-        let cell = &engine.plan.cells[id];
-        let state = |kind, repeat| statuses.get(engine.dag.node(kind, id, repeat)).state;
-        let count = if cell.left_out {
-            &mut counts.not_measured
-        } else if !cell.selected {
-            continue;
-        } else if matches!(cell.support, Support::Unsupported(_)) {
-            &mut counts.unsupported
-        } else if let Some(
-            AbsentState::Contradicted | AbsentState::Suspect | AbsentState::Unmeasured,
-        ) = absent.get(cell.id.as_str())
-        {
-            &mut counts.not_counted
-        } else if (1..=cell.repeats).any(|r| state(TaskKind::Train, r) == State::Failed) {
-            &mut counts.failed
-        } else {
-            match state(TaskKind::Aggregate, 0) {
-                State::Fresh if absent.get(cell.id.as_str()) == Some(&AbsentState::Failed) => {
-                    &mut counts.failed
-                }
-                State::Fresh => &mut counts.done,
-                State::Failed => &mut counts.failed,
-                State::Waiting | State::Blocked => &mut counts.waiting,
-                State::Stale | State::Unsupported => &mut counts.not_measured,
-            }
-        };
-        *count += 1;
-    }
-    counts
-}
-
-/// The selected cells that are not measured before somebody declares a file, by what there is to
-/// say.
-pub fn held<'a>(engine: &Engine<'a>, statuses: &Statuses) -> BTreeMap<String, BTreeSet<&'a str>> {
-    let mut held: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for node in engine
-        .dag
-        .order
-        .iter()
-        .filter(|node| engine.is_wanted(**node))
-    {
-        let task = engine.dag.task(*node);
-        if let Some(attempt) = statuses
-            .get(*node)
-            .attempt()
-            .filter(|a| task.kind == TaskKind::Train && a.is_held)
-            && let Some(doubt) = attempt.undeclared.doubt(true)
-        {
-            held.entry(doubt)
-                .or_default()
-                .insert(&engine.plan.cells[task.cell].id);
-        }
-    }
-    held
-}
-
-/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for
-/// the next plan to judge.
-fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
-    let plan = engine.plan;
-    let mut evidence = plan.reads.evidence().ok()?;
-    // Files that the runs may have written themselves have a message of their own.
-    for attempt in engine
-        .dag
-        .order
-        .iter()
-        .filter_map(|node| statuses.get(*node).attempt())
-    {
-        let Undeclared { changed, made } = &attempt.undeclared;
-        changed
-            .iter()
-            .chain(made)
-            .for_each(|name| evidence.forget(&plan.root.join(name)));
-    }
-    match evidence.check() {
-        Standing::Changed(path) if !path.is_dir() => Some(
-            path.strip_prefix(&plan.root)
-                .unwrap_or(&path)
-                .display()
-                .to_string(),
-        ),
-        _ => None,
-    }
-}
-
-fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
-    let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
-    let stored = status.outputs().first();
-    stored
-        .map(|stored| execute::derived::read_comparison(engine.cache, Some(stored)))
-        .transpose()
-}
-
-/// What the results of the selected cells say, which no task's own state shows: a run can end well
-/// and prove nothing.
-#[derive(Default)]
-struct RepeatCounts {
-    failed: usize,
-    contradicted: usize,
-    /// Disturbed: such a repeat is missing, and no failure.
-    suspect: usize,
-    unmeasured: usize,
-    /// Cells of the matrix, selected or not, without all the repeats that were asked for.
-    incomplete: usize,
-}
-
-impl RepeatCounts {
-    fn of(engine: &Engine, comparison: Option<&Comparison>) -> Self {
-        let Some(comparison) = comparison else {
-            return Self::default();
-        };
-        let selected: BTreeSet<&str> = engine
-            .plan
-            .cells
-            .iter()
-            .filter(|c| c.selected)
-            .map(|c| c.id.as_str())
-            .collect();
-        let rows = comparison
-            .rows
-            .iter()
-            .filter(|r| selected.contains(r.cell.as_str()));
-        let mut verdict = Self {
-            incomplete: comparison
-                .rows
-                .iter()
-                .filter(|r| (r.n as u64) < u64::from(r.repeats_wanted))
-                .count()
-                + comparison
-                    .absent
-                    .iter()
-                    .filter(|a| a.state != AbsentState::Unsupported)
-                    .count(),
-            ..Self::default()
-        };
-        for row in rows {
-            verdict.failed += row.failed;
-            verdict.contradicted += row.contradicted;
-            verdict.suspect += row.suspect;
-            verdict.unmeasured += row.unmeasured;
-        }
-        // A cell of which no repeat counts has no row.
-        for absent in comparison
-            .absent
-            .iter()
-            .filter(|a| selected.contains(a.cell.as_str()))
-        {
-            verdict.contradicted += absent.contradicted;
-            verdict.failed += usize::from(
-                absent.state == AbsentState::Failed && !waits_to_be_tried(engine, absent),
-            );
-            verdict.suspect += absent
-                .repeats
-                .iter()
-                .filter(|r| matches!(r.status, RepeatStatus::Suspect { .. }))
-                .count();
-            let is_unmeasured =
-                |status: &RepeatStatus| matches!(status, RepeatStatus::Unmeasured { .. });
-            let unmeasured = absent.repeats.iter().filter(|r| is_unmeasured(&r.status));
-            verdict.unmeasured += unmeasured.count();
-        }
-        verdict
-    }
-
-    fn is_bad(&self) -> bool {
-        self.failed + self.contradicted + self.unmeasured > 0
-    }
-}
-
-/// Has a cell only failed attempts, and is to be tried again, but not on this host? It is no
-/// failure of this build.
-fn waits_to_be_tried(engine: &Engine, absent: &AbsentCell) -> bool {
-    let cell = engine
-        .plan
-        .find(&absent.cell)
-        .ok()
-        .and_then(|cell| engine.plan.prepared(cell));
-    absent.repeats.is_empty() && cell.is_some_and(|prepared| prepared.here().is_err())
 }

@@ -15,7 +15,7 @@ use super::{
     session::Project,
 };
 use crate::{
-    cache::{Cache, Expected, Limits, bundle_fault},
+    cache::{Cache, Expected, Limits, NamedObject, bundle_fault},
     digest::Digest,
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
@@ -66,11 +66,19 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
             false => Vec::new(),
         };
         remote.sweep();
-        let pushed = remote.push(&cache, &records, &listing, &moves(&bar))?;
+        let pushed = remote.push(&cache, &records, &listing, &moves(&bar));
         Ok((pushed, repaired, shared))
     });
     bar.finish_and_clear();
     let (pushed, repaired, shared) = pushed?;
+    let runs = counted(pushed.runs, "run");
+    if let Some(cut) = pushed.cut {
+        say(&format!(
+            "note: {runs} pushed to {} before it broke off",
+            remote.address()
+        ));
+        return Err(cut);
+    }
     if globals.json {
         print_json(
             "cache_push",
@@ -81,11 +89,7 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     for name in repaired {
         print(&format!("was damaged, and replaced: {name}\n"))?;
     }
-    print(&format!(
-        "{} pushed to {}\n",
-        counted(pushed.runs, "run"),
-        remote.address()
-    ))?;
+    print(&format!("{runs} pushed to {}\n", remote.address()))?;
     if shared > 0 && !args.repair {
         say(&format!(
             "note: {} there already by name, and not read; `tprimat cache verify --remote` finds damage",
@@ -117,7 +121,16 @@ fn pull(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         .list(None)
         .and_then(|listing| remote.pull(&cache, &listing, &moves(&bar)));
     bar.finish_and_clear();
-    let pulled = pulled?;
+    let mut pulled = pulled?;
+    if let Some(cut) = pulled.cut.take() {
+        for told in remote::told(&remote, &pulled) {
+            say(&format!("note: {told} before the pull broke off"));
+        }
+        if let Some(refused) = remote::refused(&remote, &pulled) {
+            say(&format!("note: {refused}"));
+        }
+        return Err(cut);
+    }
     if globals.json {
         print_json(
             "cache_pull",
@@ -163,12 +176,14 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
     };
     let address = remote.as_ref().map(Remote::address);
     if globals.json {
-        let mut value = json!({ "cache": cache.root(), "holds": usage, "remote": null });
-        if let (Some(address), Some((there, here, both))) = (address, there) {
-            value["remote"] = json!({
-                "address": address, "only_there": there, "only_here": here, "both_by_name": both,
-            });
-        }
+        let remote = address.map(|address| match there {
+            Some((there, here, both)) => json!({
+                "address": address, "reached": true,
+                "only_there": there, "only_here": here, "both_by_name": both,
+            }),
+            None => json!({ "address": address, "reached": false }),
+        });
+        let value = json!({ "cache": cache.root(), "holds": usage, "remote": remote });
         print_json("cache_stat", &value)?;
         return Ok(exit::OK);
     }
@@ -230,7 +245,7 @@ fn verify(globals: &Globals) -> Result<i32> {
     let _in_use = cache.use_it();
     let bar = bar("reading");
     let verified = cache.verify(&|done, all| {
-        moves(&bar)(done, all);
+        let _ = moves(&bar)(done, all);
     });
     bar.finish_and_clear();
     let verified = verified?;
@@ -239,23 +254,53 @@ fn verify(globals: &Globals) -> Result<i32> {
     } else {
         let mut text = format!("{} read\n", counted(verified.objects, "object"));
         for digest in &verified.damaged {
-            text += &format!("damaged, and dropped: {}\n", digest.short());
+            let files = verified.damaged_files.iter();
+            let mut files = files.filter(|file| file.digest == *digest);
+            let what = match (files.next(), files.count()) {
+                (None, _) => "an object that no record names".to_owned(),
+                (Some(file), 0) => format!("`{}` of {}", file.name, file.task),
+                (Some(file), more) => {
+                    let more = counted(more, "other file");
+                    format!("`{}` of {} (and {more})", file.name, file.task)
+                }
+            };
+            text += &format!("damaged, and dropped: {what} ({})\n", digest.short());
         }
         for (task, name) in &verified.lost {
             text += &format!("lost: `{name}` of {task}\n");
         }
+        for damaged in &verified.damaged_records {
+            text += &format!(
+                "damaged records: {} at byte {} of {}\n",
+                counted(damaged.bytes as usize, "byte"),
+                damaged.offset,
+                damaged.file
+            );
+        }
         print(&text)?;
+        if !verified.damaged_records.is_empty() {
+            say(
+                "what was recorded there counts as never run: restore the file from a backup, or bring the runs back with \
+                 `tprimat cache pull` or an import of another cache",
+            );
+        }
+        let is_of_run = |file: &NamedObject| {
+            let mut lost = verified.lost.iter();
+            lost.any(|(task, _)| *task == file.task)
+        };
+        if !verified.damaged_files.iter().all(is_of_run) {
+            say("what was read from logs or drawn is made again by the next build that needs it");
+        }
         if !verified.lost.is_empty() {
             say(
                 "`tprimat cache pull` or an import of another cache brings them back where another has them",
             );
         }
     }
-    Ok(if verified.damaged.is_empty() && verified.lost.is_empty() {
-        exit::OK
-    } else {
-        exit::FAILED
-    })
+    let is_sound = verified.damaged.is_empty()
+        && verified.lost.is_empty()
+        && verified.damaged_records.is_empty();
+    Ok(if is_sound { exit::OK } else { exit::FAILED })
 }
 
 /// `address`: empty for the project's own remote.

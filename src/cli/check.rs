@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Error, Problem, Result, exit},
-    execute::ProbeDepth,
+    execute::{self, ProbeDepth},
     graph::label,
     matrix::CellId,
     plan::{self, Plan, Support},
@@ -117,7 +117,7 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     let fits: Vec<_> = cells
         .filter_map(|cell| plan::fit::fit(plan, cell))
         .collect();
-    let [will_not_fit, may_not_fit] = fit::warn(&fits);
+    let [will_not_fit, may_not_fit] = fit::warn(plan, &fits);
     let host = super::train_host::train_host(&session)?;
     let here: Vec<CellId> = plan
         .cells
@@ -128,6 +128,14 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     for line in blocked::told(plan, &blocked) {
         eprintln!("note: {line}");
     }
+    // A package may be on another host; a file of the project that a command names is not. Where
+    // that leaves nothing to measure, a build fails.
+    let lacks_file = |cell: &CellId| {
+        let prepared = plan.prepared(*cell);
+        let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, &host));
+        absent.is_some_and(|absent| absent.is_of_project)
+    };
+    let is_nothing = plan.cells.len() - unsupported == blocked.len() && here.iter().any(lacks_file);
     let tasks = dag.graph.node_count();
     debug_assert!(
         dag.order
@@ -146,20 +154,21 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
             1 => "; 1 cell cannot be measured here now".to_owned(),
             n => format!("; {n} cells cannot be measured here now"),
         };
+        let found = if is_nothing { "" } else { "; no problem found" };
         let not_at_all = if unsupported == 0 {
             String::new()
         } else {
             format!(" ({unsupported} unsupported)")
         };
         print(&format!(
-            "{}: {}{not_at_all}, {} rendered, {}; no problem found{not_now}\n",
+            "{}: {}{not_at_all}, {} rendered, {}{found}{not_now}\n",
             plan.matrix.name,
             counted(plan.cells.len(), "cell"),
             counted(launches, "launch file"),
             counted(tasks, "task")
         ))?;
     }
-    Ok(exit::OK)
+    Ok(if is_nothing { exit::FAILED } else { exit::OK })
 }
 
 /// Inputs that nobody declares, each set of them with its cells.

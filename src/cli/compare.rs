@@ -1,7 +1,11 @@
 //! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use indexmap::IndexSet;
 
+#[cfg(feature = "parquet")]
+use super::output::print_bytes;
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
     flags::{Common, Compared, Filters, Measured, is_matrix},
@@ -9,6 +13,8 @@ use super::{
     project,
     session::Session,
 };
+#[cfg(feature = "parquet")]
+use crate::execute::masked;
 use crate::{
     error::{Error, Problem, Result, did_you_mean, exit},
     execute::{
@@ -20,9 +26,10 @@ use crate::{
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
-    plan::{CompareConfig, Plan},
+    plan::{Asked, CompareConfig, Plan},
     report,
     results::MIN_REPEATS,
+    words::plain::counted,
 };
 
 pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
@@ -36,6 +43,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
                 let commands = report::Commands {
                     details,
                     build: command("build", globals, &matrix, sets, measured),
+                    plan: command("plan", globals, &matrix, sets, measured),
                 };
                 print(&report::glance(
                     of.comparison,
@@ -50,9 +58,25 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
                 let matrix = &of.engine.plan.matrix.name;
                 print(&report::openmetrics(of.comparison, matrix))
             }
+            CompareFormat::Parquet => print_parquet(of.comparison),
             CompareFormat::Json => print_document(&ComparisonDocument::of(of.comparison)),
         }
     })
+}
+
+#[cfg(feature = "parquet")]
+fn print_parquet(comparison: &Comparison) -> Result<()> {
+    let bytes = report::parquet(comparison, masked)
+        .map_err(|why| Error::failed(format!("cannot write Parquet: {why}")))?;
+    print_bytes(&bytes, "`--format parquet`")
+}
+
+#[cfg(not(feature = "parquet"))]
+fn print_parquet(_: &Comparison) -> Result<()> {
+    let problem = Problem::new("`--format parquet` needs what this tprimat was built without");
+    Err(Error::invalid(problem.help(
+        "`cargo install --path . --features parquet` builds one that writes it; `--format csv` has the same columns",
+    )))
 }
 
 /// The command that says all there is to say of these cells of a matrix, as they are measured under
@@ -80,25 +104,16 @@ pub fn command(
     sets: &[String],
     measured: &Measured,
 ) -> String {
-    let folder = globals
-        .directory
-        .as_ref()
-        .map(|folder| folder.to_string_lossy());
-    let repeats = measured.repeats.repeats.map(|n| n.to_string());
-    let mut words = vec!["tprimat"];
-    words.extend(folder.iter().flat_map(|folder| ["-C", &**folder]));
-    words.push(name);
-    words.extend(names.iter().map(String::as_str));
-    words.extend(sets.iter().flat_map(|set| ["--set", set]));
-    words.extend(repeats.iter().flat_map(|n| ["--repeats", n]));
-    words.extend(measured.drift.allow_drift.then_some("--allow-drift"));
-    words.extend(
-        measured
-            .executor()
-            .iter()
-            .flat_map(|executor| ["--executor", executor]),
-    );
-    shlex::try_join(words).unwrap_or_else(|_| format!("tprimat {name}"))
+    let asked = Asked {
+        directory: globals.directory.clone(),
+        matrix: None,
+        sets: sets.to_vec(),
+        repeats: measured.repeats.repeats,
+        allow_drift: measured.drift.allow_drift,
+        executor: measured.executor().map(str::to_owned),
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    asked.command(name, &names)
 }
 
 /// The same command, for all there is to say.
@@ -249,7 +264,7 @@ pub fn compared(
     Ok(if is_refused { exit::FAILED } else { exit::OK })
 }
 
-/// Repeats that are measured and would be enough for a verdict, where the matrix asks for too few.
+/// Runs that are measured and would be enough for a verdict, where the matrix asks for too few.
 fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<String> {
     let plan = engine.plan;
     let few: Vec<CellId> = plan
@@ -261,21 +276,30 @@ fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<Str
     if few.is_empty() {
         return None;
     }
-    let past = reading::PastMeasurements::of(engine.cache, plan);
-    let measured = |cell: &CellId| reading::measured_repeats(engine, statuses, *cell, &past);
-    let beyond: Vec<(CellId, usize)> = few
-        .iter()
-        .map(|cell| (*cell, measured(cell)))
-        .filter(|(cell, n)| *n > plan.cells[*cell].repeats as usize)
-        .collect();
-    let (first, n) = beyond.iter().max_by_key(|(_, n)| *n)?;
+    // Cells that launch the same share their runs.
+    let (mut cells, mut runs) = (BTreeMap::new(), BTreeSet::new());
+    for cell in few {
+        let measured = reading::measured_repeats(engine, statuses, cell);
+        let beyond = measured.iter().skip(plan.cells[cell].repeats as usize);
+        let beyond: Vec<String> = beyond.map(|run| run.id.clone()).collect();
+        if !beyond.is_empty() {
+            cells.insert(cell, measured.len());
+            runs.extend(beyond);
+        }
+    }
+    let (first, n) = cells.iter().max_by_key(|(_, n)| **n)?;
+    let named = match cells.len() {
+        1 => plan.cells[*first].id.clone(),
+        cells => format!("{cells} cells"),
+    };
+    let (verb, them) = match runs.len() {
+        1 => ("is", "it"),
+        _ => ("are", "them"),
+    };
     Some(format!(
-        "{n} repeats of {} are measured, and the matrix asks for {}: `--repeats {n}` counts them",
-        match beyond.len() {
-            1 => plan.cells[*first].id.clone(),
-            cells => format!("{cells} cells"),
-        },
-        plan.cells[*first].repeats
+        "the matrix asks for {}; {} of {named} {verb} measured: `--repeats {n}` counts {them}",
+        counted(plan.cells[*first].repeats as usize, "repeat"),
+        counted(runs.len(), "more run"),
     ))
 }
 
@@ -382,9 +406,10 @@ fn chosen(
         let problem = Problem::new(format!(
             "only one cell is named, `{only}`, and a comparison needs two"
         ));
-        return Err(Error::invalid(problem.help(
-            "name another one, or a glob; `tprimat show CELL` shows one cell",
-        )));
+        return Err(Error::invalid(problem.help(format!(
+            "name another one, or a glob; `{}` shows this one",
+            plan.command("show", &[only])
+        ))));
     }
     Ok(chosen)
 }
@@ -406,14 +431,14 @@ fn no_match(plan: &Plan, imports: &Imports, name: &str) -> Error {
         crate::matrix::find(Some(name), &plan.root, &ReadSet::default()),
         Ok(Some(_))
     );
+    let quoted = shlex::try_quote(name).unwrap_or_default();
     let help = if is_matrix {
-        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {name}`")
+        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {quoted}`")
     } else if imported > 0 {
-        let quoted = shlex::try_quote(name).unwrap_or_default();
-        let what = crate::words::plain::counted(imported, "imported cell");
+        let what = counted(imported, "imported cell");
         format!("it matches {what}: `tprimat compare --imported --only {quoted}`")
     } else {
-        "`tprimat list` names the cells".to_owned()
+        format!("`{}` names the cells", plan.command("list", &[]))
     };
     Error::NothingSelected {
         message,

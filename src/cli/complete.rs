@@ -3,10 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use clap::{Arg, Command, CommandFactory, builder::ValueRange};
-use clap_complete::Shell;
-use serde_json::Value;
-
 use super::{
     args::{Cli, Globals},
     detached, project,
@@ -19,6 +15,8 @@ use crate::{
     plan::{Plan, PlanRequest},
     results,
 };
+use clap::{Arg, Command, CommandFactory, builder::ValueRange};
+use clap_complete::Shell;
 
 /// The hidden command: the words behind it are those behind `tprimat`, up to the cursor.
 pub const ARGUMENT: &str = "__complete";
@@ -58,7 +56,7 @@ pub fn candidates(words: &[String]) -> String {
     found.into_iter().map(line).collect()
 }
 
-/// Of very many names only the part up to the next slash.
+/// Where there are very many names, only the part of each up to the next slash.
 fn by_segments(found: Vec<(String, String)>, typed: &str) -> Vec<(String, String)> {
     if found.len() < MANY {
         return found;
@@ -247,10 +245,6 @@ impl<'a> Line<'a> {
     }
 
     fn named(&self, name: &str) -> Option<Vec<String>> {
-        let keys = |value: Option<&Value>| {
-            let table = value.and_then(Value::as_object);
-            table.map_or_else(Vec::new, |table| table.keys().cloned().collect())
-        };
         Some(match name {
             "MATRIX" => matrix::files(&project::root(&self.globals).ok()?),
             "FIELD" => results::fields().map(str::to_owned).collect(),
@@ -271,10 +265,15 @@ impl<'a> Line<'a> {
                 axes.map(|(axis, value)| format!("{axis}={value}"))
                     .collect()
             }
-            "PLATFORM" => keys(self.plan()?.config.get("hardware.platforms")),
+            "PLATFORM" => {
+                let plan = self.plan()?;
+                let platforms = &plan.config.settings().hardware.platforms;
+                platforms.keys().cloned().collect()
+            }
             "FRAMEWORK" => {
                 let plan = self.plan()?;
-                let mut found = keys(plan.config.get("frameworks"));
+                let frameworks = &plan.config.settings().frameworks;
+                let mut found: Vec<String> = frameworks.keys().cloned().collect();
                 found.extend(plan.recipes.recipes.keys().cloned());
                 found
             }

@@ -78,9 +78,10 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
                 None => problem,
             }));
         }
-        _ => {
-            return Err(Error::invalid(Problem::new(
-                "expected `tprimat config` or `tprimat config get PATH`",
+        words => {
+            let problem = Problem::new(format!("`tprimat config {}` is unknown", words.join(" ")));
+            return Err(Error::invalid(problem.help(
+                "`tprimat config` shows every setting, `tprimat config get PATH` one: training.seed",
             )));
         }
     }

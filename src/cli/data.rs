@@ -8,9 +8,12 @@ use super::{
     args::{DataArgs, DataCommand, EncodeArgs, FingerprintArgs, Globals, VerifyArgs},
     output::{print, print_json},
 };
+#[cfg(feature = "encode")]
+use crate::data::{Encode, Eod};
 use crate::{
-    data::{self, Encode, Eod, Report, prefix_of},
+    data::{self, Report, prefix_of},
     error::{Error, Problem, Result, exit},
+    words::plain::counted,
 };
 
 pub fn run(globals: &Globals, args: &DataArgs) -> Result<i32> {
@@ -59,6 +62,15 @@ fn fingerprint(args: &FingerprintArgs, as_json: bool) -> Result<i32> {
     Ok(exit::OK)
 }
 
+#[cfg(not(feature = "encode"))]
+fn encode(_: &EncodeArgs, _: bool) -> Result<i32> {
+    Err(Error::Failed {
+        message: "this tprimat was built without `data encode`".to_owned(),
+        help: Some("build it with `--features encode`, which is on by default".to_owned()),
+    })
+}
+
+#[cfg(feature = "encode")]
 fn encode(args: &EncodeArgs, as_json: bool) -> Result<i32> {
     let append_eod = args.append_eod.as_ref().map(|name| match name {
         Some(name) => Eod::Named(name.clone()),
@@ -76,10 +88,10 @@ fn encode(args: &EncodeArgs, as_json: bool) -> Result<i32> {
         return Ok(exit::OK);
     }
     let mut text = format!(
-        "{}: {} documents, {} tokens as {}",
+        "{}: {}, {} as {}",
         prefix_of(&args.output).display(),
-        encoded.documents,
-        encoded.tokens,
+        counted(encoded.documents as usize, "document"),
+        counted(encoded.tokens as usize, "token"),
         encoded.dtype
     );
     if let Some(eod) = &encoded.eod_token {
@@ -88,8 +100,8 @@ fn encode(args: &EncodeArgs, as_json: bool) -> Result<i32> {
     if encoded.skipped_documents > 0 {
         let _ = write!(
             text,
-            "; {} documents without a token left out",
-            encoded.skipped_documents
+            "; {} without a token left out",
+            counted(encoded.skipped_documents as usize, "document")
         );
     }
     print(&(text + "\n"))?;

@@ -1,18 +1,18 @@
-//! Builds that go on without a terminal: `build --detach` starts one, `status` says how it stands,
-//! `attach` follows it, `stop` ends it.
+//! Builds that go on without a terminal: `build --detach` starts one, `status` (in its own file)
+//! says how it stands, `attach` follows it, `stop` ends it.
 //!
 //! A folder below cache/detached holds what it says: `output`, as a terminal would have it,
 //! `events.jsonl`, and `end.json` when it is over. It holds the lock of its folder as long as it
 //! lives, so a build that died is not taken for one that goes on.
 
+mod status;
+
 use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -22,28 +22,25 @@ use nix::{
     unistd::{Pid, setsid},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{
     args::{BuildArgs, DetachedArgs, Globals},
-    output::{print, print_json, say},
+    output::{print, say},
     plan::duration,
     project,
     session::Project,
 };
 use crate::{
-    cache::Cache,
     error::{Error, Problem, Result, exit},
-    execute::{Event, INTERRUPTED, Outcome},
     files::{self, Durability, unix_now},
-    job::FailureClass,
-    words::plain::counted,
+    plan::{PlanRequest, look_at_config},
 };
+pub use status::status;
 
 /// Names the folder of a detached build to the process that is one.
 pub const FOLDER: &str = "TPRIMAT_DETACHED";
 const LOOK: Duration = Duration::from_millis(100);
-/// So long a build may take to say that it has begun.
+/// How long `stop` waits for a build to say that it has begun.
 const MOMENT: Duration = Duration::from_secs(10);
 /// Older ones are removed when a new one starts.
 const KEPT: usize = 20;
@@ -75,10 +72,15 @@ pub(super) struct Build {
 
 fn folder(globals: &Globals) -> Result<PathBuf> {
     let root = project::root(globals)?;
+    let request = PlanRequest {
+        root: root.clone(),
+        env: project::environment(),
+        ..PlanRequest::default()
+    };
     // Builds go on while their config.yaml is edited, and mistakes in it must not hide them.
-    let cache = Project::open(globals, &[])
-        .map_or_else(|_| root.join("cache"), |project| project.cache_dir());
-    Ok(cache.join("detached"))
+    let (config, _) = look_at_config(&root.join("config.yaml"), &request)?;
+    let cache = config.map_or_else(|| root.join("cache"), |config| config.cache_dir(&root));
+    Ok(cache.join(crate::cache::DETACHED))
 }
 
 /// Starts this very command again without a terminal, and returns once it has begun to build.
@@ -89,9 +91,11 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
             problem.help("`tprimat status --json` says how the build stands"),
         ));
     }
+    // The build would end at a mistake in config.yaml, which may be the name of its cache.
+    let cache = Project::open(globals, &[])?.cache()?;
+    // The folder is a part of the cache, which must be one before anything is put into it.
+    cache.ensure_writable()?;
     let folder = folder(globals)?;
-    // It is a part of the cache, which must be one before anything is put into it.
-    Cache::open(folder.parent().unwrap_or(&folder))?.ensure_writable()?;
     files::create_dir_all(&folder)?;
     remove_old(&folder);
     let name = jiff::Timestamp::now()
@@ -242,159 +246,47 @@ pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
     })
 }
 
-/// How a detached build stands: what `status` tells, and prints with --json.
-#[derive(Serialize)]
-struct Status {
-    name: String,
-    state: State,
-    pid: Option<u32>,
-    arguments: Option<Vec<String>>,
-    started_at: Option<f64>,
-    ended_at: Option<f64>,
-    exit_code: Option<i32>,
-    #[serde(flatten)]
-    progress: Progress,
+fn command<'a>(arguments: impl Iterator<Item = &'a str>) -> String {
+    let words = ["tprimat"].into_iter().chain(arguments);
+    shlex::try_join(words).unwrap_or_else(|_| "tprimat build".to_owned())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum State {
-    Running,
-    Ended,
-    /// Killed: it could not say how it ended.
-    Died,
-}
-
-/// What the events of a build add up to.
-#[derive(Default, Serialize)]
-struct Progress {
-    /// The tasks that were to run.
-    tasks: usize,
-    ok: usize,
-    /// Those that needed no run in the end.
-    cached: usize,
-    #[serde(serialize_with = "values")]
-    running: BTreeMap<String, RunningTask>,
-    failed: Vec<FailedTask>,
-}
-
-#[derive(Serialize)]
-struct RunningTask {
-    task: String,
-    #[serde(flatten)]
-    at: Position,
-}
-
-/// How far a running task is.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Position {
-    Started {},
-    Waiting {
-        waiting_for: String,
-    },
-    Training {
-        step: u64,
-        steps_total: Option<u64>,
-        loss: Option<f64>,
-        seconds_left: Option<f64>,
-    },
-}
-
-#[derive(Serialize)]
-struct FailedTask {
-    task: String,
-    outcome: Outcome,
-    class: Option<FailureClass>,
-    evidence: Vec<String>,
-}
-
-fn values<S: serde::Serializer>(
-    tasks: &BTreeMap<String, RunningTask>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(tasks.values())
-}
-
-impl Progress {
-    fn of(dir: &Path) -> Self {
-        let text = fs::read_to_string(dir.join(EVENTS)).unwrap_or_default();
-        let mut progress = Self::default();
-        for line in text.lines() {
-            // The last line may be half written.
-            let Ok(event) = serde_json::from_str::<Event>(line) else {
-                continue;
-            };
-            progress.take(event);
-        }
-        progress
+impl Started {
+    /// What was typed, without `--detach`.
+    fn command(&self) -> String {
+        command(self.arguments.iter().map(String::as_str))
     }
 
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::BuildStarted { stale, .. } => self.tasks = stale,
-            Event::TaskStarted {
-                task,
-                repeat: Some(_),
-                ..
-            } => self.set(task, Position::Started {}),
-            Event::TaskWaiting { task, what_for } => self.set(
-                task,
-                Position::Waiting {
-                    waiting_for: what_for,
-                },
-            ),
-            Event::Step {
-                task,
-                step,
-                steps_total,
-                step_time_seconds,
-                loss,
-                ..
-            } => {
-                let seconds_left = steps_total
-                    .zip(step_time_seconds)
-                    .map(|(total, time)| total.saturating_sub(step) as f64 * time);
-                self.set(
-                    task,
-                    Position::Training {
-                        step,
-                        steps_total,
-                        loss,
-                        seconds_left,
-                    },
-                );
+    /// What was typed, without what would measure anew what the build has measured. A build that
+    /// has not planned yet has measured nothing.
+    fn going_on(&self, has_planned: bool) -> String {
+        let typed = self.arguments.iter().map(String::as_str);
+        let mut words = Vec::new();
+        let mut is_together = false;
+        for word in typed {
+            is_together &= !word.starts_with('-');
+            words.extend(is_together.then_some("--only"));
+            match word {
+                "--remeasure" if has_planned => {}
+                "--together" if has_planned => is_together = true,
+                _ => words.push(word),
             }
-            Event::TaskFinished {
-                task,
-                outcome,
-                class,
-                evidence,
-                ..
-            } => {
-                self.running.remove(&task);
-                match outcome {
-                    Outcome::Ok => self.ok += 1,
-                    Outcome::Cached => self.cached += 1,
-                    Outcome::Failed | Outcome::NotCounted => self.failed.push(FailedTask {
-                        task,
-                        outcome,
-                        class,
-                        evidence,
-                    }),
-                    _ => {}
-                }
-            }
-            _ => {}
         }
-    }
-
-    fn set(&mut self, task: String, at: Position) {
-        self.running.insert(task.clone(), RunningTask { task, at });
+        command(words.into_iter())
     }
 }
 
 impl Build {
+    /// How to go on where a build stopped that did not come to its end.
+    fn again(&self, has_planned: bool) -> String {
+        let started = self.started.as_ref();
+        let command = started.map_or_else(
+            || "tprimat build".to_owned(),
+            |started| started.going_on(has_planned),
+        );
+        format!("`{command}` goes on where it was")
+    }
+
     pub(super) fn of(dir: PathBuf) -> Self {
         let lock = OpenOptions::new().read(true).open(dir.join("lock"));
         // Asked first: what a build that is over has to say is there.
@@ -410,142 +302,6 @@ impl Build {
             is_alive,
             dir,
         }
-    }
-
-    fn status(&self) -> Status {
-        let (started, ended) = (self.started.as_ref(), self.ended.as_ref());
-        Status {
-            name: self.name.clone(),
-            state: match (ended, self.is_alive) {
-                (_, true) => State::Running,
-                (Some(_), false) => State::Ended,
-                (None, false) => State::Died,
-            },
-            pid: started.map(|started| started.pid),
-            arguments: started.map(|started| started.arguments.clone()),
-            started_at: started.map(|started| started.at),
-            ended_at: ended.map(|ended| ended.at),
-            exit_code: ended.map(|ended| ended.code),
-            progress: Progress::of(&self.dir),
-        }
-    }
-}
-
-pub fn status(globals: &Globals) -> Result<i32> {
-    let all: Vec<Status> = builds(&folder(globals)?)
-        .iter()
-        .rev()
-        .map(Build::status)
-        .collect();
-    if globals.json {
-        print_json("status", &json!({ "builds": all }))?;
-        return Ok(exit::OK);
-    }
-    if all.is_empty() {
-        eprintln!("no build was detached here; `tprimat build --detach` starts one");
-    }
-    let mut text = String::new();
-    // Those that go on, and the last one that is over.
-    let shown = all
-        .iter()
-        .enumerate()
-        .filter(|(position, build)| *position == 0 || build.state == State::Running);
-    for (_, build) in shown {
-        describe(build, &mut text);
-    }
-    print(&text)?;
-    Ok(exit::OK)
-}
-
-fn describe(build: &Status, text: &mut String) {
-    let unknown = || "unknown".to_owned();
-    let Progress {
-        running, failed, ..
-    } = &build.progress;
-    let state = match build.state {
-        State::Running => format!(
-            "running for {}, process {}",
-            ago(build.started_at),
-            build.pid.map_or_else(unknown, |pid| pid.to_string())
-        ),
-        State::Ended if build.exit_code == Some(exit::OK) => format!("done {} ago", ago(build.ended_at)),
-        State::Ended => format!(
-            "ended {} ago with exit code {}",
-            ago(build.ended_at),
-            build.exit_code.map_or_else(unknown, |code| code.to_string())
-        ),
-        State::Died => {
-            "died without a word (killed, or the host went down); `tprimat build` goes on where it was".to_owned()
-        }
-    };
-    let _ = writeln!(text, "{}: {state}\n  {}", build.name, tasks_of(build));
-    for RunningTask { task, at } in running.values().filter(|_| build.state == State::Running) {
-        let at = match at {
-            Position::Started {} => "started".to_owned(),
-            Position::Waiting { waiting_for } => format!("waits for {waiting_for}"),
-            Position::Training {
-                step,
-                steps_total,
-                seconds_left,
-                ..
-            } => {
-                let total = steps_total.map_or_else(String::new, |total| format!(" of {total}"));
-                let left = seconds_left.map_or_else(String::new, |seconds| {
-                    format!(", {} left", duration(seconds))
-                });
-                format!("step {step}{total}{left}")
-            }
-        };
-        let _ = writeln!(text, "  {task}: {at}");
-    }
-    for FailedTask {
-        task,
-        outcome,
-        class,
-        evidence,
-    } in failed
-    {
-        let why = evidence
-            .first()
-            .map_or("no reason was given", String::as_str);
-        let how = match outcome {
-            Outcome::NotCounted => "ended well and is not counted".to_owned(),
-            _ => format!("failed ({})", class.map_or("unknown", FailureClass::name)),
-        };
-        let _ = writeln!(text, "  {task} {how}: {why}");
-    }
-}
-
-/// `10 of 14 tasks done, 1 failed`; of a build that is over and well `10 tasks run, 4 were done by
-/// then`.
-fn tasks_of(build: &Status) -> String {
-    let Progress {
-        tasks,
-        ok,
-        cached,
-        failed,
-        ..
-    } = &build.progress;
-    let done = ok + cached;
-    // What needed no run in the end is done as well: another build did it, or its inputs came out
-    // as they had been.
-    let rest = tasks.saturating_sub(*ok);
-    let (failed, not_counted): (Vec<&FailedTask>, Vec<&FailedTask>) = failed
-        .iter()
-        .partition(|task| task.outcome == Outcome::Failed);
-    let mut bad = String::new();
-    for (tasks, word) in [(failed, "failed"), (not_counted, "not counted")] {
-        if !tasks.is_empty() {
-            let _ = write!(bad, ", {} {word}", tasks.len());
-        }
-    }
-    match (build.exit_code, bad.as_str()) {
-        (Some(exit::OK), "") if rest == 0 => format!("{} run", counted(*ok, "task")),
-        (Some(exit::OK), "") => format!(
-            "{} run, the other {rest} needed no run any more",
-            counted(*ok, "task")
-        ),
-        _ => format!("{done} of {} done{bad}", counted(*tasks, "task")),
     }
 }
 
@@ -580,7 +336,7 @@ pub fn attach(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
                 let message = format!("the detached build {} died without a word", build.name);
                 return Err(Error::Failed {
                     message,
-                    help: Some("`tprimat build` goes on where it was".into()),
+                    help: Some(now.status().again),
                 });
             }
         }
@@ -609,7 +365,7 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
     }
     let Some(started) = build.started.as_ref().filter(|_| build.is_alive) else {
         let how = build.ended.as_ref().map_or_else(
-            || "died before; `tprimat build` goes on where it was".to_owned(),
+            || format!("died before; {}", build.status().again),
             |ended| {
                 format!(
                     "has already ended, {} ago with exit code {}",
@@ -626,77 +382,51 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
         message: format!("cannot end process {}: {e}", started.pid),
         help: None,
     })?;
-    let asked = Instant::now();
-    while Build::of(build.dir.clone()).is_alive {
+    let mut over = Build::of(build.dir);
+    while over.is_alive {
         thread::sleep(LOOK);
+        over = Build::of(over.dir);
     }
-    eprintln!(
-        "{}: ended after {}",
-        build.name,
-        duration(asked.elapsed().as_secs_f64())
-    );
+    let ran_for = ago(Some(started.at));
+    let told = over.status();
+    let (done, again) = (status::tasks_of(&told), &told.again);
+    match over.ended {
+        Some(ended) if ended.code == exit::OK => {
+            eprintln!(
+                "the build {} came to its end before it was stopped",
+                over.name
+            );
+        }
+        _ => eprintln!(
+            "stopped the build {}, which ran for {ran_for}: {done}. What it measured is kept; {again}",
+            over.name
+        ),
+    }
     Ok(exit::OK)
 }
 
-/// Tasks of a build by how they ended: those that ended in it, until it says of all selected ones
-/// how they stand.
-#[derive(Default)]
-pub struct Counts {
-    ok: usize,
-    failed: usize,
-    /// Not known of a build that was stopped.
-    waiting: Option<usize>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Counts {
-    pub fn take(&mut self, event: &Event) {
-        match event {
-            Event::TaskFinished {
-                outcome: Outcome::Ok,
-                ..
-            } => self.ok += 1,
-            // What was stopped with the build has not failed.
-            Event::TaskFinished {
-                outcome: Outcome::Failed | Outcome::NotCounted,
-                evidence,
-                ..
-            } if !evidence.iter().any(|line| line == INTERRUPTED) => self.failed += 1,
-            Event::BuildFinished {
-                ok,
-                failed,
-                waiting,
-                ..
-            } => (self.ok, self.failed, self.waiting) = (*ok, *failed, Some(*waiting)),
-            _ => {}
-        }
-    }
-}
-
-/// Runs the command of `--notify`, whatever came of the build.
-pub fn notify(command: &str, counts: &Counts, code: i32) {
-    let waiting = counts.waiting.map(|n| n.to_string());
-    let variables = [
-        ("TPRIMAT_EXIT_CODE", Some(code.to_string())),
-        ("TPRIMAT_OK", Some(counts.ok.to_string())),
-        ("TPRIMAT_FAILED", Some(counts.failed.to_string())),
-        ("TPRIMAT_WAITING", waiting),
-    ];
-    let mut shell = Command::new("/bin/sh");
-    // A build that the command starts is not this detached one.
-    shell
-        .args(["-c", command])
-        .env_remove("TPRIMAT_WAITING")
-        .envs(
-            variables
-                .into_iter()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .env_remove(FOLDER)
-        .stdin(Stdio::null());
-    let ran = shell.status();
-    match ran {
-        Ok(status) if status.success() => {}
-        Ok(status) => eprintln!("note: the command of --notify ended with {status}"),
-        Err(error) => eprintln!("note: the command of --notify cannot be started: {error}"),
+    #[test]
+    fn going_on_keeps_every_option_that_limits_the_work() {
+        let going_on = |typed: &str, has_planned| {
+            let started = Started {
+                pid: 1,
+                at: 0.0,
+                arguments: typed.split(' ').map(str::to_owned).collect(),
+            };
+            started.going_on(has_planned)
+        };
+        let limited = "-C . build m --profile nsys --max-gpu-hours 5 --fail-fast -j 1 --locked";
+        assert_eq!(going_on(limited, true), format!("tprimat {limited}"));
+        let anew = "build --remeasure --fail-fast";
+        assert_eq!(going_on(anew, false), format!("tprimat {anew}"));
+        assert_eq!(going_on(anew, true), "tprimat build --fail-fast");
+        assert_eq!(
+            going_on("build m --together a b --locked", true),
+            "tprimat build m --only a --only b --locked"
+        );
     }
 }

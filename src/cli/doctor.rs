@@ -25,7 +25,9 @@ use crate::{
     execute::{self, GpuHolder, ProbeDepth, ProcessOwner},
     host::{self, ContainerEngine, EngineKind, HostFacts, ask, last_line, which},
     job::Vendor,
-    plan::{Plan, PlanRequest, Support},
+    logs::GIB,
+    matrix::CellId,
+    plan::{Asked, Place, Plan, PlanRequest, Support},
     report::wrapped,
     words::plain::counted,
 };
@@ -45,13 +47,14 @@ struct Finding {
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
-    /// Not here, and needed by those only who use it.
+    /// It is not here; only who uses it needs it.
     Absent,
+    /// Whether it is here only a build finds out.
+    Unchecked,
     Problem,
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
-const GIB: f64 = (1_u64 << 30) as f64;
 /// A build of a few cells with their logs fits into less; a full disk in the night costs GPU-hours.
 const LITTLE_DISK: f64 = 5.0;
 
@@ -94,6 +97,7 @@ pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
         Ok(root) => in_project(
             PlanRequest {
                 root,
+                directory: globals.directory.clone(),
                 env,
                 matrix: args.common.matrix().cloned(),
                 sets: args.common.sets.clone(),
@@ -254,7 +258,8 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
             }
         }
     }
-    if facts.nvd.is_empty() && facts.amd.is_empty() {
+    // With a note, a driver is here and does not answer.
+    if facts.nvd.is_empty() && facts.amd.is_empty() && facts.notes.is_empty() {
         page.add(
             "devices",
             State::Absent,
@@ -367,6 +372,7 @@ fn unanswered(why: &str) -> String {
 }
 
 fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
+    let asked = Asked::of(&request);
     let session = match Session::open(request) {
         Ok(session) => session,
         Err(error) => {
@@ -374,13 +380,17 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
                 "project",
                 State::Problem,
                 error.to_string(),
-                "`tprimat check` shows every problem with its line",
+                format!(
+                    "`{}` shows every problem with its line",
+                    asked.command("check", &[])
+                ),
             );
             return Ok(());
         }
     };
     let Session { plan, cache, .. } = &session;
     disk(cache.root(), page);
+    let host = train_host::train_host(&session)?;
     let frameworks: BTreeSet<&str> = plan
         .matrix
         .cells
@@ -388,13 +398,8 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
         .map(|cell| &*cell.framework)
         .collect();
     for framework in frameworks {
-        page.add(
-            "python",
-            State::Ok,
-            format!("{framework}: {}", plan.facts.python(framework).display()),
-        );
+        packages(plan, framework, &host.caller_env, page);
     }
-    let host = train_host::train_host(&session)?;
     let mut here = Vec::new();
     for (cell, planned) in plan.cells.with_ids() {
         if let Support::Ready(prepared) = &planned.support
@@ -422,6 +427,54 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
     Ok(())
 }
 
+/// What is known of the packages of a framework, without starting its interpreter.
+fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>, page: &mut Page) {
+    let of_framework = |(cell, _): &(CellId, _)| *plan.matrix.cells[*cell].framework == *framework;
+    let cells = plan.cells.with_ids().filter(of_framework);
+    let (mut on_nodes, mut in_container, mut here) = (false, false, false);
+    for execution in cells.filter_map(|(cell, _)| Some(&plan.prepared(cell)?.resolved.execution)) {
+        match (execution.place, &execution.container) {
+            (_, Some(_)) => in_container = true,
+            (Place::Local, None) => here = true,
+            (Place::Slurm | Place::Allocation, None) => on_nodes = true,
+        }
+    }
+    for (is_so, what) in [
+        (
+            in_container,
+            "what its image holds is seen when a build starts it",
+        ),
+        (on_nodes, "a run looks for its packages on its node"),
+    ] {
+        if is_so {
+            page.add("python", State::Unchecked, format!("{framework}: {what}"));
+        }
+    }
+    if !here {
+        return;
+    }
+    let python = plan.facts.python(framework);
+    let modules = &plan.recipes.recipes[framework].file.require.python_modules;
+    let found = host::absent_modules(python, env, modules);
+    let (state, what) = match &found {
+        _ if modules.is_empty() => (
+            State::Unchecked,
+            "its recipe lists no modules, so none are looked for".to_owned(),
+        ),
+        Err(why) => (
+            State::Unchecked,
+            format!("its files do not show which packages it has ({why}); a build asks it"),
+        ),
+        Ok(absent) if absent.is_empty() => (State::Ok, format!("has {}", modules.join(", "))),
+        Ok(absent) => (
+            State::Absent,
+            format!("does not have {}", absent.join(", ")),
+        ),
+    };
+    let what = format!("{framework}: {}: {what}", python.display());
+    page.add("python", state, what);
+}
+
 /// How many cells this host can measure, and what the others wait for.
 fn measurable(plan: &Plan, count: usize, page: &mut Page) {
     let (mut unsupported, mut waiting) = (0, BTreeMap::<&str, usize>::new());
@@ -440,11 +493,14 @@ fn measurable(plan: &Plan, count: usize, page: &mut Page) {
         .map(|(devices, n)| format!("{n} wait for a host with {devices}"))
         .collect();
     parts.extend((unsupported > 0).then(|| format!("{unsupported} are not supported")));
-    let rest = if parts.is_empty() {
+    let mut rest = if parts.is_empty() {
         String::new()
     } else {
         format!(": {}", parts.join(", "))
     };
+    if count > 0 && page.0.iter().any(|found| found.state == State::Unchecked) {
+        rest.push_str("; what is marked with ? was not checked");
+    }
     match count {
         0 if all > 0 => page.mend(
             "cells",
@@ -453,7 +509,7 @@ fn measurable(plan: &Plan, count: usize, page: &mut Page) {
                 "none of {} can be measured on this host now{rest}",
                 counted(all, "cell")
             ),
-            "`tprimat plan` says why for each",
+            format!("`{}` says why for each", plan.command("plan", &[])),
         ),
         _ => drop(page.add(
             "cells",
@@ -481,7 +537,7 @@ fn disk(place: &Path, page: &mut Page) {
             "disk",
             State::Problem,
             what,
-            "`tprimat clean` removes published output, `paths.cache` names another place",
+            "`tprimat cache gc --older-than 30d` removes what a build draws again, `paths.cache` names another place",
         ),
         false => drop(page.add("disk", State::Ok, what)),
     }
@@ -504,6 +560,7 @@ fn text(findings: &[Finding], width: usize) -> String {
         let mark = match state {
             State::Ok => "  ok ",
             State::Absent => "  -  ",
+            State::Unchecked => "  ?  ",
             State::Problem => "  !! ",
         };
         for (bullet, words) in [

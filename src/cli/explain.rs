@@ -7,13 +7,14 @@ use serde_json::json;
 use super::{
     args::{ExplainArgs, Globals},
     output::{print, print_json},
-    plan::rows,
+    plan::{mark_uncounted, rows},
     project::{self, split_repeat},
     session::Session,
 };
 use crate::{
     error::{Result, exit},
-    graph::{State, changed_fields},
+    graph::{State, changed_fields, worded_of_task},
+    sentences::changed_setting,
 };
 
 pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
@@ -31,7 +32,9 @@ pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
     let engine = session.planner(&args.overrides);
     let statuses = engine.evaluate_all()?;
     let (mut text, mut values) = (String::new(), Vec::new());
-    for row in rows(&engine, &statuses) {
+    let mut rows = rows(&engine, &statuses);
+    mark_uncounted(&engine, &statuses, &mut rows)?;
+    for row in rows {
         if row.cell.is_none() || repeat.is_some_and(|r| row.repeat != 0 && row.repeat != r) {
             continue;
         }
@@ -47,16 +50,16 @@ pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
             }
             _ => None,
         };
-        let _ = writeln!(
-            text,
-            "{:<11}  {}  {}",
-            row.state.name(),
-            row.label,
-            row.reason
-        );
+        let _ = writeln!(text, "{:<11}  {}  {}", row.word(), row.label, row.reason);
+        // What a task before it will make is not known yet; that it runs is the reason.
+        let mut known = changes.clone().unwrap_or_default();
+        known.retain(|change| !row.follows || change.new.is_some());
+        let told = worded_of_task(&known);
         // One change is the reason itself.
-        for change in changes.iter().filter(|changes| changes.len() > 1).flatten() {
-            let _ = writeln!(text, "             {change}");
+        if told.len() > usize::from(!row.follows) {
+            for change in &told {
+                let _ = writeln!(text, "             {}", changed_setting(change));
+            }
         }
         if repeat.is_some() {
             for line in preimage.iter().flat_map(|p| p.lines()) {

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// So many cells are shown with every part of the sum.
+/// Up to this many cells, each is shown with every part of its sum.
 const IN_FULL: usize = 4;
 
 pub fn run(globals: &Globals, args: &FitArgs) -> Result<i32> {
@@ -38,19 +38,23 @@ pub fn run(globals: &Globals, args: &FitArgs) -> Result<i32> {
     if globals.json {
         print_json("fit", &json!({ "matrix": plan.matrix.name, "cells": fits }))?;
     } else {
-        print(&text(&fits))?;
+        print(&text(&plan, &fits))?;
     }
     Ok(exit::OK)
 }
 
 /// Names the cells that will not fit, or may not; how many of each.
-pub fn warn(fits: &[MemoryFit]) -> [usize; 2] {
+pub fn warn(plan: &Plan, fits: &[MemoryFit]) -> [usize; 2] {
     let warned: Vec<_> = fits
         .iter()
         .filter_map(|fit| Some((fit, fit.warning()?)))
         .collect();
     for (fit, why) in &warned {
-        eprintln!("note: `{}` {why}", fit.cell);
+        eprintln!(
+            "note: `{}` {why}; `{}` shows the sum",
+            fit.cell,
+            plan.command("fit", &[&fit.cell])
+        );
     }
     let withheld = warned
         .iter()
@@ -73,7 +77,7 @@ fn wanted(args: &FitArgs) -> (Common, Cells) {
     (Common::of(matrix.clone(), args.sets.clone()), cells)
 }
 
-fn text(fits: &[MemoryFit]) -> String {
+fn text(plan: &Plan, fits: &[MemoryFit]) -> String {
     let width = fits.iter().map(|f| f.cell.len()).max().unwrap_or(0).min(90);
     let mut text = String::new();
     for fit in fits {
@@ -84,7 +88,11 @@ fn text(fits: &[MemoryFit]) -> String {
         }
     }
     if fits.len() > IN_FULL {
-        text += "GB are 10⁹ bytes, predicted, of the GPU that needs most; `tprimat fit CELL` shows the sum\n";
+        let fit = plan.command("fit", &["CELL"]);
+        let _ = writeln!(
+            text,
+            "GB are 10⁹ bytes, predicted, of the GPU that needs most; `{fit}` shows the sum"
+        );
     }
     text
 }

@@ -1,6 +1,6 @@
 //! `gate`: has any cell become slower than a baseline? Trains nothing: what is stale fails.
 
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
 use tprimat_words::part;
 
@@ -17,17 +17,25 @@ use crate::{
     error::{Error, Problem, Result, Source, exit, nearest},
     execute::history,
     figures::{
-        self, BASELINE_SCHEMA, Baseline, GateCell, GateInput, GateNote, GateReason, GateReport,
-        GateVerdict,
+        self, AbsentState, BASELINE_SCHEMA, Baseline, GateCell, GateInput, GateNote, GateReason,
+        GateReport, GateVerdict, all_hosts,
     },
     files::{Durability, read_to_string, write_atomically},
+    plan::{Asked, Plan},
     report, sentences,
 };
 
+/// Up to this many missing cells are named in the command that measures them.
+const MISSING: usize = 3;
+
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
-    let baseline = read_baseline(&args.baseline)?;
-    let session = Session::open(project::matrix_request(globals, &args.selection)?)?;
+    let request = project::matrix_request(globals, &args.selection)?;
+    let file = args.baseline.display().to_string();
+    let asked = Asked::of(&request);
+    let baseline = read_baseline(&args.baseline, &asked)?;
+    let write_one = asked.command("baseline", &["-o", &file]);
+    let session = Session::open(request)?;
     let files = [
         ("--junit", args.junit.as_deref()),
         ("--markdown", args.markdown.as_deref()),
@@ -49,7 +57,7 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     } else {
         print(&report::gate_text(&gate))?;
         print(&origin(&args.baseline, &baseline))?;
-        print(&advice(&gate))?;
+        print(&advice(&gate, &session.plan, &write_one))?;
     }
     match args.annotations {
         Some(Annotations::Github) if globals.json => eprint!("{}", report::gate_annotations(&gate)),
@@ -114,32 +122,55 @@ fn origin(path: &Path, baseline: &Baseline) -> String {
             text += &format!(" to {last}");
         }
     }
-    let hosts: BTreeSet<&str> = baseline
-        .cells
-        .iter()
-        .flat_map(|cell| &cell.hosts)
-        .map(String::as_str)
-        .filter(|host| !host.is_empty())
-        .collect();
-    if !hosts.is_empty() {
+    let hosts = baseline.cells.iter().flat_map(|cell| &cell.hosts);
+    if let Some(hosts) = all_hosts(hosts).filter(|hosts| !hosts.is_empty()) {
         let hosts: Vec<&str> = hosts.into_iter().collect();
         text += &format!(" on {}", sentences::few(&hosts));
     }
     text + "\n"
 }
 
-/// What to do about the first cell that failed.
-fn advice(gate: &GateReport) -> String {
-    let is_slower = |cell: &&GateCell| matches!(cell.reason, GateReason::Slower { .. });
-    gate.cells
-        .iter()
-        .find(is_slower)
-        .map_or_else(String::new, |cell| {
-            format!(
-                "`tprimat history {}` shows what changed; `tprimat baseline -o FILE` accepts the new speed\n",
-                cell.cell
-            )
-        })
+/// What to do about the cells that did not pass, a line for each kind of reason. `write_one`: the
+/// command that writes this baseline anew.
+fn advice(gate: &GateReport, plan: &Plan, write_one: &str) -> String {
+    let of = |is: fn(&GateCell) -> bool| -> Vec<&str> {
+        let cells = gate.cells.iter().filter(|cell| is(cell));
+        cells.map(|cell| cell.cell.as_str()).collect()
+    };
+    let mut lines = Vec::new();
+    let slower = of(|cell| matches!(cell.reason, GateReason::Slower { .. }));
+    if let [first, ..] = slower[..] {
+        let history = plan.command("history", &[first]);
+        lines.push(format!(
+            "`{history}` shows what changed; `{write_one}` accepts the new speed"
+        ));
+    }
+    let bad = of(|cell| {
+        matches!(
+            cell.reason,
+            GateReason::Failed { .. } | GateReason::Contradicted { .. }
+        )
+    });
+    if let [first, ..] = bad[..] {
+        let show = plan.command("show", &[first]);
+        lines.push(format!("`{show}` says what went wrong and what to do"));
+    }
+    let missing = of(|cell| is_missing(&cell.reason));
+    if !missing.is_empty() {
+        let only: Vec<&str> = missing.iter().flat_map(|cell| ["--only", cell]).collect();
+        let build = plan.command("build", if missing.len() > MISSING { &[] } else { &only });
+        lines.push(format!("`{build}` measures what is missing"));
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Has the cell no figures as it is configured now, and would a build measure it?
+fn is_missing(reason: &GateReason) -> bool {
+    match reason {
+        GateReason::NotMeasured(why) => is_missing(why),
+        GateReason::Absent { state, .. } => *state == AbsentState::Missing,
+        _ => false,
+    }
 }
 
 /// `3%` or `0.03` → 0.03.
@@ -162,10 +193,24 @@ fn share(text: &str) -> Result<f64> {
 }
 
 /// A baseline that can be believed as far as its figures go.
-fn read_baseline(path: &Path) -> Result<Baseline> {
-    const HELP: &str = "`tprimat baseline -o FILE` writes one";
-    let text = read_to_string(path)?;
+fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let name = path.display().to_string();
+    let write_to = |file: &str| asked.command("baseline", &["-o", file]);
+    // What is there and is not a baseline may be needed, so no command that replaces it is named.
+    let (help, anew) = (
+        format!("`{}` writes one", write_to("FILE")),
+        format!("`{}` writes it anew", write_to(&name)),
+    );
+    if !path.exists() {
+        let near = beside(path).map(|near| format!("did you mean `{near}`? "));
+        let problem = Problem::new(format!("there is no baseline `{name}`"));
+        return Err(Error::invalid(problem.help(format!(
+            "{}`{}` writes one",
+            near.unwrap_or_default(),
+            write_to(&name)
+        ))));
+    }
+    let text = read_to_string(path)?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {
         let source = Source::new(name.as_str(), text.as_str());
         // Its line and column count from 1, and the column counts bytes.
@@ -185,7 +230,7 @@ fn read_baseline(path: &Path) -> Result<Baseline> {
         Error::invalid(
             Problem::new("the baseline is not JSON")
                 .at(&source, at..end, error.to_string())
-                .help(HELP),
+                .help(&*help),
         )
     })?;
     let wrong = |what: String, help: &str| {
@@ -197,16 +242,16 @@ fn read_baseline(path: &Path) -> Result<Baseline> {
             let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
             return Err(wrong(
                 what,
-                "write it again with this version: `tprimat baseline -o FILE`",
+                &format!("write it again with this version: `{}`", write_to(&name)),
             ));
         }
-        Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), HELP)),
+        Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), &help)),
         None => {
             let near = value
                 .as_object()
                 .and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
             let help = near.map_or_else(
-                || HELP.to_owned(),
+                || help.clone(),
                 |near| format!("it has `{near}`, not `schema_version`"),
             );
             return Err(wrong(
@@ -216,14 +261,33 @@ fn read_baseline(path: &Path) -> Result<Baseline> {
         }
     }
     let baseline: Baseline = serde_json::from_value(value)
-        .map_err(|error| wrong(format!("is a damaged baseline: {error}"), HELP))?;
+        .map_err(|error| wrong(format!("is a damaged baseline: {error}"), &anew))?;
     match baseline.fault() {
         Some(fault) => Err(wrong(
             format!("is a damaged baseline: {}", sentences::fault(&fault)),
-            HELP,
+            &anew,
         )),
         None => Ok(baseline),
     }
+}
+
+/// The JSON file of the same folder whose name is the nearest.
+fn beside(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<String> = files
+        .flatten()
+        .filter_map(|file| file.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".json"))
+        .collect();
+    let near = nearest(
+        path.file_name()?.to_str()?,
+        names.iter().map(String::as_str),
+    )?;
+    Some(folder.map_or_else(
+        || near.to_owned(),
+        |folder| folder.join(near).display().to_string(),
+    ))
 }
 
 #[cfg(test)]

@@ -1,25 +1,28 @@
-//! `history [CELL…]`: every measurement of a cell that the cache has, and what was changed between
+//! `history [MATRIX] [CELL…]`: every measurement of a cell that the cache has, and what was changed between
 //! them.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use super::{
     args::{Globals, HistoryArgs},
     blocked,
     output::{page, print, print_document},
-    session::Project,
+    session::{Project, Session},
     targets::refuse_in_project,
 };
 use crate::{
-    cache::Cache,
+    cache::{Cache, TaskKind},
     config::Config,
     error::{Error, Problem, Result, Source, exit},
-    execute::history::{Histories, Warmups, cells_with_attempts, histories},
-    figures::History,
+    execute::history::{Histories, Warmups, cells_with_attempts, histories, run_of},
+    figures::{self, History},
     files::{Durability, unix_now, write_atomically},
     import::{self, Imports},
     matrix::{self, Cell, Selection, glob},
-    plan::Plan,
+    plan::Asked,
     report,
     words::plain::counted,
 };
@@ -31,26 +34,40 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         .map(|text| moment(text, unix_now()))
         .transpose()?;
     let format = args.output.as_deref().map(Format::of).transpose()?;
-    let project = Project::open(globals, &[])?;
+    let mut project = Project::open(globals, &args.sets)?;
+    let (matrix, names) = matrix_and_cells(args, &matrix::files(project.root()))?;
+    project.request.matrix = matrix;
     let (config, cache) = (&project.config, project.cache()?);
-    let wanted = wanted(&cache, config, &matrix::files(project.root()), &args.cells)?;
+    let asked = Asked::of(&project.request);
+    // All imports, whatever matrix was named.
+    let compare_imported = Asked {
+        matrix: None,
+        ..asked.clone()
+    }
+    .command("compare", &["--imported"]);
+    // A history needs no matrix: where there is none, or a wrong one, what was recorded has to do.
+    let session = match Session::open(project.request.clone()) {
+        Err(error) if asked.matrix.is_some() => return Err(error),
+        session => session.ok(),
+    };
+    let plan = session.as_ref().map(|session| &session.plan);
+    let known = known_cells(&cache);
+    if known.is_empty() {
+        return Err(nothing_measured("nothing was measured yet", &asked, None));
+    }
+    let wanted = wanted(known, config, session.as_ref(), names, &asked)?;
     let host = args
         .host
         .as_deref()
         .map(|text| glob("--host", text))
         .transpose()?;
-    // A history needs no matrix: where there is none, or a wrong one, what was recorded has to do.
-    let plan = Plan::load(&project.request).ok();
-    let warmups = Warmups::of(plan.as_ref(), config);
+    let warmups = Warmups::of(plan, config);
     let is_wanted = |cell: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(cell));
     let is_host = |name: &str| host.as_ref().is_none_or(|glob| glob.is_match(name));
     let Histories { mut cells, guessed } = histories(&cache, &warmups, is_wanted, is_host)?;
     let imports = Imports::of(&cache);
-    if cells.is_empty() && known_cells(&cache).is_empty() {
-        return Err(nothing_measured());
-    }
     let mut undated = 0;
-    if let Some(plan) = &plan {
+    if let Some(plan) = plan {
         for cell in imports.cells().filter(|cell| is_wanted(cell)) {
             let claims = import::claim_for(plan, cell);
             let (own, without) =
@@ -62,9 +79,17 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     }
     if undated > 0 && !cells.is_empty() {
         eprintln!(
-            "note: {} left out: the files do not say when the runs were made. `tprimat compare --imported` compares them",
-            counted(undated, "imported run")
+            "note: {} left out: the files do not say when the runs were made. `{}` compares them",
+            counted(undated, "imported run"),
+            compare_imported
         );
+    }
+    if let Some(session) = &session {
+        let (counting, mut planned) = counting(session)?;
+        // Runs of other hosts may count, and are not among these.
+        planned.retain(|_| host.is_none());
+        let matrix = &session.plan.matrix.name;
+        figures::mark_present(&mut cells, &counting, &planned, matrix);
     }
     cells.retain(|cell| !report::from(cell, since).is_empty());
     if !guessed.is_empty() {
@@ -87,16 +112,19 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         let (message, help) = match (args.since.is_some() || args.host.is_some(), undated) {
             (false, 1..) => (
                 "the runs that were imported have no date, so they have no history",
-                "`tprimat compare --imported` compares them",
+                format!("`{}` compares them", compare_imported),
             ),
             _ => (
                 "nothing was measured that fits --since and --host",
-                "`tprimat history` without them shows all measurements",
+                format!(
+                    "`{}` without them shows all measurements",
+                    asked.command("history", &[])
+                ),
             ),
         };
         return Err(Error::NothingSelected {
             message: message.to_owned(),
-            help: Some(help.to_owned()),
+            help: Some(help),
         });
     }
     if let (Some(path), Some(format)) = (args.output.as_deref(), format) {
@@ -117,20 +145,47 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         }
         print_document(&History::of(cells))?;
     } else {
+        let in_full = names
+            .is_empty()
+            .then(|| asked.command("history", &["CELL"]));
         print(&report::history_text(
             &cells,
             since,
-            !args.cells.is_empty(),
+            in_full.as_deref(),
             &page(),
         ))?;
     }
     Ok(exit::OK)
 }
 
-fn nothing_measured() -> Error {
+/// The matrix that is named before or behind the cells, if one is, and the cells. A word without a
+/// slash may be the first segment of a cell's name as well; it is a matrix if there is one.
+fn matrix_and_cells<'a>(
+    args: &'a HistoryArgs,
+    matrices: &[String],
+) -> Result<(Option<String>, &'a [String])> {
+    let is_matrix = |word: &String| {
+        word.ends_with(".toml") || !word.contains('/') && matrices.iter().any(|file| file == word)
+    };
+    let (matrix, cells) = match &args.names[..] {
+        [first, cells @ ..] if is_matrix(first) => (Some(first), cells),
+        [cells @ .., last] if is_matrix(last) => (Some(last), cells),
+        cells => (None, cells),
+    };
+    match (matrix, &args.matrix) {
+        (Some(first), Some(_)) => Err(Error::invalid(
+            Problem::new(format!("`{first}` and --matrix name a matrix each"))
+                .help("a history is of one matrix; a cell's name has a slash"),
+        )),
+        (matrix, named) => Ok((matrix.or(named.as_ref()).cloned(), cells)),
+    }
+}
+
+fn nothing_measured(message: &str, asked: &Asked, cell: Option<&str>) -> Error {
+    let only: Vec<&str> = cell.into_iter().flat_map(|cell| ["--only", cell]).collect();
     Error::NothingSelected {
-        message: "nothing was measured yet".to_owned(),
-        help: Some("`tprimat build` measures".to_owned()),
+        message: message.to_owned(),
+        help: Some(format!("`{}` measures", asked.command("build", &only))),
     }
 }
 
@@ -144,50 +199,129 @@ fn known_cells(cache: &Cache) -> BTreeSet<String> {
         .collect()
 }
 
-/// The names of the cells that were asked for; `None` = all.
+/// Which of the known cells are asked for; `None` = all.
 fn wanted(
-    cache: &Cache,
+    mut known: BTreeSet<String>,
     config: &Config,
-    matrices: &[String],
-    asked: &[String],
+    session: Option<&Session>,
+    names: &[String],
+    asked: &Asked,
 ) -> Result<Option<BTreeSet<String>>> {
-    if asked.is_empty() {
+    let of_matrix = session.filter(|_| asked.matrix.is_some());
+    if names.is_empty() && of_matrix.is_none() {
         return Ok(None);
     }
-    let known = known_cells(cache);
-    if known.is_empty() {
-        return Err(nothing_measured());
+    if names.iter().all(|id| known.contains(id)) && !names.is_empty() {
+        return Ok(Some(names.iter().cloned().collect()));
     }
-    if asked.iter().all(|id| known.contains(id)) {
-        return Ok(Some(asked.iter().cloned().collect()));
+    // A measurement is filed under the cell that it was made for, and others may share it.
+    let filed = session.map(filed_under).transpose()?.unwrap_or_default();
+    known.extend(filed.keys().cloned());
+    if let Some(Session { plan, .. }) = of_matrix {
+        known.retain(|id| plan.cells.iter().any(|cell| cell.id == *id));
+        if known.is_empty() {
+            let name = &plan.matrix.name;
+            let message = format!("no cell of the matrix `{name}` was measured yet");
+            return Err(nothing_measured(&message, asked, None));
+        }
     }
     let cells: Vec<Cell> = known.iter().map(|id| cell(config, id)).collect();
     let selection = Selection {
-        only: asked.to_vec(),
+        only: names.to_vec(),
         ..Selection::default()
     };
-    let selected = selection.select(&cells).map_err(|error| {
-        // Other commands take a matrix in this place.
-        let is_matrix = |word: &&String| {
-            let stem = word.trim_end_matches(".toml");
-            matrices.iter().any(|matrix| matrix == stem)
-        };
-        match asked.iter().find(is_matrix) {
-            Some(word) => Error::NothingSelected {
-                message: format!("`{word}` is a matrix, and `history` takes cells"),
-                help: Some(
-                    "`tprimat history` shows all of them, `tprimat history 'cpu/*'` some"
-                        .to_owned(),
-                ),
-            },
-            None => error,
+    let selected = selection
+        .select(&cells)
+        .map_err(|error| not_found(error, session, &cells, names, asked))?;
+    let mut wanted = BTreeSet::new();
+    let selected = known.into_iter().zip(selected);
+    for (id, _) in selected.filter(|(_, selected)| *selected) {
+        for other in filed.get(&id).into_iter().flatten() {
+            eprintln!(
+                "note: `{id}` launches exactly what `{other}` does, and shares its measurements"
+            );
+            wanted.insert(other.clone());
         }
-    })?;
-    let selected = known
-        .into_iter()
-        .zip(selected)
-        .filter(|(_, selected)| *selected);
-    Ok(Some(selected.map(|(id, _)| id).collect()))
+        wanted.insert(id);
+    }
+    Ok(Some(wanted))
+}
+
+/// Why one of these names means no measured cell.
+fn not_found(
+    error: Error,
+    session: Option<&Session>,
+    cells: &[Cell],
+    names: &[String],
+    asked: &Asked,
+) -> Error {
+    let Error::NothingSelected { help, .. } = error else {
+        return error;
+    };
+    let is_none = |name: &&String| Selection::of_cell(name).select(cells).is_err();
+    let name = names.iter().find(is_none).map_or("", String::as_str);
+    let plan = session.map(|session| &session.plan);
+    if plan.is_some_and(|plan| {
+        let of_plan = Selection::of_cell(name).select(&plan.matrix.cells);
+        of_plan.is_ok()
+    }) {
+        let message = format!("nothing of `{name}` was measured yet");
+        let help = plan.and_then(|plan| plan.why_not_run(plan.find(name).ok()?));
+        return match help {
+            Some(why) => Error::NothingSelected {
+                message,
+                help: Some(format!("it {why}")),
+            },
+            None => nothing_measured(&message, asked, Some(name)),
+        };
+    }
+    let elsewhere = plan.and_then(|plan| plan.matrix_with(name));
+    Error::NothingSelected {
+        message: format!("no measured cell is called `{name}`"),
+        help: elsewhere.map_or(help, |matrix| {
+            Some(format!(
+                "the matrix `{matrix}` has it: add `--matrix {matrix}`"
+            ))
+        }),
+    }
+}
+
+/// Cells of the matrix that share measurements made for other cells, and the names of those.
+fn filed_under(session: &Session) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let (engine, statuses) = session.look()?;
+    let mut filed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (at, cell) in session.plan.cells.with_ids() {
+        for repeat in 1..=cell.repeats {
+            let train = engine.dag.find(TaskKind::Train, at, repeat);
+            let Some(key) = train.and_then(|train| statuses.get(train).key) else {
+                continue;
+            };
+            let runs = session.cache.attempts(&key);
+            let names = runs.iter().filter_map(|run| Some(run_of(&run.task)?.0));
+            let others = names.filter(|name| *name != cell.id).map(str::to_owned);
+            filed.entry(cell.id.clone()).or_default().extend(others);
+        }
+    }
+    filed.retain(|_, others| !others.is_empty());
+    Ok(filed)
+}
+
+/// The attempts that serve the cells of the matrix as they are configured now, and the cells of
+/// which that is known.
+fn counting(session: &Session) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+    let (engine, statuses) = session.look()?;
+    let (mut counting, mut planned) = (BTreeSet::new(), BTreeSet::new());
+    for (at, cell) in session.plan.cells.with_ids() {
+        for repeat in 1..=cell.repeats {
+            let train = engine.dag.find(TaskKind::Train, at, repeat);
+            let Some(status) = train.map(|train| statuses.get(train)) else {
+                continue;
+            };
+            planned.extend(status.key.map(|_| cell.id.clone()));
+            counting.extend(status.attempt().map(|attempt| attempt.id.clone()));
+        }
+    }
+    Ok((counting, planned))
 }
 
 /// A cell of the cache as selections see it; it need not be in any matrix.

@@ -16,7 +16,7 @@ use super::{
     session::Project,
 };
 use crate::{
-    config::{Config, Values},
+    config::Config,
     digest::Digest,
     error::{Error, Problem, Result, did_you_mean, exit},
     execute::container::{Context, EnvFile, shell_arguments},
@@ -102,7 +102,8 @@ impl Inputs {
                 vendors.join(", "),
                 vendor.name()
             );
-            return Err(Error::invalid(Problem::new(message)));
+            let help = "name a platform of one of these vendors; `tprimat config` lists hardware.platforms";
+            return Err(Error::invalid(Problem::new(message).help(help)));
         }
         Ok(recipe)
     }
@@ -114,22 +115,20 @@ impl Inputs {
         vendor: Vendor,
         framework: &str,
     ) -> Result<Option<String>> {
-        let view = self.config.view(&EMPTY, &[]);
-        execution::stated_image(&view, platform, vendor, framework).map_err(Error::invalid)
+        execution::stated_image(&self.config.general(), platform, vendor, framework)
+            .map_err(Error::invalid)
     }
 
     /// --base, else frameworks.<id>.image in config.yaml (a name, or one a vendor), else the
     /// recipe's.
     fn base(&self, recipe: &Recipe, vendor: Vendor, flag: Option<&str>) -> Result<String> {
         let (id, vendor_name) = (&recipe.file.id, vendor.name());
-        let path = format!("frameworks.{id}.image");
-        let configured = self
-            .config
-            .get(&path)
-            .or_else(|| self.config.get(&format!("{path}.{vendor_name}")));
-        let named = flag
-            .or(configured.and_then(Value::as_str))
-            .map(str::to_owned);
+        let stated = self.config.settings().frameworks.get(id);
+        let configured = stated.and_then(|framework| {
+            let image = &framework.image;
+            image.as_str().or_else(|| image.get(vendor_name)?.as_str())
+        });
+        let named = flag.or(configured).map(str::to_owned);
         named
             .or_else(|| recipe.file.image.get(&vendor).cloned())
             .ok_or_else(|| {
@@ -145,7 +144,7 @@ impl Inputs {
                         .to_owned(),
                 };
                 Error::invalid(problem.help(format!(
-                    "name one with --base, or in {path}.{vendor_name}: {needs}"
+                    "name one with --base, or in frameworks.{id}.image.{vendor_name}: {needs}"
                 )))
             })
     }
@@ -172,9 +171,12 @@ fn named<'a>(target: &'a str, platform: Option<&'a str>) -> Result<(&'a str, &'a
                 "name a platform: --platform nvd, or a cell: nvd/nemo/llama",
             )))
         }
-        (_, Some(other)) => Err(Error::invalid(Problem::new(format!(
-            "the cell `{target}` is not on the platform `{other}`"
-        )))),
+        (_, Some(other)) => {
+            let problem = Problem::new(format!(
+                "the cell `{target}` is not on the platform `{other}`"
+            ));
+            Err(Error::invalid(problem.help("leave out --platform")))
+        }
         ([], None) => Ok((target, "")),
     }
 }
@@ -275,16 +277,14 @@ fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
             problem.help("copy the file to this host; it is used as it is"),
         ));
     }
-    let found = engine(&BUILDERS, &inputs.env);
-    let engine = if args.print { found.ok() } else { Some(found?) };
-    let program = engine.as_ref().map_or("docker", ContainerEngine::name);
+    let engine = engine(&BUILDERS, &inputs.env);
     if args.print {
+        let program = engine.as_ref().map_or("docker", ContainerEngine::name);
         print(&format!("{program} pull {image}\n"))?;
         return Ok(exit::OK);
     }
-    let Some(engine) = engine else {
-        return Ok(exit::FAILED);
-    };
+    let engine = engine?;
+    let program = engine.name();
     let code = run_engine(&engine, &["pull".to_owned(), image.clone()])?;
     if code != 0 {
         let message = format!("{program} pull {image} ended with exit code {code}");
@@ -363,7 +363,7 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         None => inputs.stated_image(&platform, vendor, &framework)?,
     };
     let name = stated.unwrap_or_else(|| default_image(&framework, vendor));
-    let view = inputs.config.view(&EMPTY, &[]);
+    let view = inputs.config.general();
     let declared: BTreeMap<String, String> = view
         .platform_env(&platform, vendor)
         .into_iter()
@@ -456,12 +456,14 @@ fn shell_mounts(inputs: &Inputs, recipe: Option<&Recipe>) -> (Vec<String>, Vec<(
             folders.push((path, ":ro"));
         }
     }
-    for model in inputs.config.children("models") {
-        for key in ["dataset_path", "tokenizer_path"] {
-            let stated = inputs.config.get(&format!("models.{model}.{key}"));
+    for id in inputs.config.children("models") {
+        let Some(model) = inputs.config.settings().models.get(id) else {
+            continue;
+        };
+        for stated in [&model.dataset_path, &model.tokenizer_path] {
             // A dataset is named by the prefix of its files, a tokenizer by a file, a folder or a
             // name on the hub.
-            let path = stated.and_then(Value::as_str).map(place);
+            let path = stated.as_deref().map(place);
             let folder = path.and_then(|path| match path.is_dir() {
                 true => Some(path),
                 false => path.parent().map(Path::to_owned),
@@ -481,8 +483,6 @@ fn shell_mounts(inputs: &Inputs, recipe: Option<&Recipe>) -> (Vec<String>, Vec<(
     }
     (mounts, checkouts)
 }
-
-static EMPTY: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);
 
 /// The first framework of config.yaml that has an image for the vendor.
 fn first_with_image(inputs: &Inputs, vendor: Vendor) -> Result<String> {

@@ -19,14 +19,15 @@ use super::{
 use crate::{
     cache::Cache,
     config,
-    error::{Error, Problem, Result, exit},
+    error::{Error, Problem, Result, did_you_mean, exit},
     files::Durability,
     import::{self, Guess, ImportedRun, Imports, Kind, Recorded, Source, Unit},
     job::FailureClass,
     logs,
-    plan::Plan,
+    plan::{Plan, same_file},
     publish,
     results::Contract,
+    words::plain::counted,
 };
 
 pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
@@ -95,31 +96,24 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
             other_platform: args.other_platform,
         };
         match one(plan, cache, into, &unit, &mut known) {
-            Ok(values) => {
+            Ok(runs) => {
                 done += 1;
-                for value in &values {
+                for run in runs {
                     if !globals.json {
-                        print(value["text"].as_str().unwrap_or_default())?;
+                        print(&run.text)?;
                     }
+                    told.push(run.json);
                 }
-                told.extend(values);
             }
             Err(Error::Invalid(_)) if lenient && is_publication(&unit.name) => published += 1,
             Err(Error::Invalid(problems)) if lenient && import::is_ours(&unit) => {
                 broken.extend(problems)
             }
             Err(Error::Invalid(problems)) if lenient => {
-                // What names the file already need not name it twice.
-                let named = format!("{}: ", unit.name);
-                let why = |p: &Problem| {
-                    p.message
-                        .strip_prefix(&named)
-                        .unwrap_or(&p.message)
-                        .to_owned()
-                };
-                problems
-                    .iter()
-                    .for_each(|p| eprintln!("note: {} is left out: {}", unit.name, why(p)));
+                // Each names the file.
+                for problem in problems {
+                    eprintln!("note: left out: {}", problem.message);
+                }
             }
             Err(other) => return Err(other),
         }
@@ -127,7 +121,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     if published > 0 {
         eprintln!(
             "note: {} that tprimat publishes beside results, left out",
-            crate::words::plain::counted(published, "file")
+            counted(published, "file")
         );
     }
     if !broken.is_empty() {
@@ -139,8 +133,6 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         ));
     }
     if globals.json {
-        told.iter_mut()
-            .for_each(|v| drop(v.as_object_mut().map(|v| v.remove("text"))));
         print_json("imported", &json!({ "imported": told }))?;
     }
     Ok(exit::OK)
@@ -161,7 +153,7 @@ fn left_out(names: &[String]) {
         [one] => eprintln!("note: {one} is neither a log nor a result; it is left out"),
         many => eprintln!(
             "note: {} are neither logs nor results and are left out: {}",
-            crate::words::plain::counted(many.len(), "file"),
+            counted(many.len(), "file"),
             super::blocked::few(&many.iter().map(String::as_str).collect::<Vec<_>>())
         ),
     }
@@ -174,14 +166,9 @@ fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
     if project::is_cache(path) {
         return Some(path.to_owned());
     }
-    let is_own = same_folder(&of_project, &plan.cache_dir());
+    let is_own = same_file(&of_project, &plan.cache_dir());
     (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own)
         .then_some(of_project)
-}
-
-fn same_folder(one: &Path, other: &Path) -> bool {
-    one.canonicalize()
-        .is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// Takes over what other caches hold: every run with its log and result, and what was imported
@@ -194,21 +181,22 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
         let Some(folder) = cache_in(plan, Path::new(name)) else {
             continue;
         };
-        if same_folder(&folder, cache.root()) {
-            return Err(Error::invalid(Problem::new(format!(
-                "{} is this project's own cache",
-                folder.display()
-            ))));
+        if same_file(&folder, cache.root()) {
+            let problem = Problem::new(format!("{} is this project's own cache", folder.display()));
+            return Err(Error::invalid(
+                problem.help("name another project's folder, or its cache"),
+            ));
         }
         let other = Cache::open(&folder)?;
         let adopted = cache.adopt(&other, &Imports::key())?;
         let imports = Imports::adopt(cache, &other)?;
         if !as_json {
             print(&format!(
-                "{}: {} runs, {imports} imports and {} other records are new here\n",
+                "{}: new here: {}, {} and {}\n",
                 folder.display(),
-                adopted.attempts,
-                adopted.records - adopted.attempts
+                counted(adopted.attempts, "run"),
+                counted(imports, "import"),
+                counted(adopted.records - adopted.attempts, "other record")
             ))?;
         }
         told.push(json!({
@@ -218,9 +206,24 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
     if as_json {
         print_json("adopted", &json!({ "adopted": told }))?;
     } else {
-        eprintln!("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
+        eprintln!("{}", after_adoption(session));
     }
     Ok(exit::OK)
+}
+
+/// What to do with what was taken over. Runs are of cells, which only a configuration has.
+fn after_adoption(Session { plan, cache, .. }: &Session) -> String {
+    let compare = plan.command("compare", &[]);
+    if !plan.is_bare() {
+        let plan = plan.command("plan", &[]);
+        return format!("`{plan}` shows which cells they measure; `{compare}` compares them");
+    }
+    let here = "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this folder, \
+                `tprimat plan` shows which cells they measure";
+    match Imports::of(cache).cells().next().is_none() {
+        true => here.to_owned(),
+        false => format!("{here}; `{compare}` compares the imports"),
+    }
 }
 
 /// A cell's name with the ids that this project uses, where another name of a platform or a
@@ -304,10 +307,8 @@ fn check_names(plan: &Plan, cell: &str) {
     let parts: Vec<&str> = cell.split(['/', '@']).collect();
     for (table, name) in [("hardware.platforms", parts[0]), ("models", parts[2])] {
         if !plan.config.children(table).any(|known| known == name) {
-            let near = crate::error::nearest(name, plan.config.children(table));
-            let hint = near
-                .map(|n| format!("; did you mean `{n}`?"))
-                .unwrap_or_default();
+            let near = did_you_mean(name, plan.config.children(table));
+            let hint = near.map_or_else(String::new, |near| format!("; {near}"));
             eprintln!("note: config.yaml has no `{table}.{name}`: nothing is claimed by it{hint}");
         }
     }
@@ -377,7 +378,7 @@ impl Known {
         Ok(&self.0[cell])
     }
 
-    /// Only after the cell was asked for.
+    /// The cell must have been asked for before.
     fn add(&mut self, cell: &str, shown: Shown) {
         let known = self.0.entry(cell.to_owned()).or_default();
         if known.iter().all(|k| k.id != shown.id) {
@@ -415,12 +416,7 @@ fn cell_of(
     }
     let mut cell = plain;
     // Named after its file, the run is a cell of its own.
-    let stem = unit
-        .name
-        .trim_end_matches(".json")
-        .trim_end_matches(".log")
-        .trim_end_matches(".txt");
-    let word: String = stem
+    let word: String = import::stem(&unit.name)
         .chars()
         .map(|c| if c.is_alphanumeric() { c } else { '-' })
         .collect();
@@ -451,6 +447,12 @@ struct Into<'a> {
     other_platform: bool,
 }
 
+/// A run that was filed: for people, and for `--json`.
+struct Filed {
+    text: String,
+    json: Value,
+}
+
 /// Stores a file, or the files of one run, as they are, if they can be read; then reads and files
 /// each run in them.
 fn one(
@@ -459,7 +461,7 @@ fn one(
     into: Into<'_>,
     unit: &Unit,
     known: &mut Known,
-) -> Result<Vec<Value>> {
+) -> Result<Vec<Filed>> {
     if !import::recognise(unit)? {
         return Err(neither(unit));
     }
@@ -493,7 +495,7 @@ fn filed(
     unit: &Unit,
     recorded: Recorded,
     known: &mut Known,
-) -> Result<Value> {
+) -> Result<Filed> {
     let recorded = Recorded {
         is_guessed: cell.is_none(),
         ..recorded
@@ -526,7 +528,7 @@ fn filed(
         Some(cell) => {
             if !other_platform && let Some(differs) = &run.other_platform {
                 let message = format!("{} is not imported into `{cell}`: {differs}", unit.name);
-                let help = "name a cell of that platform; --other-platform imports it all the same, without a rate";
+                let help = "name a cell of that platform; --other-platform imports it anyway, without a rate";
                 return Err(Error::invalid(Problem::new(message).help(help)));
             }
             let others = known.of(plan, cache, &imports, cell)?;
@@ -572,7 +574,7 @@ fn filed(
             why.reason
         );
     }
-    Ok(json!({
+    let json = json!({
         "cell": cell,
         "repeat": n,
         "known": known,
@@ -582,6 +584,6 @@ fn filed(
         "format": run.result.trace.format,
         "outcome": run.result.outcome,
         "attestation": run.result.attestation.status,
-        "text": text,
-    }))
+    });
+    Ok(Filed { text, json })
 }

@@ -63,7 +63,11 @@ impl ImportedLine {
     fn verdict(&self) -> String {
         match &self.run.set_aside {
             Some(SetAside { reason, at }) => format!("set aside on {}: {reason}", time(*at)),
-            None => "counts as an import".to_owned(),
+            // Its log may contradict it.
+            None => format!(
+                "an import; `tprimat show '{}'` says whether it counts",
+                self.cell
+            ),
         }
     }
 

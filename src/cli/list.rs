@@ -14,8 +14,8 @@ use super::{
 use crate::{
     cache::{Cache, SetAside, TaskKind},
     error::{Error, Result, exit},
-    execute::reading,
-    figures::{RepeatStatus, Summary},
+    execute::{derived, reading},
+    figures::{RepeatStatus, Summary, UncountedRepeats},
     graph::{Dag, State, Statuses},
     import::{self, Imports},
     matrix::{Cell, CellId, Selection},
@@ -31,7 +31,7 @@ pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
     }
     let (engine, statuses) = session.look()?;
     let mut uncounted: BTreeMap<CellId, Vec<String>> = BTreeMap::new();
-    for run in reading::uncounted(&engine, &statuses)? {
+    for run in reading::uncounted_runs(&engine, &statuses)? {
         let told = format!("#{} {}", run.repeat, sentences::uncounted(&run.why));
         uncounted.entry(run.cell).or_default().push(told);
     }
@@ -141,15 +141,11 @@ fn measured(
     cell: CellId,
 ) -> Result<Option<Summary>> {
     let status = statuses.get(dag.node(TaskKind::Aggregate, cell, 0));
-    let Some(output) = status
-        .outputs()
-        .first()
-        .filter(|_| status.state == State::Fresh)
-    else {
-        return Ok(None);
-    };
-    let bytes = cache.get(&output.digest)?;
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    let is_fresh = status.state == State::Fresh;
+    let output = status.outputs().first().filter(|_| is_fresh);
+    output
+        .map(|output| derived::read_summary(cache, output))
+        .transpose()
 }
 
 /// Fields in which any repeat contradicts its job.
@@ -180,7 +176,7 @@ fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) 
     let summary = import::summary(&runs, &import::statistics(plan));
     row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
     row["contradicted"] = json!(contradicted(&summary));
-    row["failed"] = json!(summary.count_of(|s| matches!(s, RepeatStatus::Failed { .. })));
+    row["failed"] = json!(UncountedRepeats::of(&summary.repeats).failed);
     Ok(())
 }
 

@@ -27,9 +27,9 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
         &Measured::default(),
     )?)?;
     let mut by_platform: BTreeMap<String, (Vendor, Vec<String>)> = BTreeMap::new();
-    for (position, cell) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
+    for (position, _) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
         let of = &plan.matrix.cells[position];
-        let Some(prepared) = plan.prepared(position).filter(|_| !cell.id.is_empty()) else {
+        let Some(prepared) = plan.prepared(position) else {
             continue;
         };
         let entry = by_platform
@@ -105,6 +105,14 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
             };
             let _ = writeln!(text, "{platform}: {known}");
         }
+    }
+    if changes.is_empty() {
+        let _ = writeln!(
+            text,
+            "no platform of {} is this host's; `tprimat lock MATRIX{}` takes another matrix",
+            plan.matrix.name,
+            if args.update { " --update" } else { "" }
+        );
     }
     print(&text)?;
     Ok(exit::OK)

@@ -13,16 +13,17 @@ use super::{
 };
 use crate::{
     cache::{Attempt, Cache, TaskKind},
-    error::{Error, Result, exit},
+    error::{Error, Problem, Result, exit},
     execute::{self, Secrets, reading},
     matrix::Selection,
-    plan::Support,
+    plan::{Asked, Support},
 };
 
 pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let asked = match (&args.attempt, &args.cell) {
-        (Some(id), _) => return of_attempt(globals, id, Part::of(args)),
+        (Some(id), _) => return of_attempt(globals, args, id),
         (None, Some(cell)) if !args.failed => cell,
+        (None, None) if args.follow => return of_the_one_that_runs(globals, args),
         (None, _) => return of_failed(globals, args),
     };
     let session = Session::open(project::request(
@@ -52,10 +53,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         });
     }
     if repeat > plan.cells[cell].repeats {
-        return Err(Error::NothingSelected {
-            message: format!("`{id}` has no repeat {repeat}"),
-            help: None,
-        });
+        return Err(project::no_such_repeat(asked, plan.cells[cell].repeats));
     }
     let (engine, statuses) = session.look()?;
     let status = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
@@ -81,12 +79,17 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         .attempt()
         .map(|a| (**a).clone())
         .or_else(|| attempts.last().cloned());
+    let part = Part::of(args);
     let bytes = attempt
-        .map(|attempt| log_of(cache, &attempt, Part::of(args)))
+        .as_ref()
+        .map(|attempt| log_of(cache, &plan.asked, attempt, part))
         .transpose()?
         .flatten();
     if bytes.is_none() && !imports.is_empty() {
         return of_imports(cache, &imports);
+    }
+    if let (None, Some(attempt)) = (&bytes, &attempt) {
+        return Err(lost(attempt, part));
     }
     let bytes = bytes.ok_or_else(|| {
         let task = format!("train {id}#{repeat}");
@@ -102,8 +105,10 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
                 format!("the last run of it was {why}; ")
             });
             format!(
-                "{}`tprimat attempts {id}` lists every run of it; `tprimat logs --attempt ID` prints its log",
-                last.unwrap_or_default()
+                "{}`{}` lists every run of it; `{}` prints its log",
+                last.unwrap_or_default(),
+                plan.command("attempts", &[id]),
+                plan.command("logs", &["--attempt", "ID"])
             )
         };
         Error::Failed {
@@ -135,15 +140,56 @@ fn of_imports(cache: &Cache, imports: &[ImportedLine]) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn of_attempt(globals: &Globals, id: &str, part: Part) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
-    let attempt = attempts::find(&cache, id)?;
-    let bytes = log_of(&cache, &attempt, part)?.ok_or_else(|| Error::Failed {
-        message: format!("the log of attempt {} is gone from the cache", attempt.id),
-        help: None,
-    })?;
+fn of_attempt(globals: &Globals, args: &LogsArgs, id: &str) -> Result<i32> {
+    let project = Project::open(globals, &[])?;
+    let cache = project.cache()?;
+    let asked = Asked {
+        matrix: args.common.matrix().cloned(),
+        sets: args.common.sets.clone(),
+        ..Asked::of(&project.request)
+    };
+    let part = Part::of(args);
+    let attempt = attempts::find(&cache, &asked, id)?;
+    let bytes = log_of(&cache, &asked, &attempt, part)?.ok_or_else(|| lost(&attempt, part))?;
     write(&bytes)?;
     Ok(exit::OK)
+}
+
+/// `-f` without a cell: the log of the run that goes on, if it is the only one.
+fn of_the_one_that_runs(globals: &Globals, args: &LogsArgs) -> Result<i32> {
+    let project = Project::open(globals, &args.common.sets)?;
+    let asked = Asked {
+        matrix: args.common.matrix().cloned(),
+        ..Asked::of(&project.request)
+    };
+    let running = execute::live_runs(&project.cache()?.root().join("runs"));
+    let name = |task: &str| task.strip_prefix("train ").unwrap_or(task).to_owned();
+    match &running[..] {
+        [(task, dir)] => {
+            eprintln!("following {}", name(task));
+            // What its processes were given is asked of them.
+            follow(dir, &BTreeMap::new())
+        }
+        [] => Err(Error::NothingSelected {
+            message: "no run goes on now".to_owned(),
+            help: Some(format!(
+                "`{}` prints the log of one that is over",
+                asked.command("logs", &["CELL"])
+            )),
+        }),
+        several => {
+            let names: Vec<String> = several.iter().map(|(task, _)| name(task)).collect();
+            let problem = Problem::new(format!(
+                "{} runs go on now: {}",
+                several.len(),
+                names.join(", ")
+            ));
+            Err(Error::invalid(problem.help(format!(
+                "name one: `{}`",
+                asked.command("logs", &[&names[0], "-f"])
+            ))))
+        }
+    }
 }
 
 /// The logs of all failed runs, each below its name, as `tail` prints several files.
@@ -168,8 +214,8 @@ fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         runs.sort_by_key(|(repeat, _)| *repeat);
         for (repeat, attempt) in runs {
             write(format!("==> {}#{repeat} (attempt {}) <==\n", cell.id, attempt.id).as_bytes())?;
-            let log = log_of(cache, attempt, Part::Log)?
-                .unwrap_or_else(|| b"(its log is gone from the cache)".to_vec());
+            let log = log_of(cache, &plan.asked, attempt, Part::Log)?
+                .unwrap_or_else(|| format!("({})", lost(attempt, Part::Log)).into_bytes());
             write(&log)?;
             write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;
         }
@@ -181,7 +227,7 @@ fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
 #[derive(Clone, Copy)]
 enum Part {
     Log,
-    /// Of one node of several.
+    /// The log of one node of several.
     Node(usize),
     Stacks,
 }
@@ -196,25 +242,53 @@ impl Part {
     }
 }
 
-fn log_of(cache: &Cache, attempt: &Attempt, part: Part) -> Result<Option<Vec<u8>>> {
-    let (name, what) = match part {
-        Part::Log => ("log".to_owned(), "log".to_owned()),
-        Part::Node(node) => (format!("log.node-{node}"), format!("log of a node {node}")),
-        Part::Stacks => (
-            "stacks.txt".to_owned(),
-            "stacks of its processes".to_owned(),
-        ),
-    };
+impl Part {
+    /// The file that has it, and what people call it.
+    fn named(self) -> (String, String) {
+        match self {
+            Self::Log => ("log".to_owned(), "log".to_owned()),
+            Self::Node(node) => (format!("log.node-{node}"), format!("log of a node {node}")),
+            Self::Stacks => (
+                "stacks.txt".to_owned(),
+                "stacks of its processes".to_owned(),
+            ),
+        }
+    }
+}
+
+fn log_of(cache: &Cache, asked: &Asked, attempt: &Attempt, part: Part) -> Result<Option<Vec<u8>>> {
+    let (name, what) = part.named();
     let Some(output) = attempt.outputs.iter().find(|output| output.name == name) else {
         return match part {
             Part::Log => Ok(None),
             _ => Err(Error::NothingSelected {
                 message: format!("attempt {} has no {what}", attempt.id),
-                help: None,
+                help: Some(format!(
+                    "`{}` prints its log",
+                    asked.command("logs", &["--attempt", &attempt.id])
+                )),
             }),
         };
     };
     cache.get(&output.digest)
+}
+
+/// Why a run's log is not printed: there is none, or it cannot be read any more.
+fn lost(attempt: &Attempt, part: Part) -> Error {
+    let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
+    let (name, _) = part.named();
+    let (message, help) = match attempt.outputs.iter().any(|output| output.name == name) {
+        false => (format!("attempt {} of {run} left no log", attempt.id), None),
+        true => (
+            format!(
+                "`{name}` of {run} (attempt {}) {}",
+                attempt.id,
+                reading::GONE
+            ),
+            Some(reading::BRINGS_BACK.to_owned()),
+        ),
+    };
+    Error::Failed { message, help }
 }
 
 /// The log itself is masked only once the run has ended, so what is shown before is masked here: by

@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     digest::Digest,
     files::{Evidence, Known, Standing},
-    graph::{BUILD, Engine, Statuses},
+    graph::{BUILD, Engine, State, Statuses},
     plan::PlanRequest,
     publish,
     words::secret::is_secret,
@@ -68,6 +68,7 @@ fn name(request: &PlanRequest, asked: &str) -> Digest {
         .collect();
     let PlanRequest {
         root,
+        directory,
         matrix,
         sets,
         selection,
@@ -79,7 +80,7 @@ fn name(request: &PlanRequest, asked: &str) -> Digest {
     // A matrix may be named from the current folder.
     let folder = matrix.as_ref().and_then(|_| std::env::current_dir().ok());
     Digest::of(format!(
-        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked} {folder:?} {env:?}"
+        "{BUILD} {root:?} {directory:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked} {folder:?} {env:?}"
     ))
 }
 
@@ -92,7 +93,7 @@ pub fn of_build(request: &PlanRequest, args: &BuildArgs) -> Digest {
     name(request, &format!("{asked:?}"))
 }
 
-/// Of a plan that is shown cell by cell.
+/// The name of the memo of a plan that is shown cell by cell.
 pub fn of_plan(request: &PlanRequest, overrides: &Overrides) -> Digest {
     let asked = (overrides.retry_failed, overrides.force);
     name(request, &format!("plan {asked:?}"))
@@ -135,6 +136,17 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<Idle> {
             })
         }
     }
+}
+
+/// Are the objects still there by which tasks are fresh?
+fn are_outputs_there(engine: &Engine, statuses: &Statuses) -> bool {
+    engine.dag.graph.node_indices().all(|node| {
+        let status = statuses.get(node);
+        // What a run left counts by its log and its result, and its result is a task's too.
+        status.state != State::Fresh
+            || status.attempt().is_some()
+            || status.outputs().iter().all(|o| engine.cache.has(&o.digest))
+    })
 }
 
 /// A memo that cannot be written costs time, nothing else.
@@ -180,6 +192,14 @@ pub fn store(
         .map(|name| (name.clone(), digest_of(request, name)))
         .collect();
     let cache = engine.cache.fingerprint();
+    // Somebody may have set an attempt aside after the verdict on it was made.
+    if engine.cache.has_heard_of_others() {
+        return;
+    }
+    // An object that went after the verdict was made is missing from the fingerprint too.
+    if !are_outputs_there(engine, statuses) {
+        return;
+    }
     write(
         engine.cache,
         name,

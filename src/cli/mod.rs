@@ -33,6 +33,7 @@ mod list;
 mod lock;
 mod logs;
 mod memo;
+mod notify;
 mod output;
 mod parse;
 mod plan;
@@ -65,11 +66,13 @@ use args::{Cli, Command, CompareFormat};
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The hidden half of tprimat: the supervisor of one run, below a build or in a batch job.
+    // The hidden half of tprimat: the supervisor of one run, below a build or in a batch job, and
+    // what ends the processes of a run whose supervisor was killed.
     let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
         Some(word) if word == execute::SUPERVISE_ARGUMENT => Some(execute::supervise),
         Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
         Some(word) if word == execute::NODE_ARGUMENT => Some(execute::supervise_node),
+        Some(word) if word == execute::END_ARGUMENT => Some(execute::end_processes),
         _ => None,
     };
     if let Some(supervise) = hidden {
@@ -131,6 +134,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
             // Whoever names the cells that failed wants them run again, also those whose failure
             // would be the same.
             args.overrides.retry_failed |= args.last.failed;
+            args.remeasure |= !args.together.is_empty();
             if args.dry_run {
                 plan::run(globals, &args.into_plan())
             } else {
@@ -174,6 +178,15 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => {
             output::print(&complete::script(args.shell))?;
+            Ok(exit::OK)
+        }
+        Command::Version => {
+            if globals.json {
+                let version = serde_json::json!({ "version": env!("CARGO_PKG_VERSION") });
+                output::print_json("version", &version)?;
+            } else {
+                output::print(&Cli::command().render_version())?;
+            }
             Ok(exit::OK)
         }
     }

@@ -31,8 +31,24 @@ pub fn print(text: &str) -> Result<()> {
 /// Prints text that is to be obeyed, by a CI system; whoever made it has escaped what is quoted in
 /// it. A closed pipe ends the program quietly: the reader has all it wanted.
 pub fn print_commands(text: &str) -> Result<()> {
+    write(text.as_bytes())
+}
+
+/// Prints `what` of bytes, which a terminal cannot show.
+#[cfg(feature = "parquet")]
+pub fn print_bytes(bytes: &[u8], what: &str) -> Result<()> {
+    if io::stdout().is_terminal() {
+        let problem = Problem::new(format!("{what} prints bytes, and stdout is a terminal"));
+        return Err(Error::invalid(
+            problem.help("write them to a file, with `> FILE` behind the command"),
+        ));
+    }
+    write(bytes)
+}
+
+fn write(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.map_err(Error::io("cannot write to", "stdout")),
     }

@@ -8,12 +8,12 @@ use super::{
     project,
 };
 use crate::{
-    error::{Error, Problem, Result, exit},
-    logs::{self, LogSection, Parser, TelemetrySample, Trace},
+    error::{Error, Problem, Result, did_you_mean, exit},
+    import,
+    logs::{self, GIB, LogSection, Parser, TelemetrySample, Trace},
     recipe::RecipeSet,
+    words::plain::counted,
 };
-
-const CHUNK: usize = 1 << 20;
 
 pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
     let parser = match &args.format {
@@ -68,43 +68,33 @@ fn parser(globals: &Globals, format: &str) -> Result<Parser> {
             let help = "name the recipe: `--format RECIPE` reads the log with its `[log] patterns`";
             return Error::invalid(problem.help(help));
         }
-        let near = crate::error::nearest(format, names()).map(|n| format!("did you mean `{n}`? "));
-        let help = format!(
-            "{}formats: {}",
-            near.unwrap_or_default(),
-            names().join(", ")
-        );
+        let near = did_you_mean(format, names()).map_or_else(String::new, |near| near + " ");
+        let help = format!("{near}formats: {}", names().join(", "));
         Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
     })
 }
 
 /// Streams a file, or stdin where it is `-`, through a parser.
 pub fn read(mut parser: Parser, file: &Path) -> Result<Trace> {
-    let mut source: Box<dyn Read> = if file.as_os_str() == "-" {
+    let source: Box<dyn Read> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin())
     } else {
         Box::new(File::open(file).map_err(Error::io("cannot read", file))?)
     };
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        match source.read(&mut chunk) {
-            Ok(0) => return Ok(parser.finish()),
-            Ok(n) => parser.feed(&chunk[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io("cannot read", file)(e)),
-        }
-    }
+    let read = import::chunks(source, |chunk| parser.feed(chunk));
+    read.map_err(Error::io("cannot read", file))?;
+    Ok(parser.finish())
 }
 
 fn text(trace: &Trace) -> String {
     let finished = if trace.finished { ", finished" } else { "" };
     let readings = trace.telemetry.len();
-    let counted = if readings > 0 {
-        format!("{readings} readings")
+    let of_them = if readings > 0 {
+        counted(readings, "reading")
     } else {
-        format!("{} steps", trace.steps.len())
+        counted(trace.steps.len(), "step")
     };
-    let mut text = format!("format {}, {counted}{finished}\n", trace.format);
+    let mut text = format!("format {}, {of_them}{finished}\n", trace.format);
     if readings > 0 {
         text += &telemetry(&trace.telemetry);
     }
@@ -141,7 +131,7 @@ fn text(trace: &Trace) -> String {
 /// Readings of devices as a table; columns that no reading fills are left out.
 fn telemetry(samples: &[TelemetrySample]) -> String {
     let plain = |value: Option<f64>| value.map(|v| v.to_string());
-    let gib = |bytes: Option<u64>| bytes.map(|b| format!("{:.2}", b as f64 / f64::from(1 << 30)));
+    let gib = |bytes: Option<u64>| bytes.map(|b| format!("{:.2}", b as f64 / GIB));
     type Show<'a> = &'a dyn Fn(&TelemetrySample) -> Option<String>;
     let columns: [(&str, Show<'_>); 11] = [
         ("time", &|s| s.timestamp.clone()),

@@ -1,18 +1,19 @@
-//! `plan` and `list`: what would run, and why.
+//! `plan`: what would run, and why.
+
+mod text;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
 
-use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     args::{Globals, PlanArgs},
     blocked, fit, memo,
-    output::{page, print, print_json, say},
+    output::{print, print_json, say},
     project,
     session::Session,
     verbosity::{Verbosity, verbosity},
@@ -20,12 +21,11 @@ use super::{
 use crate::{
     cache::TaskKind,
     error::{Result, exit},
-    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, ProbeDepth, Runs, left_behind, reading},
+    execute::{Prices, ProbeDepth, Runs, left_behind, reading},
     figures::NotCounted,
-    graph::{Engine, NEVER_RUN, State, Statuses, label},
+    graph::{Engine, NEVER_RUN, Reason, State, Statuses, label},
     matrix::{Cell, CellId},
     plan::{self, Plan},
-    report::Ink,
     sentences,
     words::plain::counted,
 };
@@ -100,9 +100,10 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         .filter(|row| row.kind == TaskKind::Train && row.state == State::Stale)
     {
         if row.key.is_some_and(|key| left.contains(&key)) {
-            row.reason =
-                "an earlier build left a run of it that ended well; `tprimat build` takes it in"
-                    .to_owned();
+            row.reason = format!(
+                "an earlier build left a run of it that ended well; `{}` takes it in",
+                plan.command("build", &[])
+            );
         }
     }
     let uncounted = mark_uncounted(&engine, &statuses, &mut rows)?;
@@ -140,7 +141,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
             &json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary, "estimates": prices.cells, "waiting_estimates": elsewhere.cells }),
         )?;
     } else {
-        let mut text = text(plan, &rows, &counts, [&prices, &elsewhere], args.tasks);
+        let mut text = text::text(plan, &rows, [&prices, &elsewhere], args.tasks);
         for (doubt, cells) in &held {
             let cells: Vec<&str> = cells.iter().copied().collect();
             let _ = writeln!(text, "{} not counted: {doubt}", blocked::few(&cells));
@@ -204,6 +205,7 @@ fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
             && is_to_be_run(*cell)
     });
     fit::warn(
+        engine.plan,
         &cells
             .filter_map(|cell| plan::fit::fit(engine.plan, cell))
             .collect::<Vec<_>>(),
@@ -212,22 +214,45 @@ fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
 
 /// Says of runs that ended well and do not count why, for no state shows it; a sentence on all of
 /// them.
-fn mark_uncounted(
+pub fn mark_uncounted(
     engine: &Engine,
     statuses: &Statuses,
     rows: &mut [Row],
 ) -> Result<Option<String>> {
-    let uncounted = reading::uncounted(engine, statuses)?;
+    let uncounted = reading::uncounted_runs(engine, statuses)?;
     let Some(first) = uncounted.first() else {
         return Ok(None);
     };
     let by_run: BTreeMap<(CellId, u32), &NotCounted> = (uncounted.iter())
         .map(|run| ((run.cell, run.repeat), &run.why))
         .collect();
+    let is_uncounted = |cell: CellId| by_run.keys().any(|(of, _)| *of == cell);
+    // Such repeats have no attempt: one that failed by itself has.
+    let mut held_back: BTreeMap<CellId, usize> = BTreeMap::new();
+    for row in rows.iter_mut().filter(|row| row.state == State::Failed) {
+        let Some(cell) = row.cell.filter(|cell| is_uncounted(*cell)) else {
+            continue;
+        };
+        let train = engine.dag.find(TaskKind::Train, cell, row.repeat);
+        let has_run = train.is_some_and(|train| statuses.get(train).attempt().is_some());
+        if row.kind == TaskKind::Train && !has_run {
+            row.is_held_back = true;
+            *held_back.entry(cell).or_default() += 1;
+        }
+    }
     for row in rows.iter_mut().filter(|row| row.kind == TaskKind::Train) {
-        let why = row.cell.and_then(|cell| by_run.get(&(cell, row.repeat)));
+        let Some(cell) = row.cell else { continue };
+        let why = by_run.get(&(cell, row.repeat));
         if let Some(why) = why.filter(|_| row.state == State::Fresh) {
-            row.reason = format!("does not count: {}", sentences::uncounted(why));
+            let others = match held_back.get(&cell) {
+                None => String::new(),
+                Some(1) => ", nor starts the other repeat without --retry-failed".to_owned(),
+                Some(n) => format!(", nor starts the other {n} repeats without --retry-failed"),
+            };
+            row.reason = format!(
+                "ended well, but {}; no build runs it again as it is{others}",
+                sentences::uncounted(why)
+            );
             row.is_counted = false;
         }
     }
@@ -236,12 +261,11 @@ fn mark_uncounted(
         counted(n, "run"),
         if n == 1 { "does not" } else { "do not" },
     );
-    let matrix = (engine.plan.argument.as_ref())
-        .map(|matrix| format!(" {matrix}"))
-        .unwrap_or_default();
-    let cell = &engine.plan.cells[first.cell].id;
+    let show = engine
+        .plan
+        .command("show", &[&engine.plan.cells[first.cell].id]);
     Ok(Some(format!(
-        "{runs} that ended well {do_not} count: `tprimat show {cell}{matrix}` says why\n"
+        "{runs} that ended well {do_not} count: `{show}` says why\n"
     )))
 }
 
@@ -271,6 +295,8 @@ fn priced(prices: &Prices) -> serde_json::Map<String, Value> {
     summary
 }
 
+const NOT_COUNTED: &str = "not counted";
+
 /// One line of the plan.
 pub struct Row {
     pub kind: TaskKind,
@@ -279,12 +305,27 @@ pub struct Row {
     pub repeat: u32,
     pub state: State,
     pub reason: String,
+    /// There is no record of it of any kind.
+    pub is_never_run: bool,
     pub key: Option<crate::digest::Digest>,
-    /// Not so where a run ended well and its log shows that it does not count.
+    /// The task runs only because one before it does.
+    pub follows: bool,
+    /// False where a run ended well and its log shows that it does not count.
     pub is_counted: bool,
+    /// It is not started, because another repeat ended well and does not count.
+    pub is_held_back: bool,
 }
 
 impl Row {
+    /// The state in a word; a run that does not count is as good as none to a reader.
+    pub fn word(&self) -> &'static str {
+        if self.is_counted {
+            self.state.name()
+        } else {
+            NOT_COUNTED
+        }
+    }
+
     fn json(&self, plan: &Plan) -> Value {
         let mut row = json!({ "task": self.label, "kind": self.kind.name(), "state": self.state, "reason": self.reason });
         if let Some(cell) = self.cell {
@@ -326,8 +367,13 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
         }
         let status = statuses.get(node);
         let label = label(engine.plan, &task);
-        let reason = status.reason.as_ref().map_or_else(String::new, |reason| {
-            reason.describe(engine, task.kind, &label, || engine.present(node, statuses))
+        let reason = status.reason.as_ref().map(|reason| {
+            let present = || engine.present(node, statuses);
+            reason.unless_never_run(engine, task.kind, &label, present)
+        });
+        let is_never_run = reason == Some(None);
+        let reason = reason.map_or_else(String::new, |reason| {
+            reason.unwrap_or_else(|| NEVER_RUN.to_owned())
         });
         rows.push(Row {
             kind: task.kind,
@@ -336,8 +382,11 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
             repeat: task.repeat,
             state: status.state,
             reason,
+            is_never_run,
             key: status.key,
+            follows: matches!(status.reason, Some(Reason::Upstream(_))),
             is_counted: true,
+            is_held_back: false,
         });
     }
     rows
@@ -351,63 +400,6 @@ fn count(rows: &[Row]) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// The estimate in a sentence; `nothing` where there are no runs.
-fn sentence(prices: &Prices, nothing: &str) -> String {
-    let runs = |n: usize| counted(n, "run");
-    let unknown = prices.unknown_runs();
-    let Some(seconds) = prices.seconds() else {
-        return if unknown == 0 {
-            nothing.to_owned()
-        } else {
-            format!("{}, of unknown length", runs(unknown))
-        };
-    };
-    let mut text = format!("{}, about {}", runs(prices.runs()), duration(seconds));
-    if let Some(hours) = prices.gpu_hours() {
-        let _ = write!(text, ", {} GPU-hours", few_digits(hours));
-    }
-    for (currency, cost) in prices.costs() {
-        let _ = write!(text, ", {cost:.2} {currency}");
-    }
-    let by = prices.by_basis().into_iter().map(|(basis, n)| match basis {
-        Basis::Measured => (n, "from runs of the same cells".to_owned()),
-        Basis::Earlier => (
-            n,
-            "from runs of the same cells before they were changed".to_owned(),
-        ),
-        Basis::Model => (n, format!("assuming {:.0} % MFU", 100.0 * ASSUMED_MFU)),
-    });
-    let by: Vec<(usize, String)> = by.collect();
-    let is_one_kind = by.len() == 1 && unknown == 0;
-    let told = |(n, how): (usize, String)| {
-        if is_one_kind {
-            how
-        } else {
-            format!("{} {how}", runs(n))
-        }
-    };
-    let mut by: Vec<String> = by.into_iter().map(told).collect();
-    if unknown > 0 {
-        by.push(format!("{} of unknown length", runs(unknown)));
-    }
-    match prices.unpriced_runs() {
-        0 => {}
-        n if n == prices.runs() => by.push("no price set".to_owned()),
-        n => by.push(format!("{} without a price", runs(n))),
-    }
-    let _ = write!(text, " ({})", by.join("; "));
-    text
-}
-
-/// `469`, `4.69`, `0.05`
-fn few_digits(hours: f64) -> String {
-    if hours >= 100.0 {
-        format!("{hours:.0}")
-    } else {
-        format!("{hours:.2}")
-    }
-}
-
 /// `1 h 02 min`, `3 min 20 s`, `4.2 s`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
@@ -417,216 +409,4 @@ pub fn duration(seconds: f64) -> String {
         60..=3599 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
-}
-
-/// `3 runs: 4 min 10 s, 0.56 GPU-hours, 1.67 USD (median of 3 runs of this cell)`
-fn of_cell(cell: &CellPrice) -> String {
-    let mut text = format!("{}: ", counted(cell.runs, "run"));
-    let Some(seconds) = cell.seconds else {
-        return text + &cell.how;
-    };
-    text += &duration(seconds);
-    if let Some(hours) = cell.gpu_hours {
-        let _ = write!(text, ", {hours:.2} GPU-hours");
-    }
-    if let (Some(cost), Some(currency)) = (cell.cost, &cell.currency) {
-        let _ = write!(text, ", {cost:.2} {currency}");
-    }
-    let _ = write!(text, " ({})", cell.how);
-    text
-}
-
-/// A plan with at most this many cells has a line for each; a longer one has a line for each
-/// reason.
-const CELLS: usize = 24;
-
-/// The state of each cell, which is that of its first training that is not fresh, else of one that
-/// does not count, else of its first other task.
-fn by_cell(plan: &Plan, rows: &[Row]) -> String {
-    let mut cells: Vec<Vec<&Row>> = Vec::new();
-    let mut others: Vec<Shown> = Vec::new();
-    for row in rows {
-        match (row.cell, cells.last_mut()) {
-            (None, _) => others.push(Shown {
-                state: row.state.name(),
-                name: row.label.clone(),
-                runs: 0,
-                reason: &row.reason,
-            }),
-            (Some(_), Some(of_cell)) if of_cell[0].cell == row.cell => of_cell.push(row),
-            (Some(_), _) => cells.push(vec![row]),
-        }
-    }
-    let mut found = Vec::new();
-    for rows in &cells {
-        let Some(cell) = rows[0].cell else { continue };
-        let is_due = |row: &&&Row| row.state != State::Fresh;
-        let trains = || rows.iter().filter(|row| row.kind == TaskKind::Train);
-        let Some(shown) = trains()
-            .find(is_due)
-            .or_else(|| rows.iter().find(is_due))
-            .or_else(|| trains().find(|row| !row.is_counted))
-            .or_else(|| rows.first())
-        else {
-            continue;
-        };
-        let is_same = |row: &&&Row| (row.state, row.is_counted) == (shown.state, shown.is_counted);
-        let same = trains().filter(is_same).count();
-        found.push(Shown {
-            state: shown.state.name(),
-            name: plan.cells[cell].id.clone(),
-            runs: if shown.kind == TaskKind::Train {
-                same
-            } else {
-                0
-            },
-            reason: &shown.reason,
-        });
-    }
-    lines(found) + &lines(others)
-}
-
-/// What a line says of a cell, or of another task.
-struct Shown<'a> {
-    state: &'static str,
-    name: String,
-    /// Trainings of that state; 0 where it is not a training.
-    runs: usize,
-    reason: &'a str,
-}
-
-/// The first column: what needs attention stands out, and what this host does not run steps back.
-fn column(state: &str) -> String {
-    let ink = match state {
-        "fresh" => Ink::Good,
-        "failed" => Ink::Bad,
-        "stale" => Ink::Strong,
-        _ => Ink::Dim,
-    };
-    page().paint.ink(ink, &format!("{state:<11}"))
-}
-
-/// A line for each cell: state, cell, reason. Where that were too many, those that share a state
-/// and a reason have one line.
-fn lines(found: Vec<Shown>) -> String {
-    if found.len() > CELLS {
-        return grouped(found);
-    }
-    let named = |shown: &Shown| match shown.runs {
-        0 | 1 => shown.name.clone(),
-        runs => format!("{}  {runs} runs", shown.name),
-    };
-    let names: Vec<String> = found.iter().map(named).collect();
-    let width = names.iter().map(String::len).max().unwrap_or(0).min(90);
-    let mut text = String::new();
-    for (Shown { state, reason, .. }, name) in found.iter().zip(names) {
-        let _ = writeln!(text, "{}  {name:<width$}  {reason}", column(state));
-    }
-    text
-}
-
-/// One line for those that share a state and a reason.
-fn grouped(found: Vec<Shown>) -> String {
-    let mut text = String::new();
-    // Each cell may have a reason of its own.
-    let mut groups: IndexMap<(&str, &str), (Vec<String>, usize)> = IndexMap::new();
-    for Shown {
-        state,
-        name,
-        runs,
-        reason,
-    } in found
-    {
-        let (names, all) = groups.entry((state, reason)).or_default();
-        names.push(name);
-        *all += runs;
-    }
-    for ((state, reason), (names, runs)) in groups {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let names = blocked::few(&names);
-        let runs = match runs {
-            0 => String::new(),
-            runs => format!(" ({})", counted(runs, "run")),
-        };
-        let reason = if reason.is_empty() {
-            String::new()
-        } else {
-            format!(": {reason}")
-        };
-        let _ = writeln!(text, "{}  {names}{runs}{reason}", column(state));
-    }
-    text
-}
-
-fn text(
-    plan: &Plan,
-    rows: &[Row],
-    counts: &BTreeMap<&'static str, usize>,
-    [prices, elsewhere]: [&Prices; 2],
-    tasks: bool,
-) -> String {
-    let mut text = String::new();
-    if !tasks {
-        text += &by_cell(plan, rows);
-        let excluded = plan.matrix.excluded.iter().map(|(cell, reason)| Shown {
-            state: "excluded",
-            name: cell.to_string(),
-            runs: 0,
-            reason,
-        });
-        text += &grouped(excluded.collect());
-        text += "`--tasks` lists every task, and the estimate of each cell\n";
-    } else {
-        let width = rows
-            .iter()
-            .map(|r| r.label.len())
-            .max()
-            .unwrap_or(0)
-            .min(90);
-        for row in rows {
-            let _ = writeln!(
-                text,
-                "{}  {:<width$}  {}",
-                column(row.state.name()),
-                row.label,
-                row.reason
-            );
-        }
-        for (prices, word) in [(prices, "estimate"), (elsewhere, "elsewhere")] {
-            for cell in &prices.cells {
-                let _ = writeln!(text, "{}  {}  {}", column(word), cell.cell, of_cell(cell));
-            }
-        }
-        for (cell, reason) in &plan.matrix.excluded {
-            let _ = writeln!(text, "{}  {cell}  {reason}", column("excluded"));
-        }
-    }
-    // A task that never ran is not one whose result is out of date.
-    let is_never_run = |row: &&Row| row.state == State::Stale && row.reason == NEVER_RUN;
-    let never_run = rows.iter().filter(is_never_run).count();
-    let part = |state: &State| {
-        let count = counts.get(state.name())?;
-        let of_them = match (state, never_run) {
-            (State::Stale, n) if n > 0 => format!(" ({n} of them never run)"),
-            _ => String::new(),
-        };
-        Some(format!("{count} {}{of_them}", state.name()))
-    };
-    let parts: Vec<String> = State::ALL.iter().filter_map(part).collect();
-    let mut estimate = sentence(prices, "nothing to train here");
-    if elsewhere.runs() > 0 {
-        let _ = write!(
-            estimate,
-            "; for other hosts, if one host ran them one after another: {}",
-            sentence(elsewhere, "nothing")
-        );
-    }
-    let _ = writeln!(
-        text,
-        "{}: {}: {}; {estimate}",
-        plan.matrix.name,
-        counted(rows.len(), "task"),
-        parts.join(", ")
-    );
-    text
 }

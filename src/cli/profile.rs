@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     args::{BuildArgs, Globals},
-    output::{print_json, say},
+    output::{self, print_json},
 };
 use crate::{
     error::{Error, Problem, Result, exit},
@@ -18,11 +18,7 @@ use crate::{
 /// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to
 /// the vendor.
 pub fn asked(plan: &Plan, args: &BuildArgs) -> bool {
-    let configured = plan
-        .config
-        .get("experiment.profiling")
-        .and_then(serde_json::Value::as_bool);
-    args.profile.is_some() || configured == Some(true)
+    args.profile.is_some() || plan.config.settings().experiment.profiling == Some(true)
 }
 
 pub fn run(
@@ -95,6 +91,7 @@ pub fn run(
         return Err(Error::Invalid(problems));
     }
     let interrupts = execute::install_interrupt_handler()?;
+    execute::sweep_profiles(host, events)?;
     let output = publish::output_dir(plan);
     let (mut made, mut failed) = (Vec::new(), 0);
     for (cell, profiler) in cells {
@@ -122,13 +119,7 @@ pub fn run(
                     return Err(Error::Interrupted(signal));
                 }
                 failed += 1;
-                say(&format!("error: {error}"));
-                if let Error::Failed {
-                    help: Some(help), ..
-                } = &error
-                {
-                    say(&format!("  help: {help}"));
-                }
+                output::report(&error, false);
             }
         }
     }

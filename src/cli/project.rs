@@ -19,11 +19,12 @@ use crate::{
     error::{Error, Problem, Result},
     execute::{
         history::run_of,
-        reading::{self, Uncounted},
+        reading::{self, UncountedRun},
     },
     figures, files,
+    graph::{Engine, Statuses},
     import::Imports,
-    job::{RunOutcome, Vendor},
+    job::Vendor,
     matrix::{CellId, Selection},
     plan::{CellPlan, Place, Plan, PlanRequest, Support},
     sentences,
@@ -71,6 +72,7 @@ pub fn without_project(globals: &Globals, common: &Common) -> Result<Option<Plan
     }
     Ok(Some(PlanRequest {
         root,
+        directory: globals.directory.clone(),
         sets: common.sets.clone(),
         env: environment(),
         ..PlanRequest::default()
@@ -101,6 +103,7 @@ pub fn request(
     let env = environment();
     Ok(PlanRequest {
         root: root(globals)?,
+        directory: globals.directory.clone(),
         matrix: common.matrix().cloned(),
         sets: common.sets.clone(),
         selection: cells
@@ -146,31 +149,42 @@ fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection>
 }
 
 /// The failed runs of a cell: of each repeat that is planned the last run, whatever its settings
-/// were, if it failed.
+/// were, if it failed. One that was interrupted says nothing, so the run before it is the last one.
 #[must_use]
 pub fn last_failures<'a>(
     past: &'a reading::PastMeasurements,
     cell: &CellPlan,
 ) -> Vec<(u32, &'a Attempt)> {
+    let mut last = last_runs(past, cell, |attempt| !attempt.is_interrupted());
+    last.retain(|(_, attempt)| attempt.has_failed());
+    last
+}
+
+/// The last run of each planned repeat, among those for which `may` is true. Runs that were set aside
+/// are not looked at.
+#[must_use]
+pub fn last_runs<'a>(
+    past: &'a reading::PastMeasurements,
+    cell: &CellPlan,
+    may: impl Fn(&Attempt) -> bool,
+) -> Vec<(u32, &'a Attempt)> {
     let mut last: BTreeMap<u32, &Attempt> = BTreeMap::new();
     for (repeat, attempt) in past.of_name(&cell.id) {
-        if repeat <= cell.repeats && attempt.set_aside.is_none() {
+        if repeat <= cell.repeats && attempt.set_aside.is_none() && may(attempt) {
             let newest = last.entry(repeat).or_insert(attempt);
             if attempt.recorded >= newest.recorded {
                 *newest = attempt;
             }
         }
     }
-    last.into_iter()
-        .filter(|(_, attempt)| attempt.outcome != RunOutcome::Ok)
-        .collect()
+    last.into_iter().collect()
 }
 
 /// `--failed`: of the selected cells only those whose last run failed, or ended well and does not
 /// count by what its log says. The runs that ended well are returned.
-pub fn keep_failed(session: &mut Session) -> Result<Vec<Uncounted>> {
+pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
     let (engine, statuses) = session.look()?;
-    let uncounted = reading::uncounted(&engine, &statuses)?;
+    let uncounted = reading::uncounted_runs(&engine, &statuses)?;
     let Session { plan, cache, .. } = session;
     let past = reading::PastMeasurements::of(cache, plan);
     for (id, cell) in plan.cells.with_ids_mut() {
@@ -203,6 +217,33 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<Uncounted>> {
     })
 }
 
+/// Why `--retry-failed` runs some runs not again, a sentence a cell: they ended well, so that they
+/// would end so again.
+pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> {
+    let mut cells: BTreeMap<CellId, (Vec<String>, UncountedRun)> = BTreeMap::new();
+    for run in reading::uncounted_runs(engine, statuses)? {
+        let name = format!("{}#{}", engine.plan.cells[run.cell].id, run.repeat);
+        let (names, _) = cells.entry(run.cell).or_insert((Vec::new(), run));
+        names.push(name);
+    }
+    let told = cells.into_iter().map(|(cell, (names, run))| {
+        let plan = engine.plan;
+        let (they, again) = if names.len() == 1 {
+            ("it ended well and does", "it")
+        } else {
+            ("they ended well and do", "them")
+        };
+        format!(
+            "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, [log] in \
+             recipe.toml; `{}` runs {again} again as configured now",
+            names.join(", "),
+            sentences::uncounted(&run.why),
+            plan.command("build", &["--remeasure", "--only", &plan.cells[cell].id])
+        )
+    });
+    Ok(told.collect())
+}
+
 /// Cells that the matrix does not have, and whose last run failed.
 fn failed_in_no_cell(plan: &Plan, cache: &Cache) -> BTreeSet<String> {
     let known: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
@@ -214,13 +255,12 @@ fn failed_in_no_cell(plan: &Plan, cache: &Cache) -> BTreeSet<String> {
         let is_newest = last
             .get(&attempt.task)
             .is_none_or(|other| attempt.recorded >= other.recorded);
-        if !known.contains(cell) && attempt.set_aside.is_none() && is_newest {
+        let may_be = attempt.set_aside.is_none() && !attempt.is_interrupted();
+        if !known.contains(cell) && may_be && is_newest {
             last.insert(attempt.task.clone(), attempt);
         }
     }
-    let failed = last
-        .into_values()
-        .filter(|attempt| attempt.outcome != RunOutcome::Ok);
+    let failed = last.into_values().filter(Attempt::has_failed);
     failed
         .filter_map(|attempt| Some(run_of(&attempt.task)?.0.to_owned()))
         .collect()
@@ -287,7 +327,8 @@ pub fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Cells of which the matrix says that nothing but platform and framework differs, and more does.
+/// Notes on cells that differ in more than platform and framework, though the matrix says that they
+/// do not.
 #[must_use]
 pub fn not_identical(plan: &Plan) -> Vec<String> {
     let ready = plan
@@ -334,7 +375,11 @@ pub fn refuse_drift(plan: &Plan) -> Result<()> {
                 .any(|cell| blocked::concerns(plan, *cell, &diff.name))
         });
         if !drift.is_empty() {
-            return Err(plan.facts.drift_error(platform, &drift));
+            return Err(plan.facts.drift_error(
+                platform,
+                &drift,
+                &plan.command("lock", &["--update"]),
+            ));
         }
     }
     Ok(())
@@ -354,6 +399,16 @@ pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Opti
             .map(|id| (id.to_owned(), None))
             .ok_or(error),
         Ok(_) => Ok((name.to_owned(), None)),
+    }
+}
+
+/// `CELL#9`, where the matrix asks for fewer repeats.
+pub fn no_such_repeat(asked: &str, repeats: u32) -> Error {
+    Error::NothingSelected {
+        message: format!("`{asked}` is not among the repeats"),
+        help: Some(format!(
+            "the matrix asks for {repeats}; --repeats asks for more"
+        )),
     }
 }
 

@@ -33,7 +33,7 @@ const NONE: &str = "none";
 
 /// The remote cache of a project, if it has one.
 pub fn of(config: &Config) -> Result<Option<Remote>> {
-    let address = config.get("paths.remote").and_then(|value| value.as_str());
+    let address = config.settings().paths.remote.as_deref();
     let Some(address) = address.filter(|address| *address != NONE) else {
         return Ok(None);
     };
@@ -139,8 +139,8 @@ pub fn pull(
             |(task, run): &(&String, &String)| after.get(*task).is_some_and(|now| now != *run);
         let replaced = match before.iter().filter(changed).count() {
             0 => return Ok(Some(Arc::new(sharing))),
-            1 => "1 repeat that was measured here now counts a run pulled".to_owned(),
-            more => format!("{more} repeats that were measured here now count runs pulled"),
+            1 => "1 repeat now counts another run than before, pulled".to_owned(),
+            more => format!("{more} repeats now count other runs than before, pulled"),
         };
         let message = format!(
             "{replaced} from {}, which started earlier or measured anew: published figures may change",
@@ -178,17 +178,17 @@ impl Share for Sharing {
         is_stopped: bool,
         events: &EventSink,
     ) -> Result<()> {
+        if attempt.outcome == RunOutcome::Ok {
+            self.state().unshared.insert(attempt.id.clone());
+        }
         if !is_stopped && !self.state().is_lost {
-            match self.leave_keys(&BTreeSet::from([attempt.key]), cache, &|| true) {
+            match self.leave_keys(&BTreeSet::from([attempt.key]), cache, &|| Ok(())) {
                 Err(error) if is_unreachable(&error) => {
                     let then = "it is asked again at the end of this build";
                     self.lost(&format!("{error}; {then}"), events);
                 }
                 other => return other,
             }
-        }
-        if attempt.outcome == RunOutcome::Ok {
-            self.state().unshared.insert(attempt.id.clone());
         }
         Ok(())
     }
@@ -220,48 +220,53 @@ impl Sharing {
             if listing.is_known_to(cache)? {
                 return Ok(Pulled::default());
             }
-            self.remote.pull(cache, &listing, &|_, _| true)
+            self.remote.pull(cache, &listing, &|_, _| Ok(()))
         });
-        match pulled {
-            Ok(mut pulled) => {
-                let mut state = self.state();
-                // What is damaged there is told once a build.
-                pulled.refused.retain(|one| !state.refused.contains(one));
-                state.pulled += pulled.counts.runs;
-                state.refused.extend(pulled.refused.iter().cloned());
-                drop(state);
-                told(&self.remote, &pulled)
-                    .into_iter()
-                    .for_each(|message| note(events, message));
-                refused(&self.remote, &pulled)
-                    .into_iter()
-                    .for_each(|message| warn(events, message));
-                Ok(())
-            }
+        match pulled.and_then(|pulled| self.taken(pulled, events)) {
             Err(error) if is_unreachable(&error) => {
                 let then =
                     "this build goes on without it; `tprimat cache push` shares its runs later";
                 self.lost(&format!("{error}; {then}"), events);
                 Ok(())
             }
-            Err(error) => Err(error),
+            other => other,
         }
+    }
+
+    /// Counts and tells what a pull brought, then why it broke off, where it did.
+    fn taken(&self, mut pulled: Pulled, events: &EventSink) -> Result<()> {
+        let mut state = self.state();
+        // What is damaged there is told once a build.
+        pulled.refused.retain(|one| !state.refused.contains(one));
+        state.pulled += pulled.counts.runs;
+        state.refused.extend(pulled.refused.iter().cloned());
+        drop(state);
+        told(&self.remote, &pulled)
+            .into_iter()
+            .for_each(|message| note(events, message));
+        refused(&self.remote, &pulled)
+            .into_iter()
+            .for_each(|message| warn(events, message));
+        pulled.cut.map_or(Ok(()), Err)
     }
 
     fn leave_keys(
         &self,
         keys: &BTreeSet<Digest>,
         cache: &Cache,
-        goes_on: &(dyn Fn() -> bool + Sync),
+        goes_on: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<()> {
         let listing = self.remote.list(Some(keys))?;
         let mut records = cache.shared_records()?;
         records.retain(|record| keys.contains(&record.key));
         let pushed = self
             .remote
-            .push(cache, &records, &listing, &|_, _| goes_on())?;
-        self.state().pushed += pushed.runs;
-        Ok(())
+            .push(cache, &records, &listing, &|_, _| goes_on());
+        let mut state = self.state();
+        state.pushed += pushed.runs;
+        state.unshared.retain(|id| !pushed.there.contains(id));
+        drop(state);
+        pushed.cut.map_or(Ok(()), Err)
     }
 
     /// Leaves what this cache has of the plan, also from earlier builds. False: the remote does not
@@ -272,11 +277,14 @@ impl Sharing {
         interrupts: Interrupts,
         events: &EventSink,
     ) -> Result<bool> {
-        let left = self.leave_keys(&self.keys, &session.cache, &|| interrupts.asked().is_none());
+        let goes_on = || {
+            interrupts
+                .asked()
+                .map_or(Ok(()), |s| Err(Error::Interrupted(s)))
+        };
+        let left = self.leave_keys(&self.keys, &session.cache, &goes_on);
         if left.is_ok() {
-            let mut state = self.state();
-            state.is_lost = false;
-            state.unshared.clear();
+            self.state().is_lost = false;
         }
         let pushed = self.state().pushed;
         if pushed > 0 {
@@ -403,10 +411,10 @@ pub fn bar(verb: &'static str) -> ProgressBar {
 }
 
 /// Moves a bar.
-pub fn moves(bar: &ProgressBar) -> impl Fn(usize, usize) -> bool + Sync + '_ {
+pub fn moves(bar: &ProgressBar) -> impl Fn(usize, usize) -> Result<()> + Sync + '_ {
     |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
-        true
+        Ok(())
     }
 }

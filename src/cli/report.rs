@@ -11,19 +11,20 @@ use serde_json::json;
 use super::{
     args::{Globals, ReportArgs},
     compare::{ComparisonView, compared},
-    output::{print, print_json},
+    output::{print, print_json, say},
     targets::{refuse_files, refuse_folder},
     tensorboard,
 };
 use crate::{
-    cache::CacheError,
     error::{Error, Problem, Result},
     execute::{
         derived::{self, Report},
         history::{Warmups, histories},
     },
     files::{Durability, write_atomically},
-    matrix, publish,
+    matrix,
+    plan::same_file,
+    publish,
     report::{self, PAGE, Picture},
     words::plain::counted,
 };
@@ -38,8 +39,15 @@ pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
         };
         let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named, &more)?;
         if let Some(folder) = &args.tensorboard {
-            let files = tensorboard::write(of.engine.plan, of.comparison, folder)?;
+            let (files, undated) = tensorboard::write(of.engine.plan, of.comparison, folder)?;
             let files = counted(files, "run");
+            if undated > 0 {
+                let runs = match undated {
+                    1 => "1 run does not say when it began: its curves are".to_owned(),
+                    more => format!("{more} runs do not say when they began: their curves are"),
+                };
+                say(&format!("note: {runs} dated 1970"));
+            }
             eprintln!(
                 "curves of {files}: tensorboard --logdir {}",
                 folder.display()
@@ -93,10 +101,6 @@ impl Place {
     fn of(asked: Option<&Path>, of: &ComparisonView) -> Result<Self> {
         const HELP: &str = "-o DIR for all files, -o FILE.html for the page alone";
         let builds = publish::output_dir(of.engine.plan);
-        let is_same = |a: &Path, b: &Path| {
-            a.canonicalize()
-                .is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
-        };
         let imports = publish::output_root(of.engine.plan).join("imports");
         let path = match asked {
             Some(path) => path,
@@ -120,7 +124,7 @@ impl Place {
         let of_another = publish::published_in(path)
             .into_iter()
             .find(|m| Some(m) != own && matrices.contains(m));
-        if let Some(other) = of_another.filter(|_| !is_same(path, &builds)) {
+        if let Some(other) = of_another.filter(|_| !same_file(path, &builds)) {
             let problem = Problem::new(format!(
                 "{} holds what was published of the matrix `{other}`",
                 path.display()
@@ -129,7 +133,7 @@ impl Place {
                 problem.help("nothing was written; name another folder with -o"),
             ));
         }
-        if !of.named.is_empty() && is_same(path, &builds) {
+        if !of.named.is_empty() && same_file(path, &builds) {
             let problem = Problem::new(format!(
                 "{} holds what builds publish of a whole matrix",
                 path.display()
@@ -164,16 +168,19 @@ impl Place {
                 );
                 Err(Error::Failed {
                     message,
-                    help: Some("`tprimat plan` says why; `tprimat build` measures".into()),
+                    help: Some(format!(
+                        "`{}` says why; `{}` measures",
+                        of.engine.plan.command("plan", &[]),
+                        of.engine.plan.command("build", &[])
+                    )),
                 })
             }
             Self::Page(path) => {
                 let stored = report.outputs.iter().find(|o| o.name == PAGE);
-                let bytes = stored.map(|o| cache.get(&o.digest)).transpose()?.flatten();
-                let bytes = bytes.ok_or_else(|| CacheError::Gone {
-                    what: "the page".to_owned(),
-                    again: "build again",
-                })?;
+                let page =
+                    stored.ok_or_else(|| Error::Internal("the report has no page".to_owned()))?;
+                let bytes = cache.get(&page.digest)?;
+                let bytes = bytes.ok_or_else(|| cache.gone(&page.digest, &page.name))?;
                 write_atomically(&path, &bytes, Durability::Plain)?;
                 Ok(path)
             }

@@ -40,6 +40,7 @@ impl Project {
         let root = project::root(globals)?;
         Self::of(PlanRequest {
             root,
+            directory: globals.directory.clone(),
             sets: sets.to_vec(),
             env: project::environment(),
             ..PlanRequest::default()
@@ -104,6 +105,12 @@ impl Session {
 
     fn of(request: PlanRequest, plan: Plan) -> Result<Self> {
         let cache = Cache::open(&plan.cache_dir())?;
+        if let bytes @ 1.. = cache.unreadable_bytes() {
+            output::say(&format!(
+                "warning: {} of the cache's records cannot be read: runs may be missing; `tprimat cache verify` says where",
+                counted(bytes as usize, "byte")
+            ));
+        }
         let found = matrix::find(request.matrix.as_deref(), &plan.root, &plan.reads);
         let matrix = found.ok().flatten().map_or_else(
             || "the one that config.yaml implies".to_owned(),

@@ -93,14 +93,10 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         if has_imports {
             return imported(plan, cache, &imports, id, args, globals.json);
         }
-        let help = Some(format!(
-            "the matrix asks for {}; --repeats asks for more",
-            plan.cells[cell].repeats
+        return Err(project::no_such_repeat(
+            &args.cell,
+            plan.cells[cell].repeats,
         ));
-        return Err(Error::NothingSelected {
-            message: format!("`{}` is not among the repeats", args.cell),
-            help,
-        });
     }
     let (engine, statuses) = session.look()?;
     let seeds = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
@@ -128,23 +124,42 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         let past = reading::PastMeasurements::of(cache, plan);
         let mut failures = project::last_failures(&past, &plan.cells[cell]);
         failures.retain(|(n, _)| repeat.is_none_or(|repeat| repeat == *n));
+        if failures.is_empty() {
+            let all = project::last_runs(&past, &plan.cells[cell], |_| true);
+            let mut all = all.into_iter();
+            let found = all.find(|(n, attempt)| {
+                repeat.is_none_or(|repeat| repeat == *n) && attempt.is_interrupted()
+            });
+            if let Some((n, attempt)) = found {
+                return interrupted(plan, id, n, attempt, globals.json);
+            }
+        }
         if let Some((n, attempt)) = failures.first() {
             let train = statuses.get(engine.dag.node(TaskKind::Train, cell, *n));
             let is_present = train.key == Some(attempt.key);
-            return failed(id, *n, attempt, is_present, globals.json);
+            return failed(plan, id, *n, attempt, is_present, globals.json);
         }
         if repeat.is_none() && !globals.json {
             eprintln!(
-                "note: nothing of `{id}` was measured; this is what `tprimat build` launches"
+                "note: nothing of `{id}` was measured; this is what `{}` launches",
+                plan.command("build", &["--only", id])
             );
             print(&Launch::of(plan, cell)?.text())?;
             return Ok(crate::error::exit::OK);
         }
-        let help = "`tprimat plan` says why; `tprimat build` measures it; `tprimat render` shows what it launches";
+        let measures = match plan.why_not_run(cell) {
+            Some(why) => format!("it {why}"),
+            None => format!("`{}` measures it", plan.command("build", &["--only", id])),
+        };
+        let help = format!(
+            "`{}` says why; {measures}; `{}` shows what it launches",
+            plan.command("plan", &["--only", id]),
+            plan.command("render", &[id])
+        );
         let message = format!("nothing of `{}` was measured", args.cell);
         return Err(Error::Failed {
             message,
-            help: Some(help.into()),
+            help: Some(help),
         });
     };
     if has_imports {
@@ -166,7 +181,12 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
         let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache)?;
-        if let Some(text) = report::cell_text(&comparison, &plan.cells[cell].id, &page()) {
+        if let Some(text) = report::cell_text(
+            &comparison,
+            &plan.cells[cell].id,
+            |name, words| plan.command(name, words),
+            &page(),
+        ) {
             print(&text)?;
             return Ok(crate::error::exit::OK);
         }
@@ -193,18 +213,40 @@ fn own_speed(repeat: RepeatSummary) -> String {
                 "measured step"
             )
         ),
-        (_, RepeatStatus::Unmeasured { reason }) => {
-            format!(
-                "# repeat {n} is not counted: {}\n",
-                sentences::said(&reason)
-            )
-        }
-        _ => format!("# repeat {n} is not counted\n"),
+        (_, status) => match import::why_not(&status) {
+            Some(why) => format!("# repeat {n} is not counted: {why}\n"),
+            None => format!("# repeat {n} is not counted\n"),
+        },
     }
+}
+
+/// A cell without figures whose last run was ended together with its build.
+fn interrupted(
+    plan: &Plan,
+    id: &str,
+    repeat: u32,
+    attempt: &Attempt,
+    as_json: bool,
+) -> Result<i32> {
+    let message = format!("`{id}` has no figures: repeat {repeat} was interrupted before its end");
+    let help = format!(
+        "`{}` runs it again; `{}` prints its log",
+        plan.command("build", &["--only", id]),
+        plan.command("logs", &["--attempt", &attempt.id])
+    );
+    if as_json {
+        return Err(Error::Failed {
+            message,
+            help: Some(help),
+        });
+    }
+    print(&format!("{message}\n{help}\n"))?;
+    Ok(crate::error::exit::OK)
 }
 
 /// A cell without figures whose last run failed: why, where its log is, and what to do.
 fn failed(
+    plan: &Plan,
     id: &str,
     repeat: u32,
     attempt: &Attempt,
@@ -226,7 +268,10 @@ fn failed(
         "`{id}` has no figures: repeat {repeat} failed ({}){before}",
         outcome_text(attempt)
     );
-    let log = format!("`tprimat logs --attempt {}` prints its log", attempt.id);
+    let log = format!(
+        "`{}` prints its log",
+        plan.command("logs", &["--attempt", &attempt.id])
+    );
     if as_json {
         return Err(Error::Failed {
             message: format!("{why}: {}", evidence.join("; ")),
@@ -237,10 +282,11 @@ fn failed(
     for line in evidence {
         text += &format!("    {line}\n");
     }
-    let advice = report::advice(*class, id).replace("CELL", id);
+    let advice = report::advice(*class, id, |name, words| plan.command(name, words));
     text += &format!(
-        "{log}\nwhat to do: {advice}\n`tprimat plan` says whether the next build runs it again; `tprimat render {id}` shows what it \
-         launches\n"
+        "{log}\nwhat to do: {advice}\n`{}` says whether the next build runs it again; `{}` shows what it launches\n",
+        plan.command("plan", &["--only", id]),
+        plan.command("render", &[id])
     );
     print(&text)?;
     Ok(crate::error::exit::OK)
@@ -297,11 +343,14 @@ fn imported(
     match repeat {
         Some(n) => {
             let found = runs.iter().find(|run| run.number == n);
-            let run = found.ok_or_else(|| not_counted(imports, cache, id, n))?;
+            let run = found.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
             if as_json {
                 print_document(&labelled(&run.result, run)?)?
             } else {
-                print(&import::tell(id, run, &statistics))?;
+                let summary = import::summary(&runs, &statistics);
+                let repeat = summary.repeats.iter().find(|repeat| repeat.repeat == n);
+                let repeat = repeat.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
+                print(&import::tell(id, run, repeat, &statistics))?;
             }
         }
         None => {
@@ -310,7 +359,10 @@ fn imported(
             {
                 return Err(Error::NothingSelected {
                     message: format!("nothing of `{id}` counts: {why}"),
-                    help: Some(format!("`tprimat attempts {id}` lists its imports")),
+                    help: Some(format!(
+                        "`{}` lists its imports",
+                        plan.command("attempts", &[id])
+                    )),
                 });
             }
             let dropped = import::set_aside(cache, imports, id)?;
@@ -330,7 +382,7 @@ fn imported(
 }
 
 /// Why `CELL#n` shows no import.
-fn not_counted(imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
+fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
     let kept = imports.kept(id, cache).unwrap_or_default();
     let set_aside = kept
         .iter()
@@ -339,11 +391,14 @@ fn not_counted(imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
     let (message, help) = match set_aside {
         Some(why) => (
             format!("the import `{id}#{n}` was set aside: {}", why.reason),
-            format!("`tprimat attempts restore {id}#{n}` lets it count again"),
+            format!(
+                "`{}` lets it count again",
+                plan.command("attempts restore", &[&format!("{id}#{n}")])
+            ),
         ),
         None => (
             format!("`{id}` has no import {n}"),
-            format!("`tprimat attempts {id}` lists them"),
+            format!("`{}` lists them", plan.command("attempts", &[id])),
         ),
     };
     Error::NothingSelected {

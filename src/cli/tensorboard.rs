@@ -12,15 +12,15 @@ use crate::{
 };
 
 /// Writes `CELL/repeat-1/events.out.tfevents.…` below `folder` for every run with curves, and
-/// returns how many.
-pub fn write(plan: &Plan, comparison: &Comparison, folder: &Path) -> Result<usize> {
+/// returns how many, and how many of these do not say when they began.
+pub fn write(plan: &Plan, comparison: &Comparison, folder: &Path) -> Result<(usize, usize)> {
     refuse_folder(plan, "--tensorboard", folder)?;
     let rows = comparison.rows.iter().map(|row| (&row.cell, &row.repeats));
     let absent = comparison
         .absent
         .iter()
         .map(|cell| (&cell.cell, &cell.repeats));
-    let mut written = 0;
+    let (mut written, mut undated) = (0, 0);
     for (cell, repeats) in rows.chain(absent) {
         for repeat in repeats {
             let scalars = scalars(repeat);
@@ -36,9 +36,10 @@ pub fn write(plan: &Plan, comparison: &Comparison, folder: &Path) -> Result<usiz
             let bytes = event_file(begun_at, &scalars);
             write_atomically(&run.join(name), &bytes, Durability::Plain)?;
             written += 1;
+            undated += usize::from(repeat.started_at.is_none());
         }
     }
-    Ok(written)
+    Ok((written, undated))
 }
 
 /// A cell's name as one folder.

@@ -220,24 +220,11 @@ impl Source for Watched {
             seen.look(&self.runs);
             seen.progress.clone()
         };
-        let mut board = Board::of(progress);
+        let state = build.as_ref().map_or(State::Died, Build::state);
+        let mut board = Board::of(progress, state);
         board.now = unix_now();
         board.has_report = self.report_path().is_some_and(|path| path.is_file());
-        let Some(build) = build else {
-            board.state = State::Died;
-            return board;
-        };
-        board.state = match (&build.ended, build.is_alive) {
-            (_, true) => State::Running,
-            (Some(_), false) => State::Ended,
-            (None, false) => State::Died,
-        };
-        if board.state != State::Running {
-            board.progress.end();
-            board.counts = board.progress.counts();
-            board.runs = board.progress.runs();
-            board.left = board.progress.left();
-        }
+        let Some(build) = build else { return board };
         board.ended_at = build.ended.as_ref().map(|ended| ended.at);
         board.exit_code = build.ended.as_ref().map(|ended| ended.code);
         if let Some(started) = build.started {

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::{
-    framework_names, is_plain_name, layers::Config, names::strings, parallelism, tree::Node,
-    vendor_names, view::ALLOCATOR,
+    framework_names, is_plain_name, layers::Config, parallelism, tree::Node, vendor_names,
+    view::ALLOCATOR,
 };
 use crate::{
     error::{Problem, did_you_mean},
@@ -15,7 +15,8 @@ use crate::{
 const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
 const COSTS: &str = "benchmarking.enhanced_metrics.cloud_costs";
 const TARGET_LOSS: &str = "comparison.target_loss";
-/// By how many of model, platform and framework are already named.
+/// What is wrong with a key below a strategy that names nothing, by how many of model, platform and
+/// framework stand above it.
 const NOBODY: [&str; 3] = [
     "no model, platform or framework has this name",
     "no platform or framework has this name",
@@ -102,8 +103,13 @@ fn platforms_of_frameworks(config: &Config, problems: &mut Vec<Problem>) {
     let known = platform_names(config);
     for framework in config.children("frameworks") {
         let path = format!("frameworks.{framework}.platforms");
-        for name in config.get(&path).map(strings).unwrap_or_default() {
-            if !known.contains(&name) {
+        let stated = config.settings.frameworks.get(framework);
+        for name in stated
+            .and_then(|f| f.platforms.as_ref())
+            .into_iter()
+            .flatten()
+        {
+            if !known.contains(&name.as_str()) {
                 let problem = config.problem_at(
                     &path,
                     format!("unknown platform `{name}` in `{path}`"),
@@ -141,11 +147,20 @@ fn allocators(config: &Config, problems: &mut Vec<Problem>) {
 
 fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
     for platform in config.children(SPECS) {
+        let Some(spec) = config
+            .settings
+            .benchmarking
+            .enhanced_metrics
+            .hardware_specs
+            .get(platform)
+        else {
+            continue;
+        };
         let source = format!("{SPECS}.{platform}.source");
-        if config
-            .get(&source)
-            .and_then(|s| s.as_str())
-            .is_some_and(|s| !s.trim().is_empty())
+        if spec
+            .source
+            .as_ref()
+            .is_some_and(|text| !text.trim().is_empty())
         {
             continue;
         }
@@ -153,13 +168,13 @@ fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
         let tdp = format!("{SPECS}.{platform}.tdp_watts");
         let stated = [
             (
-                config.children(&peaks).next().is_some(),
+                !spec.peak_flops.is_empty(),
                 &peaks,
                 "the peak rates of",
                 "name no source",
             ),
             (
-                config.get(&tdp).is_some_and(|v| !v.is_null()),
+                spec.tdp_watts.is_some(),
                 &tdp,
                 "the TDP of",
                 "has no source",
@@ -180,7 +195,7 @@ fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
 /// A price of nothing divides by nothing, and a peak of 989 is in another unit.
 fn quantities(config: &Config, problems: &mut Vec<Problem>) {
     const LEAST_PEAK: f64 = 1e9;
-    let number = |path: &str| config.get(path).and_then(Value::as_f64);
+    let stated = &config.settings.benchmarking.enhanced_metrics;
     let mut refuse = |path: &str, message: String, help: String| {
         problems.push(
             config
@@ -188,9 +203,9 @@ fn quantities(config: &Config, problems: &mut Vec<Problem>) {
                 .help(help),
         );
     };
-    for platform in config.children(COSTS) {
-        let path = format!("{COSTS}.{platform}.per_gpu_hour");
-        if let Some(price) = number(&path).filter(|price| *price <= 0.0) {
+    for (platform, cost) in &stated.cloud_costs {
+        if let Some(price) = cost.per_gpu_hour.filter(|price| *price <= 0.0) {
+            let path = format!("{COSTS}.{platform}.per_gpu_hour");
             let help = "leave the platform out if you have no price for it".to_owned();
             refuse(
                 &path,
@@ -199,22 +214,31 @@ fn quantities(config: &Config, problems: &mut Vec<Problem>) {
             );
         }
     }
-    for platform in config.children(SPECS) {
-        let path = format!("{SPECS}.{platform}.tdp_watts");
-        if let Some(watts) = number(&path).filter(|watts| *watts <= 0.0) {
+    for (platform, spec) in &stated.hardware_specs {
+        if let Some(watts) = spec.tdp_watts.filter(|watts| *watts <= 0.0) {
+            let path = format!("{SPECS}.{platform}.tdp_watts");
             refuse(
                 &path,
                 format!("`{path}` must be above 0, not {watts}"),
                 "watts of one device".to_owned(),
             );
         }
-        let peaks = format!("{SPECS}.{platform}.peak_flops");
-        for precision in config.children(&peaks) {
-            let path = format!("{peaks}.{precision}");
-            if let Some(peak) = number(&path).filter(|peak| *peak < LEAST_PEAK) {
+        for (precision, peak) in &spec.peak_flops {
+            if *peak < LEAST_PEAK {
+                let path = format!("{SPECS}.{platform}.peak_flops.{precision}");
                 let help = format!("FLOP/s of one device, dense: {peak} TFLOP/s is {peak}e12");
                 refuse(&path, format!("`{path}` is {peak} FLOP/s"), help);
             }
+        }
+    }
+    for (platform, cost) in &stated.cloud_costs {
+        let currency = &cost.currency;
+        // It is part of names of columns; the letters are those of ISO 4217.
+        if currency.len() != 3 || !currency.bytes().all(|b| b.is_ascii_alphabetic()) {
+            let path = format!("{COSTS}.{platform}.currency");
+            let message = format!("`{path}` must be a code of three letters, not `{currency}`");
+            let problem = config.problem_at(&path, message, "no currency code");
+            problems.push(problem.help("write EUR for euros, USD for US dollars"));
         }
     }
 }
@@ -222,10 +246,7 @@ fn quantities(config: &Config, problems: &mut Vec<Problem>) {
 /// One loss for all models, or one for each.
 fn target_loss(config: &Config, problems: &mut Vec<Problem>) {
     let models: Vec<&str> = config.children("models").collect();
-    let mut check = |path: &str| {
-        let Some(value) = config.get(path).filter(|v| !v.is_null()) else {
-            return;
-        };
+    let mut check = |path: &str, value: &Value| {
         if value.as_f64().is_none_or(|loss| loss <= 0.0) {
             let problem = config.problem_at(
                 path,
@@ -235,10 +256,13 @@ fn target_loss(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(problem.help("nats per token, as trainers log it"));
         }
     };
-    check(TARGET_LOSS);
-    config
-        .children(TARGET_LOSS)
-        .for_each(|model| check(&format!("{TARGET_LOSS}.{model}")));
+    match &config.settings.comparison.target_loss {
+        Value::Null => {}
+        Value::Object(by_model) => by_model
+            .iter()
+            .for_each(|(model, loss)| check(&format!("{TARGET_LOSS}.{model}"), loss)),
+        for_all => check(TARGET_LOSS, for_all),
+    }
     for model in config
         .children(TARGET_LOSS)
         .filter(|model| !models.contains(model))

@@ -6,7 +6,10 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::layers::{Config, Layer};
+use super::{
+    layers::{Config, Layer},
+    resolve::Leaf,
+};
 use crate::error::Problem;
 
 /// An entry of `models.toml`.
@@ -113,18 +116,20 @@ pub(super) fn fill(config: &mut Config) {
     }
 }
 
-/// Gives a model the keys of `shape` that it does not state.
+/// Does somebody state this key of a model, rather than leave it to a default?
+fn is_stated(config: &Config, id: &str, key: &str) -> bool {
+    let leaf = config.tree.leaf(&format!("models.{id}.{key}"));
+    leaf.is_some_and(|(_, layer)| *layer >= Layer::File)
+}
+
+/// Gives a model the keys of `shape` that it does not state. `from` says where they come from.
 fn complete(config: &mut Config, id: &str, shape: Vec<(&'static str, Value)>, from: String) {
     let layer = Layer::Model(config.model_sources.len());
     config.model_sources.push(from);
     // Scaling is one thing: a part of it is not completed from elsewhere.
     let is_scaled = config.contains(&format!("models.{id}.rope_scaling"));
     for (key, value) in shape {
-        let stated = config
-            .tree
-            .leaf(&format!("models.{id}.{key}"))
-            .is_some_and(|(_, layer)| *layer >= Layer::File);
-        if stated || key.starts_with("rope_scaling") && is_scaled {
+        if is_stated(config, id, key) || key.starts_with("rope_scaling") && is_scaled {
             continue;
         }
         let mut keys = vec!["models", id];
@@ -142,15 +147,12 @@ impl Config {
     /// The files that models name as their `hf_config`: the model's id, and the path as written.
     #[must_use]
     pub fn hf_configs(&self) -> Vec<(String, String)> {
-        let path = |id: &str| {
-            Some(
-                self.get(&format!("models.{id}.hf_config"))?
-                    .as_str()?
-                    .to_owned(),
-            )
-        };
-        self.children("models")
-            .filter_map(|id| Some((id.to_owned(), path(id)?)))
+        let models = self.children("models").map(str::to_owned);
+        models
+            .filter_map(|id| {
+                let path = self.settings.models.get(&id)?.hf_config.clone()?;
+                Some((id, path))
+            })
             .collect()
     }
 
@@ -159,11 +161,29 @@ impl Config {
         let shape = serde_json::from_str(text)
             .map_err(|error| format!("is not JSON: {error}"))
             .and_then(|file| hf_shape(&file));
-        let shape = shape.map_err(|why| {
+        let accepted = shape.and_then(|shape| {
+            let is_open = |(key, _): &(&str, Value)| !is_stated(self, id, key);
+            let accept = |(key, value): (&'static str, Value)| {
+                if value.is_null() {
+                    return Err("has no n_positions".to_owned());
+                }
+                let leaf = Leaf::find(&self.tree, &format!("models.{id}.{key}"));
+                let value = leaf.and_then(|leaf| leaf.accept(value));
+                Ok((
+                    key,
+                    value.map_err(|problem| format!("does not fit: {}", problem.message))?,
+                ))
+            };
+            // What config.yaml states is not asked of the file.
+            let open = shape.into_iter().filter(is_open);
+            open.map(accept).collect::<Result<_, String>>()
+        });
+        let shape = accepted.map_err(|why| {
             let at = format!("models.{id}.hf_config");
             self.problem_at(&at, format!("{path} {why}"), "this file")
         })?;
         complete(self, id, shape, path.to_owned());
+        self.fill_settings();
         Ok(())
     }
 }
@@ -276,7 +296,7 @@ fn named(config: &Config, id: &str) -> Option<&'static KnownModel> {
     })
 }
 
-/// Without case, blanks and punctuation.
+/// A name without case, blanks and punctuation, as names are compared.
 fn plain(name: &str) -> String {
     name.chars()
         .filter(char::is_ascii_alphanumeric)
@@ -387,11 +407,21 @@ mod tests {
             .unwrap()
             .2;
         assert_eq!(origin.to_string(), "q/config.json");
+        // What config.yaml states (here num_layers) is not asked of the file.
+        of(&file.replace("28, \"hidden", "1.5, \"hidden")).unwrap();
         for (json, why) in [
             ("[", "is not JSON"),
             (
                 "{\"model_type\": \"mamba\"}",
                 "has the model_type \"mamba\"",
+            ),
+            (
+                "{\"model_type\": \"llama\", \"hidden_size\": 1.5}",
+                "q/config.json does not fit: `models.q.hidden_size` must be a whole number of at least 1, not 1.5",
+            ),
+            (
+                "{\"model_type\": \"gpt2\", \"n_embd\": 8}",
+                "has no n_positions",
             ),
         ] {
             let problem = of(json).unwrap_err();

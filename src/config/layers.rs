@@ -5,17 +5,16 @@ use std::{
     fmt,
     ops::Range,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 use serde_json::Value;
 
 use super::{
     VARIABLES, check, known_models,
-    parallelism::{self, ParallelismBlock},
     read::ConfigReader,
     resolve::{self, Leaf},
-    schema::Paths,
+    schema::ConfigFile,
     shape::shapes,
     spans::{Place, Spans},
     tree::{NodeId, ROOT, Tree},
@@ -92,7 +91,6 @@ pub struct Config {
     pub(super) tree: Tree<Layer>,
     /// Paths that the file spells with an alias (`max_steps`, `TP`).
     pub(super) spelled: HashMap<Arc<str>, String>,
-    pub(super) blocks: HashMap<Arc<str>, ParallelismBlock>,
     spans: OnceLock<Spans>,
     /// `VARIABLE=text`, by index into [`VARIABLES`].
     environment: [Option<Arc<Source>>; VARIABLES.len()],
@@ -110,6 +108,10 @@ pub struct Config {
     pub(super) translations: Vec<Translation>,
     /// Where the file is wrong.
     faulty: Vec<Range<usize>>,
+    /// Paths whose values in the file are wrong. What is computed without them is not judged.
+    pub(super) left_out: Vec<Arc<str>>,
+    /// See [`Config::settings`].
+    pub(super) settings: ConfigFile,
 }
 
 impl Config {
@@ -138,7 +140,6 @@ impl Config {
             source,
             tree: Tree::default(),
             spelled: HashMap::new(),
-            blocks: HashMap::new(),
             spans: OnceLock::new(),
             environment: std::array::from_fn(|_| None),
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
@@ -147,6 +148,8 @@ impl Config {
             variables: BTreeSet::new(),
             translations: Vec::new(),
             faulty: Vec::new(),
+            left_out: Vec::new(),
+            settings: ConfigFile::default(),
             model_sources: Vec::new(),
         };
         let mut problems = match ConfigReader::read(&mut config, env) {
@@ -158,7 +161,7 @@ impl Config {
         known_models::fill(&mut config);
         config.apply_defaults(ROOT, super::shape::defaults());
         config.apply_entry_defaults();
-        config.blocks = parallelism::blocks(&config.tree);
+        config.fill_settings();
         problems.extend(check::check(&config));
         let (implausible, unlikely) = super::plausible::look(&config);
         problems.extend(implausible);
@@ -363,18 +366,13 @@ impl Config {
     /// The folder of a project's measurements.
     #[must_use]
     pub fn cache_dir(&self, root: &Path) -> PathBuf {
-        self.folder(root, "paths.cache", Paths::default().cache)
+        root.join(&self.settings.paths.cache)
     }
 
     /// The folder that a project publishes to.
     #[must_use]
     pub fn output_dir(&self, root: &Path) -> PathBuf {
-        self.folder(root, "paths.output", Paths::default().output)
-    }
-
-    /// `default`: for a config.yaml with mistakes, which is read on to find the others.
-    fn folder(&self, root: &Path, path: &str, default: String) -> PathBuf {
-        root.join(self.get(path).and_then(Value::as_str).unwrap_or(&default))
+        root.join(&self.settings.paths.output)
     }
 
     /// The effective value of a dotted path; none for tables and for what nobody states.
@@ -548,8 +546,14 @@ impl Config {
     /// The effective entries of a table, nested; empty where there is none.
     #[must_use]
     pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
-        static NO_DEFAULTS: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);
-        self.view(&NO_DEFAULTS, &[]).table(path)
+        self.general().table(path)
+    }
+
+    /// This config without a matrix and without a recipe.
+    #[must_use]
+    pub fn general(&self) -> View<'_> {
+        static NO_DEFAULTS: LazyLock<Values> = LazyLock::new(Values::default);
+        self.view(&NO_DEFAULTS, &[])
     }
 
     /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults

@@ -7,6 +7,7 @@ mod check;
 mod dialect;
 mod environment;
 mod export;
+mod foreign_keys;
 mod interpolate;
 mod known_models;
 mod layers;
@@ -17,6 +18,7 @@ mod read;
 mod reference;
 mod resolve;
 pub mod schema;
+mod sections;
 mod shape;
 mod spans;
 mod tree;
@@ -29,9 +31,9 @@ pub use layers::{Config, Origin};
 pub use names::{
     framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names,
 };
-pub use parallelism::ParallelismBlock;
 pub use reference::reference;
-pub use resolve::{Leaf, MAX_PARTS};
+pub use resolve::Leaf;
+pub use sections::{Entry, Section};
 pub use shape::framework_keys;
 pub use view::{Setting, Values, View};
 

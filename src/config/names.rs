@@ -100,6 +100,17 @@ pub fn framework_named(name: &str) -> Option<&'static str> {
     framework_names(name).first().map(String::as_str)
 }
 
+/// The key that config.yaml's tree has for `key` of a table: of `frameworks` the recipe's id, whichever
+/// of its names is written.
+#[must_use]
+pub(super) fn canonical_id<'a>(table: &str, key: &'a str) -> &'a str {
+    if table == "frameworks" {
+        framework_named(key).unwrap_or(key)
+    } else {
+        key
+    }
+}
+
 /// May `name` stand in a cell's id, `a/b/c/d@axis=value,axis=value`, without being taken apart?
 #[must_use]
 pub fn is_plain_name(name: &str) -> bool {

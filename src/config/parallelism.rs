@@ -5,77 +5,29 @@
 //! platform, then framework. The most specific block wins whole: nothing is inherited from a wider
 //! one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::{
     framework_names,
     layers::Layer,
+    schema::Parallelism,
+    sections::fill,
     shape::join,
     tree::{Node, ROOT, Tree},
     vendor_names,
-    view::{Setting, View},
+    view::View,
 };
 use crate::job::Vendor;
 
-/// What one block states; `None` = it does not say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ParallelismBlock {
-    pub tp: Option<u64>,
-    pub pp: Option<u64>,
-    pub cp: Option<u64>,
-    pub dp: Option<u64>,
-    pub ga: Option<u64>,
-    pub sharding: Option<String>,
-    pub num_gpus: Option<u64>,
-    pub nodes: Option<u64>,
-}
-
-impl ParallelismBlock {
-    /// Takes the value of one of its fields; false: it has no such field.
-    fn set(&mut self, field: &str, value: &Value) -> bool {
-        let number = match field {
-            "tensor_model_parallel_size" => &mut self.tp,
-            "pipeline_model_parallel_size" => &mut self.pp,
-            "context_parallel_size" => &mut self.cp,
-            "data_parallel_size" => &mut self.dp,
-            "gradient_accumulation_steps" => &mut self.ga,
-            "num_gpus" => &mut self.num_gpus,
-            "nodes" => &mut self.nodes,
-            "sharding" => {
-                self.sharding = value.as_str().map(str::to_owned);
-                return true;
-            }
-            _ => return false,
-        };
-        *number = value.as_u64();
-        true
-    }
-}
-
 pub(super) fn is_field(key: &str) -> bool {
-    ParallelismBlock::default().set(key, &Value::Null)
+    super::shape::parallelism_fields().any(|field| field == key)
 }
 
-/// All blocks of a config, by path.
-pub(super) fn blocks(tree: &Tree<Layer>) -> HashMap<Arc<str>, ParallelismBlock> {
-    let mut blocks = HashMap::new();
-    let mut stack: Vec<_> = tree.find("parallelism").into_iter().collect();
-    while let Some(node) = stack.pop() {
-        let mut block = ParallelismBlock::default();
-        let mut is_block = false;
-        for child in tree.children(node) {
-            match &child.leaf {
-                Some((value, _)) => is_block |= block.set(child.key(), value),
-                None => stack.push(child),
-            }
-        }
-        if is_block {
-            blocks.insert(node.path.clone(), block);
-        }
-    }
-    blocks
+/// A table that states something itself is a block; others only hold blocks.
+fn is_block(tree: &Tree<Layer>, node: &Node<Layer>) -> bool {
+    tree.children(node).any(|child| child.leaf.is_some())
 }
 
 /// The names that each level goes by for one cell, best first: model, platform, framework.
@@ -92,7 +44,7 @@ impl View<'_> {
         platform: &str,
         vendor: Vendor,
         framework: &str,
-    ) -> Option<(Arc<str>, ParallelismBlock)> {
+    ) -> Option<(Arc<str>, Parallelism)> {
         let levels = [
             vec![model],
             std::iter::once(platform)
@@ -107,28 +59,27 @@ impl View<'_> {
         let own = tree.find(&root).and_then(|node| self.best(node, &levels));
         let mut best =
             own.and_then(|node| Some((rank(&node.path, &root, &levels)?, node.path.clone())));
-        let settings: Vec<(&str, &str, &Setting)> = self.settings_below(&root).collect();
-        for (block, _, _) in &settings {
+        for block in self.blocks_set_below(&root) {
             if let Some(rank) = rank(block, &root, &levels)
                 && best.as_ref().is_none_or(|(known, _)| rank > *known)
             {
-                best = Some((rank, (*block).into()));
+                best = Some((rank, block.into()));
             }
         }
         let (_, path) = best?;
-        let mut block = self.config.blocks.get(&path).cloned().unwrap_or_default();
-        for (_, field, setting) in settings.into_iter().filter(|(block, ..)| **block == *path) {
-            // `--set` is stronger than the matrix.
-            block.set(field, self.get(&setting.path).unwrap_or(&setting.value));
-        }
+        let stated = super::shape::parallelism_fields().filter_map(|field| {
+            let value = self.get(&join(&path, field))?;
+            Some((field.to_owned(), value.clone()))
+        });
+        let block = fill(Some(Value::Object(stated.collect())));
         Some((path, block))
     }
 
-    /// The matrix's settings of block fields below a strategy, as block and field.
-    fn settings_below(&self, root: &str) -> impl Iterator<Item = (&str, &str, &Setting)> {
+    /// The blocks below a strategy of which the matrix sets a field.
+    fn blocks_set_below(&self, root: &str) -> impl Iterator<Item = &str> {
         self.overlay.iter().filter_map(move |setting| {
             let (block, field) = setting.path.rsplit_once('.')?;
-            (block.starts_with(root) && is_field(field)).then_some((block, field, setting))
+            (block.starts_with(root) && is_field(field)).then_some(block)
         })
     }
 
@@ -145,7 +96,7 @@ impl View<'_> {
                 }
             }
         }
-        self.config.blocks.contains_key(&node.path).then_some(node)
+        is_block(tree, node).then_some(node)
     }
 }
 

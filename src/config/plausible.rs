@@ -1,8 +1,6 @@
 //! Hardware and rates that no machine and no training has: slips of a unit or of a name, which are
 //! of the right type.
 
-use serde_json::Value;
-
 use super::layers::Config;
 use crate::{
     error::{Problem, did_you_mean},
@@ -12,23 +10,25 @@ use crate::{
 
 /// GiB that no device has for years to come; 80 GiB written as MiB are 81,920.
 const MOST_MEMORY: f64 = 4096.0;
-/// Above it no optimizer of language models converges.
+/// The highest learning rate at which an optimizer of language models may converge.
 const MOST_LEARNING_RATE: f64 = 0.5;
 const LEARNING_RATE: &str = "training.optimizer.learning_rate";
 
-/// What cannot be, and what is only unlikely.
+/// The problems of what cannot be, and notes on what is only unlikely.
 pub(super) fn look(config: &Config) -> (Vec<Problem>, Vec<Problem>) {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     for platform in config.children("hardware.platforms") {
+        let Some(stated) = config.settings.hardware.platforms.get(platform) else {
+            continue;
+        };
         let path = format!("hardware.platforms.{platform}.memory_per_gpu_gb");
-        let stated = config.get(&path).and_then(Value::as_f64);
-        if let Some(gb) = stated.filter(|gb| *gb > MOST_MEMORY) {
+        if let Some(gb) = stated.memory_per_gpu_gb.filter(|gb| *gb > MOST_MEMORY) {
             let message = format!("`{path}` is {gb} GB: no GPU has this much memory");
             let problem = config.problem_at(&path, message, "in MiB?");
             problems.push(problem.help(format!("{gb} MiB are {} GB", gb / 1024.0)));
         }
         let path = format!("hardware.platforms.{platform}.gpu_model");
-        let Some(model) = config.get(&path).and_then(Value::as_str) else {
+        let Some(model) = &stated.gpu_model else {
             continue;
         };
         let known = accelerators_like(model);
@@ -54,7 +54,7 @@ pub(super) fn look(config: &Config) -> (Vec<Problem>, Vec<Problem>) {
             notes.push(config.problem_at(&path, message, ""));
         }
     }
-    let stated = config.get(LEARNING_RATE).and_then(Value::as_f64);
+    let stated = config.settings.training.optimizer.learning_rate;
     if let Some(rate) = stated.filter(|rate| *rate > MOST_LEARNING_RATE) {
         let message = format!(
             "`{LEARNING_RATE}: {rate}` is far above what language models learn at (1e-5 to 1e-2)"

@@ -9,9 +9,9 @@ use tprimat_words::part;
 
 use super::{
     dialect::{self, Moved, Translated},
-    framework_named,
     interpolate::{expand, secret_in, variables},
     layers::{Config, Layer, placed},
+    names::canonical_id,
     resolve::{json_of, key_of},
     shape::{Shape, ShapeId, join, shapes},
     spans::Spans,
@@ -85,11 +85,7 @@ impl<'a> ConfigReader<'a> {
                 continue;
             };
             let above = &self.config.tree.node(parent).path;
-            let name = if &**above == "frameworks" {
-                framework_named(name).unwrap_or(name)
-            } else {
-                name
-            };
+            let name = canonical_id(above, name);
             let canonical = join(above, name);
             // A null states nothing, but in `env`, where it takes a variable away.
             if value.is_null() && !shapes().get(field).is_only_table() && !above.ends_with(".env") {
@@ -208,11 +204,13 @@ impl<'a> ConfigReader<'a> {
                     );
                     let problem =
                         Problem::new(message).help("a trainer gets secrets through an `env` table");
+                    self.leave_out(node);
                     return self.problem_at_value(path, problem, "only `env` tables may name it");
                 }
                 match expand(&text, self.env) {
                     Ok(text) => Ok(self.expanded(shape, path, text)),
                     Err(why) => {
+                        self.leave_out(node);
                         return self.problem(
                             path,
                             format!("`{path}`: {why}"),
@@ -228,9 +226,13 @@ impl<'a> ConfigReader<'a> {
             Ok(value) => shape
                 .accept(path, value)
                 .map(|value| self.config.tree.set(node, value, Layer::File)),
-            Err(why) => return self.problem(path, format!("`{path}` {why}"), why),
+            Err(why) => {
+                self.leave_out(node);
+                return self.problem(path, format!("`{path}` {why}"), why);
+            }
         };
         if let Err(problem) = accepted {
+            self.leave_out(node);
             let span = self
                 .config
                 .spans()
@@ -239,6 +241,13 @@ impl<'a> ConfigReader<'a> {
             self.problems
                 .push(placed(problem, &self.config.source, span));
         }
+    }
+
+    /// A value that is wrong is as good as none.
+    fn leave_out(&mut self, node: NodeId) {
+        let path = self.config.tree.node(node).path.clone();
+        self.config.tree.remove(node);
+        self.config.left_out.push(path);
     }
 
     /// An expanded text is typed as if it stood there itself, unless it is quoted where anything

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     framework_named,
     layers::Layer,
+    names::canonical_id,
     read::scalar_of,
     shape::{Shape, ShapeId, shapes},
     tree::{Node, ROOT, Tree},
@@ -105,11 +106,7 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
         let Some((name, field)) = shape.field(key).filter(|_| !key.is_empty()) else {
             return Err(shape.unknown_key(&at, key));
         };
-        let name = if at == "frameworks" {
-            framework_named(name).unwrap_or(name)
-        } else {
-            name
-        };
+        let name = canonical_id(&at, name);
         if is_narrower && declared.is_none() && !super::parallelism::is_field(name) {
             check_names_a_cell(tree, shape, &at, key)?;
         }

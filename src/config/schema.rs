@@ -1,8 +1,9 @@
 //! The keys of config.yaml: their types, bounds, built-in defaults and documentation.
 //!
-//! These structs are never filled from a file: `shape` compiles their JSON Schema into what the
-//! reader checks against, and their `Default`s are the lowest layer: the only table of defaults
-//! there is. `None` means that a key has no default.
+//! `shape` compiles the JSON Schema of these structs into what every value is checked against where
+//! it comes in. Their `Default`s are the lowest layer: the only table of defaults there is. `None`
+//! means that a key has no default. `sections` fills them with the effective values, which is what
+//! code reads.
 //!
 //! Every key either changes what is trained, measured or printed, or is marked `x-descriptive` with
 //! the reason why it changes nothing (a test changes each and looks). A null in config.yaml is the
@@ -11,11 +12,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// config.yaml: the single source of truth for everything that is not an axis of the matrix.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConfigFile {
     pub experiment: Experiment,
@@ -42,7 +43,7 @@ pub struct ConfigFile {
     pub validation: Validation,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Experiment {
     /// Name of the matrix that config.yaml implies where there is no matrix file.
@@ -50,7 +51,7 @@ pub struct Experiment {
     #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
     #[schemars(extend("type" = ["string", "number", "null"], "x-descriptive" = "a text for people"))]
-    pub version: Option<String>,
+    pub version: Option<Value>,
     /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. A text of
     /// several words only describes.
     pub methodology: Option<String>,
@@ -58,13 +59,13 @@ pub struct Experiment {
     pub profiling: Option<bool>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hardware {
     pub platforms: BTreeMap<String, Platform>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Platform {
     /// May be left out where the platform's id is itself one of these names.
@@ -90,7 +91,7 @@ pub struct Platform {
 /// The shape of a model. Keys that are left out come from the built-in table of models if `name`,
 /// `full_name`, `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys
 /// agree with it. Where `hf_config` names a file, they come from there instead.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
     /// What the model is looked up by in the built-in table; else for people.
@@ -187,7 +188,7 @@ impl Default for Model {
 }
 
 /// Llama 3's frequency-dependent scaling of RoPE.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RopeScaling {
     /// By how much long wavelengths are stretched.
@@ -204,7 +205,7 @@ pub struct RopeScaling {
     pub original_max_position_embeddings: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Training {
     pub data: Data,
@@ -249,7 +250,7 @@ impl Default for Training {
 }
 
 /// No defaults: a batch nobody stated is a batch nobody can compare.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
     /// Sequences per forward pass and data-parallel rank.
@@ -263,7 +264,7 @@ pub struct Data {
     pub seq_length: Option<u64>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Duration {
     /// Optimiser steps.
@@ -271,7 +272,7 @@ pub struct Duration {
     pub train_iters: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
     /// `adamw`; `adam` means the same, as in Megatron and NeMo.
@@ -321,7 +322,7 @@ impl Default for Optimizer {
     }
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
     /// What the products of the linear layers read: with `fp8` the rest is bf16.
@@ -345,7 +346,7 @@ impl Default for Precision {
 
 /// Degrees of parallelism of one block, and narrower blocks below it by model, platform or
 /// framework.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Parallelism {
     /// Devices that share each layer.
@@ -381,7 +382,7 @@ pub struct Parallelism {
 }
 
 /// What a platform does differently: its own layer of the training settings.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlatformOptimizations {
     /// Environment of every run; part of the key.
@@ -402,7 +403,7 @@ pub struct PlatformOptimizations {
 }
 
 /// Further keys are options of the recipe, which refuses those that it does not have.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Framework {
     #[schemars(extend("x-descriptive" = "a text for people"))]
@@ -411,6 +412,7 @@ pub struct Framework {
     pub description: Option<String>,
     /// The platforms that have it in the matrix that config.yaml implies; absent = all.
     #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
     pub platforms: Option<Vec<String>>,
     /// In place of `training.precision.default`, where `platform_optimizations` states none.
     #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
@@ -437,12 +439,15 @@ pub struct Framework {
     /// names are inputs without being listed; `"!GLOB"` takes files back, such as one that the run
     /// itself writes.
     #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
     pub inputs: Option<Vec<String>>,
     /// Base image of the container: a name, or one by vendor.
     pub image: Value,
+    #[serde(flatten)]
+    pub options: BTreeMap<String, Value>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Execution {
     /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container`,
@@ -453,7 +458,7 @@ pub struct Execution {
     pub slurm: ExecutionSlurm,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionContainer {
     /// Absent = the first of docker, podman and apptainer that is installed.
@@ -467,14 +472,16 @@ pub struct ExecutionContainer {
     /// Folders of the host that runs need beside the project, data and checkouts: `/data`,
     /// `/data:/inside`, `/data:/inside:ro`.
     #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
     pub mounts: Option<Vec<String>>,
     /// More arguments of the engine.
     #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
     pub options: Option<Vec<String>>,
 }
 
 /// What sbatch is told; what is absent is the cluster's own default.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionSlurm {
     /// sbatch's `--account`.
@@ -496,6 +503,7 @@ pub struct ExecutionSlurm {
     pub exclusive: Option<bool>,
     /// More options of sbatch.
     #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
     pub options: Option<Vec<String>>,
     /// How many jobs of one build may be in the queue at once; absent = `--jobs`. Within an
     /// allocation: how many runs at once; absent = one.
@@ -505,7 +513,7 @@ pub struct ExecutionSlurm {
     pub cancel_on_interrupt: Option<bool>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Benchmarking {
     pub output: Output,
@@ -517,7 +525,7 @@ pub struct Benchmarking {
 }
 
 /// The folder of results is `paths.output`.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Output {
     #[schemars(extend("x-descriptive" = "results are named train_<platform>_<framework>_<model>.json"))]
@@ -526,14 +534,14 @@ pub struct Output {
     pub log_format: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Comparison {
     /// The loss whose training time is reported, in nats per token: one number, or one by model.
     pub target_loss: Value,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Warmup {
     /// First steps that no statistic counts.
@@ -546,7 +554,7 @@ impl Default for Warmup {
     }
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Runs {
     /// Repeats of a cell where the matrix states none.
@@ -566,7 +574,7 @@ impl Default for Runs {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnhancedMetrics {
     /// By platform id or vendor.
@@ -575,13 +583,13 @@ pub struct EnhancedMetrics {
     pub hardware_specs: BTreeMap<String, HardwareSpec>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloudCost {
-    /// Of one device, above 0.
+    /// The price of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
-    /// Costs in different currencies are not compared.
+    /// A code of three letters, such as EUR. Costs in different currencies are not compared.
     pub currency: String,
     /// Where the price is from; shown beside the costs.
     pub source: Option<String>,
@@ -597,7 +605,7 @@ impl Default for CloudCost {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HardwareSpec {
     /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source` beside it.
@@ -609,7 +617,7 @@ pub struct HardwareSpec {
     pub source: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Paths {
     /// Where results, tables and pictures are published.
@@ -642,7 +650,7 @@ impl Default for Paths {
     }
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Validation {
     /// How far a stated `num_parameters` may be from the count.
@@ -659,7 +667,21 @@ impl Default for Validation {
 }
 
 /// Value of an environment variable.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("type" = ["string", "number", "boolean", "null"]))]
 #[serde(transparent)]
-pub struct Scalar(pub String);
+pub struct Scalar(pub Value);
+
+/// One text, or a list of texts.
+fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Texts {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(Option::deserialize(from)?.map(|texts| match texts {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    }))
+}

@@ -6,7 +6,10 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use serde_json::{Number, Value};
 
-use super::schema::{CloudCost, ConfigFile, Model};
+use super::{
+    foreign_keys::{called, is_of_experts, stands_for},
+    schema::{CloudCost, ConfigFile, Model},
+};
 use crate::error::{Problem, nearest};
 
 pub(super) type ShapeId = usize;
@@ -31,6 +34,8 @@ pub(super) struct Shape {
     number: bool,
     string: bool,
     list: bool,
+    /// The items of a list must be texts.
+    texts: bool,
     table: bool,
     minimum: Option<f64>,
     maximum: Option<f64>,
@@ -38,7 +43,7 @@ pub(super) struct Shape {
     fields: Vec<(String, ShapeId)>,
     /// Other spellings of a field's name.
     aliases: Vec<(String, String)>,
-    /// Of keys that are not fields; none = there are no others.
+    /// The shape of keys that are not fields; none where there may be no others.
     additional: Option<ShapeId>,
     /// Why the value changes nothing, where it only describes.
     pub descriptive: Option<String>,
@@ -89,6 +94,7 @@ impl Shapes {
             number: has("number"),
             string: has("string"),
             list: has("array"),
+            texts: schema["items"]["type"] == "string",
             table: has("object"),
             minimum: schema["minimum"].as_f64(),
             maximum: schema["maximum"].as_f64(),
@@ -226,7 +232,7 @@ impl Shape {
             }
             Value::String(_) => self.string,
             Value::Number(number) => return self.accept_number(path, number),
-            Value::Array(_) => self.list,
+            Value::Array(items) => self.list && (!self.texts || items.iter().all(Value::is_string)),
             Value::Object(_) => self.table,
         };
         if accepted {
@@ -272,10 +278,12 @@ impl Shape {
 
     pub fn mismatch(&self, path: &str, found: &Value) -> Problem {
         let wanted = self.wanted();
-        let mut problem = Problem::new(format!(
-            "`{path}` must be {wanted}, not {}",
-            describe(found)
-        ));
+        let other = found.as_array().and_then(|items| {
+            let item = items.iter().find(|item| self.texts && !item.is_string())?;
+            Some(format!("a list with {}", describe(item)))
+        });
+        let other = other.unwrap_or_else(|| describe(found));
+        let mut problem = Problem::new(format!("`{path}` must be {wanted}, not {other}"));
         problem.label = format!("expected {wanted}");
         if let Value::String(text) = found {
             if let Some(choice) = nearest(text, self.choices.iter().map(String::as_str)) {
@@ -317,7 +325,15 @@ impl Shape {
             ),
             (self.number, format!("a number{bounds}")),
             (self.string, "a text".to_owned()),
-            (self.list, "a list".to_owned()),
+            (
+                self.list,
+                if self.texts {
+                    "a list of texts"
+                } else {
+                    "a list"
+                }
+                .to_owned(),
+            ),
             (self.table, "a table".to_owned()),
         ];
         kinds
@@ -337,151 +353,6 @@ const PRECISIONS: [(&str, &str); 6] = [
     ("float8", "fp8"),
     ("bf16-mixed", "bf16"),
 ];
-
-/// Keys of other programs and of older scripts, and the keys of config.yaml that they stand for.
-const ELSEWHERE: &[(&[&str], &[&str])] = &[
-    (
-        &["lr", "max_lr", "peak_lr"],
-        &["training.optimizer.learning_rate"],
-    ),
-    (
-        &["min_lr", "lr_min"],
-        &["training.optimizer.min_learning_rate"],
-    ),
-    (
-        &["betas", "adam_betas"],
-        &["training.optimizer.beta1", "training.optimizer.beta2"],
-    ),
-    (&["adam_beta1"], &["training.optimizer.beta1"]),
-    (&["adam_beta2"], &["training.optimizer.beta2"]),
-    (
-        &["adam_eps", "epsilon", "adam_epsilon"],
-        &["training.optimizer.eps"],
-    ),
-    (&["wd", "decay"], &["training.optimizer.weight_decay"]),
-    (
-        &[
-            "warmup",
-            "warmup_iters",
-            "lr_warmup_iters",
-            "num_warmup_steps",
-        ],
-        &["training.optimizer.warmup_steps"],
-    ),
-    (
-        &[
-            "grad_clip",
-            "gradient_clip",
-            "gradient_clip_val",
-            "max_grad_norm",
-        ],
-        &["training.optimizer.clip_grad"],
-    ),
-    (&["optimizer_type", "optim"], &["training.optimizer.type"]),
-    (
-        &["gbs", "global_batch", "train_batch_size"],
-        &["training.data.global_batch_size"],
-    ),
-    (
-        &[
-            "mbs",
-            "bsz",
-            "micro_batch",
-            "batch_size",
-            "per_device_train_batch_size",
-            "train_micro_batch_size_per_gpu",
-        ],
-        &["training.data.micro_batch_size"],
-    ),
-    (
-        &[
-            "seq_len",
-            "seqlen",
-            "sequence_length",
-            "max_seq_length",
-            "max_seq_len",
-            "block_size",
-            "encoder_seq_length",
-        ],
-        &["training.data.seq_length"],
-    ),
-    (
-        &[
-            "steps",
-            "iters",
-            "num_steps",
-            "total_steps",
-            "max_iters",
-            "training_steps",
-        ],
-        &["training.duration.train_iters"],
-    ),
-    (
-        &["dtype", "torch_dtype", "mixed_precision"],
-        &["training.precision.default"],
-    ),
-    (
-        &["recompute", "activation_recompute", "recompute_granularity"],
-        &["training.activation_checkpointing"],
-    ),
-    (&["torch_compile", "pt_compile"], &["training.compile"]),
-    (
-        &["cpu_offload", "optimizer_cpu_offload"],
-        &["training.offload"],
-    ),
-    (
-        &["gpus", "gpus_per_node", "devices", "ngpus"],
-        &["num_gpus"],
-    ),
-    (
-        &["layers", "n_layers", "n_layer", "num_hidden_layers"],
-        &["num_layers"],
-    ),
-    (&["dim", "d_model", "n_embd"], &["hidden_size"]),
-    (
-        &["intermediate_size", "ffn_dim", "ffn_size"],
-        &["ffn_hidden_size"],
-    ),
-    (
-        &["heads", "n_heads", "n_head", "num_heads"],
-        &["num_attention_heads"],
-    ),
-    (
-        &["n_kv_heads", "num_key_value_heads", "num_query_groups"],
-        &["num_kv_heads"],
-    ),
-    (
-        &["rms_norm_eps", "norm_epsilon", "layernorm_epsilon"],
-        &["norm_eps"],
-    ),
-    (&["tie_word_embeddings"], &["tie_embeddings"]),
-    (&["attention_bias", "add_qkv_bias"], &["qkv_bias"]),
-];
-
-/// Degrees of expert parallelism, which are one letter away from `CP` and mean something else.
-fn is_of_experts(key: &str) -> bool {
-    let key = key.to_lowercase();
-    key == "ep" || key == "etp" || key.starts_with("expert_")
-}
-
-fn stands_for(key: &str) -> Option<&'static [&'static str]> {
-    let key = key.to_lowercase().replace('-', "_");
-    ELSEWHERE
-        .iter()
-        .find(|(names, _)| names.contains(&key.as_str()))
-        .map(|(_, keys)| *keys)
-}
-
-/// The keys that a foreign name stands for, for people.
-pub(super) fn called(key: &str) -> Option<String> {
-    Some(
-        stands_for(key)?
-            .iter()
-            .map(|key| format!("`{key}`"))
-            .collect::<Vec<_>>()
-            .join(" and "),
-    )
-}
 
 /// The integer that a float stands for, if it does so exactly.
 #[expect(
@@ -529,6 +400,15 @@ pub fn framework_keys() -> Vec<&'static str> {
         .get(of(of(shapes.root, "frameworks"), "any"))
         .field_names()
         .collect()
+}
+
+/// What a block of `parallelism` may state.
+pub(super) fn parallelism_fields() -> impl Iterator<Item = &'static str> {
+    let shapes = shapes();
+    let strategies = shapes.get(shapes.root).field("parallelism");
+    let block = strategies.and_then(|(_, id)| shapes.get(id).additional);
+    let fields = block.map_or(&[][..], |id| &shapes.get(id).fields);
+    fields.iter().map(|(name, _)| name.as_str())
 }
 
 /// Tables whose keys are the user's, and the defaults of each entry.

@@ -223,7 +223,7 @@ impl Spans {
     }
 }
 
-/// Without what follows a value: blanks, and after a quoted one a comment as well.
+/// The range of a value without what follows it: blanks, and after a quoted one a comment as well.
 fn trim(text: &str, range: Range<usize>) -> Range<usize> {
     let shown = text.get(range.clone()).unwrap_or("");
     let mut characters = shown.char_indices();
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Of these, texts are made that a YAML reader mostly takes.
+    /// What random texts are put together from, so that most of them are YAML.
     const PIECES: [&str; 20] = [
         "a: ",
         "é: ",

@@ -1,9 +1,12 @@
 //! Tests of the whole: layers, places and messages.
 
+mod older_suites;
+mod properties;
+mod shipped;
+
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
@@ -43,138 +46,6 @@ pub(crate) fn show(problems: &[Problem]) -> String {
 fn refused(text: &str, env: &[(&str, &str)], sets: &[&str], expected: &str) {
     let problems = load(text, env, sets).expect_err("it should be refused");
     assert_eq!(show(&problems), expected);
-}
-
-#[test]
-fn every_value_of_the_shipped_file_is_where_its_span_says() {
-    let config = shipped();
-    let mut seen = 0;
-    for (path, value, origin) in config.effective() {
-        let Origin::File { source, span } = origin else {
-            continue;
-        };
-        let text = &source.text[span];
-        let there: Value =
-            serde_yaml::from_str(text).unwrap_or_else(|e| panic!("{path}: {text:?}: {e}"));
-        assert!(
-            there == *value || there.is_f64() && there.as_f64() == value.as_f64(),
-            "{path}: {there} {value}"
-        );
-        seen += 1;
-    }
-    assert!(seen > 200, "{seen} values");
-}
-
-/// Parameters by the textbook, from the shape alone.
-fn count(config: &Config, model: &str) -> u64 {
-    let number = |key: &str| {
-        config
-            .get(&format!("models.{model}.{key}"))
-            .and_then(Value::as_u64)
-            .unwrap_or(0)
-    };
-    let flag = |key: &str| {
-        config
-            .get(&format!("models.{model}.{key}"))
-            .and_then(Value::as_bool)
-            .unwrap()
-    };
-    let [layers, h, ffn, heads, kv, vocab] = [
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "num_kv_heads",
-        "vocab_size",
-    ]
-    .map(number);
-    if config.get(&format!("models.{model}.architecture")).unwrap() == "gpt2" {
-        return vocab * h
-            + number("max_position_embeddings") * h
-            + layers * (12 * h * h + 13 * h)
-            + 2 * h;
-    }
-    let kv_width = h / heads * kv;
-    let bias = if flag("qkv_bias") {
-        h + 2 * kv_width
-    } else {
-        0
-    };
-    let layer = 2 * h * h + 2 * h * kv_width + bias + 3 * h * ffn + 2 * h;
-    let embeddings = if flag("tie_embeddings") { 1 } else { 2 };
-    embeddings * vocab * h + layers * layer + h
-}
-
-#[test]
-fn shipped_models_state_their_exact_parameter_counts() {
-    let config = shipped();
-    let models: Vec<&str> = config.children("models").collect();
-    assert!(models.len() >= 10, "{models:?}");
-    for model in models {
-        // A shape that only exists here, such as a width with fewer layers, need not state its
-        // count.
-        let Some(stated) = config
-            .get(&format!("models.{model}.num_parameters"))
-            .and_then(Value::as_u64)
-        else {
-            continue;
-        };
-        assert_eq!(stated, count(&config, model), "{model}");
-        if model.ends_with("tiny") {
-            assert!((1_000_000..3_000_000).contains(&stated));
-        }
-    }
-}
-
-#[test]
-fn shipped_strategies_fit_their_gpus_and_divide_every_batch_and_every_head() {
-    let config = shipped();
-    let defaults = Values::default();
-    let view = config.view(&defaults, &[]);
-    let batch = view
-        .u64("training.data.global_batch_size")
-        .unwrap()
-        .unwrap();
-    for strategy in ["maximum_performance", "identical_config", "single"] {
-        for model in config.children("models") {
-            for (platform, vendor) in [("nvd", Vendor::Nvd), ("amd", Vendor::Amd)] {
-                for framework in config.children("frameworks") {
-                    let (path, block) = view
-                        .parallelism(strategy, model, platform, vendor, framework)
-                        .unwrap();
-                    let gpus = if strategy == "single" { 1 } else { 8 };
-                    let (tp, dp) = (block.tp.unwrap_or(1), block.dp.unwrap_or(1));
-                    let of =
-                        |key: &str| view.u64(&format!("models.{model}.{key}")).unwrap().unwrap();
-                    assert_eq!(block.num_gpus.unwrap_or(8), gpus, "{path}");
-                    assert_eq!(
-                        tp * block.pp.unwrap_or(1) * block.cp.unwrap_or(1) * dp,
-                        gpus,
-                        "{path} {model}"
-                    );
-                    assert_eq!(batch % dp, 0, "{path}");
-                    assert_eq!(
-                        (of("num_attention_heads") % tp, of("num_kv_heads") % tp),
-                        (0, 0),
-                        "{path} {model}"
-                    );
-                    if strategy == "identical_config" {
-                        assert_eq!(
-                            tp > 1,
-                            matches!(framework, "mega" | "mlm" | "nemo" | "mgds" | "prim")
-                                && dp == 2
-                        );
-                    }
-                }
-            }
-        }
-    }
-    let mega = |platform, vendor| {
-        view.parallelism("maximum_performance", "qwen", platform, vendor, "mega")
-            .unwrap()
-    };
-    assert_eq!(mega("nvd", Vendor::Nvd).1.tp, Some(2));
-    assert_eq!(mega("amd", Vendor::Amd).1.tp, None);
 }
 
 const SMALL: &str = "\
@@ -357,37 +228,6 @@ fn what_is_nested_without_end_is_refused_with_the_bound() {
     assert!(told(SMALL, &[&path]).contains("a path has at most 32 keys"));
 }
 
-/// A price that nobody stated is no price: a table of costs would be made of it all the same.
-#[test]
-fn no_price_is_shipped_and_the_examples_are_valid() {
-    let costs = "benchmarking.enhanced_metrics.cloud_costs";
-    assert_eq!(
-        shipped().children(costs).collect::<Vec<_>>(),
-        Vec::<&str>::new()
-    );
-    let mut is_example = false;
-    let mut uncommented = String::new();
-    for line in SHIPPED.lines() {
-        is_example =
-            line.starts_with("  # enhanced_metrics:") || (is_example && line.starts_with("  #   "));
-        uncommented += &if is_example {
-            line.replacen("# ", "", 1)
-        } else {
-            line.to_owned()
-        };
-        uncommented.push('\n');
-    }
-    let config =
-        load(&uncommented, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
-    assert_eq!(config.children(costs).collect::<Vec<_>>(), ["nvd", "amd"]);
-    assert_eq!(
-        config
-            .children("benchmarking.enhanced_metrics.hardware_specs")
-            .collect::<Vec<_>>(),
-        ["nvd"]
-    );
-}
-
 #[test]
 fn figures_that_are_none_are_refused() {
     let costs = "benchmarking:\n  enhanced_metrics:\n    cloud_costs:\n";
@@ -412,6 +252,14 @@ fn figures_that_are_none_are_refused() {
         (
             "      nvd: { per_gpu_hour: .inf }\n",
             "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` is not a finite number | is not a finite number | -",
+        ),
+        (
+            "      nvd: { per_gpu_hour: 2, currency: US $ }\n",
+            "20:41: `benchmarking.enhanced_metrics.cloud_costs.nvd.currency` must be a code of three letters, not `US $` | no currency code | write EUR for euros, USD for US dollars",
+        ),
+        (
+            "      nvd: { per_gpu_hour: 2, currency: € }\n",
+            "20:41: `benchmarking.enhanced_metrics.cloud_costs.nvd.currency` must be a code of three letters, not `€` | no currency code | write EUR for euros, USD for US dollars",
         ),
         (
             "      nvd: {}\n    hardware_specs: { nvd: { tdp_watts: 700 } }\n",
@@ -492,13 +340,12 @@ fn a_set_may_narrow_a_strategy_for_what_is_declared() {
         "parallelism.fast.deep.GA=2",
     ];
     let config = load(SMALL, &[], &sets).unwrap();
-    let defaults = Values::default();
-    let view = config.view(&defaults, &[]);
-    let (path, block) = view
+    let (path, block) = config
+        .general()
         .parallelism("fast", "gpt2-1.5b", "amd", Vendor::Amd, "tran")
         .unwrap();
     assert_eq!(
-        (&*path, block.dp, block.num_gpus),
+        (&*path, block.data_parallel_size, block.num_gpus),
         ("parallelism.fast.gpt2-1.5b.rocm", Some(8), None)
     );
     refused(
@@ -527,10 +374,12 @@ fn set_of_nothing_unsets() {
         &["models.a.rope_scaling=", "models.a.rope_theta=null"],
     )
     .unwrap();
-    let defaults = Values::default();
-    let view = config.view(&defaults, &[]);
-    assert_eq!(view.f64("models.a.rope_scaling.factor"), Ok(None));
-    assert_eq!(view.f64("models.a.rope_theta"), Ok(None));
+    let model = &config.settings().models["a"];
+    assert_eq!(
+        model.rope_scaling.as_ref().map(|scaling| scaling.factor),
+        Some(None)
+    );
+    assert_eq!(model.rope_theta, None);
 }
 
 #[test]
@@ -564,14 +413,54 @@ fn problems_point_at_whoever_gave_the_value() {
     };
     let (defaults, overlay) = (Values::default(), [setting]);
     let plain = load(SMALL, &[], &[]).unwrap();
-    let problem = plain
-        .view(&defaults, &overlay)
-        .u64("training.seed")
-        .unwrap_err();
+    let view = plain.view(&defaults, &overlay);
+    let problem = view.problem_at("training.seed", "bad", "here");
+    assert_eq!(problem.to_string(), "m.toml:2:8: bad");
+}
+
+#[test]
+fn a_wrong_value_is_as_good_as_none_and_known_to_be_wrong() {
+    let text = "training: { seed: x, duration: { train_iters: 9 } }\nmodels: { a: { num_layers: 2, head_dim: [] } }\n";
+    let read = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let source = Source::new("config.yaml", text);
+        let (config, problems) = Config::read(source, &BTreeMap::new(), &sets);
+        assert_eq!(problems.len(), 2, "{}", show(&problems));
+        config.unwrap()
+    };
+    let config = read(&[]);
+    let (training, model) = (&config.settings().training, &config.settings().models["a"]);
     assert_eq!(
-        problem.to_string(),
-        "m.toml:2:8: `training.seed` must be a whole number of at least 0, not the text \"x\""
+        (training.seed, training.duration.train_iters),
+        (1234, Some(9))
     );
+    assert_eq!((model.num_layers, model.head_dim), (Some(2), None));
+    let guessed = [
+        "training",
+        "models.a",
+        "models.a.num_layers",
+        "benchmarking.warmup",
+    ];
+    let is_guessed = |config: &Config| guessed.map(|path| config.general().is_guessed(path));
+    assert_eq!(is_guessed(&config), [true, true, false, false]);
+    assert!(
+        !is_guessed(&read(&["training.seed=7"]))[0],
+        "a stronger layer has stated it"
+    );
+}
+
+#[test]
+fn a_list_of_texts_holds_nothing_else() {
+    let text = "frameworks: { cmd: { inputs: [a, 4] }, tran: { settings: { list: [a, 4] } } }\n";
+    refused(
+        text,
+        &[],
+        &[],
+        "config.yaml:1:30: `frameworks.cmd.inputs` must be a text or a list of texts, not a list with 4 | expected a text or a list of texts | -",
+    );
+    let config = load(&text.replace("[a, 4] }, tran", "a }, tran"), &[], &[]).unwrap();
+    let inputs = config.settings().frameworks["cmd"].inputs.as_deref();
+    assert_eq!(inputs, Some(&["a".to_owned()][..]));
 }
 
 #[test]
@@ -620,6 +509,30 @@ fn a_matrix_may_set_a_variable_where_the_file_has_no_block_for_it() {
     assert_eq!(env, [("CUDA_LAUNCH_BLOCKING", "1".into())].into());
 }
 
+/// A dot in a name is no step down: what is set for one model is no key of another whose name it
+/// begins with.
+#[test]
+fn a_model_whose_name_begins_another_keeps_its_own_settings() {
+    let text = SMALL.replacen(
+        "models:\n",
+        "models:\n  qwen2: { num_layers: 1 }\n  qwen2.5: { num_layers: 2 }\n",
+        1,
+    );
+    let config = load(&text, &[], &[]).unwrap();
+    let overlay = [Setting {
+        path: "models.qwen2.5.num_layers".into(),
+        value: json!(3),
+        origin: Origin::Matrix {
+            source: Source::new("m.toml", "x"),
+            span: 0..1,
+        },
+    }];
+    let defaults = Values::default();
+    let view = config.view(&defaults, &overlay);
+    let layers = |id: &str| view.entry::<super::schema::Model>(id).num_layers;
+    assert_eq!((layers("qwen2"), layers("qwen2.5")), (Some(1), Some(3)));
+}
+
 #[test]
 fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
     let text = format!(
@@ -627,156 +540,13 @@ fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
     )
     .replace("num_gpus: 4", "num_gpus: 4, env: { B: \"0\", C: null }");
     let config = load(&text, &[], &["platform_optimizations.nvidia.env.A=2"]).unwrap();
-    let defaults = Values::default();
-    let env = config
-        .view(&defaults, &[])
-        .platform_env("h200", Vendor::Nvd);
+    let env = config.general().platform_env("h200", Vendor::Nvd);
     assert_eq!(env, [("A", "2".into()), ("B", "0".into())].into());
 }
 
 /// A config.yaml as the older suites write it: both dialects of degrees, prices of a box, peaks by
 /// GPU.
 pub(crate) const OLD: &str = include_str!("../../tests/fixtures/older-suite.yaml");
-
-#[test]
-fn a_file_of_the_older_suites_is_read_as_it_is_meant() {
-    let config = load(OLD, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
-    let costs = "benchmarking.enhanced_metrics.cloud_costs";
-    for (path, value) in [
-        ("training.duration.train_iters", json!(10)),
-        (&format!("{costs}.nvidia.per_gpu_hour"), json!(4.0)),
-        (&format!("{costs}.amd.per_gpu_hour"), json!(3.0)),
-        ("paths.primus", json!("/workspace/Primus")),
-        (
-            "paths.megatron_deepspeed",
-            json!("/workspace/Megatron-DeepSpeed"),
-        ),
-        ("paths.output", json!("./results")),
-        ("frameworks.mgds.description", json!("Megatron-DeepSpeed")),
-        ("models.llama.ffn_hidden_size", json!(14336)),
-        ("models.llama.rope_scaling.factor", json!(8)),
-        ("models.qwen.qkv_bias", json!(true)),
-    ] {
-        assert_eq!(
-            config
-                .get(path)
-                .map(|v| v.as_f64().map_or(v.clone(), |n| json!(n))),
-            Some(value.as_f64().map_or(value, |n| json!(n))),
-            "{path}"
-        );
-    }
-    assert_eq!(
-        origin(&config, "models.qwen.num_layers"),
-        "built in: Qwen2.5 7B"
-    );
-    assert_eq!(
-        origin(&config, &format!("{costs}.nvidia.per_gpu_hour")),
-        "config.yaml:41:34"
-    );
-    let notes = show(config.notes());
-    assert!(
-        notes.contains("32 an hour for 8 GPUs is 4 a GPU-hour on nvidia"),
-        "{notes}"
-    );
-    assert!(
-        notes.contains("989 TFLOP/s is the bf16 peak of nvidia_h100, not its fp8 peak"),
-        "{notes}"
-    );
-    assert!(
-        !config.contains("benchmarking.enhanced_metrics.hardware_specs.nvidia"),
-        "the data sheet's figure is used"
-    );
-    // Variables of the shipped platform ids reach the platforms of the vendor.
-    let config = load(
-        OLD,
-        &[("CONFIG_NVD_NUM_GPUS", "4"), ("PRIMUS_PATH", "/p")],
-        &[],
-    )
-    .unwrap();
-    assert_eq!(
-        config.get("hardware.platforms.nvidia.num_gpus"),
-        Some(&json!(4))
-    );
-    assert_eq!(config.get("paths.primus"), Some(&json!("/p")));
-    assert_eq!(
-        config.descriptive(),
-        [
-            "hardware.platforms.nvidia.software_stack",
-            "hardware.platforms.amd.software_stack",
-            "benchmarking.output.filename_format",
-            "benchmarking.metrics"
-        ]
-    );
-}
-
-#[test]
-fn what_an_older_file_cannot_mean_is_refused_with_its_place() {
-    for (old, new, expected) in [
-        (
-            "max_steps: 10",
-            "max_steps: 11",
-            "config.yaml:18:5: `training.duration.train_iters` is given twice, as `training.duration.max_steps` too | the same key, with another value | leave one of them out",
-        ),
-        (
-            "amd_mi300x_8gpu",
-            "amd_mi200_8gpu",
-            "config.yaml:42:7: unknown platform `amd_mi200` in `cloud_costs` | no platform has this GPU | `hardware.platforms` has nvidia, amd; its `gpu_model` says which GPU",
-        ),
-        (
-            "989.0e12",
-            "700.0e12",
-            "config.yaml:44:7: the fp8 peak of nvidia_h100 has no source, and 700 TFLOP/s is not the data sheet's; its dense fp8 peak is 1978.9 TFLOP/s (NVIDIA H100 SXM datasheet, dense) | state a `source`, or leave the line out | peaks are dense, FLOP/s of one device",
-        ),
-        (
-            "platforms: [nvidia, amd]",
-            "platforms: [nvidia, adm]",
-            "config.yaml:30:50: unknown platform `adm` in `frameworks.nemo.platforms` | no platform has this name | did you mean `amd`?",
-        ),
-    ] {
-        refused(&OLD.replace(old, new), &[], &[], expected);
-    }
-}
-
-#[test]
-fn an_upgraded_file_says_the_same_in_today_s_keys_and_keeps_its_comments() {
-    let block = OLD.replace(
-        "  duration:\n    max_steps: 10\n    train_iters: 10\n",
-        "  duration: { max_steps: 10, train_iters: 10 } # steps\n",
-    );
-    let flow = OLD.replace(
-        "paths:\n  primus:\n    installation:",
-        "paths: { cache: c } # mine\nprofiling:\n  primus:\n    x:",
-    );
-    for text in [OLD, &block, &flow] {
-        let old = load(text, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
-        let upgraded = old.upgraded();
-        let new = load(&upgraded, &[], &[])
-            .unwrap_or_else(|problems| panic!("{}\n{upgraded}", show(&problems)));
-        let mut expected = old.to_json();
-        expected["training"]["optimizer"]["type"] = json!("adamw");
-        assert_eq!(new.to_json(), expected, "{upgraded}");
-        assert!(
-            new.translations.is_empty() && new.notes().is_empty(),
-            "{upgraded}"
-        );
-        for comment in text
-            .split('#')
-            .skip(1)
-            .filter_map(|after| after.lines().next())
-        {
-            assert!(
-                upgraded.contains(comment.trim_end()),
-                "`#{comment}` is lost:\n{upgraded}"
-            );
-        }
-        assert_eq!(
-            new.upgraded(),
-            upgraded,
-            "a second time there is nothing to do"
-        );
-    }
-    assert_eq!(load(SHIPPED, &[], &[]).unwrap().upgraded(), SHIPPED);
-}
 
 #[test]
 fn the_name_of_a_secret_is_expanded_in_env_tables_only() {
@@ -805,144 +575,4 @@ fn one_setting_in_two_places_must_have_one_value() {
         &[],
         "config.yaml:17:51: `platform_optimizations.nvd.cuda_alloc_conf` and `platform_optimizations.nvd.env.PYTORCH_CUDA_ALLOC_CONF` say different things | one variable | leave one of them out",
     );
-}
-
-/// Layers, weakest first, with the values that a path has in each.
-type Stack = [Option<u16>; 5];
-const LAYERED: [(&str, Option<&str>, Option<u16>); 6] = [
-    ("training.duration.train_iters", Some("TRAIN_ITERS"), None),
-    (
-        "hardware.platforms.nvd.num_gpus",
-        Some("CONFIG_NVD_NUM_GPUS"),
-        None,
-    ),
-    ("training.sac_frequency", None, Some(1)),
-    ("frameworks.tran.a", None, None),
-    ("frameworks.tran.b.c-1.5", None, None),
-    ("frameworks.tran.b.d", None, None),
-];
-
-/// Puts a value into nested objects; keys are given one by one.
-fn put(object: &mut Map<String, Value>, keys: &[&str], value: u16) {
-    match keys {
-        [last] => drop(object.insert((*last).to_owned(), json!(value))),
-        [first, rest @ ..] => {
-            let below = object.entry(*first).or_insert_with(|| json!({}));
-            put(below.as_object_mut().unwrap(), rest, value);
-        }
-        [] => {}
-    }
-}
-
-fn keys(path: &str) -> Vec<&str> {
-    if path.ends_with("c-1.5") {
-        vec!["frameworks", "tran", "b", "c-1.5"]
-    } else {
-        path.split('.').collect()
-    }
-}
-
-proptest! {
-    #[test]
-    fn the_strongest_layer_wins(stacks in prop::array::uniform6(prop::array::uniform5(prop::option::of(1_u16..1000)))) {
-        let base = json!({"hardware": {"platforms": {"nvd": {"vendor": "nvd"}}}, "frameworks": {"tran": {"b": {"c-1.5": {}}}}});
-        let (mut recipe, mut file) = (json!({}), base);
-        let (mut env, mut sets, mut overlay) = (Vec::new(), Vec::new(), Vec::new());
-        let texts: Vec<[String; 5]> = stacks.iter().map(|s| s.map(|v| v.unwrap_or(0).to_string())).collect();
-        for (((path, variable, _), stack), text) in LAYERED.iter().zip(&stacks).zip(&texts) {
-            let [in_recipe, in_file, in_env, in_matrix, in_set]: Stack = *stack;
-            in_recipe.into_iter().for_each(|v| put(recipe.as_object_mut().unwrap(), &keys(path), v));
-            in_file.into_iter().for_each(|v| put(file.as_object_mut().unwrap(), &keys(path), v));
-            if let (Some(_), Some(variable)) = (in_env, variable) {
-                env.push((*variable, text[2].as_str()));
-            }
-            in_set.into_iter().for_each(|v| sets.push(format!("{path}={v}")));
-            let origin = Origin::Matrix { source: Source::new("m.toml", ""), span: 0..0 };
-            overlay.extend(in_matrix.map(|v| Setting { path: (*path).into(), value: json!(v), origin }));
-        }
-        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-        let config = load(&file.to_string(), &env, &sets).unwrap();
-        let defaults = Values::new("tran", &recipe);
-        let view = config.view(&defaults, &overlay);
-        for ((path, variable, built_in), stack) in LAYERED.iter().zip(&stacks) {
-            let [in_recipe, in_file, in_env, in_matrix, in_set] = *stack;
-            let in_env = in_env.filter(|_| variable.is_some());
-            let expected = in_set.or(in_matrix).or(in_env).or(in_file).or(in_recipe).or(*built_in).map(u64::from);
-            prop_assert_eq!(view.u64(path).unwrap(), expected, "{}", path);
-            let nested = view.nested("frameworks").unwrap();
-            if path.starts_with("frameworks") {
-                let there = keys(path)[1..].iter().fold(&nested, |at, key| &at[*key]);
-                prop_assert_eq!(there.as_u64(), expected, "{}", path);
-            }
-        }
-    }
-
-    #[test]
-    fn the_most_specific_block_wins_whole(blocks in prop::collection::btree_set((0..3_usize, 0..4_usize, 0..3_usize), 0..12)) {
-        const MODELS: [&str; 3] = ["", "llama", "gpt2-1.5b"];
-        const PLATFORMS: [&str; 4] = ["", "h200", "nvd", "amd"];
-        const FRAMEWORKS: [&str; 3] = ["", "tran", "transformers"];
-        let mut strategy = json!({});
-        for (index, (model, platform, framework)) in blocks.iter().enumerate() {
-            let names = [MODELS[*model], PLATFORMS[*platform], FRAMEWORKS[*framework], "num_gpus"];
-            let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
-            put(strategy.as_object_mut().unwrap(), &names, u16::try_from(index).unwrap() + 1);
-        }
-        let text = SMALL.split("parallelism").next().unwrap().to_owned()
-            + &format!("frameworks: {{ tran: {{}} }}\nparallelism: {{ s: {strategy} }}\n");
-        let config = load(&text, &[], &[]).unwrap();
-        let defaults = Values::default();
-        for model in ["llama", "gpt2-1.5b"] {
-            for (platform, vendor) in [("h200", Vendor::Nvd), ("nvd", Vendor::Nvd), ("amd", Vendor::Amd)] {
-                // Naively: of all blocks that speak of this cell, the one with the best (model,
-                // platform, framework).
-                let speaks = |(m, p, f): &(usize, usize, usize)| {
-                    let by_platform = match PLATFORMS[*p] {
-                        "" => Some(0),
-                        name if name == platform => Some(2),
-                        "nvd" if vendor == Vendor::Nvd => Some(1),
-                        _ => None,
-                    };
-                    (*m == 0 || MODELS[*m] == model).then_some(())?;
-                    Some((u8::from(*m > 0), by_platform?, [0, 2, 1][*f]))
-                };
-                let ranked = blocks.iter().enumerate().filter_map(|(i, block)| Some((speaks(block)?, i as u64 + 1)));
-                let expected = ranked.max().map(|(_, index)| index);
-                let found = config.view(&defaults, &[]).parallelism("s", model, platform, vendor, "tran");
-                // A platform of the id's own may hold no block for the framework while the vendor's
-                // does.
-                prop_assert_eq!(found.and_then(|(_, block)| block.num_gpus), expected, "{} {}", model, platform);
-            }
-        }
-    }
-
-    #[test]
-    fn no_text_makes_it_panic(text in "\\PC{0,60}|[a-z:{}&*<\\-\\[\\], \n\"'$|>]{0,80}") {
-        exercise(&text);
-    }
-
-    #[test]
-    fn no_set_makes_it_panic(set in "\\PC{0,20}=\\PC{0,20}|(training|parallelism|models|frameworks)(\\.(fast|llama|gpt2-1\\.5b|tran|data|x|)){0,4}[.=]{0,2}[a-z0-9{:, ]{0,9}") {
-        let _ = load(SMALL, &[], &[&set]);
-    }
-
-    #[test]
-    fn no_mutation_makes_it_panic(at in 0..SMALL.len(), len in 0..30_usize, new in "[a-z0-9:{}&*<\\-\\[\\] \n\"'$]{0,6}|\\PC{0,3}") {
-        let end = (at + len).min(SMALL.len());
-        exercise(&format!("{}{new}{}", &SMALL[..at], &SMALL[end..]));
-    }
-}
-
-/// Whatever it says, every caret is inside its text.
-fn exercise(text: &str) {
-    let (config, problems) = Config::read(Source::new("config.yaml", text), &BTreeMap::new(), &[]);
-    for problem in &problems {
-        if let Some((source, span)) = &problem.place {
-            assert!(source.text.get(span.clone()).is_some(), "{problem}");
-        }
-    }
-    assert!(config.is_some() || !problems.is_empty());
-    for (path, _, origin) in config.iter().flat_map(Config::effective) {
-        assert!(!path.is_empty() && !origin.to_string().is_empty());
-    }
 }

@@ -68,21 +68,11 @@ impl<T: Copy> Tree<T> {
             .map(|id| &self.nodes[*id])
             .find(|node| node.key() == key)
     }
-    pub fn children(&self, parent: &Node<T>) -> impl Iterator<Item = &Node<T>> + use<'_, T> {
-        let ids: &[NodeId] = self
-            .index_of(parent)
-            .map_or(&[], |id| &self.nodes[id].children);
-        ids.iter().map(|id| &self.nodes[*id])
-    }
-    fn index_of(&self, node: &Node<T>) -> Option<NodeId> {
-        if node.path.is_empty() {
-            Some(ROOT)
-        } else {
-            self.index.get(&node.path).copied()
-        }
+    pub fn children<'a>(&'a self, parent: &'a Node<T>) -> impl Iterator<Item = &'a Node<T>> {
+        parent.children.iter().map(|id| &self.nodes[*id])
     }
     /// The longest key below `parent` that `rest` begins with, as a whole segment.
-    pub fn longest_key<'a>(&'a self, parent: &Node<T>, rest: &str) -> Option<&'a str> {
+    pub fn longest_key<'a>(&'a self, parent: &'a Node<T>, rest: &str) -> Option<&'a str> {
         let is_segment = |key: &&str| {
             rest.strip_prefix(*key)
                 .is_some_and(|after| after.is_empty() || after.starts_with('.'))

@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use super::{
     layers::{Config, Layer, Origin},
-    shape::{describe, join},
-    tree::{Node, ROOT, Tree},
+    names::canonical_id,
+    resolve::MAX_PARTS,
+    shape::{ShapeId, join, shapes},
+    tree::{Node, NodeId, ROOT, Tree},
     vendor_names,
 };
 use crate::{error::Problem, job::Vendor};
@@ -30,27 +32,82 @@ pub struct Values {
 }
 
 impl Values {
-    /// From nested tables. `name` is the recipe's, for problems.
+    /// `name` is the recipe's, for problems.
     #[must_use]
-    pub fn new(name: impl Into<String>, nested: &Value) -> Self {
-        let mut values = Self {
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
             name: name.into(),
             tree: Tree::default(),
-        };
-        values.insert(ROOT, nested);
-        values
-    }
-
-    fn insert(&mut self, node: usize, nested: &Value) {
-        let Value::Object(entries) = nested else {
-            return self.tree.set(node, nested.clone(), ());
-        };
-        for (key, value) in entries {
-            if let Some(child) = self.tree.enter(node, key) {
-                self.insert(child, value);
-            }
         }
     }
+
+    /// Adds the default of a dotted path, checked as a value of config.yaml is. Problems come
+    /// without a place.
+    pub fn add(&mut self, path: &str, value: &Value) -> Result<(), Problem> {
+        if path.matches('.').count() >= MAX_PARTS {
+            return Err(Problem::new(format!(
+                "a default's path has at most {MAX_PARTS} keys"
+            )));
+        }
+        let (mut node, mut shape) = (ROOT, shapes().root);
+        for key in path.split('.') {
+            (node, shape) = self.enter(node, shape, key)?;
+        }
+        self.insert(node, shape, value)
+    }
+
+    fn insert(&mut self, node: NodeId, shape: ShapeId, value: &Value) -> Result<(), Problem> {
+        let known = shapes().get(shape);
+        if let Value::Object(entries) = value
+            && known.is_table()
+        {
+            for (key, value) in entries {
+                let (node, shape) = self.enter(node, shape, key)?;
+                self.insert(node, shape, value)?;
+            }
+            return Ok(());
+        }
+        let Node {
+            path,
+            children,
+            leaf,
+            ..
+        } = self.tree.node(node);
+        if leaf.is_some() || !children.is_empty() {
+            return Err(through_another(path));
+        }
+        let value = known.accept(path, value.clone())?;
+        self.tree.set(node, value, ());
+        Ok(())
+    }
+
+    fn enter(
+        &mut self,
+        table: NodeId,
+        shape: ShapeId,
+        key: &str,
+    ) -> Result<(NodeId, ShapeId), Problem> {
+        let shape = shapes().get(shape);
+        let Node { path, leaf, .. } = self.tree.node(table);
+        if leaf.is_some() {
+            return Err(through_another(path));
+        }
+        let (name, field) = shape
+            .field(key)
+            .filter(|_| !key.is_empty())
+            .ok_or_else(|| shape.unknown_key(path, key))?;
+        let name = canonical_id(path, name);
+        let node = self.tree.enter(table, name);
+        Ok((node.ok_or_else(|| through_another(name))?, field))
+    }
+}
+
+fn through_another(path: &str) -> Problem {
+    let mut problem = Problem::new(format!(
+        "a default's path goes through another default, `{path}`"
+    ));
+    problem.label = "this path".into();
+    problem
 }
 
 /// Settings of the training that `platform_optimizations.<p>` may state for a platform. Activations
@@ -160,7 +217,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same with what the platform and the framework state of the training.
+    /// This view for a cell of these names, whose platform and framework may state some of the
+    /// training.
     #[must_use]
     pub fn of_cell(self, platform: &'a str, vendor: Vendor, framework: &'a str) -> Self {
         Self {
@@ -265,6 +323,12 @@ impl<'a> View<'a> {
         self.find(path).map(|hit| hit.value)
     }
 
+    /// Does somebody state a value, so that no default holds?
+    pub(super) fn is_stated(&self, path: &str) -> bool {
+        self.find(path)
+            .is_some_and(|hit| hit.strength > Strength::Default)
+    }
+
     /// Where the effective value comes from, and the path that states it.
     #[must_use]
     pub fn origin(&self, path: &str) -> Option<(String, Origin)> {
@@ -337,34 +401,6 @@ impl<'a> View<'a> {
         }
     }
 
-    fn typed<T>(
-        &self,
-        path: &str,
-        wanted: &str,
-        cast: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, Problem> {
-        match self.get(path) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => cast(value).map(Some).ok_or_else(|| {
-                let message = format!("`{path}` must be {wanted}, not {}", describe(value));
-                self.problem_at(path, message, format!("expected {wanted}"))
-            }),
-        }
-    }
-
-    pub fn u64(&self, path: &str) -> Result<Option<u64>, Problem> {
-        self.typed(path, "a whole number of at least 0", Value::as_u64)
-    }
-    pub fn f64(&self, path: &str) -> Result<Option<f64>, Problem> {
-        self.typed(path, "a number", Value::as_f64)
-    }
-    pub fn bool(&self, path: &str) -> Result<Option<bool>, Problem> {
-        self.typed(path, "true or false", Value::as_bool)
-    }
-    pub fn str(&self, path: &str) -> Result<Option<&'a str>, Problem> {
-        self.typed(path, "a text", Value::as_str)
-    }
-
     /// The keys below `path`: config.yaml's in file order, then the matrix's, then the recipe's.
     #[must_use]
     pub fn children(&self, path: &str) -> Vec<&'a str> {
@@ -386,7 +422,7 @@ impl<'a> View<'a> {
                 .path
                 .strip_prefix(path)
                 .and_then(|rest| rest.strip_prefix('.'));
-            if let Some(rest) = below {
+            if let Some(rest) = below.filter(|_| !self.is_of_a_longer_name(path, &setting.path)) {
                 let known = self
                     .config
                     .tree
@@ -404,6 +440,19 @@ impl<'a> View<'a> {
             keys.extend(self.recipe.tree.children(node).map(Node::key));
         }
         keys
+    }
+
+    /// Is a setting below `path` one of another entry of the same table? `models.qwen2.5.num_layers`
+    /// is not below the model `qwen2` where there is a model `qwen2.5`.
+    fn is_of_a_longer_name(&self, path: &str, setting: &str) -> bool {
+        let tree = &self.config.tree;
+        let longest = || {
+            let own = tree.find(path)?.key();
+            let table = path.strip_suffix(own)?.strip_suffix('.')?;
+            let below = setting.strip_prefix(table)?.strip_prefix('.')?;
+            Some(tree.longest_key(tree.find(table)?, below)? != own)
+        };
+        longest().unwrap_or(false)
     }
 
     /// The effective entries of a table, nested; empty where there is none.

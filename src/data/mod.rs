@@ -1,8 +1,9 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
 //! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them,
-//! [`fingerprint()`] names their content, [`encode()`] makes them from text.
+//! [`fingerprint()`] names their content, `encode` makes them from text.
 
+#[cfg(feature = "encode")]
 mod encode;
 mod fingerprint;
 mod verify;
@@ -10,6 +11,7 @@ mod writer;
 
 use std::path::Path;
 
+#[cfg(feature = "encode")]
 pub use encode::{Encode, Encoded, Eod, encode};
 pub use fingerprint::{fingerprint, tokenizer_fingerprint};
 pub use tprimat_samples::{Damage, Dataset, Dtype, Index, Samples, prefix_of};

@@ -17,24 +17,25 @@ mod sweep;
 
 use std::{
     collections::BTreeMap,
-    io::{self, PipeWriter},
-    os::{fd::RawFd, unix::process::CommandExt},
+    io,
+    os::fd::RawFd,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::ExitStatus,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::libc;
 use serde::{Deserialize, Serialize};
 
 pub(super) use sweep::sweep;
 
 use super::{
     container::{Needs, has_these_alone},
+    guard::Guard,
     process::RUN_ID_VARIABLE,
     run::{ExitKind, tail_of},
-    train::{Gpu, TrainHost, TrainWork},
+    train::{Gpu, TrainHost},
+    train_work::TrainWork,
 };
 use crate::{
     digest::Digest,
@@ -53,8 +54,6 @@ const OWNER_LABEL: &str = "tprimat.runs";
 
 /// Sets the variables that standard input states, then becomes the trainer.
 const ENTER: &str = r#"eval "$(cat)" && exec "$@" </dev/null"#;
-/// Waits for the end of standard input, then becomes the command.
-const GUARD: &str = r#"while read -r _; do :; done; exec "$@" >/dev/null 2>&1"#;
 
 /// An engine that was stopped may be started again; that takes a few seconds.
 const ENGINE_RESTART: Duration = Duration::from_secs(15);
@@ -95,12 +94,12 @@ pub(super) fn contain(
     (id, dir): (&str, &Path),
     env: &mut BTreeMap<String, String>,
 ) -> Result<Option<ContainerSpec>> {
-    let Some(container) = &work.execution.container else {
+    let Some(container) = &work.placement.execution.container else {
         return Ok(None);
     };
     let engine =
         ContainerEngine::find(container.engine, &host.caller_env).map_err(Error::failed)?;
-    if work.execution.place != Place::Local
+    if work.placement.execution.place != Place::Local
         && has_service(engine.kind)
         && work.job.vendor != Vendor::Cpu
     {
@@ -124,7 +123,7 @@ pub(super) fn contain(
     // Where the run's folder is: a profiled run's is not among the measured ones.
     let folder = dir.parent().unwrap_or(dir);
     remember(folder, engine.kind)?;
-    let home = host.runs.with_file_name("container-home");
+    let home = host.runs.with_file_name(crate::cache::CONTAINER_HOME);
     files::create_dir_all(&home)?;
     let home = text(&home)?;
     env.insert("TPRIMAT_PYTHON".into(), container.python.clone());
@@ -154,6 +153,7 @@ pub(super) fn contain(
         workdir: &workdir,
     };
     let image = work
+        .placement
         .image
         .clone()
         .unwrap_or_else(|| container.image.clone());
@@ -176,7 +176,7 @@ pub(super) fn contain(
 
 /// Are the GPUs of a run numbered from 0, because its container has these and no others?
 pub(super) fn counts_anew(work: &TrainWork, host: &TrainHost, given: &[&Gpu]) -> bool {
-    let Some(container) = &work.execution.container else {
+    let Some(container) = &work.placement.execution.container else {
         return false;
     };
     let engine = ContainerEngine::find(container.engine, &host.caller_env);
@@ -236,12 +236,14 @@ fn mounts(
             .filter(|path| path.is_absolute() && path.is_dir()),
     );
     let mut readable: Vec<PathBuf> = work
+        .launch
         .checkouts
         .iter()
         .map(|(_, path)| path.clone())
         .collect();
     // A dataset is named by the prefix of its files, a tokenizer by a file or a folder.
     let data = work
+        .launch
         .data_env
         .values()
         .map(PathBuf::from)
@@ -256,7 +258,7 @@ fn mounts(
     readable.extend(
         host.native
             .iter()
-            .filter(|_| work.needs_native)
+            .filter(|_| work.launch.needs_native)
             .filter_map(|path| Some(path.parent()?.to_owned())),
     );
     let mut mounts: Vec<String> = Vec::new();
@@ -431,7 +433,7 @@ impl Contained {
         };
         match stage {
             Stage::Absent | Stage::Created => {
-                let said = last_line(&tail_of(log, 4096));
+                let said = last_line(&tail_of(log, 4096).unwrap_or_default());
                 ExitKind::LaunchFailed(format!("{name} did not start the container: {said}"))
             }
             Stage::Running => {
@@ -467,64 +469,15 @@ impl Contained {
         }
     }
 
-    /// Starts a process that removes the container when the supervisor is killed. It keeps `locks`
-    /// open, so that nobody gets the devices before.
-    pub fn guard(&self, locks: &[RawFd]) -> io::Result<Guard> {
-        let (end, lifeline) = io::pipe()?;
-        let locks = locks.to_vec();
-        let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", GUARD, "tprimat-guard"])
-            .arg(&self.engine.program)
-            .args(["rm", "--force", "--volumes", &self.name]);
-        command
-            .env_clear()
-            .envs(engine_environment(&self.environment));
-        command
-            .stdin(end)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0);
-        let keep_locks = move || {
-            for lock in &locks {
-                // SAFETY: it changes a flag of a descriptor of this process.
-                if unsafe { libc::fcntl(*lock, libc::F_SETFD, 0) } < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-            }
-            nix::sys::signal::sigprocmask(
-                nix::sys::signal::SigmaskHow::SIG_SETMASK,
-                Some(&nix::sys::signal::SigSet::empty()),
-                None,
-            )?;
-            Ok(())
-        };
-        // SAFETY: between fork and exec it makes system calls and allocates nothing.
-        unsafe { command.pre_exec(keep_locks) };
-        Ok(Guard {
-            child: command.spawn()?,
-            _lifeline: lifeline,
-        })
-    }
-}
-
-/// Lives as long as the supervisor does.
-pub(super) struct Guard {
-    child: Child,
-    _lifeline: PipeWriter,
-}
-
-impl Guard {
-    pub fn pid(&self) -> Option<i32> {
-        i32::try_from(self.child.id()).ok()
-    }
-}
-
-impl Drop for Guard {
-    /// The container is gone already, in the orderly way.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Removes the container when the supervisor is killed.
+    pub fn guard(&self, run: &Path, locks: &[RawFd]) -> io::Result<Guard> {
+        Guard::start(
+            run,
+            &self.engine.program,
+            &["rm", "--force", "--volumes", &self.name],
+            &engine_environment(&self.environment),
+            locks,
+        )
     }
 }
 

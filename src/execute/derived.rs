@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 pub use cells::{CellSeed, cell_inputs, cell_seeds, compare_cells};
 pub use report::{Report, report_of};
-pub use stored::read_comparison;
 pub(super) use stored::read_uncounted;
+pub use stored::{read_comparison, read_summary};
 
 pub(super) use cells::own_input;
 pub(super) use stored::need;
@@ -30,7 +30,7 @@ use crate::{
     results::{AttemptOutputs, RunFacts, RunResult},
 };
 use report::{ReportWork, report_work};
-use stored::{UNCOUNTED, gone, json_bytes, put, put_comparison, put_picture, read};
+use stored::{UNCOUNTED, json_bytes, put, put_comparison, put_picture, read};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
@@ -178,7 +178,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
             let comparison = compare_cells(cells, &settings, cache)?;
             vec![
                 put_comparison(cache, &comparison)?,
-                put(UNCOUNTED, &json_bytes(&comparison.uncounted())?)?,
+                put(UNCOUNTED, &json_bytes(&comparison.cells_with_uncounted())?)?,
             ]
         }
         DerivedWork::Plot { comparison } => plot(comparison.as_ref(), cache)?,
@@ -211,7 +211,7 @@ pub(super) fn result_of(
         // However large it is: the record says how large.
         Some(log) => cache
             .get_at_most(&log.digest, log.size)?
-            .ok_or_else(|| gone(&log.digest, "log"))?,
+            .ok_or_else(|| cache.gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
     let output = |name: &str| {

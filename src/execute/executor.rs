@@ -2,8 +2,9 @@
 //! it goes and how it ended.
 //!
 //! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started,
-//! adds a word to `plan::execution`, and an arm to [`TrainHost::executor`]. Nothing else knows
-//! which one it is: the scheduler, keys, parsing and reports see a run folder and a [`RunExit`].
+//! adds a word to `plan::execution`, and an arm to [`TrainHost::executor`]. Keys,
+//! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
+//! devices of this host. What they see is a run folder and a [`RunExit`].
 //! docs/executors.md goes through it step by step.
 //!
 //! What an executor must keep:

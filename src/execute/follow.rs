@@ -8,7 +8,7 @@ use super::{
     executor::Run,
     progress::Tail,
     run::{RunState, TELEMETRY},
-    train::TrainWork,
+    train_work::TrainWork,
 };
 use crate::{logs, results::TelemetryLine};
 
@@ -24,7 +24,7 @@ pub(super) fn follow(
 ) {
     let mut tail = Tail::new(log);
     let (mut samples, mut power_watts) = (Tail::new(&log.with_file_name(TELEMETRY)), None);
-    let mut live = logs::Live::new(&work.log_section);
+    let mut live = logs::Live::new(&work.measurement.log_section);
     let tokens_per_step = work
         .job
         .data
@@ -42,7 +42,7 @@ pub(super) fn follow(
         let _ = tail.poll(&mut |line| {
             if let Some(step) = live.feed(line.as_bytes()) {
                 events.report(&Event::Step {
-                    task: work.label.clone(),
+                    task: work.name().to_owned(),
                     step: step.step,
                     steps_total: Some(work.job.train_iters),
                     step_time_seconds: step.step_time_seconds,
@@ -60,7 +60,7 @@ pub(super) fn follow(
             awaited(&state).filter(|what_for| waiting_for.as_ref() != Some(what_for))
         {
             events.report(&Event::TaskWaiting {
-                task: work.label.clone(),
+                task: work.name().to_owned(),
                 what_for: what_for.clone(),
             });
             waiting_for = Some(what_for);
@@ -71,7 +71,7 @@ pub(super) fn follow(
             changed = seen;
             let message = format!(
                 "{} will not count: {} changed while it runs",
-                work.label,
+                work.name(),
                 changed.join(", ")
             );
             events.report(&Event::Note { message });

@@ -10,6 +10,7 @@ use crate::{
     config::Config,
     digest::Digest,
     error::Result,
+    execute::reading::StoredResult,
     figures::{
         self, CellHistory, ChangedSetting, Measurement, PastRun, RepeatStatus, Statistics, Summary,
         WorkField,
@@ -49,9 +50,8 @@ impl Warmups {
     /// `otherwise` comes from config.yaml and applies to cells that set no warm-up themselves.
     #[must_use]
     pub fn of(plan: Option<&Plan>, config: &Config) -> Self {
-        let steps = config.get("benchmarking.warmup.skip_steps");
         let otherwise = Statistics {
-            warmup_steps: steps.and_then(Value::as_u64).unwrap_or(0),
+            warmup_steps: config.settings().benchmarking.warmup.skip_steps,
         };
         let cells = plan.into_iter().flat_map(|plan| {
             plan.cells
@@ -264,7 +264,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
         .filter(|(_, attempt)| attempt.is_beyond_doubt())
     {
         if !counted.contains_key(repeat)
-            && let Some(result) = records.result(attempt)?
+            && let Some(result) = records.result(attempt)?.there()
         {
             counted.insert(*repeat, (attempt, result));
         }
@@ -292,10 +292,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             Some(RepeatStatus::Suspect { reason }) => Some(reason.clone()),
             Some(RepeatStatus::Unmeasured { reason }) => Some(said(reason)),
             Some(RepeatStatus::Failed { class, .. }) => Some(format!("failed ({})", class.name())),
-            None => Some(not_counted(
-                attempt,
-                records.parses.contains_key(&attempt.id),
-            )),
+            None => Some(not_counted(records, attempt, counted.contains_key(repeat))?),
         };
         let rate = summed
             .and_then(|r| r.steady.as_ref())
@@ -314,7 +311,10 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
     let mut contract = summary.as_ref().map(|s| s.contract.clone());
     for (_, attempt) in &group.attempts {
         if contract.is_none() {
-            contract = records.result(attempt)?.map(|result| result.contract);
+            contract = records
+                .result(attempt)?
+                .there()
+                .map(|result| result.contract);
         }
     }
     let first = group.first();
@@ -329,14 +329,16 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
         timer_factor: summary.as_ref().and_then(Summary::timer_factor),
         tokens_per_second_per_gpu: summary.and_then(|summary| summary.tokens_per_second_per_gpu),
         since: None,
+        counts_now: None,
         runs,
     })
 }
 
 /// `is_read`: a build here has read the log of the run.
-fn not_counted(attempt: &Attempt, is_read: bool) -> String {
-    match (&attempt.set_aside, &attempt.suspect) {
+fn not_counted(records: &Records, attempt: &Attempt, another_counts: bool) -> Result<String> {
+    Ok(match (&attempt.set_aside, &attempt.suspect) {
         (Some(set_aside), _) => format!("set aside: {}", set_aside.reason),
+        (None, _) if attempt.is_interrupted() => "it was interrupted".to_owned(),
         (None, _) if !attempt.is_valid() && !attempt.is_disturbed() => {
             format!("failed ({})", outcome_text(attempt))
         }
@@ -347,12 +349,15 @@ fn not_counted(attempt: &Attempt, is_read: bool) -> String {
                 attempt.undeclared.changed.join(", ")
             )
         }
-        (None, None) if is_read => "another attempt at this repeat counts".to_owned(),
-        (None, None) => {
-            "no build here has read its log; `tprimat build` of a matrix that has the cell does"
-                .to_owned()
-        }
-    }
+        (None, None) if another_counts => "another run of this repeat counts".to_owned(),
+        (None, None) => match records.result(attempt)? {
+            StoredResult::Lost(why) => why,
+            StoredResult::There(_) | StoredResult::NeverRead => {
+                "no build here has read its log; the next build of a matrix that has the cell does"
+                    .to_owned()
+            }
+        },
+    })
 }
 
 /// The cells of a comparison's pre-image, each with its state as JSON.
@@ -485,16 +490,9 @@ impl<'a> Records<'a> {
     }
 
     /// What was read from an attempt's log when it was last parsed.
-    fn result(&self, attempt: &Attempt) -> Result<Option<RunResult>> {
-        for entry in self.parses.get(&attempt.id).into_iter().flatten().rev() {
-            if let Some(output) = entry.outputs.first()
-                && let Some(bytes) = self.cache.get(&output.digest)?
-                && let Ok(result) = serde_json::from_slice(&bytes)
-            {
-                return Ok(Some(result));
-            }
-        }
-        Ok(None)
+    fn result(&self, attempt: &Attempt) -> Result<StoredResult> {
+        let parses = self.parses.get(&attempt.id).into_iter().flatten().rev();
+        StoredResult::among(self.cache, attempt, parses)
     }
 
     /// What was changed between two attempts at a cell: settings, files, variables, facts of the
@@ -538,6 +536,22 @@ impl<'a> Records<'a> {
                 old,
                 new,
             });
+        }
+        // A run during which such a file changed is filed without it, so the two pre-images would
+        // call the file removed, and added again.
+        for (run, how) in [
+            (before, "changed during the run before"),
+            (now, "changed during the run"),
+        ] {
+            for name in &run.undeclared.changed {
+                named.retain(|change| change.how.is_none() || change.what != *name);
+                named.push(ChangedSetting {
+                    what: name.clone(),
+                    how: Some(how.into()),
+                    old: None,
+                    new: None,
+                });
+            }
         }
         named
     }

@@ -1,54 +1,33 @@
 //! Takes what a run left into the cache, and says how the run ended.
 
-use std::{
-    panic::resume_unwind,
-    path::{Path, PathBuf},
-    thread,
-};
-
-use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 use super::{
     error::IngestError,
     hang::STACKS,
+    log_times::last_seen,
     nodes::{self, NodeFile},
-    run::{ExitKind, RunExit, RunSpec, TELEMETRY, tail_of},
+    run::{ExitKind, RunExit, RunSpec, TELEMETRY, if_there, tail_of},
     secrets::Secrets,
 };
 use crate::{
-    cache::{Attempt, Cache, Output},
+    cache::{Attempt, Cache, INTERRUPTED, Output},
     digest::Digest,
     error::{Error, Result},
     figures::{Signs, Statistics, memory_of_others},
-    files::{self, Durability},
+    files::Durability,
     job::{FailureClass, Job, RunOutcome},
     logs::{self, ExitSummary, LogSection},
     plan::preimage::without_inputs,
     results::RunResult,
 };
 
-/// What a run folder says about its run, for a tprimat that finds it later.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Meta {
-    pub key: Digest,
-    pub task: String,
-    pub preimage: String,
-    pub generation: u32,
-    #[serde(default)]
-    pub log_section: LogSection,
-    #[serde(default)]
-    pub repeats_planned: Option<u32>,
-    /// Absent in folders of an older tprimat, whose runs are not judged.
-    #[serde(default)]
-    pub job: Option<Job>,
-    #[serde(default)]
-    pub statistics: Statistics,
-}
-
 /// As much of a log's end as may tell why its run failed.
 const TAIL: u64 = 8 << 20;
 
-/// Takes what a run left into the cache: the log first, then the attempt that names it.
+/// Takes what a run left into the cache: the log first, then the attempt that names it. Both are on
+/// disk when this returns, and the run folder is still there. A run that was interrupted while it
+/// waited for its devices never began, and no attempt of it is recorded.
 pub fn ingest(
     cache: &Cache,
     spec: &RunSpec,
@@ -56,41 +35,40 @@ pub fn ingest(
     log: &Path,
     hostname: &str,
 ) -> Result<Attempt, IngestError> {
-    let meta: Meta =
-        serde_json::from_value(spec.meta.clone()).map_err(|source| IngestError::Unreadable {
+    let measured = spec
+        .measurement()
+        .map_err(|source| IngestError::Unreadable {
             dir: spec.dir.clone(),
             source,
         })?;
     let (node_logs, node_samples) =
-        nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes());
+        nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes())?;
     for log in std::iter::once(log).chain(node_logs.iter().map(|file| file.path.as_path())) {
         mask(spec, log)?;
     }
-    let own = ["log", "times", TELEMETRY, STACKS]
-        .into_iter()
-        .map(|name| (name.to_owned(), log.with_file_name(name)))
-        .filter(|(_, path)| path.is_file());
+    let mut own = Vec::new();
+    for name in ["log", "times", TELEMETRY, STACKS] {
+        let path = log.with_file_name(name);
+        if if_there(&path, std::fs::metadata(&path))?.is_some_and(|found| found.is_file()) {
+            own.push((name.to_owned(), path));
+        }
+    }
     let of_nodes = node_logs
         .iter()
         .chain(&node_samples)
         .map(|file| (file.name.clone(), file.path.clone()));
-    // All at once: each waits for the disk several times, and the disk serves all who wait together.
-    let mut outputs = thread::scope(|scope| {
-        let put = |(name, path): (String, PathBuf)| {
-            let (digest, size) = cache.put_file(&path, Durability::Synced)?;
-            Ok(Output { name, digest, size })
-        };
-        let started: Vec<_> = own
-            .chain(of_nodes)
-            .map(|file| scope.spawn(move || put(file)))
-            .collect();
-        let ended = started
-            .into_iter()
-            .map(|put| put.join().unwrap_or_else(|e| resume_unwind(e)));
-        ended.collect::<Result<Vec<Output>>>()
-    })?;
-    if !outputs.iter().any(|o| o.name == "log") {
-        let digest = cache.put(b"", Durability::Synced)?;
+    let put = |(name, path): (String, PathBuf)| {
+        let (digest, size) = cache.put_file(&path, Durability::Plain)?;
+        Ok(Output { name, digest, size })
+    };
+    let mut outputs: Vec<Output> = own
+        .into_iter()
+        .chain(of_nodes)
+        .map(put)
+        .collect::<Result<_>>()?;
+    let has_log = outputs.iter().any(|output| output.name == "log");
+    if !has_log {
+        let digest = cache.put(b"", Durability::Plain)?;
         outputs.insert(
             0,
             Output {
@@ -100,11 +78,15 @@ pub fn ingest(
             },
         );
     }
-    let now = files::unix_now();
+    let (started_at, ended_at) = match exit {
+        Some(exit) => (exit.started_at, exit.ended_at),
+        None => last_seen(&spec.dir),
+    };
     let (changed, undeclared) = exit
         .map(|exit| (exit.changed.clone(), exit.undeclared.clone()))
         .unwrap_or_default();
-    let (mut key, mut preimage, mut generation) = (meta.key, meta.preimage, meta.generation);
+    let (mut key, mut preimage, mut generation) =
+        (measured.key, measured.preimage, measured.generation);
     if changed.is_empty() && !undeclared.changed.is_empty() {
         // Nobody declares these files, and the run may have written them. Filed without them, it
         // counts as soon as somebody says so; until then whoever plans finds it here and does not
@@ -116,18 +98,18 @@ pub fn ingest(
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
         key,
-        task: meta.task,
+        task: measured.task,
         preimage,
         generation,
-        outcome: outcome(exit, (log, &node_logs), &meta.log_section),
+        outcome: outcome(exit, (log, &node_logs), &measured.log_section)?,
         outputs,
-        started_at: exit.map_or(now, |e| e.started_at),
-        ended_at: exit.map_or(now, |e| e.ended_at),
+        started_at,
+        ended_at,
         host: exit
             .and_then(|exit| exit.host.clone())
             .unwrap_or_else(|| hostname.to_owned()),
         suspect: None,
-        repeats_planned: meta.repeats_planned,
+        repeats_planned: measured.repeats_planned,
         set_aside: None,
         undeclared,
         is_held: false,
@@ -141,13 +123,20 @@ pub fn ingest(
         true => disturbance(
             &attempt,
             (log, &node_samples),
-            meta.job.as_ref(),
-            &meta.log_section,
-            &meta.statistics,
-        ),
+            measured.job.as_ref(),
+            &measured.log_section,
+            &measured.statistics,
+        )?,
     };
-    cache.record_attempt(&attempt)?;
+    if !exit.is_some_and(|exit| ended_before_it_began(exit, has_log)) {
+        cache.record_attempt(&attempt)?;
+    }
     Ok(attempt)
+}
+
+/// Was the run interrupted before its trainer started? A trainer has a log from its start on.
+fn ended_before_it_began(exit: &RunExit, has_log: bool) -> bool {
+    exit.status == ExitKind::Interrupted && exit.started_at == exit.ended_at && !has_log
 }
 
 /// The supervisor has masked the log, unless it was killed before it could. Then the run's own
@@ -179,59 +168,66 @@ fn mask(spec: &RunSpec, log: &Path) -> Result<()> {
 }
 
 /// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's
-/// log is read only where the samples have signs of it.
+/// log is read only where the samples have signs of it. A file that cannot be read is an error: the
+/// verdict stays with the run for good.
 fn disturbance(
     attempt: &Attempt,
     (log, of_nodes): (&Path, &[NodeFile]),
     job: Option<&Job>,
     section: &LogSection,
     statistics: &Statistics,
-) -> Option<String> {
+) -> Result<Option<String>> {
     let own = log.with_file_name(TELEMETRY);
     let samples: Vec<&Path> = match of_nodes {
         [] => vec![&own],
         of_nodes => of_nodes.iter().map(|file| file.path.as_path()).collect(),
     };
-    let mut signs = samples
-        .into_iter()
-        .filter_map(|path| Signs::read(&std::fs::read(path).ok()?));
+    let read = |path: &Path| if_there(path, std::fs::read(path));
+    let mut signs = Vec::new();
+    for samples in samples {
+        signs.extend(read(samples)?.and_then(|text| Signs::read(&text)));
+    }
     match &attempt.outcome {
         RunOutcome::Failed {
             class: FailureClass::Oom,
             ..
         } => {
-            let others = signs
-                .find_map(|signs| signs.others())
-                .or_else(|| memory_of_others(&tail_of(log, TAIL)));
-            return crate::sentences::disturbances(&others);
+            let others = match signs.iter().find_map(Signs::others) {
+                None => memory_of_others(&tail_of(log, TAIL)?),
+                others => others,
+            };
+            return Ok(crate::sentences::disturbances(&others));
         }
-        RunOutcome::Failed { .. } => return None,
+        RunOutcome::Failed { .. } => return Ok(None),
         RunOutcome::Ok => {}
     }
-    let mut signs = signs.peekable();
-    signs.peek()?;
-    let times = std::fs::read(log.with_file_name("times")).ok()?;
-    let trace = logs::parse_dated(section, &std::fs::read(log).ok()?, &times);
-    let result = RunResult::from(trace, job?, super::derived::facts_of(attempt));
-    signs.find_map(|signs| crate::sentences::disturbances(&signs.judge(&result, statistics)))
+    let Some(job) = job.filter(|_| !signs.is_empty()) else {
+        return Ok(None);
+    };
+    let times = read(&log.with_file_name("times"))?.unwrap_or_default();
+    let trace = logs::parse_dated(section, &read(log)?.unwrap_or_default(), &times);
+    let result = RunResult::from(trace, job, super::derived::facts_of(attempt));
+    Ok(signs
+        .iter()
+        .find_map(|signs| crate::sentences::disturbances(&signs.judge(&result, statistics))))
 }
 
 fn outcome(
     exit: Option<&RunExit>,
     (log, of_nodes): (&Path, &[NodeFile]),
     section: &LogSection,
-) -> RunOutcome {
+) -> Result<RunOutcome> {
     let Some(exit) = exit else {
         let evidence = vec!["the run ended without a record of how".to_owned()];
-        return RunOutcome::Failed {
+        return Ok(RunOutcome::Failed {
             class: FailureClass::Killed,
             evidence,
             status: "unknown".into(),
-        };
+        });
     };
     let mut summary = ExitSummary::default();
     let status = match &exit.status {
-        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), section),
+        ExitKind::Code(0) => return Ok(ended_well(&tail_of(log, TAIL)?, section)),
         ExitKind::Code(code) => {
             summary.code = Some(*code);
             format!("exit {code}")
@@ -245,57 +241,53 @@ fn outcome(
             "timeout".into()
         }
         ExitKind::Hung(evidence) => {
-            return RunOutcome::Failed {
+            return Ok(RunOutcome::Failed {
                 class: FailureClass::Hang,
                 evidence: evidence.iter().chain(&exit.lost_nodes).cloned().collect(),
                 status: "hang".into(),
-            };
+            });
         }
         ExitKind::Interrupted => {
-            let evidence = vec![super::events::INTERRUPTED.to_owned()];
-            return RunOutcome::Failed {
+            return Ok(RunOutcome::Failed {
                 class: FailureClass::Killed,
-                evidence,
-                status: "interrupted".into(),
-            };
+                evidence: vec!["tprimat was interrupted".to_owned()],
+                status: INTERRUPTED.into(),
+            });
         }
         ExitKind::Killed(why) => {
             let evidence = vec![why.clone()];
-            return RunOutcome::Failed {
+            return Ok(RunOutcome::Failed {
                 class: FailureClass::Killed,
                 evidence,
                 status: why.clone(),
-            };
+            });
         }
         ExitKind::Lost(why) => {
             let evidence = [why.clone()].into_iter().chain(exit.told()).collect();
-            return RunOutcome::Failed {
+            return Ok(RunOutcome::Failed {
                 class: FailureClass::Node,
                 evidence,
                 status: why.clone(),
-            };
+            });
         }
         ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone());
             "launch failed".into()
         }
     };
-    let mut failure = logs::classify(&tail_of(log, TAIL), &summary);
+    let mut failure = logs::classify(&tail_of(log, TAIL)?, &summary);
     // Where one node's rank fails, those of the others lose it, and say only that.
     if may_follow_from_another(failure.class) {
-        let others = of_nodes.iter().map(|file| {
-            let found = logs::classify(&tail_of(&file.path, TAIL), &summary);
-            (file.node, found)
-        });
-        if let Some((node, found)) = others
-            .into_iter()
-            .find(|(_, found)| !may_follow_from_another(found.class))
-        {
-            failure = found;
-            failure
-                .evidence
-                .iter_mut()
-                .for_each(|line| *line = format!("node {node}: {line}"));
+        for NodeFile { node, path, .. } in of_nodes {
+            let found = logs::classify(&tail_of(path, TAIL)?, &summary);
+            if !may_follow_from_another(found.class) {
+                failure = found;
+                failure
+                    .evidence
+                    .iter_mut()
+                    .for_each(|line| *line = format!("node {node}: {line}"));
+                break;
+            }
         }
     }
     // No log says more of it than that a peer is gone: it went with a node.
@@ -310,11 +302,11 @@ fn outcome(
     failure
         .evidence
         .extend(exit.told().filter(|_| summary.launch_error.is_some()));
-    RunOutcome::Failed {
+    Ok(RunOutcome::Failed {
         class: failure.class,
         evidence: failure.evidence,
         status,
-    }
+    })
 }
 
 /// Is this what a rank may say because another one is gone?
@@ -347,7 +339,7 @@ mod tests {
     fn class(log: &str) -> (FailureClass, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        files::write_atomically(&path, log.as_bytes(), Durability::Plain).unwrap();
+        crate::files::write_atomically(&path, log.as_bytes(), Durability::Plain).unwrap();
         let exit = RunExit {
             lost_nodes: Some("1 of 2 nodes left no word".into()),
             ..never_ran(ExitKind::Code(1), 0.0)
@@ -355,11 +347,22 @@ mod tests {
         let section = LogSection::named("tprimat");
         let RunOutcome::Failed {
             class, evidence, ..
-        } = outcome(Some(&exit), (&path, &[]), &section)
+        } = outcome(Some(&exit), (&path, &[]), &section).unwrap()
         else {
             panic!("it failed")
         };
         (class, evidence)
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_is_not_taken_for_one_without_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let section = LogSection::named("tprimat");
+        let exit = never_ran(ExitKind::Code(0), 0.0);
+        let of = |log: &Path| outcome(Some(&exit), (log, &[]), &section);
+        let missing = folder.path().join("log");
+        assert_eq!(of(&missing).unwrap(), RunOutcome::Ok, "it wrote nothing");
+        assert!(of(folder.path()).is_err(), "a folder is no log");
     }
 
     #[test]

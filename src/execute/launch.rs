@@ -2,7 +2,13 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{error::LaunchError, hang::Hang, price, train::TrainWork, watched_inputs::Watched};
+use super::{
+    error::LaunchError,
+    hang::Hang,
+    price,
+    train_work::{Launch, Limits, Measurement, Placement, TrainWork},
+    watched_inputs::Watched,
+};
 use crate::{
     cache::{Output, TaskKind},
     data::prefix_of,
@@ -29,25 +35,26 @@ pub fn train_work(
         .key
         .expect("a stale train task has a key");
     let launch_files = launch_files(engine, task.cell, render.outputs())?;
-    let work = launch(engine.plan, task.cell, launch_files);
+    let mut work = launch(engine.plan, task.cell, launch_files);
     let seen = engine.cache.attempts(&key).into_iter().chain(doubtful(
         engine.cache,
         preimage,
         &work.guessed(),
     ));
-    Ok(TrainWork {
-        label: label(engine.plan, &task),
+    work.seen = seen.map(|attempt| attempt.id).collect();
+    if work.placement.execution.place == Place::Allocation {
+        work.limits.estimated_seconds = price::seconds_of_run(engine, statuses, task.cell);
+    }
+    work.placement.devices = devices;
+    work.measurement = Measurement {
         key,
+        task: label(engine.plan, &task),
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
         repeats_planned: Some(engine.plan.cells[task.cell].repeats),
-        estimated_seconds: Some(task.cell)
-            .filter(|_| work.execution.place == Place::Allocation)
-            .and_then(|cell| price::seconds_of_run(engine, statuses, cell)),
-        seen: seen.map(|attempt| attempt.id).collect(),
-        devices,
-        ..work
-    })
+        ..work.measurement
+    };
+    Ok(work)
 }
 
 /// What runs is made now from the project's templates. The cache says what its digests are, as the
@@ -83,53 +90,62 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
     let (recipe, job) = (plan.recipe(cell), prepared.job());
     let checkouts = plan.facts.checkouts(recipe).into_iter();
     TrainWork {
-        label: plan.cells[cell].id.clone(),
-        key: Digest::of(""),
-        preimage: String::new(),
-        generation: 0,
-        repeats_planned: None,
+        measurement: Measurement {
+            key: Digest::of(""),
+            task: plan.cells[cell].id.clone(),
+            preimage: String::new(),
+            generation: 0,
+            log_section: recipe.file.log.clone(),
+            repeats_planned: None,
+            job: Some(job.clone()),
+            statistics: prepared.resolved.statistics.clone(),
+        },
         seen: Default::default(),
-        launch_files,
-        recipe_files: recipe
-            .files_of_run(job.vendor)
-            .map(|(name, bytes, _)| (name.to_owned(), bytes.to_vec()))
-            .collect(),
-        watched: watched(plan, cell, prepared),
-        needs_native: recipe
-            .file
-            .require
-            .programs
-            .iter()
-            .any(|program| program == "tprimat-native"),
         job: job.clone(),
-        statistics: prepared.resolved.statistics.clone(),
-        job_json: recipe.file.launch.reads_job.then(|| job_json(job)),
-        command: recipe.file.launch.command.clone(),
-        declared_env: prepared.resolved.env.clone(),
-        data_env: data_env(&plan.root, prepared),
-        pass_env: recipe.file.launch.pass_env.clone(),
-        python: plan.facts.python(&recipe.file.id).to_owned(),
-        checkouts: checkouts
-            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
-            .collect(),
-        log_section: recipe.file.log.clone(),
-        timeout_seconds: prepared.resolved.timeout_seconds,
-        estimated_seconds: None,
-        hang: prepared.resolved.hang.map(|(factor, least_seconds)| Hang {
-            factor,
-            least_seconds,
-            steps: job.train_iters,
-            log: recipe.file.log.clone(),
-        }),
-        exclusive: is_alone_on_devices(prepared.resolved.share, job.vendor),
-        execution: prepared.resolved.execution.clone(),
-        image: prepared
-            .image
-            .as_ref()
-            .and_then(|image| image.digest.clone().ok()),
-        facts: prepared.facts.section.clone(),
-        packages: packages(prepared),
-        devices: Vec::new(),
+        launch: Launch {
+            launch_files,
+            recipe_files: recipe
+                .files_of_run(job.vendor)
+                .map(|(name, bytes, _)| (name.to_owned(), bytes.to_vec()))
+                .collect(),
+            job_json: recipe.file.launch.reads_job.then(|| job_json(job)),
+            command: recipe.file.launch.command.clone(),
+            declared_env: prepared.resolved.env.clone(),
+            data_env: data_env(&plan.root, prepared),
+            pass_env: recipe.file.launch.pass_env.clone(),
+            python: plan.facts.python(&recipe.file.id).to_owned(),
+            checkouts: checkouts
+                .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
+                .collect(),
+            needs_native: recipe
+                .file
+                .require
+                .programs
+                .iter()
+                .any(|program| program == "tprimat-native"),
+            watched: watched(plan, cell, prepared),
+        },
+        placement: Placement {
+            execution: prepared.resolved.execution.clone(),
+            image: prepared
+                .image
+                .as_ref()
+                .and_then(|image| image.digest.clone().ok()),
+            facts: prepared.facts.section.clone(),
+            packages: packages(prepared),
+            exclusive: is_alone_on_devices(prepared.resolved.share, job.vendor),
+            devices: Vec::new(),
+        },
+        limits: Limits {
+            timeout_seconds: prepared.resolved.timeout_seconds,
+            hang: prepared.resolved.hang.map(|(factor, least_seconds)| Hang {
+                factor,
+                least_seconds,
+                steps: job.train_iters,
+                log: recipe.file.log.clone(),
+            }),
+            estimated_seconds: None,
+        },
     }
 }
 

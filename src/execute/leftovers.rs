@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    nodes::{NODE_ARGUMENT, whole_run},
     process::{RUN_ID_VARIABLE, Tree},
     run::SUPERVISE_ARGUMENT,
     slurm::JOB_ARGUMENT,
@@ -45,11 +46,21 @@ pub fn gpu_holders() -> Vec<GpuHolder> {
     holders_of(is_gpu)
 }
 
+/// `tprimat __end RUN` ends the processes of a run whose supervisor was killed.
+pub const END_ARGUMENT: &str = "__end";
+
+/// Body of `tprimat __end RUN`; returns its exit code. Only the guard of that supervisor calls it.
+#[must_use]
+pub fn end_processes(run_id: &Path) -> i32 {
+    let ended = Tree::marked(&run_id.to_string_lossy()).end(GRACE, &mut || false);
+    i32::from(ended.survivors > 0)
+}
+
 /// Ends all processes of a run that nothing supervises; how many there were, and how many would not
 /// end. A supervisor that has come meanwhile keeps them all.
 #[must_use]
 pub fn end_leftovers(run_id: &str) -> (usize, usize) {
-    if supervised().contains(run_id) {
+    if supervised().contains(whole_run(run_id)) {
         return (0, 0);
     }
     let ended = Tree::marked(run_id).end(GRACE, &mut || false);
@@ -105,7 +116,7 @@ fn whose(pid: u32, supervised: &BTreeSet<String>) -> ProcessOwner {
         .and_then(|run| std::str::from_utf8(run).ok())
         .filter(|run| is_own && !run.is_empty())
     {
-        Some(run) if supervised.contains(run) => ProcessOwner::Run(run.to_owned()),
+        Some(run) if supervised.contains(whole_run(run)) => ProcessOwner::Run(run.to_owned()),
         Some(run) => ProcessOwner::Leftover(run.to_owned()),
         None => ProcessOwner::Other,
     }
@@ -115,14 +126,15 @@ fn whose(pid: u32, supervised: &BTreeSet<String>) -> ProcessOwner {
 /// …/runs/ID`. And the run that this process belongs to, whose supervisor may be outside of the
 /// container.
 fn supervised() -> BTreeSet<String> {
-    let mut runs: BTreeSet<String> = std::env::var(RUN_ID_VARIABLE).into_iter().collect();
+    let own = std::env::var(RUN_ID_VARIABLE).ok();
+    let mut runs: BTreeSet<String> = own.iter().map(|run| whole_run(run).to_owned()).collect();
     for pid in pids() {
         let Ok(words) = fs::read(format!("/proc/{pid}/cmdline")) else {
             continue;
         };
         let mut words = words.split(|&b| b == 0);
         let is_supervisor = |word: &[u8]| {
-            [SUPERVISE_ARGUMENT, JOB_ARGUMENT]
+            [SUPERVISE_ARGUMENT, JOB_ARGUMENT, NODE_ARGUMENT]
                 .iter()
                 .any(|a| a.as_bytes() == word)
         };

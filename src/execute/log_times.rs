@@ -1,14 +1,35 @@
 //! When a run's log grew.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     panic::resume_unwind,
     path::Path,
     thread,
 };
 
+use super::run::{RunState, state_path};
 use crate::files::unix_now;
+
+/// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
+/// does not say is taken to be now.
+pub(super) fn last_seen(dir: &Path) -> (f64, f64) {
+    let times = fs::read_to_string(dir.join("times")).unwrap_or_default();
+    let time = |line: &str| {
+        let time: f64 = line.split_once(' ')?.0.parse().ok()?;
+        time.is_finite().then_some(time)
+    };
+    let mut grew = times.lines().filter_map(time);
+    let first = grew.next();
+    let ended = grew.next_back().or(first).unwrap_or_else(unix_now);
+    let state = fs::read(state_path(dir)).unwrap_or_default();
+    let began = match serde_json::from_slice(&state) {
+        Ok(RunState::Running { since, .. }) => Some(since),
+        // It is ending, or was never told of.
+        _ => first,
+    };
+    (began.map_or(ended, |began| began.min(ended)), ended)
+}
 
 /// The sidecar `times`: a line `<unix time> <bytes of log by then>` whenever the log has grown.
 pub(super) struct LogTimes {
@@ -49,12 +70,50 @@ impl LogTimes {
         let _ = self.sidecar.write_all(line.as_bytes());
     }
 
-    /// Both at once: a file system writes its journal once for all who ask at the same time.
-    pub fn sync(&self) -> io::Result<()> {
+    /// Brings the log and its times to disk, and those of `more` that are there. All at once: a file
+    /// system writes its journal once for all who ask at the same time.
+    pub fn sync_with(&self, more: &[&Path]) -> io::Result<()> {
         thread::scope(|scope| {
             let sidecar = scope.spawn(|| self.sidecar.sync_all());
-            self.log.sync_all()?;
-            sidecar.join().unwrap_or_else(|e| resume_unwind(e))
+            let sync = |file: &Path| match File::open(file) {
+                Ok(file) => file.sync_all(),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(e) => Err(e),
+            };
+            let more: Vec<_> = more
+                .iter()
+                .map(|file| scope.spawn(move || sync(file)))
+                .collect();
+            let own = self.log.sync_all();
+            let others = std::iter::once(sidecar).chain(more);
+            others
+                .map(|other| other.join().unwrap_or_else(|e| resume_unwind(e)))
+                .fold(own, io::Result::and)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    #[test]
+    fn a_run_without_a_record_of_its_end_lasted_as_long_as_it_was_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let write = |name: &str, text: &str| {
+            write_atomically(&dir.join(name), text.as_bytes(), Durability::Plain).unwrap();
+        };
+        let before = unix_now();
+        let (began, ended) = last_seen(dir);
+        assert!(began == ended && ended >= before, "it says nothing");
+        write("state.json", r#"{"state":"running","since":10.5}"#);
+        write("times", "10.600000 0\n70.250000 1155\n");
+        assert_eq!(last_seen(dir), (10.5, 70.25));
+        // Told to end, it no longer says since when it ran; its last line was cut off.
+        write("state.json", r#"{"state":"ending"}"#);
+        write("times", "10.600000 0\n70.250000 1155\n71.2");
+        assert_eq!(last_seen(dir), (10.6, 70.25));
     }
 }

@@ -9,11 +9,13 @@ mod event_sink;
 mod events;
 mod executor;
 mod follow;
+mod guard;
 mod hang;
 pub mod history;
 mod image_contents;
 mod inbox;
 mod ingest;
+mod input_watch;
 mod interrupt;
 mod launch;
 mod leftovers;
@@ -34,6 +36,7 @@ mod slurm;
 mod supervisor;
 mod takeover;
 mod train;
+mod train_work;
 mod watched_inputs;
 
 pub use container_run::ContainerSpec;
@@ -41,18 +44,19 @@ pub use devices::{Holder, device_holder};
 pub use error::{IngestError, LaunchError};
 pub use event_sink::EventSink;
 pub use events::{
-    Amount, Bars, CellCounts, Event, INTERRUPTED, JsonLines, Outcome, PlainLines, Reporter,
-    Reporters, Stamped,
+    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
 };
 pub use executor::{End, Executor, Run};
 pub use hang::Hang;
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::job_json;
-pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders};
+pub use leftovers::{
+    END_ARGUMENT, GpuHolder, ProcessOwner, end_leftovers, end_processes, gpu_holders,
+};
 pub use nodes::{NODE_ARGUMENT, supervise_node};
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
 pub use prepare_run::dropped_env;
-pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
+pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};
 pub use profile::{Profiler, profile};
 pub use progress::Growing;
 pub use recover_runs::{Leftover, sweep};
@@ -64,7 +68,8 @@ pub use secrets::{Secrets, masked};
 pub use slurm::{Commands, JOB_ARGUMENT, JobSpec};
 pub use supervisor::{supervise, supervise_job};
 pub use takeover::{
-    Folders, environment_of, is_over, left_behind, live_run, live_run_of, sweep_up,
+    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
+    sweep_profiles, sweep_up,
 };
 pub use train::{Gpu, Share, TrainHost};
 pub use watched_inputs::Watched;

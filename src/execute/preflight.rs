@@ -253,11 +253,22 @@ fn native_problem(
     }
 }
 
+/// What a command of a cell's own would not find when it starts.
+pub struct AbsentOfCommand {
+    pub problem: Problem,
+    /// It is a file of the project, which no other host has either.
+    pub is_of_project: bool,
+}
+
 /// What the command of a cell's own (`frameworks.<id>.command`) would not find when it starts: its
 /// program, or the script that an interpreter is given. Of a script for a shell only a plain one is
 /// looked at: others may make what they name.
 #[must_use]
-pub fn preflight_command(root: &Path, prepared: &Prepared, host: &TrainHost) -> Option<Problem> {
+pub fn preflight_command(
+    root: &Path,
+    prepared: &Prepared,
+    host: &TrainHost,
+) -> Option<AbsentOfCommand> {
     const SCRIPTS: [(&str, &str); 3] = [("python", ".py"), ("bash", ".sh"), ("sh", ".sh")];
     let sets_path = prepared.resolved.env.contains_key("PATH");
     if sets_path || prepared.resolved.execution.container.is_some() {
@@ -277,19 +288,27 @@ pub fn preflight_command(root: &Path, prepared: &Prepared, host: &TrainHost) -> 
         }
         _ => return None,
     };
-    let absent = |what: &str, help: String| {
-        Some(Problem::new(format!("the command needs {what}, which is not there")).help(help))
+    let absent = |what: &str, help: String, is_of_project: bool| {
+        let message = format!("the command needs {what}, which is not there");
+        Some(AbsentOfCommand {
+            problem: Problem::new(message).help(help),
+            is_of_project,
+        })
     };
     let (program, rest) = words.split_first()?;
     let name = program.rsplit('/').next().unwrap_or(program);
     if program.contains('/') {
         if !root.join(program).exists() {
             let help = format!("`{program}` is looked for below the project");
-            return absent(&format!("the program `{program}`"), help);
+            return absent(
+                &format!("the program `{program}`"),
+                help,
+                !program.starts_with('/'),
+            );
         }
     } else if which(program, &host.caller_env).is_none() && !is_of_shell(program) {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
-        return absent(&format!("the program `{program}`"), help.to_owned());
+        return absent(&format!("the program `{program}`"), help.to_owned(), false);
     }
     let script = rest.first()?;
     let is_script = SCRIPTS
@@ -307,7 +326,11 @@ pub fn preflight_command(root: &Path, prepared: &Prepared, host: &TrainHost) -> 
     let file = script.rsplit('/').next().unwrap_or(script);
     let otherwise = || "its path begins at the project's folder".to_owned();
     let help = did_you_mean(file, beside.iter().map(String::as_str)).unwrap_or_else(otherwise);
-    absent(&format!("the file `{script}`"), help)
+    absent(
+        &format!("the file `{script}`"),
+        help,
+        !script.starts_with('/'),
+    )
 }
 
 /// Words that a shell knows without a file.

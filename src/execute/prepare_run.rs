@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     container_run::{self, contain},
-    ingest::Meta,
     run::RunSpec,
     secrets::Secrets,
     slurm::JobSpec,
-    train::{Gpu, TrainHost, TrainWork},
+    train::{Gpu, TrainHost},
+    train_work::TrainWork,
 };
 use crate::{
     error::{Error, Result},
@@ -73,6 +73,7 @@ pub(super) fn attempt_id() -> String {
 pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
     write_files(work, dir)?;
     let given: Vec<&Gpu> = work
+        .placement
         .devices
         .iter()
         .filter_map(|i| host.gpus.get(*i))
@@ -82,50 +83,40 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
     };
-    let meta = Meta {
-        key: work.key,
-        task: work.label.clone(),
-        preimage: work.preimage.clone(),
-        generation: work.generation,
-        log_section: work.log_section.clone(),
-        repeats_planned: work.repeats_planned,
-        job: Some(work.job.clone()),
-        statistics: work.statistics.clone(),
-    };
     let container = contain(work, host, &given, (id, dir), &mut env)?;
     Secrets::note(&env, dir)?;
     Ok(RunSpec {
         container,
-        job: (work.execution.place != Place::Local).then(|| job_spec(work)),
+        job: (work.placement.execution.place != Place::Local).then(|| job_spec(work)),
         run_id: id.to_owned(),
         dir: dir.to_owned(),
-        argv: work.command.clone(),
+        argv: work.launch.command.clone(),
         env,
         cwd: dir.to_owned(),
-        timeout_seconds: work.timeout_seconds,
-        hang: work.hang.clone(),
+        timeout_seconds: work.limits.timeout_seconds,
+        hang: work.limits.hang.clone(),
         grace_seconds: host.grace_seconds,
         devices,
         sampled: Some(work.job.vendor),
-        exclusive: work.exclusive,
+        exclusive: work.placement.exclusive,
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
-        meta: serde_json::to_value(meta)
+        meta: serde_json::to_value(&work.measurement)
             .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?,
     })
 }
 
 /// The launch files, the recipe's own, and the job, where the recipe reads it.
 fn write_files(work: &TrainWork, dir: &Path) -> Result<()> {
-    for (name, bytes) in &work.launch_files {
+    for (name, bytes) in &work.launch.launch_files {
         write_atomically(&dir.join(name), bytes, Durability::Plain)?;
     }
     let recipe_dir = dir.join(RECIPE);
     files::create_dir_all(&recipe_dir)?;
-    for (name, bytes) in &work.recipe_files {
+    for (name, bytes) in &work.launch.recipe_files {
         write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
     }
-    if let Some(job) = &work.job_json {
+    if let Some(job) = &work.launch.job_json {
         write_atomically(&dir.join(JOB), job, Durability::Plain)?;
     }
     Ok(())
@@ -140,7 +131,7 @@ fn environment(
 ) -> Result<BTreeMap<String, String>> {
     let mut env: BTreeMap<String, String> = BTreeMap::new();
     // A container has a PATH and a language of its own.
-    let passed = if work.execution.container.is_some() {
+    let passed = if work.placement.execution.container.is_some() {
         container_run::PASSED
     } else {
         PASSED
@@ -148,26 +139,26 @@ fn environment(
     for name in passed
         .iter()
         .copied()
-        .chain(work.pass_env.iter().map(String::as_str))
+        .chain(work.launch.pass_env.iter().map(String::as_str))
     {
         if let Some(value) = host.caller_env.get(name) {
             env.insert(name.to_owned(), value.clone());
         }
     }
-    env.extend(work.declared_env.clone());
-    env.extend(work.data_env.clone());
+    env.extend(work.launch.declared_env.clone());
+    env.extend(work.launch.data_env.clone());
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&dir.join(RECIPE))?);
     set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
-    set("TPRIMAT_PYTHON", path_text(&work.python)?);
+    set("TPRIMAT_PYTHON", path_text(&work.launch.python)?);
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
     }
-    for (variable, path) in &work.checkouts {
+    for (variable, path) in &work.launch.checkouts {
         set(variable, path_text(path)?);
     }
-    if work.job_json.is_some() {
+    if work.launch.job_json.is_some() {
         set("TPRIMAT_JOB", path_text(&dir.join(JOB))?);
     }
     // Inside a container that was given these devices and no others, they are counted anew.
@@ -196,11 +187,11 @@ fn job_spec(work: &TrainWork) -> JobSpec {
         vendor: work.job.vendor,
         num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
         nodes: work.job.parallelism.num_nodes as usize,
-        is_step: work.execution.place == Place::Allocation,
-        facts: work.facts.clone(),
-        packages: work.packages.clone(),
-        python: work.python.clone(),
-        settings: work.execution.slurm.clone(),
+        is_step: work.placement.execution.place == Place::Allocation,
+        facts: work.placement.facts.clone(),
+        packages: work.placement.packages.clone(),
+        python: work.launch.python.clone(),
+        settings: work.placement.execution.slurm.clone(),
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     cache::{Entry, TaskKind},
-    config::{Values, vendor_names},
+    config::{Values, schema::Platform, vendor_names},
     digest::Digest,
     figures::{Catalogue, Price, accelerators_like},
     graph::{Engine, State, Statuses, Task, TaskId, label},
@@ -216,7 +216,8 @@ impl Prices {
         let known: f64 = all.iter().filter_map(|prices| prices.gpu_hours()).sum();
         if known > limit {
             return Some(format!(
-                "the estimate is {known:.2} GPU-hours, --max-gpu-hours allows {limit}"
+                "the estimate is {} GPU-hours, --max-gpu-hours allows {limit}",
+                few_digits(known)
             ));
         }
         let unknown: usize = all.iter().map(|prices| prices.unknown_gpu_runs()).sum();
@@ -325,14 +326,14 @@ fn run_seconds(
         .as_ref()
         .ok()
         .and_then(|facts| facts.get("accelerator")?.as_str());
-    let path = format!("hardware.platforms.{platform}.gpu_model");
     let nothing = Values::default();
     let view = engine
         .plan
         .config
         .view(&nothing, &engine.plan.matrix.cells[cell].overlay);
+    let stated = view.entry::<Platform>(platform).gpu_model;
     let declared = || {
-        let name = view.get(&path)?.as_str()?;
+        let name = stated.as_deref()?;
         Some(
             accelerators_like(name)
                 .first()
@@ -469,6 +470,18 @@ fn modelled(
     Ok((seconds, Basis::Model, how))
 }
 
+/// `469`, `4.69`, `0.05`, `less than 0.01`: what is spent is never shown as nothing.
+#[must_use]
+pub fn few_digits(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value > 0.0 && value < 0.005 {
+        "less than 0.01".to_owned()
+    } else {
+        format!("{value:.2}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -481,6 +494,12 @@ mod tests {
             seconds: gpu_hours.map(|h| h * 3600.0),
             ..CellPrice::default()
         }
+    }
+
+    #[test]
+    fn what_is_spent_is_never_shown_as_nothing() {
+        let shown = [0.0, 0.0028, 0.005, 4.686, 468.6].map(few_digits);
+        assert_eq!(shown, ["0.00", "less than 0.01", "0.01", "4.69", "469"]);
     }
 
     #[test]

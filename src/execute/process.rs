@@ -214,6 +214,22 @@ impl Tree {
         )
     }
 
+    /// Has the run no process below its supervisor, for good? Says nothing of those that a daemon
+    /// started for it.
+    pub fn has_no_descendants(&self) -> bool {
+        self.root.is_some() && has_no_children_but(self.guard)
+    }
+
+    /// The processes of the run, and whether none can come any more if there is none.
+    ///
+    /// A process may fork and exit behind a look at /proc, so an empty look proves nothing. But the
+    /// supervisor adopts the orphans of its run: while it has no children, it has no descendants
+    /// either, and nobody who could make some.
+    pub fn look(&self) -> (Vec<Process>, bool) {
+        let is_certain = self.has_no_descendants();
+        (self.members(), is_certain)
+    }
+
     /// Ends every process of the run: SIGTERM, at most `grace`, then SIGKILL until none is left.
     ///
     /// `tick` is called before each look: it reaps what it must, and says whether to waste no more
@@ -226,14 +242,13 @@ impl Tree {
         let mut empty_looks = 0;
         loop {
             hurry |= tick();
-            let members = self.members();
-            // A process may fork and exit behind a look at /proc, so one empty look is not enough.
+            let (members, is_certain) = self.look();
             empty_looks = if members.is_empty() {
                 empty_looks + 1
             } else {
                 0
             };
-            if empty_looks == 2 {
+            if empty_looks == 2 || empty_looks == 1 && is_certain {
                 return Ended {
                     count: asked.len(),
                     survivors: 0,
@@ -271,6 +286,25 @@ impl Process {
             let _ = kill(Pid::from_raw(self.pid), signal);
         }
     }
+}
+
+/// No where nobody can tell: a kernel may be built without lists of children.
+fn has_no_children_but(guard: Option<i32>) -> bool {
+    let Some(guard) = guard else {
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        return waitid(Id::All, peek) == Err(Errno::ECHILD);
+    };
+    // A child may have any thread of this process as its parent.
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return false;
+    };
+    let mut threads = threads.flatten();
+    threads.all(|thread| {
+        fs::read_to_string(thread.path().join("children")).is_ok_and(|children| {
+            let mut pids = children.split_ascii_whitespace();
+            pids.all(|pid| pid.parse() == Ok(guard))
+        })
+    })
 }
 
 /// Reaps children that came to this process as their subreaper; `keep` belongs to someone else.

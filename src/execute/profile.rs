@@ -10,7 +10,7 @@ use super::{
     interrupt::Interrupts,
     launch::launch,
     prepare_run::{attempt_id, prepare},
-    recover_runs::{making, remove, sweep},
+    recover_runs::{making, remove},
     run::{ExitKind, RunSpec, start},
     train::TrainHost,
 };
@@ -164,18 +164,15 @@ pub fn profile(
     });
     let mut work = launch(plan, cell, rendered.collect::<Result<_>>()?);
     if prepared.job().vendor != Vendor::Cpu {
-        work.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
+        work.placement.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
     }
     // Not where runs are: no sweep may take a profiled run for a measured one.
     let folder = host.profiles();
-    for left in sweep(&folder, &host.caller_env)? {
-        remove(&left.dir);
-    }
     let making = making(&folder)?;
     let id = format!("profile-{}", attempt_id());
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
-    spec.meta = serde_json::json!({ "profile": work.label });
+    spec.meta = serde_json::json!({ "profile": work.name() });
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;
@@ -208,7 +205,7 @@ pub fn profile(
         let made = dir.join(made);
         if !made.exists() {
             return Err(Error::Failed {
-                message: format!("{}: the profiler left no trace", work.label),
+                message: format!("{}: the profiler left no trace", work.name()),
                 help: Some(match profiler {
                     Profiler::Torch => {
                         "its trainer does not heed $TPRIMAT_PROFILE_DIR; see recipes/lib/tprimat_callback.py".into()

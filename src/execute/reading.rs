@@ -2,34 +2,30 @@
 //! measured before the configuration changed. Runs and writes nothing; whatever stands in says so
 //! ([`Standing`]).
 
-use std::{
-    cell::OnceCell,
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+mod past;
+
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{
-    derived::{self, CellSeed, Results},
-    history::launch_of,
-};
+use super::derived::{self, CellSeed, Results};
 use crate::{
-    cache::{Attempt, Cache, Entry, TaskKind},
+    cache::{Attempt, Cache, Entry, TaskKind, is_of_one_file},
     digest::Digest,
     error::Result,
     figures::{
-        self, CellEnvironment, CellState, ChangedSetting, Fact, NotCounted, Note, RunFact,
-        Standing, Summary,
+        self, CellEnvironment, CellState, Fact, NotCounted, Note, RunFact, SHARE, Standing, Summary,
     },
-    graph::{Engine, State, Statuses, Trainings, is_same_work, job_in, worded_of_task},
+    graph::{Engine, State, Statuses},
     job::RunOutcome,
     matrix::{CellId, PerCell},
-    plan::{Plan, Support, preimage},
+    plan::DataKind,
+    plan::Support,
     results::RunResult,
+    results::{DATASET_DIGEST, TOKENIZER_DIGEST},
     sentences,
 };
+pub use past::{PastMeasurements, measured_before, measured_repeats};
 
 /// How far to look for figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +133,7 @@ pub fn summary(engine: &Engine, cell: CellId, results: &Results) -> Summary {
 }
 
 /// A run that ended well and does not count by what its log says.
-pub struct Uncounted {
+pub struct UncountedRun {
     pub cell: CellId,
     pub repeat: u32,
     pub attempt: Arc<Attempt>,
@@ -146,13 +142,15 @@ pub struct Uncounted {
 
 /// The runs of the selected cells' present configuration that ended well and do not count, but for
 /// disturbed ones, which no log tells of. Nothing is parsed for it.
-pub fn uncounted(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncounted>> {
+pub fn uncounted_runs(engine: &Engine, statuses: &Statuses) -> Result<Vec<UncountedRun>> {
     let compare = statuses.get(engine.dag.over_all(TaskKind::Compare));
-    // The last comparison names the cells to look at, if it still stands.
-    let known = (compare.state == State::Fresh)
-        .then(|| derived::read_uncounted(engine.cache, compare.outputs()))
-        .transpose()?;
-    let of_cell = |cell: CellId| -> Result<Vec<Uncounted>> {
+    // The last comparison names the cells to look at, if it still stands and can be read.
+    let known = match derived::read_uncounted(engine.cache, compare.outputs()) {
+        Ok(known) => Some(known).filter(|_| compare.state == State::Fresh),
+        Err(error) if is_of_one_file(&error) => None,
+        Err(error) => return Err(error),
+    };
+    let of_cell = |cell: CellId| -> Result<Vec<UncountedRun>> {
         let planned = &engine.plan.cells[cell];
         let is_known_to_count = known
             .as_ref()
@@ -168,7 +166,7 @@ pub fn uncounted(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncounted>>
             for repeat in repeats {
                 let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
                 let attempt = train.attempt().filter(|a| a.outcome == RunOutcome::Ok);
-                found.extend(attempt.map(|attempt| Uncounted {
+                found.extend(attempt.map(|attempt| UncountedRun {
                     cell,
                     repeat,
                     attempt: attempt.clone(),
@@ -178,8 +176,8 @@ pub fn uncounted(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncounted>>
         }
         Ok(found)
     };
-    let all: Vec<Result<Vec<Uncounted>>> = engine.plan.cells.par_ids().map(of_cell).collect();
-    let all: Vec<Vec<Uncounted>> = all.into_iter().collect::<Result<_>>()?;
+    let all: Vec<Result<Vec<UncountedRun>>> = engine.plan.cells.par_ids().map(of_cell).collect();
+    let all: Vec<Vec<UncountedRun>> = all.into_iter().collect::<Result<_>>()?;
     Ok(all.into_iter().flatten().collect())
 }
 
@@ -266,310 +264,69 @@ fn present_repeat(
         .transpose()
 }
 
+/// What the cache has of what was read from a run's log.
+pub enum StoredResult {
+    There(Box<RunResult>),
+    /// It was read, and the run has no figures any more: why, and what helps.
+    Lost(String),
+    NeverRead,
+}
+
+impl StoredResult {
+    /// The first that can be read of what `parses` of the attempt left.
+    pub(super) fn among<'a>(
+        cache: &Cache,
+        attempt: &Attempt,
+        parses: impl Iterator<Item = &'a Entry>,
+    ) -> Result<Self> {
+        let mut of_other_version = None;
+        for output in parses.filter_map(|entry| entry.outputs.first()) {
+            if let Some(result) = stored(cache, &output.digest)? {
+                return Ok(Self::There(Box::new(result)));
+            }
+            of_other_version.get_or_insert(cache.has(&output.digest));
+        }
+        let Some(of_other_version) = of_other_version else {
+            return Ok(Self::NeverRead);
+        };
+        let is_log_lost = !has_log(cache, attempt)?;
+        let why = match (of_other_version, is_log_lost) {
+            (_, true) => format!("its log and its result {GONE}; {BRINGS_BACK}"),
+            (true, false) => format!("its result is of another version of tprimat; {READS_AGAIN}"),
+            (false, false) => format!("its result {GONE}; {READS_AGAIN}"),
+        };
+        Ok(Self::Lost(why))
+    }
+
+    #[must_use]
+    pub fn there(self) -> Option<RunResult> {
+        match self {
+            Self::There(result) => Some(*result),
+            Self::Lost(_) | Self::NeverRead => None,
+        }
+    }
+}
+
+const READS_AGAIN: &str = "a build that uses this run reads its log again";
+
+/// What happened to a file of the cache that cannot be read.
+pub const GONE: &str = "cannot be read: gone from the cache, or damaged there";
+
+/// What helps where a file of a run is lost.
+pub const BRINGS_BACK: &str =
+    "`tprimat cache pull` or an import of another cache brings it back where another has it";
+
+/// Can the log of a run be read? A damaged one is dropped.
+pub fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {
+    let log = attempt.log();
+    log.map_or(Ok(true), |log| cache.is_sound(&log.digest))
+}
+
 /// A result of the cache; `None` where it is gone, or of a version that this one cannot read.
 fn stored(cache: &Cache, digest: &Digest) -> Result<Option<RunResult>> {
     Ok(cache
         .get(digest)?
         .and_then(|bytes| serde_json::from_slice(&bytes).ok()))
-}
-
-/// All that was ever measured under the names of a plan's cells. A measurement that several cells
-/// share is filed under the name of one of them, and is the past of all.
-pub struct PastMeasurements<'a> {
-    cache: &'a Cache,
-    /// By the task's name, in the order in which they were recorded; also those of other names that
-    /// were parsed for this one.
-    attempts: BTreeMap<String, Vec<Attempt>>,
-    /// By the attempt's id, in the order in which they were recorded.
-    parses: BTreeMap<String, Vec<Entry>>,
-    /// Each cell's group: cells of one job that launch the same. Asked for once.
-    twins: OnceCell<SharedLaunches>,
-}
-
-struct SharedLaunches {
-    /// By the first cell of those that launch the same, and the job.
-    cells: HashMap<(CellId, Option<Digest>), Vec<CellId>>,
-    group: PerCell<(CellId, Option<Digest>)>,
-}
-
-/// Measurements of one earlier configuration.
-struct Found {
-    results: Results,
-    preimage: String,
-    /// `measured before training.seq_length changed`
-    why: String,
-}
-
-impl<'a> PastMeasurements<'a> {
-    #[must_use]
-    pub fn of(cache: &'a Cache, plan: &Plan) -> Self {
-        let ids: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
-        let is_named = |task: &str| {
-            let name = task.split_once(' ').map_or(task, |(_, name)| name);
-            ids.contains(name.rsplit_once('#').map_or(name, |(cell, _)| cell))
-        };
-        let (attempts, parses) = (BTreeMap::new(), BTreeMap::new());
-        let mut past = Self {
-            cache,
-            attempts,
-            parses,
-            twins: OnceCell::new(),
-        };
-        // Trainings that were parsed for a cell, by the attempt.
-        let mut parsed_for: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for entry in cache.entries_named(TaskKind::Parse, is_named) {
-            if let Some(attempt) =
-                preimage::line(&entry.preimage, "attempt").map(|id| id.trim_matches('"').to_owned())
-            {
-                let task = entry.task.replacen("parse ", "train ", 1);
-                parsed_for.entry(attempt.clone()).or_default().insert(task);
-                past.parses.entry(attempt).or_default().push(entry);
-            }
-        }
-        for attempt in cache.all_attempts() {
-            let mut names = parsed_for.remove(&attempt.id).unwrap_or_default();
-            if is_named(&attempt.task) {
-                names.insert(attempt.task.clone());
-            }
-            for name in names {
-                past.attempts.entry(name).or_default().push(attempt.clone());
-            }
-        }
-        past
-    }
-
-    /// The attempts that a cell's name stands on, each with its repeat.
-    #[must_use]
-    pub fn of_name(&self, cell: &str) -> Vec<(u32, &Attempt)> {
-        let mut found = Vec::new();
-        for (task, attempts) in self.attempts.range(format!("train {cell}#")..) {
-            let name = task
-                .strip_prefix("train ")
-                .and_then(|name| name.strip_prefix(cell)?.strip_prefix('#'));
-            let Some(repeat) = name.and_then(|number| number.parse().ok()) else {
-                break;
-            };
-            found.extend(attempts.iter().map(|attempt| (repeat, attempt)));
-        }
-        found
-    }
-
-    /// What was read from an attempt's log when it was last parsed: for this repeat of this cell,
-    /// else for that whose name it stands on.
-    pub fn result(&self, cell: &str, repeat: u32, attempt: &Attempt) -> Result<Option<RunResult>> {
-        let own = format!("parse {cell}#{repeat}");
-        let task = attempt.task.replacen("train ", "parse ", 1);
-        let all = || self.parses.get(&attempt.id).into_iter().flatten().rev();
-        // Cells that ask for the same job share one parse, which is filed under the name of any of
-        // them.
-        let job = preimage::line(&attempt.preimage, "job");
-        let shared =
-            all().filter(|entry| job.is_some() && preimage::line(&entry.preimage, "job") == job);
-        for entry in all()
-            .filter(|e| e.task == own)
-            .chain(all().filter(|e| e.task == task))
-            .chain(shared)
-        {
-            if let Some(output) = entry.outputs.first()
-                && let Some(result) = stored(self.cache, &output.digest)?
-            {
-                return Ok(Some(result));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The attempts of a cell, and of those that ask for the same job and launch the same: they had
-    /// one measurement, which is parsed but once.
-    #[must_use]
-    pub fn shared(
-        &self,
-        engine: &Engine,
-        statuses: &Statuses,
-        cell: CellId,
-    ) -> Vec<(u32, &Attempt)> {
-        let own = self.of_name(&engine.plan.cells[cell].id);
-        if !own.is_empty() {
-            return own;
-        }
-        let twins = self
-            .twins
-            .get_or_init(|| SharedLaunches::of(engine, statuses));
-        let others = twins.cells.get(&twins.group[cell]).into_iter().flatten();
-        others
-            .flat_map(|other| self.of_name(&engine.plan.cells[*other].id))
-            .collect()
-    }
-
-    /// The repeats of the nearest configuration that was measured, the last of several, each by the
-    /// attempt that counted then.
-    fn of_cell(&self, engine: &Engine, statuses: &Statuses, cell: CellId) -> Result<Option<Found>> {
-        let mut counted = self.shared(engine, statuses, cell);
-        counted.retain(|(_, attempt)| attempt.is_beyond_doubt());
-        if let Some(prepared) = engine.plan.prepared(cell) {
-            let job = prepared.job_text();
-            let is_same = |attempt: &Attempt| {
-                let of = job_in(&attempt.preimage).or_else(|| {
-                    let parses = self.parses.get(&attempt.id)?;
-                    job_in(&parses.last()?.preimage)
-                });
-                let text = of.and_then(|digest| self.cache.preimage(&digest));
-                text.is_some_and(|text| is_same_work(&text, &job))
-            };
-            let same = counted.iter().filter(|(_, attempt)| is_same(attempt));
-            let same: Vec<_> = same.copied().collect();
-            // Another work is shown only where nothing else is there.
-            if !same.is_empty() {
-                counted = same;
-            }
-        }
-        let distance = |attempt: &Attempt| {
-            let changes = changes_since(engine, statuses, cell, attempt);
-            changes.map_or(0, |changes| changes.len())
-        };
-        let attempts = counted.iter().map(|(_, a)| *a);
-        let Some(nearest) = attempts.min_by_key(|a| (distance(a), Reverse(a.recorded))) else {
-            return Ok(None);
-        };
-        let launch = (launch_of(&nearest.preimage), nearest.generation);
-        let mut results: BTreeMap<u32, RunResult> = BTreeMap::new();
-        counted.sort_by(|a, b| a.1.id.cmp(&b.1.id));
-        for (repeat, attempt) in counted {
-            if !results.contains_key(&repeat)
-                && (launch_of(&attempt.preimage), attempt.generation) == launch
-                && let Some(result) = self.result(&engine.plan.cells[cell].id, repeat, attempt)?
-            {
-                results.insert(repeat, result);
-            }
-        }
-        let why = measured_before(engine, statuses, cell, nearest);
-        let results: Results = results.into_iter().collect();
-        Ok((!results.is_empty()).then(|| Found {
-            results,
-            preimage: nearest.preimage.clone(),
-            why,
-        }))
-    }
-}
-
-impl SharedLaunches {
-    fn of(engine: &Engine, statuses: &Statuses) -> Self {
-        let first = engine.same_launch(statuses);
-        let group = engine.plan.cells.map(|cell| {
-            let prepared = engine.plan.prepared(cell);
-            let job = prepared.map(|prepared| prepared.job_digest);
-            (first[cell].unwrap_or(cell), job)
-        });
-        let mut cells: HashMap<_, Vec<CellId>> = HashMap::new();
-        for (cell, group) in group.with_ids() {
-            cells.entry(*group).or_default().push(cell);
-        }
-        Self { cells, group }
-    }
-}
-
-/// How many repeats of a cell's present configuration are measured, counting those that the matrix
-/// does not ask for.
-#[must_use]
-pub fn measured_repeats(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-    past: &PastMeasurements,
-) -> usize {
-    let node = engine.dag.node(TaskKind::Train, cell, 1);
-    let Some(present) = engine.preimage(node, statuses) else {
-        return 0;
-    };
-    let launch = launch_of(&present);
-    let runs = past.of_name(&engine.plan.cells[cell].id).into_iter();
-    let same = runs
-        .filter(|(_, run)| run.is_beyond_doubt() && launch_of(&run.preimage) == launch)
-        .map(|(repeat, _)| repeat);
-    same.collect::<BTreeSet<u32>>().len()
-}
-
-/// `measured before seq_length 2048 → 4096 (and 2 more changes)`
-#[must_use]
-pub fn measured_before(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-    old: &Attempt,
-) -> String {
-    match changes_since(engine, statuses, cell, old).as_deref() {
-        None => "measured under an earlier configuration".to_owned(),
-        Some([]) => "measured before it was to be measured anew".to_owned(),
-        Some(changes) => match other_place(&engine.plan.matrix.cells[cell].platform, changes) {
-            Some(why) => why,
-            None => format!("measured before {}", was_changed(&worded_of_task(changes))),
-        },
-    }
-}
-
-/// A command that plans without the executor of the build plans other runs than the build made.
-fn other_place(platform: &str, changes: &[preimage::Change]) -> Option<String> {
-    let image = changes.iter().find(|change| change.field == "image")?;
-    let key = format!("execution.{platform}.executor");
-    match (&image.old, &image.new) {
-        (Some(_), None) => Some(format!(
-            "measured in a container, and this command plans it on the host: it needs the build's `--executor`, or `{key}` in config.yaml"
-        )),
-        (None, Some(_)) => Some(format!(
-            "measured on the host, and this command plans it in a container: `--executor` or `{key}` in config.yaml decides"
-        )),
-        _ => None,
-    }
-}
-
-/// How a cell's training differs now from an earlier one.
-fn changes_since(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-    old: &Attempt,
-) -> Option<Vec<preimage::Change>> {
-    let now = engine.present(engine.dag.node(TaskKind::Train, cell, 1), statuses)?;
-    let nested = |digest: &Digest| {
-        let present = now
-            .job
-            .as_ref()
-            .filter(|(job, _)| job == digest)
-            .map(|(_, text)| text.clone());
-        present.or_else(|| engine.cache.preimage(digest))
-    };
-    let mut changes = preimage::changes(&old.preimage, &now.preimage, &nested);
-    changes.retain(|change| change.field != "repeat");
-    if let Some((_, job)) = &now.job
-        && changes.iter().any(|c| c.field.starts_with("rendered."))
-    {
-        let trainings = engine.trainings.get_or_init(|| Trainings::of(engine.cache));
-        changes = trainings.with_settings(engine.cache, old, job, changes);
-    }
-    Some(changes)
-}
-
-/// `train.py was edited`, `TP changed from 2 to 4 (and 1 more change)`
-fn was_changed(changes: &[ChangedSetting]) -> String {
-    let Some(one) = changes.first() else {
-        return "its key changed".to_owned();
-    };
-    let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".to_owned());
-    let first = match &one.how {
-        Some(how) if how == "changed" => format!("{} changed", one.what),
-        Some(how) => format!("{} was {how}", one.what),
-        None => format!(
-            "{} changed from {} to {}",
-            one.what,
-            value(&one.old),
-            value(&one.new)
-        ),
-    };
-    match changes.len() {
-        1 => first,
-        2 => format!("{first} (and 1 more change)"),
-        more => format!("{first} (and {} more changes)", more - 1),
-    }
 }
 
 /// What a run was started in, as far as its pre-image names it.
@@ -587,9 +344,21 @@ fn environment(preimage: &str) -> CellEnvironment {
             )
         })
     };
+    // What is a line of its own in a pre-image, under the name that the facts of a cell have for it.
+    let own = [
+        ("vendor", "vendor"),
+        ("image", "image"),
+        ("share", SHARE),
+        (DataKind::Dataset.name(), DATASET_DIGEST),
+        (DataKind::Tokenizer.name(), TOKENIZER_DIGEST),
+    ];
+    let own = own.into_iter().filter_map(|(line, fact)| {
+        let (_, value) = lines(line).find(|(rest, _)| rest.is_empty())?;
+        Some((fact.to_owned(), value))
+    });
     CellEnvironment {
         variables: lines("env.").collect(),
-        facts: lines("fact.").collect(),
+        facts: lines("fact.").chain(own).collect(),
     }
     .public()
 }
@@ -642,28 +411,5 @@ impl CellSeed {
             _ => None,
         };
         Ok(value.map(|value| (value, &self.input.standing)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_in_a_container_is_not_called_one_before_an_image_was_removed() {
-        let change = |old: Option<&str>, new: Option<&str>| preimage::Change {
-            field: "image".to_owned(),
-            old: old.map(str::to_owned),
-            new: new.map(str::to_owned),
-        };
-        let why = |old, new| other_place("cpu", &[change(old, new)]);
-        let contained = why(Some("\"sha256:1\""), None).unwrap();
-        assert!(
-            contained.starts_with("measured in a container, and this command plans it on the host")
-                && contained.contains("`execution.cpu.executor`"),
-            "{contained}"
-        );
-        assert!(why(None, Some("\"sha256:1\"")).is_some());
-        assert_eq!(why(Some("\"sha256:1\""), Some("\"sha256:2\"")), None);
     }
 }

@@ -14,7 +14,8 @@ use super::{
     container_run::Contained,
     process::Tree,
     run::{
-        RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path,
+        RunExit, RunSpec, exit_path, if_there, log_path, owner_lock_path, read_exit, read_if_there,
+        spec_path, supervisor_lock_path,
     },
     slurm::{self, Commands},
 };
@@ -81,31 +82,41 @@ pub fn remove(dir: &Path) {
     let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
 }
 
-/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over. `env`:
-/// the caller's, in whose PATH container engines are looked up.
+/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over, and one
+/// that cannot be read now is an error. `env`: the caller's, in whose PATH container engines are
+/// looked up.
 pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>) -> Result<Vec<Leftover>> {
-    sweep_with(runs_dir, env, &Commands::new(env.clone()))
+    let mut swept = sweep_with(runs_dir, env, &Commands::new(env.clone()))?;
+    swept.errors.pop().map_or(Ok(swept.left), Err)
 }
 
-/// The same for a build, which may be in a hurry.
+/// What a sweep found.
+#[derive(Default)]
+pub(super) struct Swept {
+    pub left: Vec<Leftover>,
+    /// Folders that do not say which run they are of, and are left as they are.
+    pub undescribed: Vec<PathBuf>,
+    /// One error for each folder that cannot be read now. Such a folder is left as it is.
+    pub errors: Vec<Error>,
+}
+
+/// The same for a build, which may be in a hurry, and says which folders could not be read.
 pub(super) fn sweep_with(
     runs_dir: &Path,
     env: &BTreeMap<String, String>,
     slurm: &Commands,
-) -> Result<Vec<Leftover>> {
+) -> Result<Swept> {
     remove_strays(runs_dir)?;
-    let taken = folders(runs_dir)?
-        .into_iter()
-        .map(|dir| take_up(&dir, env, slurm));
-    Ok(taken
-        .filter_map(|taken| {
-            if let Taken::Leftover(left) = taken {
-                Some(*left)
-            } else {
-                None
-            }
-        })
-        .collect())
+    let mut swept = Swept::default();
+    for dir in folders(runs_dir)? {
+        match take_up(&dir, env, slurm) {
+            Ok(Taken::Leftover(left)) => swept.left.push(*left),
+            Ok(Taken::Undescribed) => swept.undescribed.push(dir),
+            Ok(Taken::GoesOn(..) | Taken::Held | Taken::Nothing) => {}
+            Err(error) => swept.errors.push(error),
+        }
+    }
+    Ok(swept)
 }
 
 /// What became of the run in a folder that somebody wants to take up.
@@ -118,6 +129,8 @@ pub(super) enum Taken {
     Held,
     /// Nothing can be taken from it, now or later.
     Nothing,
+    /// The same, since nobody knows which run it is of; a person may.
+    Undescribed,
 }
 
 fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
@@ -127,25 +140,33 @@ fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
         Err(error) => return Err(Error::io("cannot read the folder", runs_dir)(error)),
     };
     // Not through links: what they point to is not ours to end or remove.
-    let folders = entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+    let folder = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        match entry.file_type() {
+            Ok(kind) => Ok(kind.is_dir().then(|| entry.path())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let folders = entries.filter_map(|entry| folder(entry).transpose());
+    let mut folders: Vec<PathBuf> = folders
+        .collect::<io::Result<_>>()
+        .map_err(Error::io("cannot read the folder", runs_dir))?;
     folders.sort();
     Ok(folders)
 }
 
 /// Folders of runs that were described and not removed yet.
-pub(super) fn run_folders(runs_dir: &Path) -> Vec<PathBuf> {
+pub(super) fn run_folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
     let is_gone = |dir: &Path| {
         dir.file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with(GONE))
     };
-    let folders = folders(runs_dir).unwrap_or_default();
-    folders
-        .into_iter()
-        .filter(|dir| !is_gone(dir) && spec_path(dir).exists())
-        .collect()
+    // A description that cannot be looked at may be there: whoever reads it is told why not.
+    let is_described = |dir: &Path| spec_path(dir).try_exists().unwrap_or(true);
+    let mut folders = folders(runs_dir)?;
+    folders.retain(|dir| !is_gone(dir) && is_described(dir));
+    Ok(folders)
 }
 
 /// Does a supervisor still work on this run?
@@ -158,13 +179,20 @@ pub(super) fn is_abandoned(dir: &Path) -> bool {
     is_free(&owner_lock_path(dir)) && !is_supervised(dir) && !is_elsewhere(dir)
 }
 
-/// Is this the run of a batch job that has not said how it ended? Then locks tell nothing of it.
+/// May this be the run of a batch job that has not said how it ended? Then locks tell nothing of it.
 pub(super) fn is_elsewhere(dir: &Path) -> bool {
-    read_exit(dir).is_none() && read_spec(dir).is_some_and(|spec| spec.is_batch())
+    match (read_exit(dir), read_spec(dir)) {
+        (Ok(Some(_)), _) | (Ok(None), Ok(None)) => false,
+        (Ok(None), Ok(Some(spec))) => spec.is_batch(),
+        (Err(_), _) | (_, Err(_)) => true,
+    }
 }
 
-fn read_spec(dir: &Path) -> Option<RunSpec> {
-    serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()
+/// What the run of a folder was to do; `None`: it does not say it, or in words of another version.
+/// A description that could not be read is an error: its run may go on, and must not be made twice.
+pub(super) fn read_spec(dir: &Path) -> Result<Option<RunSpec>> {
+    let text = read_if_there(&spec_path(dir))?;
+    Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
 /// Whether nobody holds a lock; shared, so that several may ask at once.
@@ -217,66 +245,69 @@ const OF_A_RUN: [&str; 9] = [
 /// A folder of the caller's own with regular files of the caller's own. In a cache that others can
 /// write to, or that came with somebody's project, a `log` may be a link to any file of the
 /// caller's.
-pub(super) fn is_own_run(dir: &Path) -> bool {
-    let is_harmless = |name: &&str| {
-        let path = dir.join(name);
-        match fs::symlink_metadata(&path) {
-            Ok(found) => found.is_file() && files::is_own(&path),
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
+pub(super) fn is_own_run(dir: &Path) -> Result<bool> {
+    let found = |path: &Path| if_there(path, fs::symlink_metadata(path));
+    if !found(dir)?.is_some_and(|dir| dir.is_dir() && files::is_own_entry(&dir)) {
+        return Ok(false);
+    }
+    for name in OF_A_RUN {
+        let is_own = |file: fs::Metadata| file.is_file() && files::is_own_entry(&file);
+        if !found(&dir.join(name))?.is_none_or(is_own) {
+            return Ok(false);
         }
-    };
-    files::is_own(dir) && OF_A_RUN.iter().all(is_harmless)
+    }
+    Ok(true)
 }
 
-pub(super) fn take_up(dir: &Path, env: &BTreeMap<String, String>, slurm: &Commands) -> Taken {
-    if !is_own_run(dir) {
-        return Taken::Nothing;
+/// An error: the folder cannot be read now. It is left as it is, since its run may have ended well.
+pub(super) fn take_up(
+    dir: &Path,
+    env: &BTreeMap<String, String>,
+    slurm: &Commands,
+) -> Result<Taken> {
+    if !is_own_run(dir)? {
+        return Ok(Taken::Nothing);
     }
-    let Ok(owner) = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(owner_lock_path(dir))
-    else {
-        return Taken::Nothing;
+    let path = owner_lock_path(dir);
+    let owner = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(owner) => owner,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Taken::Nothing),
+        Err(error) => return Err(Error::io("cannot open", path)(error)),
     };
     // Another sweep may have removed the folder meanwhile.
-    if owner.try_lock().is_err() || !same_file(&owner, &owner_lock_path(dir)) {
-        return Taken::Held;
+    if owner.try_lock().is_err() || !same_file(&owner, &path) {
+        return Ok(Taken::Held);
     }
-    let Some(spec) = read_spec(dir) else {
-        // Killed before the run was described: it never started.
-        if !log_path(dir).exists() {
-            let _ = fs::remove_dir_all(dir);
-        }
-        return Taken::Nothing;
+    let Some(spec) = read_spec(dir)? else {
+        return Ok(undescribed(dir));
     };
     // The id says whose processes are ended, and is the folder's name.
     if dir
         .file_name()
         .is_none_or(|name| name != spec.run_id.as_str())
     {
-        return Taken::Nothing;
+        return Ok(Taken::Nothing);
     }
     let spec = RunSpec {
         dir: dir.to_owned(),
         ..spec
     };
-    let exit = match read_exit(dir) {
+    let exit = match read_exit(dir)? {
         None if spec.is_batch() => match slurm::left(&spec, slurm, ANSWER) {
-            slurm::Left::GoesOn => return Taken::GoesOn(Box::new(spec), owner),
+            slurm::Left::GoesOn => return Ok(Taken::GoesOn(Box::new(spec), owner)),
             slurm::Left::NeverWas => {
                 remove(dir);
-                return Taken::Nothing;
+                return Ok(Taken::Nothing);
             }
             slurm::Left::Ended(exit) => Some(*exit),
         },
         // Its supervisor knows that it was told to end, and Slurm knows why.
-        Some(exit) if spec.is_batch() => Some(slurm::explained(dir, slurm, exit)),
+        Some(exit) if spec.is_batch() => Some(slurm::explained(&spec, slurm, exit)),
         exit => exit,
     };
     let patience = spec.grace().saturating_add(SUPERVISOR_PATIENCE);
     let Some(supervisor) = wait_for_supervisor(dir, patience) else {
-        return Taken::Held;
+        return Ok(Taken::Held);
     };
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     if let Some(container) = &spec.container
@@ -284,15 +315,38 @@ pub(super) fn take_up(dir: &Path, env: &BTreeMap<String, String>, slurm: &Comman
     {
         contained.remove();
     }
-    Taken::Leftover(Box::new(Leftover {
+    let exit = match exit {
+        None => read_exit(dir)?,
+        exit => exit,
+    };
+    Ok(Taken::Leftover(Box::new(Leftover {
         dir: dir.to_owned(),
-        exit: exit.or_else(|| read_exit(dir)),
+        exit,
         log: log_path(dir),
         ended: ended.count,
         _owner: owner,
         _supervisor: supervisor,
         spec,
-    }))
+    })))
+}
+
+/// A folder whose owner is dead and whose description cannot be read. A power cut takes a
+/// description that was not on disk yet, and with it the run: both come there before it is said how
+/// the run ended. Such a run is made again. Anything else is for a person to look at.
+fn undescribed(dir: &Path) -> Taken {
+    if is_supervised(dir) {
+        return Taken::Held;
+    }
+    let is_lost = match fs::read(spec_path(dir)) {
+        // Some file systems leave zeros where a file was not written yet.
+        Ok(bytes) => bytes.iter().all(|byte| *byte == 0),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if is_lost && !exit_path(dir).exists() {
+        remove(dir);
+        return Taken::Nothing;
+    }
+    Taken::Undescribed
 }
 
 /// The owner is gone, so the supervisor is ending the run; one that takes too long is left for the

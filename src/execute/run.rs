@@ -36,8 +36,10 @@ use super::{
     container_run::{Contained, ContainerSpec},
     devices::Holder,
     hang::Hang,
+    log_times::last_seen,
     process::Tree,
     slurm::JobSpec,
+    train_work::Measurement,
     watched_inputs::Watched,
 };
 use crate::{
@@ -96,7 +98,8 @@ pub struct RunSpec {
     /// What the run reads outside its folder, to be looked at when it has ended.
     #[serde(default)]
     pub watched: Vec<Watched>,
-    /// Not looked into; comes back from a sweep.
+    /// The run's `Measurement`, for whoever takes up its folder. It is kept as JSON, since a
+    /// supervisor of another version must be able to end a run whose measurement it cannot read.
     pub meta: serde_json::Value,
 }
 
@@ -121,7 +124,7 @@ pub struct RunExit {
     /// build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The same of what nobody declares and the command names.
+    /// Like `changed`, for files that nobody declares and only the command names.
     #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
     pub undeclared: Undeclared,
     /// Nodes of several that left no word, where others did; in words which.
@@ -195,6 +198,11 @@ impl RunSpec {
         self.job.as_ref().map_or(1, |job| job.nodes.max(1))
     }
 
+    /// What it measures. A profiled run measures nothing, and another version's may not be readable.
+    pub(super) fn measurement(&self) -> serde_json::Result<Measurement> {
+        Measurement::deserialize(&self.meta)
+    }
+
     pub(super) fn grace(&self) -> Duration {
         Duration::try_from_secs_f64(self.grace_seconds)
             .unwrap_or(Duration::ZERO)
@@ -246,7 +254,13 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
     let text = serde_json::to_vec_pretty(spec)
         .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
-    files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
+    // A power cut ends a run of this host, and what it had begun is made again. Its supervisor brings
+    // the description to disk with the log, before it says how the run ended.
+    let durability = match &spec.job {
+        Some(_) => Durability::Synced,
+        None => Durability::Plain,
+    };
+    files::write_atomically(&spec_path(dir), &text, durability)?;
     let log_path = supervisor_log_path(dir);
     // Appended to by the supervisor alone, line by line.
     let log = OpenOptions::new()
@@ -364,7 +378,7 @@ impl Running {
             "cannot wait for the supervisor of",
             &self.spec.dir,
         ))?;
-        match read_exit(&self.spec.dir) {
+        match read_exit(&self.spec.dir)? {
             Some(exit) => Ok(exit),
             None => self.without_supervisor(status),
         }
@@ -384,7 +398,7 @@ impl Running {
                 Ok(0) | Err(Errno::EINTR) => {}
                 _ => return None,
             }
-            let Some(exit) = read_exit(&self.spec.dir) else {
+            let Ok(Some(exit)) = read_exit(&self.spec.dir) else {
                 continue;
             };
             if told.get_or_insert_with(Instant::now).elapsed() >= LINGERING {
@@ -410,16 +424,11 @@ impl Running {
             let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
             return Err(Error::failed(message));
         };
-        let now = files::unix_now();
-        let started = match self.state() {
-            RunState::Running { since, .. } => since,
-            _ => now,
-        };
         Ok(RunExit {
             // The kernel ends the trainer together with its supervisor.
             status: ExitKind::Signal(signal),
-            started_at: started,
-            ended_at: now,
+            started_at: last_seen(&self.spec.dir).0,
+            ended_at: files::unix_now(),
             waited_seconds: 0.0,
             leftover: ended.count,
             survivors: ended.survivors,
@@ -447,8 +456,30 @@ pub(super) fn hostname() -> Option<String> {
         .and_then(|name| name.into_string().ok())
 }
 
-pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {
-    serde_json::from_slice(&files::read(&exit_path(dir)).ok()?).ok()
+/// How the run of a folder ended; `None` as long as nobody has recorded it. A record that is there
+/// and cannot be read is an error: taken for none, a run that ended well would be made again.
+pub(super) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
+    let path = exit_path(dir);
+    let Some(text) = read_if_there(&path)? else {
+        return Ok(None);
+    };
+    let exit = serde_json::from_slice(&text);
+    exit.map(Some)
+        .map_err(|e| Error::io("cannot read", path)(e.into()))
+}
+
+pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    if_there(path, files::read_bounded(path, files::MOST_BYTES))
+}
+
+/// What was read of a file of a run folder; `None` only where the file is not there. A network file
+/// system may fail to read one that is.
+pub(super) fn if_there<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("cannot read", path)(error)),
+    }
 }
 
 /// The end of what the supervisor wrote to its own log.
@@ -458,8 +489,8 @@ fn supervisor_said(dir: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
 }
 
-/// The last bytes of a file, at most so many; none where it cannot be read.
-pub(super) fn tail_of(path: &Path, most: u64) -> Vec<u8> {
+/// The last `most` bytes of a file, or all of it if it is shorter. Empty if there is no such file.
+pub(super) fn tail_of(path: &Path, most: u64) -> Result<Vec<u8>> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = std::fs::File::open(path)?;
@@ -469,7 +500,7 @@ pub(super) fn tail_of(path: &Path, most: u64) -> Vec<u8> {
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().unwrap_or_default()
+    Ok(if_there(path, read())?.unwrap_or_default())
 }
 
 /// What these locks guard stays sound when a thread panics.

@@ -176,7 +176,7 @@ impl Secrets {
         self.longest
     }
 
-    /// Of this process's own environment.
+    /// The secrets in this process's own environment.
     #[must_use]
     pub fn of_caller() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {

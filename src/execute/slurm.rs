@@ -31,12 +31,15 @@ pub(super) use end::{Left, explained, left};
 pub use node::JobSpec;
 pub(super) use node::{claim, is_of_this_job, settle_in, take};
 pub use queue::Commands;
-use queue::is_final;
+use queue::{OwnJob, is_final};
 
 use super::{
     executor::{End, Executor, Run},
     recover_runs,
-    run::{RunSpec, RunState, lock, owner_lock_path, read_exit, spec_path, state_path, take_lock},
+    run::{
+        RunSpec, RunState, lock, owner_lock_path, read_exit, read_if_there, spec_path, state_path,
+        take_lock,
+    },
 };
 use crate::{
     error::{Error, Result},
@@ -114,7 +117,7 @@ impl Slurm {
         Job {
             slurm: self.commands.clone(),
             tprimat: self.tprimat.clone(),
-            id: Mutex::new(noted(&job_path(&spec.dir))),
+            id: Mutex::new(noted(&job_path(&spec.dir)).ok().flatten()),
             reason: Mutex::new("its submission to Slurm".into()),
             intent: Mutex::new(JobIntent::Wait),
             is_attached,
@@ -137,16 +140,17 @@ fn environment_path(dir: &Path) -> PathBuf {
     dir.join("environment")
 }
 
-/// What such a file names; nothing as long as it is empty.
-fn noted(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
+/// What such a file names; nothing as long as it is empty or not there.
+fn noted(path: &Path) -> Result<Option<String>> {
+    let text = read_if_there(path)?.unwrap_or_default();
     let is_id = |text: &str| {
         !text.is_empty()
             && text
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "_+".contains(c))
     };
-    Some(text.trim().to_owned()).filter(|text| is_id(text))
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    Ok(Some(text).filter(|text| is_id(text)))
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -211,11 +215,11 @@ impl Run for Job {
             } else {
                 read_exit(&self.spec.dir)
             };
-            if let Some(exit) = exit {
+            if let Ok(Some(exit)) = exit {
                 if *lock(&self.intent) != JobIntent::Wait {
                     return Ok(End::Over(exit));
                 }
-                return Ok(End::Over(explained(&self.spec.dir, &self.slurm, exit)));
+                return Ok(End::Over(explained(&self.spec, &self.slurm, exit)));
             }
             let intent = *lock(&self.intent);
             if intent == JobIntent::Leave {
@@ -248,9 +252,15 @@ impl Run for Job {
                         return Ok(End::Unseen(unseen(&self.spec.dir, &self.known_id())));
                     }
                     After::Ended => {
-                        let ended = || ended_unseen(&self.spec, &self.slurm, &self.known_id());
+                        let (id, name) = (self.known_id(), self.name());
+                        let job = OwnJob {
+                            id: &id,
+                            name: &name,
+                            dir: &self.spec.dir,
+                        };
+                        let ended = || ended_unseen(&self.spec, &self.slurm, job);
                         return Ok(End::Over(
-                            exit_of_ended(&self.spec.dir).unwrap_or_else(ended),
+                            exit_of_ended(&self.spec.dir)?.unwrap_or_else(ended),
                         ));
                     }
                 }
@@ -290,6 +300,11 @@ impl Job {
         *lock(&self.reason) = reason;
     }
 
+    /// By which Slurm and later builds know it.
+    fn name(&self) -> String {
+        job_name(&self.spec.run_id)
+    }
+
     fn known_id(&self) -> String {
         lock(&self.id).clone().unwrap_or_default()
     }
@@ -299,7 +314,7 @@ impl Job {
     fn current(&self) -> Result<Option<String>> {
         let mut id = lock(&self.id);
         if let Some(claimed) =
-            noted(&claim_path(&self.spec.dir)).filter(|claimed| Some(claimed) != id.as_ref())
+            noted(&claim_path(&self.spec.dir))?.filter(|claimed| Some(claimed) != id.as_ref())
         {
             files::write_atomically(
                 &job_path(&self.spec.dir),
@@ -317,7 +332,13 @@ impl Job {
         let Some(id) = self.current()? else {
             return self.submit();
         };
-        match self.slurm.state(&id, age) {
+        let name = self.name();
+        let job = OwnJob {
+            id: &id,
+            name: &name,
+            dir: &self.spec.dir,
+        };
+        match self.slurm.state(job, age) {
             Ok(Some(shown)) => {
                 if *lock(&self.intent) == JobIntent::Wait {
                     let because = if shown.reason.is_empty() {
@@ -336,7 +357,7 @@ impl Job {
                     Standing::There
                 })
             }
-            Ok(None) => Ok(Standing::Over(self.slurm.last_state(&id))),
+            Ok(None) => Ok(Standing::Over(self.slurm.last_state(job))),
             Err(why) => {
                 self.tell(format!("Slurm, which does not answer: {why}"));
                 Ok(Standing::Silent)
@@ -347,7 +368,7 @@ impl Job {
     /// One attempt at it. A submission that nobody heard the answer of has happened, or has not:
     /// Slurm is asked first.
     fn submit(&self) -> Result<Standing> {
-        let name = job_name(&self.spec.run_id);
+        let name = self.name();
         match self.slurm.find(&name) {
             Ok(Some(id)) => return self.submitted(id),
             Ok(None) => {}
@@ -414,17 +435,21 @@ impl Job {
     fn arguments(&self, name: &str) -> Vec<String> {
         let dir = self.spec.dir.display();
         let mut arguments = vec![
-            "--parsable".to_owned(),
-            // A run that begins again in the same folder would mix two logs.
-            "--no-requeue".into(),
-            format!("--job-name={name}"),
-            format!("--output={dir}/supervisor.log"),
-            format!("--chdir={dir}"),
             // Nothing of the caller's shell that the run did not declare.
-            "--export=PATH,HOME,LD_LIBRARY_PATH,TPRIMAT_LOCK_DIR".into(),
+            "--export=PATH,HOME,LD_LIBRARY_PATH,TPRIMAT_LOCK_DIR".to_owned(),
             format!("--nodes={}", self.spec.nodes()),
             format!("--ntasks={}", self.spec.nodes()),
             "--ntasks-per-node=1".into(),
+        ];
+        // Last, so that no option of the configuration replaces them: without its name and folder
+        // nobody finds the job again, and a run that begins again in the same folder would mix two
+        // logs.
+        let ours = [
+            "--parsable".to_owned(),
+            format!("--output={dir}/supervisor.log"),
+            format!("--chdir={dir}"),
+            format!("--job-name={name}"),
+            "--no-requeue".to_owned(),
         ];
         let Some(JobSpec {
             vendor,
@@ -433,6 +458,7 @@ impl Job {
             ..
         }) = &self.spec.job
         else {
+            arguments.extend(ours);
             return arguments;
         };
         let stated = [
@@ -453,6 +479,7 @@ impl Job {
         arguments.extend(settings.cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
         arguments.extend(settings.exclusive.then(|| "--exclusive".to_owned()));
         arguments.extend(settings.options.iter().cloned());
+        arguments.extend(ours);
         arguments
     }
 
@@ -475,6 +502,16 @@ impl Job {
         // A job that has not started has nothing to end with grace.
         let has_started = claim_path(&self.spec.dir).exists();
         let gently = has_started && !is_forced;
+        let name = self.name();
+        let job = OwnJob {
+            id: &id,
+            name: &name,
+            dir: &self.spec.dir,
+        };
+        // The id may be another job's by now.
+        if matches!(self.slurm.state(job, Duration::ZERO), Ok(None)) {
+            return Ok(());
+        }
         let arguments: &[&str] = match gently {
             // The supervisors are in a step. srun would end it without grace if it got the signal,
             // which --full sends to it as well.
@@ -573,7 +610,7 @@ mod tests {
             time: Some("04:00:00".into()),
             cpus: Some(96),
             exclusive: true,
-            options: vec!["--mail-type=END".into()],
+            options: vec!["--mail-type=END".into(), "--job-name=mine".into()],
             ..Settings::default()
         };
         let stated = job(stated, Vendor::Nvd).arguments("x").join(" ");
@@ -588,6 +625,7 @@ mod tests {
             assert!(stated.contains(part), "{part}: {stated}");
         }
         assert!(!stated.contains("gres"), "{stated}");
+        assert!(stated.ends_with("--job-name=x --no-requeue"), "{stated}");
     }
 
     #[test]
@@ -623,6 +661,9 @@ mod tests {
             node::take(folder.path(), "11").unwrap() && !node::take(folder.path(), "12").unwrap()
         );
         assert_eq!(one.current().unwrap().as_deref(), Some("11"));
-        assert_eq!(noted(&job_path(folder.path())).as_deref(), Some("11"));
+        assert_eq!(
+            noted(&job_path(folder.path())).unwrap().as_deref(),
+            Some("11")
+        );
     }
 }

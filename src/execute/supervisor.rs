@@ -7,7 +7,7 @@
 //! | the lifeline closes (tprimat died, or asks) | SIGTERM to the tree, grace, SIGKILL: `interrupted` |
 //! | SIGTERM, SIGINT, SIGHUP | the same; a second one, or SIGQUIT, cuts the grace short |
 //! | the timeout passes | the same: `timeout` |
-//! | it is killed itself | the kernel kills the trainer; a sweep ends the rest |
+//! | it is killed itself | the kernel kills the trainer; its guard ends the rest |
 
 mod trainer;
 
@@ -25,10 +25,13 @@ use std::{
 use nix::libc;
 
 use super::{
-    container_run::{Contained, Guard},
+    container_run::Contained,
     devices::{self, Claim, DeviceLock},
+    guard::Guard,
     hang::{self, HangWatch},
     inbox::{Inbox, receive_environment, settle_down},
+    input_watch::InputWatch,
+    leftovers::END_ARGUMENT,
     log_times::LogTimes,
     nodes,
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
@@ -38,7 +41,7 @@ use super::{
     },
     secrets::Secrets,
     slurm,
-    watched_inputs::{not_started, outdated, written},
+    watched_inputs::{Watched, not_started, outdated, written},
 };
 use crate::{
     cache::Undeclared,
@@ -105,7 +108,7 @@ pub(super) fn exit_code(result: Result<()>) -> i32 {
             // Into supervisor.log, where tprimat looks when there is no exit.json.
             let _ = writeln!(io::stderr(), "{error}");
             match error {
-                // Of an error with a path around it only the kind is left.
+                // An error with a path around it has lost its code; its kind is left.
                 Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                     libc::ENOSPC
                 }
@@ -122,6 +125,8 @@ pub(super) struct Supervisor {
     pub inbox: Inbox,
     /// Where the samples of its devices go.
     telemetry: PathBuf,
+    /// While the trainer runs.
+    input_watch: Option<InputWatch>,
     /// What a person should know of the run, for its exit.
     pub notes: Vec<String>,
 }
@@ -197,6 +202,7 @@ impl Supervisor {
             telemetry,
             spec,
             inbox,
+            input_watch: None,
             notes: Vec::new(),
         }
     }
@@ -265,6 +271,14 @@ impl Supervisor {
     }
 
     fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
+        self.input_watch = InputWatch::start(&self.spec.watched);
+        if self.input_watch.is_none() && self.spec.watched.iter().any(Watched::is_watchable) {
+            self.notes.push(
+                "the kernel watches no more files for this user (fs.inotify in sysctl), so an input that is edited and put \
+                 back within a second goes unseen"
+                    .into(),
+            );
+        }
         // The devices may have been somebody else's for hours.
         let changed = outdated(&mut self.spec.watched);
         if !changed.is_empty() {
@@ -291,10 +305,7 @@ impl Supervisor {
             .container
             .as_ref()
             .and_then(|spec| Contained::of(spec, &self.spec.run_id));
-        let guard = contained
-            .as_ref()
-            .map(|contained| self.guard(contained, locks))
-            .transpose()?;
+        let guard = self.guard(contained.as_ref(), locks)?;
         let (begun, started_at) = (Instant::now(), unix_now());
         self.tell(&RunState::Running {
             since: started_at,
@@ -309,15 +320,17 @@ impl Supervisor {
         if let Some(sampler) = &sampler {
             sampler.stop();
         }
-        self.tell(&RunState::Ending);
-        let status = self.status(&end, contained.as_ref(), &handle);
+        if matches!(end, TrainerEnd::Stopped(_)) {
+            self.tell(&RunState::Ending);
+        }
+        let status = self.end_container_and_judge(&end, contained.as_ref(), &handle);
         let (ended, leftover) = match &end {
-            TrainerEnd::Exited(_) => {
+            TrainerEnd::Exited(status) => {
                 // A command of the sampler's is no leftover of the run.
                 if let Some(sampler) = &sampler {
                     sampler.wait(SETTLE);
                 }
-                let ended = self.end_leftovers(&handle);
+                let ended = self.settle_tree(&handle, *status);
                 (ended, ended.count)
             }
             TrainerEnd::Stopped(_) => (self.end_tree(&handle), 0),
@@ -334,7 +347,10 @@ impl Supervisor {
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
-        let note = self.note(&mut times, is_gone);
+        let note = self.finish_log(&mut times, is_gone);
+        if let Some(watch) = self.input_watch.take() {
+            watch.finish(&mut self.spec.watched);
+        }
         let (changed, undeclared) = written(&self.spec.watched);
         Ok(RunExit {
             status,
@@ -362,7 +378,7 @@ impl Supervisor {
     }
 
     /// How the run ended; ends its container, where that goes on.
-    fn status(
+    fn end_container_and_judge(
         &mut self,
         end: &TrainerEnd,
         contained: Option<&Contained>,
@@ -383,11 +399,17 @@ impl Supervisor {
     }
 
     /// Finishes the log, and says what a person should know of the run.
-    fn note(&mut self, times: &mut LogTimes, is_container_gone: bool) -> Option<String> {
+    fn finish_log(&mut self, times: &mut LogTimes, is_container_gone: bool) -> Option<String> {
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
         let mut notes = std::mem::take(&mut self.notes);
-        if let Err(error) = times.sync() {
+        let spec = spec_path(&self.spec.dir);
+        let mut more = vec![&*self.telemetry];
+        // The description of a job was brought to disk before the job was submitted.
+        if self.spec.job.is_none() {
+            more.push(&spec);
+        }
+        if let Err(error) = times.sync_with(&more) {
             notes.push(format!("the log may not survive a power cut: {error}"));
         }
         if let Err(error) = masked {
@@ -401,11 +423,25 @@ impl Supervisor {
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
-    fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> Result<Guard, String> {
-        let descriptors: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
-        let guard = contained
-            .guard(&descriptors)
-            .map_err(|e| format!("cannot start the container's guard: {e}"))?;
+    /// What ends the run if this process is killed: its container, or its processes. Its tprimat may
+    /// be killed with it, and a job's is on another host.
+    fn guard(
+        &mut self,
+        contained: Option<&Contained>,
+        locks: &[DeviceLock],
+    ) -> Result<Guard, String> {
+        let locks: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
+        let run = &self.spec.dir;
+        let guard = match contained {
+            Some(contained) => contained.guard(run, &locks),
+            None => std::env::current_exe().and_then(|tprimat| {
+                let end = [END_ARGUMENT, &self.spec.run_id];
+                // Whoever else ends what is left of the run ends its guard as well.
+                let mark = (RUN_ID_VARIABLE.to_owned(), self.spec.run_id.clone());
+                Guard::start(run, &tprimat, &end, [(&mark.0, &mark.1)], &locks)
+            }),
+        };
+        let guard = guard.map_err(|e| format!("cannot start what ends a killed run: {e}"))?;
         self.tree.without(guard.pid());
         Ok(guard)
     }
@@ -494,33 +530,47 @@ impl Supervisor {
     /// hundredth of one core at most.
     fn look_at_inputs(&mut self, since: f64, changed: &mut Vec<String>) -> Instant {
         let begun = Instant::now();
-        let seen = self
-            .spec
-            .watched
+        let watched = &mut self.spec.watched;
+        if let Some(watch) = &self.input_watch {
+            watch.mark(watched);
+        }
+        let seen: Vec<String> = watched
             .iter_mut()
-            .filter_map(|one| one.look().then(|| one.name.clone()));
-        let known = changed.len();
-        changed.extend(seen);
-        if changed.len() > known {
+            .filter_map(|one| one.look().then(|| one.name.clone()))
+            .collect();
+        if seen.len() > changed.len() {
             self.tell(&RunState::Running {
                 since,
-                changed: changed.clone(),
+                changed: seen.clone(),
             });
+            *changed = seen;
         }
         let now = Instant::now();
         now + INPUT_LOOK.max((now - begun) * 100)
     }
 
-    fn end_leftovers(&mut self, handle: &duct::Handle) -> Ended {
+    fn settle_tree(&mut self, handle: &duct::Handle, status: ExitStatus) -> Ended {
+        reap_orphans(pid_of(handle));
+        if status.success() && self.tree.has_no_descendants() {
+            // To look at every process of a large host takes longer than many a short run.
+            return Ended::default();
+        }
         let ended = Instant::now();
         let settle = SETTLE.min(self.spec.grace());
-        while !self.inbox.is_in_a_hurry()
-            && ended.elapsed() < settle
-            && !self.tree.members().is_empty()
-        {
+        loop {
             reap_orphans(pid_of(handle));
+            // Every process of the host is looked at, so not more often than it must be.
+            match self.tree.look() {
+                (left, true) if left.is_empty() => return Ended::default(),
+                (left, _) if left.is_empty() => break,
+                _ => {}
+            }
+            if self.inbox.is_in_a_hurry() || ended.elapsed() >= settle {
+                break;
+            }
             self.inbox.wait(Duration::from_millis(20));
         }
+        self.tell(&RunState::Ending);
         self.end_tree(handle)
     }
 

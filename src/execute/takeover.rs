@@ -1,5 +1,5 @@
-//! What builds left that were killed: their runs are taken into the cache, or followed where they
-//! go on.
+//! Takes up the runs of builds that were killed: those that ended are taken into the cache, those
+//! that go on are followed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,15 +15,15 @@ use super::{
     events::Event,
     ingest::ingest,
     process::Tree,
-    recover_runs::{self, Leftover, Taken, remove},
-    run::{ExitKind, RunSpec, exit_path, read_exit, spec_path},
-    train::{KEY_LOOK, RunningSet, TrainHost, TrainWork, Trained, see_through},
+    recover_runs::{self, Leftover, Swept, Taken, remove},
+    run::{ExitKind, exit_path, read_exit, spec_path},
+    train::{KEY_LOOK, RunningSet, TrainHost, Trained, see_through},
+    train_work::TrainWork,
 };
 use crate::{
     cache::Cache,
     digest::Digest,
     error::{Error, Result},
-    files,
     plan::Place,
 };
 
@@ -33,21 +33,22 @@ use crate::{
 pub struct Folders(Mutex<BTreeMap<PathBuf, Digest>>);
 
 impl Folders {
-    /// The folders of runs of this key, the oldest first.
-    fn of_key(&self, runs: &Path, key: &Digest) -> Vec<PathBuf> {
+    /// The folders of runs of this key, the oldest first. An error where one cannot be read now: it
+    /// may be of this key, and its run must not be made twice.
+    fn of_key(&self, runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let folders = recover_runs::run_folders(runs).into_iter();
-        let is_of_key = |dir: &PathBuf| {
-            // One that cannot be read now is asked again: it may be a run that must not be made
-            // twice.
-            if !known.contains_key(dir)
-                && let Some(found) = key_of_run(dir)
+        let mut of_key = Vec::new();
+        for dir in recover_runs::run_folders(runs)? {
+            if !known.contains_key(&dir)
+                && let Some(found) = key_of_run(&dir)?
             {
                 known.insert(dir.clone(), found);
             }
-            known.get(dir) == Some(key)
-        };
-        folders.filter(is_of_key).collect()
+            if known.get(&dir) == Some(key) {
+                of_key.push(dir);
+            }
+        }
+        Ok(of_key)
     }
 }
 
@@ -63,19 +64,29 @@ pub(super) fn take_over(
 ) -> Result<Option<Trained>> {
     let (mut is_told, mut passed) = (false, BTreeSet::new());
     loop {
-        let mut folders = host.folders.of_key(&host.runs, &work.key).into_iter();
+        let mut folders = host.folders.of_key(&host.runs, work.key())?.into_iter();
         let Some(dir) = folders.find(|dir| !passed.contains(dir)) else {
             return Ok(None);
         };
         if !is_told && recover_runs::is_supervised(&dir) {
             let what_for = format!("the end of {}, which an earlier build left", dir.display());
             events.report(&Event::TaskWaiting {
-                task: work.label.clone(),
+                task: work.name().to_owned(),
                 what_for,
             });
             is_told = true;
         }
-        match recover_runs::take_up(&dir, &host.caller_env, &host.slurm) {
+        let taken = match recover_runs::take_up(&dir, &host.caller_env, &host.slurm) {
+            Ok(taken) => taken,
+            // The other cells are no matter of this folder.
+            Err(error) => {
+                return Ok(Some(Trained::Nothing(format!(
+                    "an earlier build left a run of it, which may have ended well, but {error}; if you do not need that run, remove {}",
+                    dir.display()
+                ))));
+            }
+        };
+        match taken {
             Taken::Leftover(left) => {
                 if !take_in(&left, host, cache, events)? {
                     passed.insert(dir);
@@ -87,7 +98,8 @@ pub(super) fn take_over(
                 };
                 let message = format!(
                     "{}: took up the run that an earlier build started ({})",
-                    work.label, spec.run_id
+                    work.name(),
+                    spec.run_id
                 );
                 events.report(&Event::Note { message });
                 let Some(trained) =
@@ -96,12 +108,12 @@ pub(super) fn take_over(
                     continue;
                 };
                 // A run of an earlier generation is not the new measurement that this one asks for.
-                if !matches!(&trained, Trained::Attempt(attempt) if attempt.generation < work.generation)
+                if !matches!(&trained, Trained::Attempt(attempt) if attempt.generation < work.measurement.generation)
                 {
                     return Ok(Some(trained));
                 }
             }
-            Taken::Nothing => drop(passed.insert(dir)),
+            Taken::Nothing | Taken::Undescribed => drop(passed.insert(dir)),
             Taken::Held => {
                 if running.is_stopped() {
                     return Err(Error::Interrupted(0));
@@ -144,10 +156,12 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
 
 /// Takes in what earlier builds left behind when they were killed.
 pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) -> Result<()> {
-    for left in recover_runs::sweep_with(&host.runs, &host.caller_env, &host.slurm)? {
-        take_in(&left, host, cache, events)?;
+    let swept = recover_runs::sweep_with(&host.runs, &host.caller_env, &host.slurm)?;
+    for left in &swept.left {
+        take_in(left, host, cache, events)?;
     }
-    let is_live = |dir: &Path| dir.exists() && !recover_runs::is_abandoned(dir);
+    say_left_alone(&swept, events);
+    let is_live = |dir: &Path| dir.try_exists().unwrap_or(true) && !recover_runs::is_abandoned(dir);
     for folder in [&host.runs, &host.profiles()] {
         for swept in container_run::sweep(folder, &host.caller_env, is_live) {
             let message = match swept {
@@ -162,6 +176,31 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) -> Result<(
     Ok(())
 }
 
+/// Removes what profiled runs left whose tprimat died: a profile is made again, never taken in.
+pub fn sweep_profiles(host: &TrainHost, events: &EventSink) -> Result<()> {
+    let swept = recover_runs::sweep_with(&host.profiles(), &host.caller_env, &host.slurm)?;
+    swept.left.iter().for_each(|left| remove(&left.dir));
+    say_left_alone(&swept, events);
+    Ok(())
+}
+
+/// Says of which folders of runs nothing was taken, and why.
+fn say_left_alone(swept: &Swept, events: &EventSink) {
+    for dir in &swept.undescribed {
+        let message = format!(
+            "left alone: nobody knows which run {} is of, because its spec.json is gone or cannot be read; remove the folder \
+             if you do not need its log",
+            dir.display()
+        );
+        events.report(&Event::Note { message });
+    }
+    for error in &swept.errors {
+        events.report(&Event::Note {
+            message: format!("a run that an earlier build left is left alone: {error}"),
+        });
+    }
+}
+
 /// Tells what a person should know of how a run ended.
 pub(super) fn say_note(task: &str, exit: Option<&super::RunExit>, events: &EventSink) {
     if let Some(note) = exit.and_then(super::RunExit::told) {
@@ -174,20 +213,36 @@ pub(super) fn say_note(task: &str, exit: Option<&super::RunExit>, events: &Event
 /// The folder of a run at this key that goes on now.
 #[must_use]
 pub fn live_run(runs: &Path, key: &Digest) -> Option<PathBuf> {
-    live(runs, |meta| meta.key == *key)
+    live(runs, |of| of.key == *key)
 }
 
 /// The folder of a run of this task that goes on now.
 #[must_use]
 pub fn live_run_of(runs: &Path, task: &str) -> Option<PathBuf> {
-    live(runs, |meta| meta.task == task)
+    live(runs, |of| of.task == task)
 }
 
-fn live(runs: &Path, is_wanted: impl Fn(&Meta) -> bool) -> Option<PathBuf> {
-    recover_runs::run_folders(runs)
+/// The folders of all runs that go on now, each with its task, in the order of the tasks.
+#[must_use]
+pub fn live_runs(runs: &Path) -> Vec<(String, PathBuf)> {
+    let mut named: Vec<(String, PathBuf)> =
+        going_on(runs).map(|(of, dir)| (of.task, dir)).collect();
+    named.sort();
+    named
+}
+
+fn live(runs: &Path, is_wanted: impl Fn(&RunName) -> bool) -> Option<PathBuf> {
+    let (_, dir) = going_on(runs).find(|(of, _)| is_wanted(of))?;
+    Some(dir)
+}
+
+/// For people to look at: what cannot be read is not shown.
+fn going_on(runs: &Path) -> impl Iterator<Item = (RunName, PathBuf)> {
+    let folders = recover_runs::run_folders(runs).unwrap_or_default();
+    folders
         .into_iter()
         .filter(|dir| !is_over(dir))
-        .find(|dir| named_by(dir).is_some_and(|meta| is_wanted(&meta)))
+        .filter_map(|dir| Some((measured_in(&dir).ok()??, dir)))
 }
 
 /// What the processes of the run in this folder were started with, secrets included. It is in no
@@ -209,25 +264,36 @@ pub fn is_over(dir: &Path) -> bool {
 #[must_use]
 pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
     let folders = recover_runs::run_folders(runs)
+        .unwrap_or_default()
         .into_iter()
         .filter(|dir| recover_runs::is_abandoned(dir));
-    let ended_well =
-        folders.filter(|dir| read_exit(dir).is_some_and(|exit| exit.status == ExitKind::Code(0)));
-    ended_well.filter_map(|dir| key_of_run(&dir)).collect()
+    let has_ended_well = |dir: &PathBuf| matches!(read_exit(dir), Ok(Some(exit)) if exit.status == ExitKind::Code(0));
+    folders
+        .filter(has_ended_well)
+        .filter_map(|dir| key_of_run(&dir).ok().flatten())
+        .collect()
 }
 
-fn key_of_run(dir: &Path) -> Option<Digest> {
-    named_by(dir).map(|meta| meta.key)
+/// The key of a run that somebody may take up: none of a folder that is a stranger's.
+fn key_of_run(dir: &Path) -> Result<Option<Digest>> {
+    if !recover_runs::is_own_run(dir)? {
+        return Ok(None);
+    }
+    Ok(measured_in(dir)?.map(|of| of.key))
 }
 
-/// Which run a folder says that it is of.
+/// What the run in a folder measures, where the folder says it.
+fn measured_in(dir: &Path) -> Result<Option<RunName>> {
+    let spec = recover_runs::read_spec(dir)?;
+    Ok(spec.and_then(|spec| serde_json::from_value(spec.meta).ok()))
+}
+
+/// What a run folder of any version says of the run: the part of its [`Measurement`] that a job of
+/// another version must be found by, or it would be submitted again.
+///
+/// [`Measurement`]: super::train_work::Measurement
 #[derive(Deserialize)]
-struct Meta {
+struct RunName {
     key: Digest,
     task: String,
-}
-
-fn named_by(dir: &Path) -> Option<Meta> {
-    let spec: RunSpec = serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()?;
-    serde_json::from_value(spec.meta).ok()
 }

@@ -5,7 +5,7 @@
 //! takes it in.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock,
@@ -20,89 +20,23 @@ use super::{
     events::Event,
     executor::{End, Run},
     follow::follow,
-    hang::Hang,
     ingest::ingest,
     prepare_run::{attempt_id, prepare},
     recover_runs::{making, remove},
     run::{RunSpec, log_path},
     slurm::Commands,
     takeover::{Folders, say_note, take_over},
+    train_work::TrainWork,
     watched_inputs::{Watched, not_started, outdated},
 };
 use crate::{
     cache::{Attempt, Cache, KeyLock},
     digest::Digest,
     error::{Error, Result},
-    figures::Statistics,
     graph::doubtful,
-    host::Fact,
-    job::{Job, RunOutcome},
-    logs::LogSection,
-    plan::{Execution, Place},
+    job::RunOutcome,
+    plan::Place,
 };
-
-/// All that one train task needs, owned: it runs on a thread of its own.
-pub struct TrainWork {
-    pub label: String,
-    pub key: Digest,
-    pub preimage: String,
-    pub generation: u32,
-    /// Repeats that the plan wants of the cell.
-    pub repeats_planned: Option<u32>,
-    /// Attempts that were known when this one was planned.
-    pub seen: BTreeSet<String>,
-    pub launch_files: Vec<(String, Vec<u8>)>,
-    pub recipe_files: Vec<(String, Vec<u8>)>,
-    pub job: Job,
-    /// The warm-up: whether something disturbed the run is judged on the steps after it.
-    pub statistics: Statistics,
-    /// What the run reads outside its folder.
-    pub watched: Vec<Watched>,
-    /// Does it start the trainer that ships with tprimat?
-    pub needs_native: bool,
-    /// The job in full, where the recipe reads it.
-    pub job_json: Option<Vec<u8>>,
-    pub command: Vec<String>,
-    pub declared_env: BTreeMap<String, String>,
-    /// Where data files are on this host.
-    pub data_env: BTreeMap<String, String>,
-    /// More names that the recipe lets through.
-    pub pass_env: Vec<String>,
-    /// The interpreter of the recipe on this host.
-    pub python: PathBuf,
-    /// Where checkouts are on this host, by the variable that the script reads.
-    pub checkouts: Vec<(String, PathBuf)>,
-    pub log_section: LogSection,
-    pub timeout_seconds: Option<f64>,
-    /// When it counts as hung.
-    pub hang: Option<Hang>,
-    /// How long it may take; none where nothing is known of it.
-    pub estimated_seconds: Option<f64>,
-    /// Nobody else holds its devices meanwhile.
-    pub exclusive: bool,
-    /// Where and in what it runs.
-    pub execution: Execution,
-    /// The digest of its container's image.
-    pub image: Option<String>,
-    /// What its key says of the platform, and the rest of the section that those facts are from.
-    pub facts: BTreeMap<String, Fact>,
-    /// The packages in its key.
-    pub packages: BTreeMap<String, String>,
-    /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu
-    /// platform.
-    pub devices: Vec<usize>,
-}
-
-impl TrainWork {
-    /// Files of the project that only the command names.
-    pub(super) fn guessed(&self) -> Vec<&str> {
-        self.watched
-            .iter()
-            .filter(|one| one.is_guessed && !one.is_absent())
-            .map(|one| one.name.as_str())
-            .collect()
-    }
-}
 
 /// What holds for every run of a build.
 pub struct TrainHost {
@@ -231,23 +165,23 @@ pub fn train(
         return Ok(Trained::Found(Box::new(done)));
     }
     if let Some(sharing) = &host.sharing {
-        sharing.take(&work.key, cache, events)?;
+        sharing.take(work.key(), cache, events)?;
         if let Some(done) = made_meanwhile(cache, work) {
             return Ok(Trained::Found(Box::new(done)));
         }
     }
-    let mut watched = work.watched.clone();
+    let mut watched = work.launch.watched.clone();
     watched.extend(
         host.native_seen
             .get()
-            .filter(|_| work.needs_native)
+            .filter(|_| work.launch.needs_native)
             .cloned(),
     );
     let outdated = outdated(&mut watched);
     if !outdated.is_empty() {
         return Ok(Trained::Nothing(not_started(&outdated, &watched)));
     }
-    if work.execution.place == Place::Allocation
+    if work.placement.execution.place == Place::Allocation
         && let Some(why) = too_long(work, host)
     {
         return Ok(Trained::Nothing(why));
@@ -259,7 +193,10 @@ pub fn train(
         watched,
         ..prepare(work, host, &id, &dir)?
     };
-    let run: Arc<dyn Run> = host.executor(work.execution.place).start(&spec)?.into();
+    let run: Arc<dyn Run> = host
+        .executor(work.placement.execution.place)
+        .start(&spec)?
+        .into();
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
@@ -269,7 +206,10 @@ pub fn train(
 /// how long the run takes, or how long the allocation lasts.
 fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
     let job = host.caller_env.get("SLURM_JOB_ID")?;
-    let (needed, left) = (work.estimated_seconds?, host.slurm.seconds_left(job)?);
+    let (needed, left) = (
+        work.limits.estimated_seconds?,
+        host.slurm.seconds_left(job)?,
+    );
     (needed > left).then(|| {
         format!(
             "the allocation ends in {:.0} s, and this run took {:.0} s before",
@@ -310,19 +250,19 @@ pub(super) fn see_through(
         }
         End::GoesOn(message) => {
             events.report(&Event::Note {
-                message: format!("{}: {message}", work.label),
+                message: format!("{}: {message}", work.name()),
             });
             return Err(Error::Interrupted(0));
         }
     };
-    say_note(&work.label, Some(&exit), events);
+    say_note(work.name(), Some(&exit), events);
     let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
     if let Some(sharing) = &host.sharing {
         sharing.leave(&attempt, cache, running.is_stopped(), events)?;
     }
-    let in_doubt = doubtful(cache, &work.preimage, &work.guessed())
+    let in_doubt = doubtful(cache, &work.measurement.preimage, &work.guessed())
         .into_iter()
         .find(|other| other.id == attempt.id);
     let attempt = in_doubt.unwrap_or(attempt);
@@ -338,7 +278,7 @@ fn in_flight(
 ) -> Result<KeyLock> {
     let mut is_told = false;
     loop {
-        if let Some(lock) = cache.try_lock_key(&work.key)? {
+        if let Some(lock) = cache.try_lock_key(work.key())? {
             return Ok(lock);
         }
         if running.is_stopped() {
@@ -347,7 +287,7 @@ fn in_flight(
         if !is_told {
             let what_for = "another tprimat, which runs the same training".to_owned();
             events.report(&Event::TaskWaiting {
-                task: work.label.clone(),
+                task: work.name().to_owned(),
                 what_for,
             });
             is_told = true;
@@ -361,21 +301,21 @@ fn in_flight(
 fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let serves = |a: &Attempt| match &a.outcome {
         // Another host may have measured it anew, under a later generation.
-        _ if a.generation < work.generation || a.set_aside.is_some() => false,
+        _ if a.generation < work.measurement.generation || a.set_aside.is_some() => false,
         RunOutcome::Ok => {
             (a.suspect.is_none() || !work.seen.contains(&a.id))
                 && a.log().is_none_or(|log| cache.has(&log.digest))
         }
         RunOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
     };
-    let attempts = cache.attempts(&work.key);
+    let attempts = cache.attempts(work.key());
     let best = attempts
         .iter()
         .filter(|a| serves(a))
         .min_by_key(|a| (a.outcome != RunOutcome::Ok, a.suspect.is_some()));
     best.cloned().or_else(|| {
         // Or one under which files changed that only the command names: it is filed without them.
-        let mut attempts = doubtful(cache, &work.preimage, &work.guessed()).into_iter();
+        let mut attempts = doubtful(cache, &work.measurement.preimage, &work.guessed()).into_iter();
         attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
     })
 }

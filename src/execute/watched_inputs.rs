@@ -2,10 +2,11 @@
 //! ships with tprimat.
 //!
 //! The plan knows them by content, but a run reads what is there when it gets to it, perhaps hours
-//! later. So they are looked at right before a run starts, every second while it runs, and when it
-//! has ended, also if its tprimat is dead by then: the supervisor looks. A run whose inputs had
-//! another content at one of these looks is kept and not counted. A `touch`, or the same bytes
-//! written again, changes nothing; an edit that is taken back between two looks is not seen.
+//! later. So they are looked at right before a run starts, at each write that the kernel tells of
+//! ([`input_watch`](super::input_watch)), files also every second, and when it has ended, also if its
+//! tprimat is dead by then: the supervisor looks. A run whose inputs had another content at one of
+//! these looks is kept and not counted. A `touch`, or the same bytes written again, changes nothing.
+//! Not seen is what is edited and taken back in a checkout, or within a second by another host.
 
 use std::{
     collections::BTreeMap,
@@ -28,8 +29,8 @@ pub struct Watched {
     pub name: String,
     path: PathBuf,
     content: Content,
-    /// Of the files that hold the content, taken when it was seen to be the planned one; empty: not
-    /// seen yet.
+    /// Stamps of the files that hold the content, taken when it was seen to be the planned one; empty
+    /// until then.
     stamps: Vec<Stamp>,
     /// Nobody declares it: the command names it, and it may as well be what the run writes.
     #[serde(default)]
@@ -156,14 +157,11 @@ impl Watched {
         is_planned
     }
 
-    /// Looks at a file during the run; its bytes are read only if it was written. True where it is
-    /// seen to have changed now.
+    /// Looks at a file during the run; its bytes are read only if it was written. True where it has,
+    /// or had at an earlier look, another content.
     pub fn look(&mut self) -> bool {
-        let Content::File(_) = &self.content else {
-            return false;
-        };
-        if self.is_changed {
-            return false;
+        if self.is_changed || !matches!(self.content, Content::File(_)) {
+            return self.is_changed;
         }
         let now = self.stamps_now();
         let is_same = now.as_ref().is_some_and(|now| {
@@ -182,9 +180,14 @@ impl Watched {
         self.is_changed
     }
 
+    /// Somebody else saw it written.
+    pub(super) fn mark_changed(&mut self) {
+        self.is_changed = true;
+    }
+
     /// Has it, or had it at a look during the run, another content than the plan has? Of what was
     /// not there: is it now?
-    fn is_written(&self) -> bool {
+    pub(super) fn is_written(&self) -> bool {
         if self.is_absent() {
             return self.path.is_file();
         }
@@ -202,13 +205,23 @@ impl Watched {
                 .all(|(then, now)| then.is_still(now))
     }
 
-    /// `None`: a file is gone. A checkout has none: too many files, and git knows them better.
-    fn stamps_now(&self) -> Option<Vec<Stamp>> {
-        let files = match &self.content {
+    /// Can the kernel tell of its writes?
+    pub(super) fn is_watchable(&self) -> bool {
+        !self.is_absent() && !self.files().is_empty()
+    }
+
+    /// The files that hold it. A checkout has none: too many files, and git knows them better.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        match &self.content {
             Content::File(_) | Content::Nothing => vec![self.path.clone()],
             Content::Data { kind, .. } => kind.files(&self.path),
             Content::Checkout { .. } => Vec::new(),
-        };
+        }
+    }
+
+    /// `None`: a file is gone.
+    fn stamps_now(&self) -> Option<Vec<Stamp>> {
+        let files = self.files();
         files.iter().map(|file| Stamp::of(file).ok()).collect()
     }
 
@@ -355,7 +368,7 @@ mod tests {
         write_atomically(&path, b"planned", Durability::Plain).unwrap();
         assert!(!one.is_written(), "put back before anybody looked");
         write_atomically(&path, b"another", Durability::Plain).unwrap();
-        assert!(one.look() && !one.look(), "told once");
+        assert!(one.look() && one.look());
         write_atomically(&path, b"planned", Durability::Plain).unwrap();
         assert!(one.is_written(), "put back after a look");
         // A link or a mode is no edit.

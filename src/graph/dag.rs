@@ -31,8 +31,8 @@ pub struct Dag {
     pub graph: DiGraph<Task, ()>,
     /// Every task after all that it waits for.
     pub order: Vec<TaskId>,
-    /// Of each cell, the node of its render; its aggregate, and train and parse of each repeat,
-    /// follow.
+    /// The node of each cell's render; the cell's aggregate, and train and parse of each repeat, follow
+    /// it.
     first: PerCell<TaskId>,
 }
 
@@ -85,6 +85,13 @@ impl Dag {
     /// If the plan does not have this task.
     #[must_use]
     pub fn node(&self, kind: TaskKind, cell: CellId, repeat: u32) -> TaskId {
+        self.find(kind, cell, repeat)
+            .expect("the plan does not have this task")
+    }
+
+    /// `None`: the plan does not have this task, since its cell cannot be measured.
+    #[must_use]
+    pub fn find(&self, kind: TaskKind, cell: CellId, repeat: u32) -> Option<TaskId> {
         let in_cell = |offset: u32| self.first[cell].index() + offset as usize;
         let node = NodeIndex::new(match kind {
             TaskKind::Compare => 0,
@@ -95,12 +102,8 @@ impl Dag {
             TaskKind::Plot => self.graph.node_count() - 2,
             TaskKind::Report => self.graph.node_count() - 1,
         });
-        assert_eq!(
-            self.graph[node],
-            Task { kind, cell, repeat },
-            "the plan does not have this task"
-        );
-        node
+        let task = Task { kind, cell, repeat };
+        (self.graph.node_weight(node) == Some(&task)).then_some(node)
     }
 
     /// The one task of a kind that there is once for the whole matrix.

@@ -1,18 +1,22 @@
 //! jobs → a petgraph DAG of tasks, their keys, their states and the reasons.
 mod code;
+mod compared;
 mod dag;
 mod keys;
 mod reason;
 mod state;
+mod status;
 mod training;
 mod wording;
 mod work;
 
 pub use code::BUILD;
 pub use code::CodeDigests;
+pub use compared::{ComparedCell, FiguresFrom};
 pub use dag::{Dag, Task, TaskId, label};
 pub use reason::{NEVER_RUN, Present, Reason, changed_fields, outcome_text};
-pub use state::{Artifacts, ComparedCell, Engine, FiguresFrom, Options, State, Status, Statuses};
+pub use state::{Engine, Options};
+pub use status::{Artifacts, State, Status, Statuses};
 pub use training::doubtful;
 pub use wording::{worded, worded_of_task};
 pub use work::{Trainings, is_same_work, job_in};

@@ -1,14 +1,14 @@
 //! Why a task is in the state it is in, in words that name the field that changed.
 
 use crate::{
-    cache::{Attempt, TaskKind},
+    cache::{Attempt, INTERRUPTED, TaskKind},
     digest::Digest,
     graph::{
         Engine, Trainings,
         wording::{first_of, worded_of_task},
     },
     job::RunOutcome,
-    plan::preimage::{Change, changes},
+    plan::preimage::{Change, changes, unescaped},
     publish::Unpublished,
     words::secret::public_value,
 };
@@ -33,6 +33,8 @@ pub enum Reason {
     Upstream(String),
     /// The last attempt failed in a way that may not happen again.
     RetryTransient(String),
+    /// The last run was ended together with its build.
+    Interrupted,
     /// Something disturbed the last attempt, which is kept and not counted: what, how many were
     /// replaced before, and how many are replaced at most.
     Disturbed {
@@ -63,17 +65,27 @@ impl Reason {
         task: &str,
         now: impl FnOnce() -> Option<Present>,
     ) -> String {
-        match self {
-            Self::NoRecord => {
-                let changes = self::changed_fields(engine, kind, task, now);
-                match changes.as_deref() {
-                    None => NEVER_RUN.into(),
-                    Some([]) => "its record is gone from the cache".into(),
-                    Some(changes) => first_of(&worded_of_task(changes)),
-                }
-            }
+        self.unless_never_run(engine, kind, task, now)
+            .unwrap_or_else(|| NEVER_RUN.to_owned())
+    }
+
+    /// The same; none of a task that never ran.
+    #[must_use]
+    pub fn unless_never_run(
+        &self,
+        engine: &Engine,
+        kind: TaskKind,
+        task: &str,
+        now: impl FnOnce() -> Option<Present>,
+    ) -> Option<String> {
+        Some(match self {
+            Self::NoRecord => match &self::changed_fields(engine, kind, task, now)?[..] {
+                [] => "its record is gone from the cache".into(),
+                changes => first_of(&worded_of_task(changes)),
+            },
             Self::OutputLost(name) => format!("`{name}` is gone from the cache and needed"),
             Self::Upstream(label) => format!("{label} will run"),
+            Self::Interrupted => INTERRUPTED_BEFORE.to_owned(),
             Self::RetryTransient(status) => {
                 format!(
                     "the last attempt failed ({status}); this may be transient, so it runs again"
@@ -98,7 +110,7 @@ impl Reason {
             Self::Remeasure => "measured anew on request".into(),
             Self::Unpublished(file) => file.to_string(),
             Self::Because(text) => text.clone(),
-        }
+        })
     }
 }
 
@@ -132,6 +144,15 @@ pub fn changed_fields(
         let old = nearest.or_else(|| cache.attempts(&last.key).into_iter().next());
         if let Some(old) = old {
             changes = trainings.with_settings(cache, &old, job, since(&old.preimage));
+            // A run during which such a file changed is filed without it, so it looks as if
+            // it had been added since. That is no reason where there is another one.
+            let is_real = |change: &Change| {
+                let input = change.field.strip_prefix("input.").map(unescaped);
+                input.is_none_or(|name| !old.undeclared.changed.contains(&name))
+            };
+            if changes.iter().any(|c| c.field != "repeat" && is_real(c)) {
+                changes.retain(is_real);
+            }
         }
     }
     // Records of an older tprimat have the values of secrets.
@@ -146,11 +167,15 @@ pub fn changed_fields(
     Some(changes)
 }
 
+/// Why a training is made whose last run was ended together with its build.
+pub const INTERRUPTED_BEFORE: &str = "its last run was interrupted";
+
 /// `oom: exit 1`, for people; of a failure that something else may have caused, what that was.
 #[must_use]
 pub fn outcome_text(attempt: &Attempt) -> String {
     match (&attempt.outcome, &attempt.suspect) {
         (RunOutcome::Ok, _) => "ok".into(),
+        _ if attempt.is_interrupted() => INTERRUPTED.into(),
         (RunOutcome::Failed { class, status, .. }, None) => {
             format!("{}: {status}", class.name())
         }

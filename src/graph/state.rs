@@ -3,218 +3,26 @@
 //! A dry run calls them in topological order; a build calls them again as tasks finish, so that a
 //! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::BTreeMap, sync::OnceLock};
 
 use rayon::prelude::*;
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{CodeDigests, Dag, Present, Reason, Task, TaskId, Trainings, label};
+use super::{
+    Artifacts, CodeDigests, Dag, Present, Reason, State, Status, Statuses, Task, TaskId, Trainings,
+    label,
+};
 use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{Dropped, Statistics},
-    import::{self, Imports},
+    figures::Dropped,
     job::Job,
-    logs::Failure,
-    matrix::{CellId, PerCell},
-    plan::{CellPlan, Plan, Prepared, Support},
+    matrix::CellId,
+    plan::{Plan, Prepared, Support},
     publish,
     recipe::{Rendered, context},
-    words::plain::counted,
 };
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    Fresh,
-    Stale,
-    Failed,
-    /// For another host.
-    Waiting,
-    /// For something that is missing on this host.
-    Blocked,
-    Unsupported,
-}
-
-impl State {
-    pub const ALL: [Self; 6] = [
-        Self::Fresh,
-        Self::Stale,
-        Self::Failed,
-        Self::Waiting,
-        Self::Blocked,
-        Self::Unsupported,
-    ];
-
-    /// As JSON has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fresh => "fresh",
-            Self::Stale => "stale",
-            Self::Failed => "failed",
-            Self::Waiting => "waiting",
-            Self::Blocked => "blocked",
-            Self::Unsupported => "unsupported",
-        }
-    }
-}
-
-/// What a task left, or would leave.
-#[derive(Clone, Debug, Default)]
-pub enum Artifacts {
-    #[default]
-    Nothing,
-    Outputs(Vec<Output>),
-    /// Launch files rendered in memory, not in the cache yet.
-    Rendered(Vec<Output>, Vec<Rendered>),
-    /// The attempt that counts, good or failed.
-    Attempt(Arc<Attempt>),
-}
-
-#[derive(Clone, Debug)]
-pub struct Status {
-    pub state: State,
-    pub reason: Option<Reason>,
-    pub key: Option<Digest>,
-    pub artifacts: Artifacts,
-    /// Measurements of a training that do not count but are to be disclosed.
-    pub dropped: Option<Arc<Dropped>>,
-}
-
-impl Status {
-    pub(super) fn new(state: State) -> Self {
-        Self {
-            state,
-            reason: None,
-            key: None,
-            artifacts: Artifacts::Nothing,
-            dropped: None,
-        }
-    }
-    pub(super) fn because(state: State, reason: Reason) -> Self {
-        Self {
-            reason: Some(reason),
-            ..Self::new(state)
-        }
-    }
-    #[must_use]
-    pub fn fresh(key: Digest, outputs: Vec<Output>) -> Self {
-        Self {
-            key: Some(key),
-            artifacts: Artifacts::Outputs(outputs),
-            ..Self::new(State::Fresh)
-        }
-    }
-    #[must_use]
-    pub fn failed(text: impl Into<String>) -> Self {
-        Self::because(State::Failed, Reason::Because(text.into()))
-    }
-    /// For a training whose state was decided without looking at its parse.
-    pub(super) fn without_parse(self) -> (Self, Option<Self>) {
-        (self, None)
-    }
-    pub(super) fn key(mut self, key: Digest) -> Self {
-        self.key = Some(key);
-        self
-    }
-    #[must_use]
-    pub fn outputs(&self) -> &[Output] {
-        match &self.artifacts {
-            Artifacts::Nothing => &[],
-            Artifacts::Outputs(outputs) | Artifacts::Rendered(outputs, _) => outputs,
-            Artifacts::Attempt(attempt) => &attempt.outputs,
-        }
-    }
-    #[must_use]
-    pub fn attempt(&self) -> Option<&Arc<Attempt>> {
-        match &self.artifacts {
-            Artifacts::Attempt(attempt) => Some(attempt),
-            _ => None,
-        }
-    }
-}
-
-/// States of all tasks, by node.
-pub struct Statuses(Vec<Option<Status>>);
-
-impl Statuses {
-    #[must_use]
-    pub fn get(&self, node: TaskId) -> &Status {
-        static UNKNOWN: Status = Status {
-            state: State::Stale,
-            reason: None,
-            key: None,
-            artifacts: Artifacts::Nothing,
-            dropped: None,
-        };
-        self.0[node.index()].as_ref().unwrap_or(&UNKNOWN)
-    }
-    /// Of a task that makes one file: its digest.
-    #[must_use]
-    pub fn first_output(&self, node: TaskId) -> Option<Digest> {
-        Some(self.get(node).outputs().first()?.digest)
-    }
-    pub fn set(&mut self, node: TaskId, status: Status) {
-        self.0[node.index()] = Some(status);
-    }
-}
-
-/// What the comparison shows of a cell; its JSON is in the keys of compare and report.
-#[derive(Serialize)]
-pub struct ComparedCell {
-    #[serde(flatten)]
-    pub from: FiguresFrom,
-    /// An earlier cell that launches the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub same_launch_as: Option<String>,
-}
-
-/// Where a cell's figures are from, or why it has none.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub enum FiguresFrom {
-    Summary {
-        summary: Digest,
-        repeats: u32,
-        /// Repeats that are not in the summary because no build has made them yet.
-        #[serde(skip_serializing_if = "is_zero")]
-        to_come: u32,
-        environment: Digest,
-    },
-    Imports {
-        imported: Vec<Digest>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        set_aside: Vec<Digest>,
-        claims: Digest,
-        statistics: Statistics,
-        code: String,
-    },
-    /// It ran, and how it failed is known.
-    Failure {
-        failure: Failure,
-    },
-    /// It failed, in words.
-    Failed {
-        failed: String,
-    },
-    Missing {
-        missing: String,
-    },
-    Unsupported {
-        unsupported: String,
-    },
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
-fn is_zero(n: &u32) -> bool {
-    *n == 0
-}
 
 /// What the caller asked for that changes states.
 #[derive(Clone, Debug, Default)]
@@ -263,7 +71,7 @@ impl Engine<'_> {
             .par_ids()
             .map(|cell| self.evaluate_cell(cell))
             .collect();
-        let mut statuses = Statuses(vec![None; self.dag.graph.node_count()]);
+        let mut statuses = Statuses::unknown(self.dag.graph.node_count());
         for cell in cells {
             for (node, status) in cell? {
                 statuses.set(node, status);
@@ -522,39 +330,6 @@ impl Engine<'_> {
         self.recorded(self.compare_key(statuses).0)
     }
 
-    /// What compare and report see of each cell: its summary, or why there is none.
-    pub(crate) fn compared_cells(&self, statuses: &Statuses) -> PerCell<ComparedCell> {
-        let imports = Imports::of(self.cache);
-        let twins = self.same_launch(statuses);
-        let cells = self.plan.cells.with_ids();
-        let compared = cells.map(|(id, cell)| {
-            let from = self.figures_of(id, cell, statuses);
-            // What others measured stands in for what was not measured here, but never for a
-            // failure.
-            let imported = match &from {
-                FiguresFrom::Unsupported { .. } | FiguresFrom::Missing { .. } => {
-                    self.imported(&imports, &cell.id)
-                }
-                _ => None,
-            };
-            let from = match from {
-                FiguresFrom::Missing { missing } => FiguresFrom::Missing {
-                    missing: match imports.count_set_aside(&cell.id) {
-                        0 => missing,
-                        n => format!("{missing}; {} set aside", counted(n, "import")),
-                    },
-                },
-                from => from,
-            };
-            let same_launch_as = twins[id].map(|first| self.plan.cells[first].id.clone());
-            ComparedCell {
-                same_launch_as: same_launch_as.filter(|_| imported.is_none()),
-                from: imported.unwrap_or(from),
-            }
-        });
-        compared.collect()
-    }
-
     /// The digests of a cell's results, by repeat, as far as they exist.
     pub(crate) fn results(&self, cell: CellId, statuses: &Statuses) -> Vec<(u32, Digest)> {
         let result = |r| statuses.first_output(self.dag.node(TaskKind::Parse, cell, r));
@@ -567,7 +342,7 @@ impl Engine<'_> {
     pub(crate) fn published(&self, statuses: &Statuses) -> Vec<(CellId, &Prepared)> {
         let mut all = Vec::new();
         for (id, cell) in self.plan.cells.with_ids() {
-            // Of a cell that nothing supports there is no such task.
+            // A cell that nothing supports has no such task.
             let Support::Ready(prepared) = &cell.support else {
                 continue;
             };
@@ -579,147 +354,17 @@ impl Engine<'_> {
         all
     }
 
-    /// For each cell, an earlier cell that launches the same bytes in the same way, if there is
-    /// one: they share one measurement, so what differs between them never reached the trainer.
-    #[must_use]
-    pub fn same_launch(&self, statuses: &Statuses) -> PerCell<Option<CellId>> {
-        let mut seen: BTreeMap<Digest, CellId> = BTreeMap::new();
-        let mut twins = self.plan.cells.map(|_| None);
-        for (cell, planned) in self.plan.cells.with_ids() {
-            if matches!(planned.support, Support::Unsupported(_)) || planned.repeats == 0 {
-                continue;
-            }
-            // Cells of one platform and framework have the same facts, even where those are not
-            // known.
-            let rendered = statuses.get(self.dag.node(TaskKind::Render, cell, 0));
-            let key = statuses.get(self.dag.node(TaskKind::Train, cell, 1)).key;
-            let Some(launch) = key.or_else(|| self.launch_digest(cell, rendered.outputs())) else {
-                continue;
-            };
-            match seen.get(&launch) {
-                Some(first) => twins[cell] = Some(*first),
-                None => drop(seen.insert(launch, cell)),
-            }
-        }
-        twins
-    }
-
-    /// What the imports of a cell depend on, if it has any.
-    fn imported(&self, imports: &Imports, cell: &str) -> Option<FiguresFrom> {
-        let runs = Some(imports.digests(cell)).filter(|runs| !runs.is_empty())?;
-        let claims = serde_json::to_vec(&import::claim_for(self.plan, cell)).unwrap_or_default();
-        Some(FiguresFrom::Imports {
-            imported: runs.to_vec(),
-            set_aside: imports.set_aside_digests(cell),
-            claims: Digest::of(claims),
-            statistics: import::statistics(self.plan),
-            code: self.code.import.clone(),
-        })
-    }
-
-    fn figures_of(&self, id: CellId, cell: &CellPlan, statuses: &Statuses) -> FiguresFrom {
-        if let Support::Unsupported(reason) = &cell.support {
-            let unsupported = reason.clone();
-            return FiguresFrom::Unsupported { unsupported };
-        }
-        let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
-        if matches!(status.state, State::Stale | State::Waiting | State::Blocked)
-            && let Some(failure) = self.only_failure(id, cell, statuses)
-        {
-            return FiguresFrom::Failure { failure };
-        }
-        match (status.state, status.outputs().first()) {
-            (State::Fresh, Some(summary)) => {
-                let environment = self
-                    .plan
-                    .prepared(id)
-                    .map(Prepared::environment)
-                    .unwrap_or_default();
-                let environment = Digest::of(serde_json::to_vec(&environment).unwrap_or_default());
-                FiguresFrom::Summary {
-                    summary: summary.digest,
-                    repeats: cell.repeats,
-                    to_come: self.to_come(id, cell, statuses),
-                    environment,
-                }
-            }
-            (State::Waiting | State::Blocked | State::Failed, _) => {
-                let why = match &status.reason {
-                    Some(Reason::Because(text)) => text.clone(),
-                    _ => String::new(),
-                };
-                if status.state == State::Failed {
-                    FiguresFrom::Failed { failed: why }
-                } else {
-                    FiguresFrom::Missing { missing: why }
-                }
-            }
-            _ => {
-                let trained = (1..=cell.repeats).filter(|repeat| {
-                    let train = self.dag.node(TaskKind::Train, id, *repeat);
-                    statuses.get(train).state == State::Fresh
-                });
-                let why = match (trained.count(), cell.selected) {
-                    (0, _) if cell.left_out => {
-                        "not measured yet, and --cached-only trains nothing".to_owned()
-                    }
-                    (some, _) if cell.left_out => format!(
-                        "{some} of {} repeats are measured, and --cached-only trains nothing",
-                        cell.repeats
-                    ),
-                    (0, true) => "not measured yet".to_owned(),
-                    (0, false) => "not measured: this build selected other cells".to_owned(),
-                    (some, true) => format!("{some} of {} repeats are measured", cell.repeats),
-                    (some, false) => format!(
-                        "{some} of {} repeats are measured, and this build selected other cells; `tprimat compare` shows what there is",
-                        cell.repeats
-                    ),
-                };
-                let failed = (1..=cell.repeats).find_map(|repeat| {
-                    match &statuses
-                        .get(self.dag.node(TaskKind::Train, id, repeat))
-                        .reason
-                    {
-                        Some(Reason::RetryTransient(how) | Reason::RetryFailed(how)) => {
-                            Some(format!("{why}; repeat {repeat} failed ({how})"))
-                        }
-                        _ => None,
-                    }
-                });
-                FiguresFrom::Missing {
-                    missing: failed.unwrap_or_else(|| why.to_owned()),
-                }
-            }
-        }
-    }
-
-    /// Repeats that a later build makes of a cell that is summed up without them, since this one
-    /// selected other cells.
-    pub(crate) fn to_come(&self, id: CellId, cell: &CellPlan, statuses: &Statuses) -> u32 {
-        let state = |repeat| {
-            statuses
-                .get(self.dag.node(TaskKind::Train, id, repeat))
-                .state
-        };
-        let is_missing = |state| matches!(state, State::Stale | State::Waiting | State::Blocked);
-        if !(1..=cell.repeats).any(|repeat| state(repeat) == State::Stale) {
-            return 0;
-        }
-        let missing = (1..=cell.repeats).filter(|repeat| is_missing(state(*repeat)));
-        u32::try_from(missing.count()).unwrap_or(u32::MAX)
-    }
-
     fn plot(&self, compare: &Status) -> Status {
-        if compare.state == State::Stale {
-            return self.upstream(TaskKind::Compare, CellId::default(), 0);
+        if let Some(status) = self.without(TaskKind::Compare, compare) {
+            return status;
         }
         self.recorded(self.plot_key(compare.outputs()).0)
     }
 
     fn report(&self, statuses: &Statuses) -> Status {
         for kind in [TaskKind::Compare, TaskKind::Plot] {
-            if statuses.get(self.dag.over_all(kind)).state == State::Stale {
-                return self.upstream(kind, CellId::default(), 0);
+            if let Some(status) = self.without(kind, statuses.get(self.dag.over_all(kind))) {
+                return status;
             }
         }
         let of = |kind| statuses.get(self.dag.over_all(kind));
@@ -755,6 +400,20 @@ impl Engine<'_> {
                 Status::because(State::Stale, Reason::OutputLost(lost.name.clone())).key(key)
             }
             None => Status::fresh(key, outputs),
+        }
+    }
+
+    /// What becomes of a task that needs what another one of the whole matrix did not make; `None`:
+    /// that one is made.
+    fn without(&self, kind: TaskKind, needed: &Status) -> Option<Status> {
+        match needed.state {
+            State::Stale => Some(self.upstream(kind, CellId::default(), 0)),
+            State::Failed => Some(Status {
+                key: None,
+                artifacts: Artifacts::Nothing,
+                ..needed.clone()
+            }),
+            _ => None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Artifacts, Engine, Reason, State, Status, Statuses,
-    reason::outcome_text,
+    reason::{INTERRUPTED_BEFORE, outcome_text},
     state::{Need, REPLACEMENTS},
 };
 use crate::{
@@ -74,21 +74,7 @@ impl Engine<'_> {
         } = of;
         let disclosed = |disturbed| disclosed(&dropped, disturbed);
         let disturbed = attempts.iter().filter(|a| a.is_disturbed()).count();
-        // The valid attempt with the lowest id; but one whose log is lost serves only while its
-        // result is there.
-        let mut valid: Vec<usize> = (0..attempts.len())
-            .filter(|number| attempts[*number].is_valid())
-            .collect();
-        valid.sort_by(|a, b| attempts[*a].id.cmp(&attempts[*b].id));
-        let usable = valid.into_iter().find_map(|number| {
-            let parse = self.parse_of(cell, &attempts[number], need);
-            // Whatever else the run left is read by people only.
-            let log = attempts[number].log();
-            let serves =
-                parse.state == State::Fresh || log.is_none_or(|log| self.cache.has(&log.digest));
-            serves.then_some((number, parse))
-        });
-        if let Some((number, parse)) = usable {
+        if let Some((number, parse)) = self.usable(cell, &attempts, need) {
             let attempt = attempts.swap_remove(number);
             let reason = attempt
                 .undeclared
@@ -233,8 +219,27 @@ impl Engine<'_> {
         }
     }
 
-    /// The last attempt where something disturbed it, and the state of its parse. One whose log is
-    /// lost serves only while its result is there.
+    /// The position of the valid attempt with the lowest id that serves, and the state of its parse.
+    fn usable(&self, cell: CellId, attempts: &[Attempt], need: Need) -> Option<(usize, Status)> {
+        let mut valid: Vec<usize> = (0..attempts.len())
+            .filter(|number| attempts[*number].is_valid())
+            .collect();
+        valid.sort_by(|a, b| attempts[*a].id.cmp(&attempts[*b].id));
+        valid.into_iter().find_map(|number| {
+            let parse = self.parse_of(cell, &attempts[number], need);
+            self.serves(&attempts[number], &parse)
+                .then_some((number, parse))
+        })
+    }
+
+    /// An attempt whose log is lost serves only while its result is there. Whatever else the run
+    /// left is read by people only.
+    fn serves(&self, attempt: &Attempt, parse: &Status) -> bool {
+        let has_log = || attempt.log().is_none_or(|log| self.cache.has(&log.digest));
+        parse.state == State::Fresh || has_log()
+    }
+
+    /// The last attempt if something disturbed it and it serves, and the state of its parse.
     fn disturbed<'a>(
         &self,
         cell: CellId,
@@ -243,8 +248,7 @@ impl Engine<'_> {
     ) -> Option<(&'a Attempt, Status)> {
         let last = attempts.last().filter(|a| a.is_disturbed())?;
         let parse = self.parse_of(cell, last, need);
-        (parse.state == State::Fresh || last.log().is_none_or(|log| self.cache.has(&log.digest)))
-            .then_some((last, parse))
+        self.serves(last, &parse).then_some((last, parse))
     }
 
     /// Would a build make a disturbed measurement of this cell again, now and here?
@@ -267,9 +271,14 @@ impl Engine<'_> {
         let Some(prepared) = self.plan.prepared(cell) else {
             return Status::new(State::Unsupported);
         };
-        let failed = attempts.iter().rfind(|a| a.outcome != RunOutcome::Ok);
+        // An interruption says nothing, so that what failed before it has still failed.
+        let bad = || attempts.iter().filter(|a| a.outcome != RunOutcome::Ok);
+        let failed = bad()
+            .rfind(|a| !a.is_interrupted())
+            .or_else(|| bad().next_back());
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,
+            (None, Some(attempt)) if attempt.is_interrupted() => Reason::Interrupted,
             (None, Some(attempt)) => {
                 let mut text = outcome_text(attempt);
                 let mut lasting = attempt.will_fail_again();
@@ -301,7 +310,10 @@ impl Engine<'_> {
         };
         match (prepared.here(), self.withheld(cell, Some(&key))) {
             (Err(why), withheld) => {
-                let last = failed.map(|a| format!("the last attempt failed ({})", outcome_text(a)));
+                let last = failed.map(|a| match a.is_interrupted() {
+                    true => INTERRUPTED_BEFORE.to_owned(),
+                    false => format!("the last attempt failed ({})", outcome_text(a)),
+                });
                 let all: Vec<String> = [Some(why), last, withheld].into_iter().flatten().collect();
                 Status::because(State::Waiting, Reason::Because(all.join("; "))).key(key)
             }
@@ -401,7 +413,7 @@ impl Engine<'_> {
             key: train.key,
             dropped: train.dropped,
             ..Status::failed(format!(
-                "not started: repeat {repeat} does not count, and this one would not either ({why}); --retry-failed runs it all the same"
+                "not started: repeat {repeat} does not count, and this one would not either ({why}); --retry-failed runs it anyway"
             ))
         }
     }
@@ -422,7 +434,7 @@ impl Engine<'_> {
         let bytes = self.cache.get(&parse.outputs().first()?.digest).ok()??;
         let result: RunResult = serde_json::from_slice(&bytes).ok()?;
         let statistics = &self.plan.prepared(cell)?.resolved.statistics;
-        Some(figures::uncounted(&result, statistics))
+        Some(figures::why_uncounted(&result, statistics))
     }
 
     /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt
@@ -458,6 +470,7 @@ impl Engine<'_> {
             for attempt in self.attempts(repeat, &key).attempts.into_iter().rev() {
                 match attempt.outcome {
                     RunOutcome::Ok => return None,
+                    _ if attempt.is_interrupted() => {}
                     RunOutcome::Failed {
                         class, evidence, ..
                     } => {
@@ -472,7 +485,10 @@ impl Engine<'_> {
 
 /// Is it stale because no run of it was made yet?
 fn has_not_run(train: &Status) -> bool {
-    matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure))
+    matches!(
+        train.reason,
+        Some(Reason::NoRecord | Reason::Remeasure | Reason::Interrupted)
+    )
 }
 
 /// How often a disturbed attempt was replaced, at most [`REPLACEMENTS`]. The first disturbed attempt
@@ -517,15 +533,8 @@ pub fn doubtful(cache: &Cache, preimage: &str, guessed: &[&str]) -> Vec<Attempt>
     };
     let mut found: Vec<Attempt> = Vec::new();
     if !guessed.is_empty() {
-        let attempts = cache.undeclared_attempts();
-        let attempts = attempts
-            .iter()
-            .filter(|a| a.set_aside.is_none() && is_this_training(a));
-        found.extend(
-            attempts
-                .filter(|a| a.generation == cache.generation(&a.key))
-                .cloned(),
-        );
+        found = cache.undeclared_attempts(|a| a.set_aside.is_none() && is_this_training(a));
+        found.retain(|a| a.generation == cache.generation(&a.key));
     }
     if found.iter().any(Attempt::is_doubtful) {
         let (bare, lines) = (without_inputs(preimage, guessed), preimage.lines().count());

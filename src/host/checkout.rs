@@ -9,7 +9,7 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
-    io::Read,
+    io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -128,11 +128,28 @@ impl Repository {
         ])?;
         let untracked = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
         for name in untracked.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-            // A file that vanishes while it is looked at was no input.
-            if let Some(digest) = untracked_digest(&self.work_tree.join(OsStr::from_bytes(name))) {
-                text.extend_from_slice(
-                    format!("\nuntracked {} {digest}\n", String::from_utf8_lossy(name)).as_bytes(),
-                );
+            let path = self.work_tree.join(OsStr::from_bytes(name));
+            let place = String::from_utf8_lossy(name);
+            // Git names a folder that is a repository of its own, and none of its files.
+            if name.ends_with(b"/") {
+                let inner = match depth < DEEPEST {
+                    true => Self::at(&path)?,
+                    false => None,
+                };
+                let unknown = "is a repository without a commit, or too deep within others";
+                let inner = inner.ok_or_else(|| self.failed(&format!("`{place}` {unknown}")))?;
+                let line = format!("\nuntracked-repository {place} {}\n", inner.commit);
+                text.extend_from_slice(line.as_bytes());
+                if let Some(digest) = inner.changes(depth + 1)? {
+                    let line = format!("\nuntracked-repository {place} dirty {digest}\n");
+                    text.extend_from_slice(line.as_bytes());
+                }
+                continue;
+            }
+            let digest = untracked_digest(&path)
+                .map_err(|error| self.failed(&format!("`{place}` cannot be read: {error}")))?;
+            if let Some(digest) = digest {
+                text.extend_from_slice(format!("\nuntracked {place} {digest}\n").as_bytes());
             }
         }
         let index = gitlinks(&git(&["ls-files", "--stage", "-z"])?);
@@ -366,13 +383,16 @@ fn gitlinks(listing: &[u8]) -> BTreeMap<Vec<u8>, String> {
     links
 }
 
-/// A link counts by where it leads to: what is there is not in the checkout.
-fn untracked_digest(path: &Path) -> Option<Digest> {
-    match fs::read_link(path) {
-        Ok(target) => Some(Digest::of(target.as_os_str().as_bytes())),
-        Err(_) => open_regular_no_link(path)
-            .and_then(|_| Digest::of_file(path))
-            .ok(),
+/// A link counts by where it leads to: what is there is not in the checkout. A file that vanishes
+/// while it is looked at was no input.
+fn untracked_digest(path: &Path) -> io::Result<Option<Digest>> {
+    if let Ok(target) = fs::read_link(path) {
+        return Ok(Some(Digest::of(target.as_os_str().as_bytes())));
+    }
+    match open_regular_no_link(path).and_then(|_| Digest::of_file(path)) {
+        Ok(digest) => Ok(Some(digest)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -388,265 +408,4 @@ fn read_small(path: &Path, most: u64) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(dir: &Path, name: &str, text: &str) {
-        write_atomically(&dir.join(name), text.as_bytes(), Durability::Plain).unwrap();
-    }
-
-    /// Git as people start it, with all of the repository's settings.
-    fn git(dir: &Path, arguments: &[&str]) -> Vec<u8> {
-        let identity = [
-            "-c",
-            "user.name=t",
-            "-c",
-            "user.email=t@t",
-            "-c",
-            "commit.gpgsign=false",
-        ];
-        let command = duct::cmd("git", identity.iter().chain(arguments))
-            .dir(dir)
-            .stdout_capture();
-        command.run().expect("git works here").stdout
-    }
-
-    fn repository(dir: &Path) {
-        write(dir, "train.py", "print(1)\n");
-        write(dir, ".gitignore", "*.so\n");
-        for arguments in [
-            &["init", "-q"][..],
-            &["add", "."],
-            &["commit", "-q", "-m", "x"],
-        ] {
-            git(dir, arguments);
-        }
-    }
-
-    fn facts(dir: &Path) -> BTreeMap<String, String> {
-        checkout_facts(dir, "train.py").unwrap()
-    }
-
-    #[test]
-    fn a_commit_and_every_change_on_top_of_it_are_facts() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(facts(dir.path()).is_empty(), "nothing there");
-        repository(dir.path());
-        let clean = facts(dir.path());
-        assert_eq!(clean.keys().collect::<Vec<_>>(), ["commit"]);
-        assert_eq!(
-            clean["commit"],
-            String::from_utf8(git(dir.path(), &["rev-parse", "HEAD"]))
-                .unwrap()
-                .trim()
-        );
-
-        write(dir.path(), "built.so", "ignored");
-        write(dir.path(), ".git/info/exclude", "notes\n");
-        write(dir.path(), "notes", "excluded");
-        assert_eq!(
-            facts(dir.path()),
-            clean,
-            "what git ignores is a build product"
-        );
-        write(dir.path(), "train.py", "print(2)\n");
-        let edited = facts(dir.path());
-        assert_eq!(edited["commit"], clean["commit"]);
-        // The digest is of what git itself prints, so that what was measured before keeps its key.
-        let text = git(
-            dir.path(),
-            &["diff", "HEAD", "--binary", "--submodule=diff"],
-        );
-        assert_eq!(edited["dirty"], Digest::of(&text).to_string());
-        write(dir.path(), "more.py", "x = 1\n");
-        let more = facts(dir.path());
-        write(dir.path(), "more.py", "x = 2\n");
-        let other = facts(dir.path());
-        assert!(edited["dirty"] != more["dirty"] && more["dirty"] != other["dirty"]);
-    }
-
-    #[test]
-    fn marks_in_the_index_and_lists_of_the_user_hide_no_edit() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, kept) = (dir.path(), ["train.py", "left.py", "sparse.py"]);
-        kept.iter().for_each(|name| write(path, name, "print(0)\n"));
-        repository(path);
-        let clean = facts(path);
-        git(path, &["update-index", "--assume-unchanged", "train.py"]);
-        git(
-            path,
-            &["update-index", "--skip-worktree", "left.py", "sparse.py"],
-        );
-        fs::remove_file(path.join("sparse.py")).unwrap();
-        assert_eq!(
-            facts(path),
-            clean,
-            "a file that is left out is as committed"
-        );
-        let plain = |name: &str| {
-            write(path, name, "print(2)\n");
-            let edited = facts(path);
-            write(
-                path,
-                name,
-                if name == "train.py" {
-                    "print(1)\n"
-                } else {
-                    "print(0)\n"
-                },
-            );
-            assert_eq!(facts(path), clean, "{name} as committed");
-            edited
-        };
-        assert!(plain("train.py").contains_key("dirty") && plain("left.py").contains_key("dirty"));
-        write(path, "sparse.py", "print(2)\n");
-        assert!(facts(path).contains_key("dirty"));
-        fs::remove_file(path.join("sparse.py")).unwrap();
-        // The marks are the user's, and stay.
-        let marks = String::from_utf8(git(path, &["ls-files", "-v"])).unwrap();
-        assert!(
-            marks.contains("h train.py") && marks.contains("S left.py"),
-            "{marks}"
-        );
-        // What a user's list of ignored files names is there all the same.
-        write(path, "ignored", "*.txt\n");
-        git(
-            path,
-            &[
-                "config",
-                "core.excludesFile",
-                path.join("ignored").to_str().unwrap(),
-            ],
-        );
-        let before = facts(path);
-        write(path, "more.txt", "more");
-        assert_ne!(facts(path), before);
-    }
-
-    #[test]
-    fn packed_branches_linked_work_trees_and_split_indexes_are_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let (main, linked) = (dir.path().join("main"), dir.path().join("linked"));
-        repository(&main);
-        let clean = facts(&main);
-        git(&main, &["pack-refs", "--all"]);
-        assert_eq!(facts(&main), clean);
-        git(&main, &["worktree", "add", "-q", linked.to_str().unwrap()]);
-        assert_eq!(facts(&linked), clean);
-        git(&main, &["update-index", "--split-index"]);
-        assert_eq!(facts(&main), clean);
-        write(&main, "train.py", "print(2)\n");
-        assert!(facts(&main).contains_key("dirty") && !facts(&linked).contains_key("dirty"));
-    }
-
-    #[test]
-    fn what_is_no_repository_of_its_own_is_known_by_its_file() {
-        let outer = tempfile::tempdir().unwrap();
-        repository(outer.path());
-        let copy = outer.path().join("copy");
-        write(&copy, "train.py", "print(1)\n");
-        assert_eq!(
-            facts(&copy),
-            BTreeMap::from([("content".to_owned(), Digest::of("print(1)\n").to_string())])
-        );
-    }
-
-    #[test]
-    fn a_change_inside_a_submodule_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let (inner, outer) = (dir.path().join("inner"), dir.path().join("outer"));
-        repository(&inner);
-        repository(&outer);
-        let add = [
-            "-c",
-            "protocol.file.allow=always",
-            "submodule",
-            "add",
-            "-q",
-            inner.to_str().unwrap(),
-            "sub",
-        ];
-        git(&outer, &add);
-        assert!(
-            facts(&outer).contains_key("dirty"),
-            "a submodule that no commit has"
-        );
-        git(&outer, &["commit", "-qm", "s"]);
-        assert!(!facts(&outer).contains_key("dirty"));
-        write(&outer.join("sub"), "train.py", "print(3)\n");
-        let one = facts(&outer)["dirty"].clone();
-        write(&outer.join("sub"), "train.py", "print(4)\n");
-        let two = facts(&outer)["dirty"].clone();
-        git(&outer.join("sub"), &["commit", "-qam", "x"]);
-        let committed = facts(&outer)["dirty"].clone();
-        assert!(one != two && two != committed && one != committed);
-    }
-
-    /// Each of these settings makes plain git start a program.
-    #[test]
-    fn no_program_that_the_repository_names_is_started() {
-        let dir = tempfile::tempdir().unwrap();
-        let (repo, inner, mark) = (
-            dir.path().join("repo"),
-            dir.path().join("inner"),
-            dir.path().join("mark"),
-        );
-        repository(&repo);
-        repository(&inner);
-        let add = [
-            "-c",
-            "protocol.file.allow=always",
-            "submodule",
-            "add",
-            "-q",
-            inner.to_str().unwrap(),
-            "sub",
-        ];
-        git(&repo, &add);
-        write(&repo, ".gitattributes", "*.py filter=evil diff=evil\n");
-        git(&repo, &["add", "."]);
-        git(&repo, &["commit", "-qm", "s"]);
-        let program = format!("echo x >>{}; cat", mark.display());
-        for place in [repo.clone(), repo.join("sub")] {
-            for name in [
-                "core.fsmonitor",
-                "filter.evil.clean",
-                "filter.evil.process",
-                "diff.external",
-                "diff.evil.command",
-            ] {
-                git(&place, &["config", name, &program]);
-            }
-        }
-        write(&repo.join("sub"), ".gitattributes", "*.py filter=evil\n");
-        write(&repo.join("sub"), "train.py", "print(5)\n");
-        write(&repo, "train.py", "print(5)\n");
-        assert!(facts(&repo).contains_key("dirty"));
-        assert!(!mark.exists(), "a program of the repository ran");
-        let _ = duct::cmd!("git", "diff", "HEAD")
-            .dir(&repo)
-            .stdout_null()
-            .stderr_null()
-            .unchecked()
-            .run();
-        assert!(
-            mark.exists(),
-            "the attack works on plain git, else this test shows nothing"
-        );
-
-        // A bare repository as plain files comes with any clone.
-        let bare = dir.path().join("bare");
-        git(
-            dir.path(),
-            &[
-                "clone",
-                "-q",
-                "--bare",
-                inner.to_str().unwrap(),
-                bare.to_str().unwrap(),
-            ],
-        );
-        write(&bare, "train.py", "print(1)\n");
-        assert!(facts(&bare).contains_key("content"));
-    }
-}
+mod tests;

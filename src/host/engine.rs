@@ -124,12 +124,7 @@ impl ContainerEngine {
             EngineKind::Podman,
             EngineKind::Apptainer,
         ];
-        let kinds = kind.map_or(&any[..], |kind| match kind {
-            EngineKind::Docker => &any[..1],
-            EngineKind::Podman => &any[1..2],
-            EngineKind::Apptainer => &any[2..],
-            EngineKind::Pyxis => &[EngineKind::Pyxis],
-        });
+        let kinds = kind.as_ref().map_or(&any[..], std::slice::from_ref);
         let found = kinds.iter().find_map(|kind| {
             let program = kind.programs().iter().find_map(|name| which(name, env))?;
             Some(Self {

@@ -18,7 +18,7 @@ use crate::{
 const VERSION: i64 = 1;
 const HEADER: &str = "\
 # What the numbers of each platform depend on. Written by tprimat; commit it.
-# Refresh a platform on its own host: tprimat lock --update
+# Refresh a platform on its own host: tprimat lock MATRIX --update
 ";
 
 /// A value of the lock.

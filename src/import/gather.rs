@@ -18,6 +18,18 @@ pub struct Unit {
     pub files: Vec<PathBuf>,
 }
 
+/// What the names of event files have.
+const EVENTS: &str = ".tfevents.";
+/// How the names of other files end, and what those are.
+const ENDINGS: [(&str, Kind); 6] = [
+    ("log", Kind::Log),
+    ("txt", Kind::Log),
+    ("out", Kind::Log),
+    ("err", Kind::Log),
+    ("jsonl", Kind::Log),
+    ("json", Kind::Result),
+];
+
 /// Folders within folders that are looked into.
 const DEPTH: usize = 6;
 
@@ -51,9 +63,16 @@ pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) ->
             .collect::<Vec<_>>()
             .join(", ");
         let problem = Problem::new(format!("there is nothing to import in {shown}"));
-        return Err(Error::invalid(
-            problem.help("logs end with .log, .txt or .out, results with .json"),
-        ));
+        let of_kind = |kind: Kind| {
+            let endings = ENDINGS.iter().filter(|(_, of)| *of == kind);
+            let endings: Vec<String> = endings.map(|(ending, _)| format!(".{ending}")).collect();
+            endings.join(", ")
+        };
+        return Err(Error::invalid(problem.help(format!(
+            "logs end with {}, results with {}, and event files have {EVENTS} in their names",
+            of_kind(Kind::Log),
+            of_kind(Kind::Result)
+        ))));
     }
     Ok(units)
 }
@@ -71,7 +90,7 @@ fn folder(
     let mut ranks: Vec<(u32, PathBuf)> = Vec::new();
     for path in paths {
         let name = file_name(&path);
-        // Whatever a hidden file is, it is not what people call their logs.
+        // People do not hide their logs.
         if name.starts_with('.') {
             continue;
         }
@@ -134,14 +153,12 @@ fn is_log(path: &Path) -> bool {
 
 fn kind_of(path: &Path) -> Option<Kind> {
     let name = file_name(path);
-    if name.contains(".tfevents.") {
+    if name.contains(EVENTS) {
         return Some(Kind::Events);
     }
-    match Path::new(&name).extension()?.to_str()? {
-        "json" => Some(Kind::Result),
-        "log" | "txt" | "out" | "err" | "jsonl" => Some(Kind::Log),
-        _ => None,
-    }
+    let extension = Path::new(&name).extension()?;
+    let found = ENDINGS.iter().find(|(ending, _)| extension == *ending);
+    found.map(|(_, kind)| *kind)
 }
 
 /// The rank in `rank-7.info.log`, `rank_7`, `log.rank7.txt`.

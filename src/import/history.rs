@@ -3,16 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Claims, ImportedRun, Imports, runs, summary};
+use super::{Claims, ImportedRun, Imports, runs, summary, text::why_not};
 use crate::{
     cache::Cache,
     digest::Digest,
     error::Result,
     figures::{
-        self, CellHistory, ChangedSetting, Measurement, PastRun, RepeatStatus, Statistics, Summary,
+        self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, Summary, host_named,
     },
     results::{differences, settings::show},
-    sentences::said,
 };
 
 /// The histories of a cell's imports, a work each, and how many of its runs have no date, so that
@@ -90,15 +89,8 @@ fn measurement(group: &[ImportedRun], statistics: &Statistics) -> Measurement {
     let past = |run: &ImportedRun| {
         let of = |r: &&figures::RepeatSummary| r.repeat == run.number;
         let repeat = summary.repeats.iter().find(of);
-        let why_not = match repeat.map(|r| &r.status) {
-            Some(RepeatStatus::Ok) => None,
-            Some(RepeatStatus::Contradicted { fields }) => Some(format!(
-                "the file contradicts itself or the job in {}",
-                fields.join(", ")
-            )),
-            Some(RepeatStatus::Suspect { reason }) => Some(reason.clone()),
-            Some(RepeatStatus::Unmeasured { reason }) => Some(said(reason)),
-            Some(RepeatStatus::Failed { class, .. }) => Some(format!("failed ({})", class.name())),
+        let why_not = match repeat {
+            Some(repeat) => why_not(&repeat.status),
             None => Some("it could not be summarised".to_owned()),
         };
         let started_at = run.result.started_at.unwrap_or_default();
@@ -122,6 +114,7 @@ fn measurement(group: &[ImportedRun], statistics: &Statistics) -> Measurement {
         generation: 0,
         timer_factor: Summary::timer_factor(&summary),
         since: None,
+        counts_now: None,
         runs: group.iter().map(past).collect(),
         contract: summary.contract.clone(),
         matrices: BTreeSet::new(),
@@ -159,8 +152,10 @@ fn changes(before: &ImportedRun, now: &ImportedRun) -> Vec<ChangedSetting> {
     {
         add("device", a, b);
     }
-    if old.host != new.host {
-        add("host", old.host.clone(), new.host.clone());
+    if let (Some(a), Some(b)) = (host_named(&old.host), host_named(&new.host))
+        && a != b
+    {
+        add("host", a.to_owned(), b.to_owned());
     }
     if found.is_empty()
         && let (Some(a), Some(b)) = (&before.train_key, &now.train_key)

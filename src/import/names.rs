@@ -118,7 +118,8 @@ pub fn framework_of(word: &str, config: &Config) -> Option<String> {
 }
 
 /// The name without the endings of logs and results.
-fn stem(name: &str) -> &str {
+#[must_use]
+pub fn stem(name: &str) -> &str {
     let mut stem = name;
     if let Some((before, _)) = stem.split_once(".events.out.tfevents") {
         return before;
@@ -140,16 +141,16 @@ fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
     };
     let mut best: Option<(String, usize, usize)> = None;
     for id in config.children("models") {
-        let full = config
-            .get(&format!("models.{id}.full_name"))
-            .and_then(|v| v.as_str())
+        let stated = config.settings().models.get(id);
+        let full = stated
+            .and_then(|model| model.full_name.as_deref())
             .map(plain);
         let (id_plain, full) = (plain(id), full.unwrap_or_default());
         for from in 0..words.len() {
             for to in from + 1..=words.len().min(from + 6) {
                 let joined: String = words[from..to].iter().map(|w| plain(w)).collect();
                 let names = !joined.is_empty() && (joined == id_plain || joined == full);
-                // Of several, the one that says most: `llama-1b` before `llama`.
+                // Where several fit, the one that says most: `llama-1b` before `llama`.
                 if names && best.as_ref().is_none_or(|(_, f, t)| to - from > t - f) {
                     best = Some((id.to_owned(), from, to));
                 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{is_id, result::OldResult};
 use crate::{
-    figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA},
+    figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, MemoryReport, Step},
     results::{Contract, Source, StepTimeSource},
@@ -40,7 +40,7 @@ struct Strategy {
 
 #[derive(Debug, Deserialize)]
 struct TrainingConfig {
-    max_steps: Option<u64>,
+    max_steps: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,8 +86,7 @@ enum Status {
     Unmeasured {
         reason: String,
     },
-    #[serde(other)]
-    Counts,
+    Ok,
 }
 
 /// The schema that the bytes name, where it is one of tprimat's. Cut files name it too.
@@ -107,16 +106,28 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// Is it the schema of a result, in whatever version?
+pub(super) fn is_result(schema: &str) -> bool {
+    family(schema) == family(UNIFIED_SCHEMA)
+}
+
+/// A schema's name without its version.
+fn family(schema: &str) -> &str {
+    schema.rsplit_once('/').map_or(schema, |(family, _)| family)
+}
+
 /// `None`: not a file of tprimat's. `Err`: it says that it is one, and why it cannot be read as
 /// one.
 pub(super) fn read(bytes: &[u8]) -> Option<Result<Published, String>> {
     let schema = schema(bytes)?;
-    let (family, version) = UNIFIED_SCHEMA.rsplit_once('/').unwrap_or_default();
-    Some(match schema.rsplit_once('/') {
-        _ if schema == UNIFIED_SCHEMA => parsed(bytes),
-        Some((of, other)) if of == family => Err(format!(
-            "a result of tprimat in version {other} of its format, and this tprimat reads version {version}; \
-             import it with the tprimat that published it, or a later one"
+    let version = |schema: &'_ str| schema.rsplit('/').next().unwrap_or_default().to_owned();
+    Some(match schema.as_str() {
+        UNIFIED_SCHEMA => parsed(bytes),
+        other if is_result(other) => Err(format!(
+            "a result of tprimat in version {} of its format, and this tprimat reads version {}; \
+             import it with the tprimat that published it, or a later one",
+            version(other),
+            version(UNIFIED_SCHEMA)
         )),
         _ => Err(format!(
             "tprimat publishes it (`{schema}`), but it is not a result; results are train_*.json"
@@ -185,7 +196,7 @@ impl Published {
             platform: Some(self.platform.clone()),
             framework: Some(self.framework.clone()),
             strategies: vec![self.parallelism_config.strategy_name.clone()],
-            host: Some(run.host.clone()).filter(|host| !host.is_empty()),
+            host: host_named(&run.host).map(str::to_owned),
             started_at: run.started_at,
             ended_at: run.ended_at,
             telemetry: run.telemetry.clone(),
@@ -214,12 +225,9 @@ impl Published {
             }
             // Whether it counts follows from its series again, as far as these have every step, or
             // say which they have.
-            Status::Counts if !run.steps.is_empty() => {}
-            Status::Counts => {
-                let (steps, all) = (
-                    run.step_times.len() as u64,
-                    self.training_config.max_steps.unwrap_or(0),
-                );
+            Status::Ok if !run.steps.is_empty() => {}
+            Status::Ok => {
+                let (steps, all) = (run.step_times.len() as u64, self.training_config.max_steps);
                 if steps < all {
                     out.suspect = Some(format!(
                         "it has {steps} of {all} steps, and not which: warm-up cannot be told"
@@ -240,8 +248,7 @@ impl Published {
         out.trace.step_lines = run.step_times.len() as u64;
         out.trace.finished = out.trace.failure.is_none();
         for field in &self.contract.0 {
-            // What the trainer stated it stated in every repeat that counts; the rest is what the
-            // job said.
+            // A trainer's statement stands in every repeat that counts; all else is from the job.
             if field.source == Source::Declared {
                 out.declare(&field.field, &field.value);
             } else {
@@ -372,6 +379,21 @@ mod tests {
         let cut = said(r#"{"schema_version": "tprimat.unified/1", "cell": "a/b"#);
         assert!(cut.contains("EOF") && cut.contains("line 1"), "{cut}");
         assert!(read(br#"{"schema_version": "1.0", "step_times": [1.0]}"#).is_none());
+    }
+
+    #[test]
+    fn a_status_or_a_length_that_is_not_known_refuses_the_file() {
+        let (_, file) = of_repository().swap_remove(0);
+        let refused = |file: &Value| read(&bytes(file)).unwrap().unwrap_err();
+        let mut other = file.clone();
+        other["repeats"][0]["status"] = "quarantined".into();
+        let why = refused(&other);
+        assert!(why.contains("unknown variant `quarantined`"), "{why}");
+        let mut other = file.clone();
+        let training = other["training_config"].as_object_mut().unwrap();
+        training.remove("max_steps");
+        let why = refused(&other);
+        assert!(why.contains("missing field `max_steps`"), "{why}");
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! The stored bytes of one import → what they say.
 
 use std::{
-    io::{Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom},
     path::Path,
 };
 
@@ -37,16 +37,8 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
             return read_result(&bytes, None).map(|_| true).map_err(failed);
         }
         let mut parser = Parser::detecting();
-        let mut start = (&file).take(MOST_UNKNOWN);
-        let mut chunk = vec![0; CHUNK];
-        loop {
-            match start.read(&mut chunk) {
-                Ok(0) => break,
-                Ok(n) => parser.feed(&chunk[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(unreadable()(error)),
-            }
-        }
+        let start = (&file).take(MOST_UNKNOWN);
+        chunks(start, |chunk| parser.feed(chunk)).map_err(unreadable())?;
         let mut tail = Vec::new();
         let end = file.seek(SeekFrom::Start(metadata.len().saturating_sub(TAIL as u64)));
         end.and_then(|_| (&file).take(TAIL as u64).read_to_end(&mut tail))
@@ -99,27 +91,19 @@ pub fn check_one_run(unit: &Unit) -> Result<()> {
 }
 
 /// One rank's log, and the rank that its name, its folder's name or its first lines state.
-fn of_rank(path: &Path) -> std::io::Result<(Trace, Option<u32>)> {
-    let (mut file, _) = open_regular(path)?;
+fn of_rank(path: &Path) -> io::Result<(Trace, Option<u32>)> {
+    let (file, _) = open_regular(path)?;
     let mut parser = Parser::detecting();
-    let mut chunk = vec![0; CHUNK];
     let mut of_content = None;
     let mut is_first = true;
-    loop {
-        match file.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(n) => {
-                if is_first {
-                    let text = String::from_utf8_lossy(&chunk[..n]);
-                    of_content = text.lines().find_map(rank_of);
-                    is_first = false;
-                }
-                parser.feed(&chunk[..n]);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+    chunks(file, |chunk| {
+        if is_first {
+            let text = String::from_utf8_lossy(chunk);
+            of_content = text.lines().find_map(rank_of);
+            is_first = false;
         }
-    }
+        parser.feed(chunk);
+    })?;
     let names = path.components().rev().take(2);
     let of_name = names
         .filter_map(|part| part.as_os_str().to_str())
@@ -165,7 +149,7 @@ pub fn is_ours(unit: &Unit) -> bool {
         return false;
     };
     let bytes = read_open(&file, metadata.len(), MAX_RESULT).unwrap_or_default();
-    published::schema(&bytes).is_some_and(|schema| schema.starts_with("tprimat.unified/"))
+    published::schema(&bytes).is_some_and(|schema| published::is_result(&schema))
 }
 
 fn check_size(name: &str, size: u64) -> Result<()> {
@@ -228,21 +212,26 @@ fn whole(cache: &Cache, source: &Source) -> Result<Vec<u8>> {
 }
 
 /// Hands a stored file over in chunks.
-fn stream(cache: &Cache, source: &Source, mut take: impl FnMut(&[u8])) -> Result<()> {
-    let mut reader = cache.reader(&source.digest)?.ok_or_else(|| gone(source))?;
+fn stream(cache: &Cache, source: &Source, take: impl FnMut(&[u8])) -> Result<()> {
+    let reader = cache.reader(&source.digest)?.ok_or_else(|| gone(source))?;
+    chunks(reader, take).map_err(|error| {
+        CacheError::Unreadable {
+            name: source.name.clone(),
+            source: error,
+        }
+        .into()
+    })
+}
+
+/// Hands over all that can be read, in chunks.
+pub fn chunks(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
-        match reader.read(&mut chunk) {
+        match from.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(n) => take(&chunk[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                return Err(CacheError::Unreadable {
-                    name: source.name.clone(),
-                    source: error,
-                }
-                .into());
-            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

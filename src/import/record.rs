@@ -265,22 +265,21 @@ impl Imports {
         Self::take_over(cache, Self::listed(list).all(cache)?)
     }
 
-    fn take_over(cache: &Cache, imports: Vec<(String, Recorded)>) -> Result<usize> {
+    /// What was set aside there is set aside here. An import that is here already stays as it is.
+    fn take_over(cache: &Cache, imports: Vec<(String, KeptRun)>) -> Result<usize> {
         let mut added = 0;
-        for (cell, recorded) in imports {
-            added += usize::from(!Self::add(cache, &cell, &recorded)?.1);
+        for (cell, run) in imports {
+            let (_, is_known) = Self::file(cache, &cell, &run.recorded, run.set_aside.as_ref())?;
+            added += usize::from(!is_known);
         }
         Ok(added)
     }
 
-    fn all(&self, cache: &Cache) -> Result<Vec<(String, Recorded)>> {
+    fn all(&self, cache: &Cache) -> Result<Vec<(String, KeptRun)>> {
         let mut all = Vec::new();
-        for cell in self.cells() {
-            all.extend(
-                self.counted(cell, cache)?
-                    .into_iter()
-                    .map(|(_, recorded)| (cell.to_owned(), recorded)),
-            );
+        for cell in self.kept_cells() {
+            let kept = self.kept(cell, cache)?.into_iter();
+            all.extend(kept.map(|run| (cell.to_owned(), run)));
         }
         Ok(all)
     }
@@ -332,6 +331,17 @@ impl Imports {
 
     /// Files one run under a cell; its number, and whether it was there before.
     pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
+        Self::file(cache, cell, recorded, None)
+    }
+
+    /// The same with the decision to set it aside, in one write: a kill in between would leave a run
+    /// that counts for ever, since the next time it is known.
+    fn file(
+        cache: &Cache,
+        cell: &str,
+        recorded: &Recorded,
+        set_aside: Option<&SetAside>,
+    ) -> Result<(u32, bool)> {
         let _alone = cache.lock_key(&key())?;
         cache.refresh()?;
         let mut all = Self::of(cache);
@@ -348,6 +358,9 @@ impl Imports {
             size: s.size,
         });
         all.outputs.extend(raw);
+        if let Some(why) = set_aside {
+            all.outputs.push(stored(cache, name(SET_ASIDE), why)?);
+        }
         write(cache, all.outputs)?;
         Ok((number, false))
     }
@@ -474,6 +487,53 @@ mod tests {
         );
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
         assert!(all.counted("nothing", &again).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_import_that_was_set_aside_is_taken_over_as_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ours, bundled, theirs] = ["a", "b", "c"].map(|name| {
+            let root = folder.path().join(name);
+            Cache::open(&root).unwrap()
+        });
+        let cell = "a/b/c/d";
+        let why = SetAside {
+            reason: "a slip".into(),
+            at: 7.0,
+        };
+        Imports::add(&ours, cell, &recorded(b"ours", &ours)).unwrap();
+        Imports::add(&theirs, cell, &recorded(b"slip", &theirs)).unwrap();
+        Imports::add(&theirs, cell, &recorded(b"theirs", &theirs)).unwrap();
+        Imports::set_aside(&theirs, cell, 1, Some(&why)).unwrap();
+        for cache in [&ours, &bundled] {
+            cache.adopt(&theirs, &Imports::key()).unwrap();
+        }
+        assert_eq!(Imports::adopt(&ours, &theirs).unwrap(), 2);
+        let list = theirs.outputs(&Imports::key()).unwrap();
+        assert_eq!(Imports::take_in(&bundled, list).unwrap(), 2);
+        for (cache, number) in [(&ours, 2), (&bundled, 1)] {
+            let aside = Imports::of(cache).set_aside_of(cell, cache).unwrap();
+            assert_eq!(aside, [(number, why.clone())]);
+        }
+        // In one write, or a kill in between would let it count.
+        let once = Cache::open(&folder.path().join("d")).unwrap();
+        let slip = KeptRun {
+            number: 1,
+            recorded: recorded(b"slip", &once),
+            set_aside: Some(why.clone()),
+        };
+        Imports::take_over(&once, vec![(cell.to_owned(), slip)]).unwrap();
+        assert_eq!(Imports::of(&once).count_set_aside(cell), 1);
+        let segments = std::fs::read_dir(folder.path().join("d/segments")).unwrap();
+        let written: Vec<u8> = segments
+            .flat_map(|file| std::fs::read(file.unwrap().path()).unwrap())
+            .collect();
+        let written = String::from_utf8_lossy(&written).into_owned();
+        assert_eq!(written.matches(RECORD).count(), 1, "{written}");
+        // Whoever takes the decision back here keeps it so.
+        Imports::set_aside(&ours, cell, 2, None).unwrap();
+        assert_eq!(Imports::adopt(&ours, &theirs).unwrap(), 0);
+        assert_eq!(Imports::of(&ours).count_set_aside(cell), 0);
     }
 
     #[test]

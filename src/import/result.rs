@@ -10,16 +10,45 @@ use super::{gpus, published};
 use crate::{
     figures::Telemetry,
     job::Job,
-    logs::{Anomaly, DeviceLine, MemoryFigure, MemoryReport, Step, Trace},
+    logs::{Anomaly, DeviceLine, GIB, MemoryFigure, MemoryReport, Step, Trace},
     results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, StepTimeSource},
 };
+
+/// The value of a label, in the form that its setting has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Label {
+    /// A whole number above 0.
+    Count(u64),
+    Number(f64),
+    Text(String),
+}
+
+impl Label {
+    /// What the label's value must be: the form of the setting, and how it is called.
+    fn read(label: &str, value: &Value) -> Result<Self, &'static str> {
+        match label {
+            "precision" => {
+                let text = value.as_str().map(short).filter(|text| !text.is_empty());
+                text.map(Self::Text).ok_or("a name")
+            }
+            "learning_rate" => {
+                let number = value.as_f64().filter(|number| number.is_finite());
+                number.map(Self::Number).ok_or("a number")
+            }
+            _ => {
+                let count = value.as_u64().filter(|count| *count > 0);
+                count.map(Self::Count).ok_or("a whole number above 0")
+            }
+        }
+    }
+}
 
 /// One file, read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OldResult {
     pub trace: Trace,
     /// Settings by the job's names, as the file labels its run.
-    pub labels: Vec<(&'static str, Value)>,
+    pub labels: Vec<(&'static str, Label)>,
     /// As written.
     pub platform: Option<String>,
     pub framework: Option<String>,
@@ -90,6 +119,14 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     read.strategy();
     Ok(read.out)
 }
+
+/// The degrees of parallelism: what each is called, and its label.
+const DEGREES: [(&str, &str); 4] = [
+    ("TP", "tensor_model_parallel_size"),
+    ("PP", "pipeline_model_parallel_size"),
+    ("CP", "context_parallel_size"),
+    ("DP", "data_parallel_size"),
+];
 
 /// Label, the table that it may stand in, the names that it may have there.
 const LABELS: [(&str, &[&str], &[&str]); 12] = [
@@ -185,11 +222,7 @@ impl OldResultReader<'_> {
     }
 
     fn tell(&mut self, kind: &str, detail: String) {
-        self.out.anomalies.push(Anomaly {
-            kind: kind.to_owned(),
-            detail,
-            step: None,
-        });
+        self.out.tell(kind, detail);
     }
 
     fn names(&mut self) {
@@ -211,27 +244,16 @@ impl OldResultReader<'_> {
 
     fn labels(&mut self) {
         for (label, tables, names) in LABELS {
-            let value = self.get(tables, names).cloned();
-            let Some(value) = value.filter(|v| v.is_number() || v.is_string()) else {
-                continue;
-            };
-            let is_count = !matches!(label, "precision" | "learning_rate");
-            if is_count && value.as_u64().is_none_or(|n| n == 0) {
-                let shown = short(&value.to_string());
-                self.tell(
-                    "label_unreadable",
-                    format!("{label} is labelled {shown}, which is not a whole number"),
-                );
-                continue;
+            if let Some(value) = self.get(tables, names).cloned() {
+                self.out.add_label(label, &value);
             }
-            self.out.labels.push((label, value));
         }
         let count = self
             .get(&["gpu_info"], &["device_count"])
             .and_then(Value::as_u64)
             .filter(|n| *n > 0);
         match (self.label("num_gpus"), count) {
-            (None, Some(count)) => self.out.labels.push(("num_gpus", count.into())),
+            (None, Some(count)) => self.out.labels.push(("num_gpus", Label::Count(count))),
             (Some(label), Some(count)) if label != count => {
                 self.tell(
                     "labels_disagree",
@@ -240,23 +262,34 @@ impl OldResultReader<'_> {
             }
             _ => {}
         }
-        let degree = |name: &str| self.label(name).unwrap_or(1);
-        let (tp, pp) = (
-            degree("tensor_model_parallel_size"),
-            degree("pipeline_model_parallel_size"),
-        );
-        let (cp, dp) = (
-            degree("context_parallel_size"),
-            degree("data_parallel_size"),
-        );
-        let product = [tp, pp, cp, dp].into_iter().fold(1u64, u64::saturating_mul);
-        if let (Some(gpus), Some(_)) = (self.label("num_gpus"), self.label("data_parallel_size"))
-            && product != gpus
-        {
-            let detail = format!(
-                "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {product}, and num_gpus is {gpus}"
+        self.degrees();
+    }
+
+    /// Do the degrees that are stated fit the number of GPUs? One that is not stated may be any.
+    fn degrees(&mut self) {
+        let Some(gpus) = self.label("num_gpus") else {
+            return;
+        };
+        let stated: Vec<(&str, u64)> = DEGREES
+            .iter()
+            .filter_map(|(short, label)| Some((*short, self.label(label)?)))
+            .collect();
+        let degrees = stated.iter().map(|(_, degree)| *degree);
+        let product = degrees.fold(1u64, u64::saturating_mul);
+        let fits = match stated.len() == DEGREES.len() {
+            true => product == gpus,
+            false => product > 0 && gpus.is_multiple_of(product),
+        };
+        if !fits {
+            let shown: Vec<String> = stated.iter().map(|(d, n)| format!("{d} {n}")).collect();
+            let shown = match stated.len() {
+                1 => shown.concat(),
+                _ => format!("{} = {product}", shown.join(" × ")),
+            };
+            self.tell(
+                "labels_disagree",
+                format!("{shown}, and num_gpus is {gpus}"),
             );
-            self.tell("labels_disagree", detail);
         }
     }
 
@@ -391,24 +424,16 @@ impl OldResultReader<'_> {
         });
     }
 
-    /// Suites write GB and mean GB or GiB; which, is told by where the figure is from.
+    /// Suites write GB and mean GB or GiB; where the figure is from tells which. Only peaks are read:
+    /// an average (`avg_memory_allocated_gb`) says less than what a run needs.
     fn memory(&mut self) {
         let kinds = [
-            (
-                "peak_allocated",
-                ["peak_memory_allocated_gb", "avg_memory_allocated_gb"],
-            ),
-            (
-                "peak_reserved",
-                ["peak_memory_reserved_gb", "avg_memory_reserved_gb"],
-            ),
+            ("peak_allocated", "peak_memory_allocated_gb"),
+            ("peak_reserved", "peak_memory_reserved_gb"),
         ];
-        let stated = kinds.map(|(kind, names)| {
-            Some((
-                kind,
-                self.number("memory_metrics", &names)
-                    .filter(|gb| (0.0..1e6).contains(gb))?,
-            ))
+        let stated = kinds.map(|(kind, name)| {
+            let gb = self.number("memory_metrics", &[name])?;
+            (0.0..1e6).contains(&gb).then_some((kind, gb))
         });
         let Some((_, first)) = stated.iter().flatten().next().copied() else {
             return;
@@ -430,10 +455,9 @@ impl OldResultReader<'_> {
                 let mut names = crate::config::framework_names("primus").iter();
                 names.any(|name| f.starts_with(name.as_str()))
             });
-        let gib = (1u64 << 30) as f64;
         let (unit, source, why) = if from_primus {
             (
-                gib,
+                GIB,
                 "hip",
                 "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device"
                     .to_owned(),
@@ -441,7 +465,7 @@ impl OldResultReader<'_> {
         } else {
             match total.and_then(|total| Some((total, gpus::is_decimal(&device, total)?))) {
                 Some((total, false)) => (
-                    gib,
+                    GIB,
                     "torch",
                     format!("GiB, as the file's total of {total} is"),
                 ),
@@ -450,18 +474,21 @@ impl OldResultReader<'_> {
                     "torch",
                     format!("decimal GB, as the file's total of {total} is"),
                 ),
-                None => (
-                    1e9,
-                    "torch",
-                    "of an unknown unit; read as decimal GB".to_owned(),
-                ),
+                None => {
+                    let detail = format!(
+                        "memory \"{first} GB\" may be decimal GB or GiB: the file states no total of \
+                         a known device to tell them apart, so it is left out"
+                    );
+                    self.tell("memory_unit", detail);
+                    return;
+                }
             }
         };
         self.tell(
             "memory_unit",
             format!(
                 "memory \"{first} GB\" is {why}: {:.2} GiB",
-                first * unit / gib
+                first * unit / GIB
             ),
         );
         let figure = |(kind, gb): (&'static str, f64)| MemoryFigure {
@@ -494,11 +521,13 @@ impl OldResultReader<'_> {
         let mut names: Vec<String> = names.flatten().collect();
         names.sort();
         names.dedup();
-        let degrees =
-            ["tensor", "pipeline"].map(|d| self.label(&format!("{d}_model_parallel_size")));
-        let shown = match degrees {
-            [None, None] => String::new(),
-            [tp, pp] => format!(", with TP {} and PP {}", tp.unwrap_or(1), pp.unwrap_or(1)),
+        let degrees: Vec<String> = DEGREES[..2]
+            .iter()
+            .filter_map(|(short, label)| Some(format!("{short} {}", self.label(label)?)))
+            .collect();
+        let shown = match degrees.is_empty() {
+            true => String::new(),
+            false => format!(", with {}", degrees.join(" and ")),
         };
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
         if names.len() > 1 {
@@ -530,20 +559,43 @@ fn short(text: &str) -> String {
 
 impl OldResult {
     fn label(&self, name: &str) -> Option<u64> {
-        self.labels.iter().find(|(n, _)| *n == name)?.1.as_u64()
+        match self.labels.iter().find(|(n, _)| *n == name)?.1 {
+            Label::Count(count) => Some(count),
+            Label::Number(_) | Label::Text(_) => None,
+        }
+    }
+
+    fn tell(&mut self, kind: &str, detail: String) {
+        self.anomalies.push(Anomaly {
+            kind: kind.to_owned(),
+            detail,
+            step: None,
+        });
+    }
+
+    fn add_label(&mut self, label: &'static str, value: &Value) {
+        match Label::read(label, value) {
+            Ok(read) => self.labels.push((label, read)),
+            Err(expected) => {
+                let shown = short(&value.to_string());
+                self.tell(
+                    "label_unreadable",
+                    format!("{label} is labelled {shown}, which is not {expected}"),
+                );
+            }
+        }
     }
 
     /// A setting that the run's job asked for, where it is one that files label.
     pub(super) fn declare(&mut self, field: &str, value: &Value) {
-        let label = LABELS.iter().find(|(label, ..)| *label == field);
-        self.labels
-            .extend(label.map(|(label, ..)| (*label, value.clone())));
+        if let Some((label, ..)) = LABELS.iter().find(|(label, ..)| *label == field) {
+            self.add_label(label, value);
+        }
     }
 
     /// Adds the labels to what is claimed.
     pub fn claim(&self, claim: &mut Claim) {
         for (label, value) in &self.labels {
-            let count = value.as_u64().unwrap_or(0);
             let Job {
                 data,
                 parallelism,
@@ -552,20 +604,27 @@ impl OldResult {
                 precision,
                 ..
             } = &mut claim.job;
-            match *label {
-                "global_batch_size" => data.global_batch_size = count,
-                "micro_batch_size" => data.micro_batch_size = count,
-                "seq_length" => data.seq_length = count,
-                "num_gpus" => parallelism.num_gpus = count,
-                "train_iters" => *train_iters = count,
-                "tensor_model_parallel_size" => parallelism.tensor_model_parallel_size = count,
-                "pipeline_model_parallel_size" => parallelism.pipeline_model_parallel_size = count,
-                "context_parallel_size" => parallelism.context_parallel_size = count,
-                "data_parallel_size" => parallelism.data_parallel_size = count,
-                "gradient_accumulation_steps" => data.gradient_accumulation_steps = count,
-                "precision" => *precision = value.as_str().unwrap_or_default().to_owned(),
-                "learning_rate" => optimizer.learning_rate = value.as_f64().unwrap_or_default(),
-                _ => continue,
+            match (*label, value) {
+                ("precision", Label::Text(text)) => precision.clone_from(text),
+                ("learning_rate", Label::Number(rate)) => optimizer.learning_rate = *rate,
+                (name, Label::Count(count)) => {
+                    *match name {
+                        "global_batch_size" => &mut data.global_batch_size,
+                        "micro_batch_size" => &mut data.micro_batch_size,
+                        "seq_length" => &mut data.seq_length,
+                        "num_gpus" => &mut parallelism.num_gpus,
+                        "train_iters" => train_iters,
+                        "tensor_model_parallel_size" => &mut parallelism.tensor_model_parallel_size,
+                        "pipeline_model_parallel_size" => {
+                            &mut parallelism.pipeline_model_parallel_size
+                        }
+                        "context_parallel_size" => &mut parallelism.context_parallel_size,
+                        "data_parallel_size" => &mut parallelism.data_parallel_size,
+                        "gradient_accumulation_steps" => &mut data.gradient_accumulation_steps,
+                        _ => continue,
+                    } = *count;
+                }
+                (_, Label::Text(_) | Label::Number(_)) => continue,
             }
             claim.add(label);
         }

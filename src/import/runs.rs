@@ -33,7 +33,7 @@ pub struct ImportedRun {
     pub other_platform: Option<String>,
     /// What the file publishes as sampled beside the run.
     telemetry: Option<Telemetry>,
-    /// Of a file that tprimat published: runs with another key had other inputs.
+    /// The train key that a file published by tprimat states: runs with another key had other inputs.
     pub train_key: Option<String>,
 }
 
@@ -121,7 +121,7 @@ impl ImportedRun {
         };
         let facts = RunFacts {
             attempt: recorded.id(),
-            host: old.host.take().unwrap_or_else(|| "not stated".to_owned()),
+            host: old.host.take().unwrap_or_default(),
             started_at: old.started_at,
             ended_at: old.ended_at,
             outcome,
@@ -200,12 +200,8 @@ pub fn other_workload(a: &Contract, b: &Contract) -> Option<String> {
 /// The warm-up that config.yaml declares for every run.
 #[must_use]
 pub fn statistics(plan: &Plan) -> Statistics {
-    let steps = plan
-        .config
-        .get("benchmarking.warmup.skip_steps")
-        .and_then(serde_json::Value::as_u64);
     Statistics {
-        warmup_steps: steps.unwrap_or(0),
+        warmup_steps: plan.config.settings().benchmarking.warmup.skip_steps,
     }
 }
 
@@ -349,14 +345,9 @@ pub fn content_guess(cache: &Cache, recorded: &Recorded, plan: &Plan) -> Result<
         .as_ref()
         .and_then(|d| d.name.as_deref())
         .unwrap_or_default();
-    let of_device = if device.contains("NVIDIA") || device.contains("H100") {
-        Some("nvd")
-    } else if device.contains("AMD") || device.contains("Instinct") {
-        Some("amd")
-    } else {
-        // Primus and its prints exist on this platform only.
-        (format == "primus").then_some("amd")
-    };
+    // Primus and its prints exist on one vendor's devices only.
+    let of_format = (format == "primus").then_some(Vendor::Amd);
+    let of_device = device_vendor(device).or(of_format).map(Vendor::name);
     let config = &plan.config;
     Ok(names::Guess {
         platform: old

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::ImportedRun;
 use crate::{
     figures::{
-        NoteKind, RepeatStatus, Statistics, Summary, rate_unit_of, summarize, unit_in_prose,
+        NoteKind, RepeatStatus, RepeatSummary, Statistics, Summary, rate_unit_of, summarize,
+        unit_in_prose,
     },
     job::RunOutcome,
     report::{bytes, number},
@@ -25,8 +26,9 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         run.recorded.from(),
         mark(run)
     );
-    match (&summary.repeats[0].steady, &summary.repeats[0].status) {
-        (Some(steady), _) => {
+    let repeat = &summary.repeats[0];
+    match (why_not(&repeat.status), &repeat.steady) {
+        (None, Some(steady)) => {
             let rate = number(steady.tokens_per_second_per_gpu);
             _ = write!(
                 out,
@@ -35,10 +37,11 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
                 counted(steady.steps as usize, "step")
             );
         }
-        (None, RepeatStatus::Unmeasured { reason }) => {
-            _ = write!(out, ", no rate: {}", said(reason))
-        }
-        (None, _) => {}
+        // `mark` has said that it failed, and how.
+        (Some(_), _) if result.outcome != RunOutcome::Ok => {}
+        (Some(why), None) => _ = write!(out, ", no rate: {why}"),
+        (Some(why), Some(_)) => _ = write!(out, ", does not count: {why}"),
+        (None, None) => {}
     }
     let confirmed = of(run, AttestationStatus::Attested).count();
     _ = writeln!(
@@ -52,13 +55,28 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
             .for_each(|line| _ = writeln!(out, "  {line}"));
     }
     contradictions(&mut out, run);
-    // That the first steps are slow is so of every run, and what warm-up is for.
+    // The first steps of every run are slow; that is what warm-up is for.
     oddities(&mut out, run, &[SLOW_FIRST_STEPS]);
     out
 }
 
 fn unit(cell: &str) -> String {
     unit_in_prose(rate_unit_of([cell]))
+}
+
+/// Why a run does not count; none where it does.
+#[must_use]
+pub fn why_not(status: &RepeatStatus) -> Option<String> {
+    match status {
+        RepeatStatus::Ok => None,
+        RepeatStatus::Contradicted { fields } => Some(format!(
+            "it contradicts itself or its job in {}",
+            fields.join(", ")
+        )),
+        RepeatStatus::Suspect { reason } => Some(reason.clone()),
+        RepeatStatus::Unmeasured { reason } => Some(said(reason)),
+        RepeatStatus::Failed { class, .. } => Some(format!("failed ({})", class.name())),
+    }
 }
 
 fn mark(run: &ImportedRun) -> String {
@@ -70,9 +88,15 @@ fn mark(run: &ImportedRun) -> String {
     }
 }
 
-/// One run, in a paragraph.
+/// One run, in a paragraph. `repeat`: what it is among the imports of its cell, some of which may
+/// be the same run.
 #[must_use]
-pub fn tell(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
+pub fn tell(
+    cell: &str,
+    run: &ImportedRun,
+    repeat: &RepeatSummary,
+    statistics: &Statistics,
+) -> String {
     let mut out = String::new();
     let result = &run.result;
     let trace = &result.trace;
@@ -146,37 +170,34 @@ pub fn tell(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
             both.join(", ")
         );
     }
-    let summary = summarize(&[(1, result.clone())], statistics);
-    let repeat = &summary.repeats[0];
-    match &repeat.steady {
-        Some(steady) => {
-            let counted = if result.is_contradicted() {
-                "; contradicted, so it does not count"
-            } else {
-                ""
-            };
-            let dropped = steady.cut.as_ref().map_or(0, |c| c.dropped_steps);
-            _ = writeln!(
-                out,
-                "  {} steps after {} of warm-up: {:.4} s, {} {unit}{counted}",
-                steady.steps,
-                statistics.warmup_steps.saturating_add(dropped),
-                steady.step_time.mean_seconds,
-                number(steady.tokens_per_second_per_gpu)
-            );
-        }
-        None => {
-            if let RepeatStatus::Unmeasured { reason } = &repeat.status {
-                _ = writeln!(out, "  no rate: {}", said(reason));
-            }
-        }
-    }
-    for note in summary.notes.iter().filter(|n| n.kind == NoteKind::WarmUp) {
+    let why_not = why_not(&repeat.status);
+    if let Some(steady) = &repeat.steady {
+        let mark = why_not
+            .as_ref()
+            .map_or_else(String::new, |why| format!("; does not count: {why}"));
+        let dropped = steady.cut.as_ref().map_or(0, |c| c.dropped_steps);
         _ = writeln!(
             out,
-            "  {}",
-            said(&note.fact).trim_start_matches("repeat 1: ")
+            "  {} steps after {} of warm-up: {:.4} s, {} {unit}{mark}",
+            steady.steps,
+            statistics.warmup_steps.saturating_add(dropped),
+            steady.step_time.mean_seconds,
+            number(steady.tokens_per_second_per_gpu)
         );
+    } else if result.outcome == RunOutcome::Ok
+        && let Some(why) = &why_not
+    {
+        _ = writeln!(out, "  no rate: {why}");
+    }
+    if why_not.is_none() {
+        let alone = summarize(&[(1, result.clone())], statistics);
+        for note in alone.notes.iter().filter(|n| n.kind == NoteKind::WarmUp) {
+            _ = writeln!(
+                out,
+                "  {}",
+                said(&note.fact).trim_start_matches("repeat 1: ")
+            );
+        }
     }
     if let Some(rate) = trace.totals.get("published_tokens_per_second_per_gpu") {
         _ = writeln!(out, "  the file publishes {} {unit}", number(*rate));
@@ -292,12 +313,7 @@ pub fn show(
     let mut out = String::new();
     match &summary.tokens_per_second_per_gpu {
         Some(rate) => {
-            let n = summary.n;
-            let runs = if n == 1 {
-                "1 imported run".to_owned()
-            } else {
-                format!("{n} imported runs")
-            };
+            let runs = counted(summary.n, "imported run");
             _ = writeln!(
                 out,
                 "{cell} (imported): {} {} over {runs}",
@@ -310,8 +326,9 @@ pub fn show(
     for note in &summary.notes {
         _ = writeln!(out, "- {}", said(&note.fact));
     }
-    out + &runs
-        .iter()
-        .map(|run| tell(cell, run, statistics))
-        .collect::<String>()
+    // The summary has a repeat for each run, in their order.
+    for (run, repeat) in runs.iter().zip(&summary.repeats) {
+        out += &tell(cell, run, repeat, statistics);
+    }
+    out
 }

@@ -12,7 +12,7 @@ use crate::{
     job::Vendor,
 };
 
-/// More is taken for a mistake.
+/// A matrix with more cells than this is taken for a mistake.
 const MAX_CELLS: usize = 1_000_000;
 
 pub(super) fn expand(
@@ -95,7 +95,7 @@ fn advance(point: &mut [Option<usize>], sizes: &[usize]) {
 
 struct Builder<'a> {
     file: &'a MatrixFile,
-    /// Of each platform.
+    /// The vendor of each platform.
     vendors: Vec<Vendor>,
 }
 

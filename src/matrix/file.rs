@@ -18,7 +18,7 @@ use crate::{
 /// The dimensions that every cell has, in the order of its name.
 pub(super) const BASE: [&str; 4] = ["platform", "framework", "model", "parallelism"];
 pub(super) const FILE_KEYS: &[&str] = &["matrix", "exclude", "override", "include"];
-/// Of [matrix].
+/// The keys of [matrix].
 pub(super) const KEYS: &[&str] = &[
     "name",
     "platform",
@@ -41,7 +41,7 @@ pub(super) struct Dimension {
     pub values: Vec<DimensionValue>,
     positions: HashMap<Arc<str>, usize>,
     pub product_len: usize,
-    /// Of an axis.
+    /// The config key that an axis sets; none for one of [`BASE`].
     pub leaf: Option<Placed<Leaf>>,
 }
 
@@ -149,7 +149,8 @@ impl MatrixFile {
     }
 }
 
-/// The bracket of a value after which another key begins, or the file ends, before it is closed.
+/// Where a value's bracket opens that is never closed: the next key, or the end of the file, comes
+/// first.
 fn unclosed(text: &str) -> Option<usize> {
     let mut open: Vec<(usize, u8)> = Vec::new();
     let mut is_value = false;
@@ -269,13 +270,8 @@ impl MatrixReader<'_> {
     }
 
     fn repeats(&mut self, matrix: &DeTable<'_>) -> u32 {
-        let default = self
-            .config
-            .get("benchmarking.runs.default_num_runs")
-            .and_then(Value::as_u64);
-        let default = default
-            .and_then(|runs| u32::try_from(runs).ok())
-            .unwrap_or(1);
+        let runs = &self.config.settings().benchmarking.runs;
+        let default = u32::try_from(runs.default_num_runs).unwrap_or(1);
         let Some(item) = matrix.get("repeats") else {
             return default;
         };
@@ -430,8 +426,9 @@ impl MatrixReader<'_> {
         };
         let path = &leaf.value.path;
         if let Some((source, span)) = self.config.set_of(path) {
-            let message =
-                format!("--set of `{path}`, which the axis `{axis}` sets: its labels would lie");
+            let message = format!(
+                "--set gives `{path}` one value, but the axis `{axis}` names cells after it"
+            );
             let help = format!("select with --where {axis}=VALUE");
             self.toml.problems.push(
                 Problem::new(message)

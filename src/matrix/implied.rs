@@ -3,11 +3,9 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
-
 use super::select::glob;
 use crate::{
-    config::{Config, framework_named, framework_names, is_plain_name, strings, vendor_names},
+    config::{Config, framework_named, framework_names, is_plain_name, vendor_names},
     error::{Problem, Source, did_you_mean, nearest},
 };
 
@@ -91,10 +89,8 @@ pub fn implied(
             return Err(vec![Problem::new(message).help(help)]);
         }
     }
-    let name = config
-        .get("experiment.name")
-        .and_then(Value::as_str)
-        .filter(|name| is_plain_name(name));
+    let name = config.settings().experiment.name.as_deref();
+    let name = name.filter(|name| is_plain_name(name));
     let mut text =
         "# The matrix that config.yaml implies: its platforms, frameworks, models and strategy.\n\n[matrix]\n"
             .to_owned();
@@ -130,9 +126,9 @@ fn is_framework(config: &Config, recipes: &[&str], name: &str) -> bool {
     is_id(name) || framework_named(name).is_some_and(is_id)
 }
 
-/// Names of variables, of platforms and of `experiment.methodology` that no framework or no
-/// strategy has. A variable may name more than this project has, for it is set for many; but not
-/// only that. Selections judge it alike.
+/// Problems for unknown names in $FRAMEWORKS and $PARALLEL, a platform's `framework` and
+/// `experiment.methodology`. A variable is set for many projects, so it may name some that this one
+/// lacks, but not only such; selections judge it alike.
 fn unknown_names(config: &Config, wanted: ImpliedNames<'_>, recipes: &[&str]) -> Vec<Problem> {
     let mut frameworks: Vec<&str> = config
         .children("frameworks")
@@ -153,16 +149,11 @@ fn unknown_names(config: &Config, wanted: ImpliedNames<'_>, recipes: &[&str]) ->
         .children("hardware.platforms")
         .filter(|_| wanted.frameworks.is_empty())
     {
-        let path = format!("hardware.platforms.{platform}.framework");
-        let Some(name) = config
-            .get(&path)
-            .and_then(Value::as_str)
-            .filter(|name| !is_framework(name))
-        else {
+        let Some(name) = framework_of(config, platform).filter(|name| !is_framework(name)) else {
             continue;
         };
         let problem = config.problem_at(
-            &path,
+            &format!("hardware.platforms.{platform}.framework"),
             format!("unknown framework `{name}`"),
             "no recipe has this name",
         );
@@ -230,7 +221,7 @@ pub(super) fn unknown_strategies(config: &Config, names: &[String]) -> Vec<Probl
 /// strategy is a slip, and would multiply the matrix by all strategies.
 fn methodology(config: &Config) -> Option<Problem> {
     const PATH: &str = "experiment.methodology";
-    let text = config.get(PATH).and_then(Value::as_str)?.trim();
+    let text = config.settings().experiment.methodology.as_deref()?.trim();
     let strategies: Vec<&str> = config.children("parallelism").collect();
     let name = text.split_whitespace().collect::<Vec<_>>().join("_");
     let may_be_name = name == text || nearest(&name, strategies.iter().copied()).is_some();
@@ -257,6 +248,12 @@ fn nearest_strategy(config: &Config, name: &str, more: &str) -> String {
     })
 }
 
+/// The framework that a platform names.
+fn framework_of<'a>(config: &'a Config, platform: &str) -> Option<&'a str> {
+    let platform = config.settings().hardware.platforms.get(platform)?;
+    platform.framework.as_deref()
+}
+
 /// The frameworks of a platform: its own one, and those of `frameworks` that are for all platforms
 /// or name it.
 fn frameworks_of<'a>(config: &'a Config, platform: &str, wanted: ImpliedNames<'a>) -> Vec<&'a str> {
@@ -268,20 +265,16 @@ fn frameworks_of<'a>(config: &'a Config, platform: &str, wanted: ImpliedNames<'a
             .map(|name| canonical(name))
             .collect();
     }
-    let own = config
-        .get(&format!("hardware.platforms.{platform}.framework"))
-        .and_then(Value::as_str);
+    let own = framework_of(config, platform);
     let mut frameworks: Vec<&str> = own.map(canonical).into_iter().collect();
     let vendor = config.vendor(platform).map_or(&[][..], vendor_names);
     for id in config.children("frameworks") {
-        let is_its = config
-            .get(&format!("frameworks.{id}.platforms"))
-            .map(strings)
-            .is_none_or(|names| {
-                names
-                    .iter()
-                    .any(|name| *name == platform || vendor.contains(name))
-            });
+        let stated = config.settings().frameworks.get(id);
+        let platforms = stated.and_then(|framework| framework.platforms.as_ref());
+        let is_its = platforms.is_none_or(|names| {
+            let mut names = names.iter().map(String::as_str);
+            names.any(|name| name == platform || vendor.contains(&name))
+        });
         if is_its && !frameworks.contains(&id) {
             frameworks.push(id);
         }
@@ -295,7 +288,7 @@ fn strategies<'a>(config: &'a Config, wanted: ImpliedNames<'a>) -> Vec<&'a str> 
         return wanted.strategies.iter().map(String::as_str).collect();
     }
     let declared: Vec<&str> = config.children("parallelism").collect();
-    let chosen = config.get("experiment.methodology").and_then(Value::as_str);
+    let chosen = config.settings().experiment.methodology.as_deref();
     match chosen.map(str::trim).filter(|name| declared.contains(name)) {
         Some(name) => vec![name],
         None => declared,

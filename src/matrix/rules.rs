@@ -94,7 +94,7 @@ impl MatrixReader<'_> {
                 });
                 if let Some(axis) = axis {
                     let message = format!(
-                        "the override sets `{path}`, which the axis `{}` sets: its labels would lie",
+                        "the override sets `{path}`, but the axis `{}` names cells after it",
                         axis.name
                     );
                     let help = "leave it to the axis, or give the axis another value";

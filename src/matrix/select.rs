@@ -65,7 +65,9 @@ impl Selection {
             .split_once('/')
             .and_then(|(i, n)| Some((i.trim().parse().ok()?, n.trim().parse().ok()?)));
         parts.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| {
-            let problem = Problem::new(format!("--shard {text} is not a part of a whole"));
+            let problem = Problem::new(format!(
+                "--shard must be i/n with i from 1 to n, not {text}"
+            ));
             let source = Source::new("--shard", text);
             Error::invalid(
                 problem
@@ -75,7 +77,8 @@ impl Selection {
         })
     }
 
-    /// For each cell: is it selected? Never none of them: that is an error, with the nearest names.
+    /// For each cell: is it selected? That filters leave none is an error, with the nearest names;
+    /// that one shard of several has none is not, for the others have them.
     pub fn select(&self, cells: &[Cell]) -> Result<Vec<bool>> {
         let mut selected = vec![true; cells.len()];
         if *self == Self::default() && !cells.is_empty() {
@@ -108,6 +111,12 @@ impl Selection {
                 .zip(skipped)
                 .for_each(|(cell, skip)| *cell &= !skip);
         }
+        if !selected.contains(&true) {
+            return Err(Error::NothingSelected {
+                message: "no cell passes all of the filters".into(),
+                help: None,
+            });
+        }
         if let Some((part, parts)) = self.shard {
             let of_part = |position: usize| {
                 position % parts.max(1) as usize == part.saturating_sub(1) as usize
@@ -117,16 +126,7 @@ impl Selection {
                 .enumerate()
                 .for_each(|(position, cell)| *cell &= of_part(position));
         }
-        if selected.contains(&true) {
-            return Ok(selected);
-        }
-        let help = self
-            .shard
-            .map(|(part, n)| format!("shard {part}/{n} may have nothing to do; try without it"));
-        Err(Error::NothingSelected {
-            message: "no cell passes all of the filters".into(),
-            help,
-        })
+        Ok(selected)
     }
 }
 

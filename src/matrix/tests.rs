@@ -159,7 +159,7 @@ pipelines/m.toml:33:2: unknown key `exclud` in a matrix file | not a key of a ma
 pipelines/m.toml:3:1: unknown key `nmae` in [matrix] | not a key of [matrix] | did you mean `name`?
 pipelines/m.toml:7:26: `parallelism` has `single` twice | two cells would have one name | -
 pipelines/m.toml:7:36: unknown strategy `singel` | no strategy has this name | did you mean `single`?
---set:1:1: --set of `training.optimizer.learning_rate`, which the axis `lr` sets: its labels would lie | set by an axis | select with --where lr=VALUE
+--set:1:1: --set gives `training.optimizer.learning_rate` one value, but the axis `lr` names cells after it | set by an axis | select with --where lr=VALUE
 pipelines/m.toml:15:14: an axis cannot be called `model` | the name means something else | -
 pipelines/m.toml:20:11: `training.compile` must be true or false, not the text \"yes\" | expected true or false | -
 pipelines/m.toml:20:24: `compile` has `true` twice | two cells would have one name | -
@@ -177,7 +177,7 @@ pipelines/m.toml:25:79: no cell has the platform `amd` | matches nothing | there
 pipelines/m.toml:24:1: [[exclude]] has no `reason` | say why | -
 pipelines/m.toml:27:1: unknown key `wher` in [[override]] | not a key of [[override]] | did you mean `where`?
 pipelines/m.toml:26:1: [[override]] has no `where` | of which cells? | -
-pipelines/m.toml:28:28: the override sets `training.precision.default`, which the axis `precision` sets: its labels would lie | set by an axis | leave it to the axis, or give the axis another value
+pipelines/m.toml:28:28: the override sets `training.precision.default`, but the axis `precision` names cells after it | set by an axis | leave it to the axis, or give the axis another value
 pipelines/m.toml:28:55: unknown key `training.sed` | not a key of `training` | did you mean `seed`?
 pipelines/m.toml:28:97: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"x\" | expected a whole number of at least 1 | -
 pipelines/m.toml:28:130: `models.llama.rope_scaling` is a table, not a value | set one of its keys | -",
@@ -296,10 +296,11 @@ fn shipped_matrices_hold_what_they_promise() {
     assert!(quick.cells.iter().all(|cell| cell.repeats == 3));
     let (config, defaults) = (shipped(), crate::config::Values::default());
     let view = config.view(&defaults, &quick.cells[CellId::from(0)].overlay);
-    assert_eq!(view.u64("training.data.seq_length"), Ok(Some(128)));
-    assert_eq!(view.f64("training.optimizer.learning_rate"), Ok(Some(3e-3)));
-    assert_eq!(view.str("training.precision.default"), Ok(Some("fp32")));
-    assert_eq!(view.f64("training.optimizer.beta2"), Ok(Some(0.95)));
+    let training: crate::config::schema::Training = view.section();
+    assert_eq!(training.data.seq_length, Some(128));
+    assert_eq!(training.optimizer.learning_rate, Some(3e-3));
+    assert_eq!(training.precision.default, "fp32");
+    assert_eq!(training.optimizer.beta2.to_bits(), 0.95_f64.to_bits());
     let single = ids(&shipped_matrix("single-gpu.toml"));
     assert_eq!(
         (single.len(), single[3].as_str()),
@@ -477,7 +478,7 @@ fn shards_part_the_matrix() {
             .for_each(|(keep, times)| *times += u32::from(*keep));
     }
     assert!(times.iter().all(|times| *times == 1));
-    assert!(matches!(shard(73, 100), Err(Error::NothingSelected { .. })));
+    assert!(!shard(73, 100).unwrap().contains(&true));
     assert_eq!(Selection::parse_shard("2/8").unwrap(), (2, 8));
     for text in ["0/8", "9/8", "2", "a/b", "1/0", "-1/2"] {
         assert!(Selection::parse_shard(text).is_err(), "{text}");

@@ -12,8 +12,8 @@ use std::{
 
 use serde_json::Value;
 
-use super::resolve::strings;
 use crate::{
+    config::strings,
     error::{Error, Result},
     files::{ReadSet, is_leftover, is_own},
 };
@@ -43,7 +43,7 @@ pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<
     match command {
         Value::String(script) => reader.script(script, 0)?,
         list => {
-            let words = strings(Some(list)).into_iter().map(Token::of_list);
+            let words = strings(list).into_iter().map(Token::of_list);
             reader.tokens(words.collect(), 0)?;
         }
     }
@@ -59,12 +59,12 @@ enum Token {
 impl Token {
     /// A word of a list is given to the program as it is, but one like `>` can only be meant for a
     /// shell.
-    fn of_list(word: String) -> Self {
+    fn of_list(word: &str) -> Self {
         let is_operator = !word.is_empty() && word.chars().all(|c| ";&|<>".contains(c));
         if is_operator {
-            Self::Operator(word)
+            Self::Operator(word.to_owned())
         } else {
-            Self::Word(word)
+            Self::Word(word.to_owned())
         }
     }
 }

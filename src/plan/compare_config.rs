@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::Plan;
 use crate::{
-    config::Config,
+    config::{Config, schema::CloudCost},
     figures::{Catalogue, CompareSettings, PeakOverride, Peaks, Price, Tdp},
 };
 
@@ -31,47 +30,33 @@ impl CompareConfig {
     }
 }
 
+const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
+
 /// Prices, peaks and targets, as config.yaml states them.
 #[must_use]
 pub fn catalogue(config: &Config) -> Catalogue {
-    let specs = config.table("benchmarking.enhanced_metrics.hardware_specs");
+    let stated = &config.settings().benchmarking.enhanced_metrics;
     let mut overrides = Vec::new();
     let mut tdp = BTreeMap::new();
-    for (platform, spec) in &specs {
+    for (platform, spec) in &stated.hardware_specs {
         // Figures without a source are refused by the config's own check.
-        let source = spec
-            .get("source")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if let Some(watts) = spec.get("tdp_watts").and_then(Value::as_f64) {
-            tdp.insert(
-                platform.clone(),
-                Tdp {
-                    watts,
-                    source: source.to_owned(),
-                },
-            );
+        let source = spec.source.clone().unwrap_or_default();
+        if let Some(watts) = spec.tdp_watts {
+            let source = source.clone();
+            tdp.insert(platform.clone(), Tdp { watts, source });
         }
-        for (precision, flops) in spec
-            .get("peak_flops")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            if let Some(flops) = flops.as_f64() {
-                let (platform, precision, source) =
-                    (platform.clone(), precision.clone(), source.to_owned());
-                overrides.push(PeakOverride {
-                    platform,
-                    precision,
-                    tflops: flops / 1e12,
-                    source,
-                });
-            }
+        // The file's order is in the compare key.
+        for precision in config.children(&format!("{SPECS}.{platform}.peak_flops")) {
+            overrides.extend(spec.peak_flops.get(precision).map(|flops| PeakOverride {
+                platform: platform.clone(),
+                precision: precision.to_owned(),
+                tflops: flops / 1e12,
+                source: source.clone(),
+            }));
         }
     }
-    let costs = config.table("benchmarking.enhanced_metrics.cloud_costs");
-    let prices = costs
+    let prices = stated
+        .cloud_costs
         .iter()
         .filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?)))
         .collect();
@@ -90,29 +75,21 @@ pub fn catalogue(config: &Config) -> Catalogue {
 
 /// `comparison.target_loss`: one number for all models, or one for each.
 fn target_loss(config: &Config) -> BTreeMap<String, f64> {
-    const PATH: &str = "comparison.target_loss";
-    let models = config.children("models");
-    let by_model = config.table(PATH);
-    let of = |model: &str| {
-        config
-            .get(PATH)
-            .or_else(|| by_model.get(model))
-            .and_then(Value::as_f64)
-    };
-    models
-        .filter_map(|model| Some((model.to_owned(), of(model)?)))
+    let settings = config.settings();
+    let stated = &settings.comparison.target_loss;
+    let of = |model: &str| stated.as_f64().or_else(|| stated.get(model)?.as_f64());
+    settings
+        .models
+        .keys()
+        .filter_map(|model| Some((model.clone(), of(model)?)))
         .collect()
 }
 
 /// None where the configuration names no rate.
-fn price(cost: &Value) -> Option<Price> {
-    let text = |name: &str| cost.get(name).and_then(Value::as_str).map(str::to_owned);
+fn price(cost: &CloudCost) -> Option<Price> {
     Some(Price {
-        per_gpu_hour: cost
-            .get("per_gpu_hour")
-            .and_then(Value::as_f64)
-            .filter(|p| p.is_finite())?,
-        currency: text("currency").map_or_else(|| "USD".to_owned(), |c| c.trim().to_uppercase()),
-        source: text("source"),
+        per_gpu_hour: cost.per_gpu_hour?,
+        currency: cost.currency.trim().to_uppercase(),
+        source: cost.source.clone(),
     })
 }

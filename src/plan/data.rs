@@ -129,7 +129,7 @@ impl DataMemo {
         self.known_as(path, &kind.files(path), || kind.fingerprint(path))
     }
 
-    /// The same of a single file.
+    /// The digest of a single file, such as an image.
     pub fn of_file(&mut self, path: &Path) -> io::Result<Digest> {
         self.known_as(path, &[path.to_owned()], || Digest::of_file(path))
     }

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::resolve::{SettingsReader, strings};
+use super::resolve::SettingsReader;
 use crate::{
-    config::{View, vendor_names},
+    config::{View, schema, vendor_names},
     error::{Problem, did_you_mean},
     host::EngineKind,
     job::Vendor,
@@ -18,15 +18,39 @@ use crate::{
 
 /// What is wrong with `--executor`.
 pub(super) fn not_an_executor(word: &str) -> Option<Problem> {
-    const PLACES: [&str; 4] = ["local", "slurm", "allocation", "container"];
-    let is_known = |part: &str| PLACES.contains(&part) || EngineKind::named(part).is_some();
-    let part = word.split('+').find(|part| !is_known(part))?;
-    let near = did_you_mean(part, EXECUTORS.iter().copied());
+    let part = word.split('+').find(|part| Part::named(part).is_none())?;
     let problem = Problem::new(format!("--executor {word}: `{part}` is not an executor"));
-    Some(problem.help(near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))))
+    Some(problem.help(instead_of(word, part)))
 }
 
-/// What `executor` may say. A word for an engine is short for `container` with that engine.
+/// The executor that was meant, else all there are.
+fn instead_of(word: &str, part: &str) -> String {
+    let known = || EXECUTORS.iter().copied();
+    did_you_mean(word, known())
+        .or_else(|| did_you_mean(part, known()))
+        .unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))
+}
+
+/// What a word between `+` asks for.
+enum Part {
+    Place(Place),
+    /// A word for an engine is short for `container` with that engine.
+    Container(Option<EngineKind>),
+}
+
+impl Part {
+    fn named(part: &str) -> Option<Self> {
+        Some(match part {
+            "local" => Self::Place(Place::Local),
+            "slurm" => Self::Place(Place::Slurm),
+            "allocation" => Self::Place(Place::Allocation),
+            "container" => Self::Container(None),
+            engine => Self::Container(Some(EngineKind::named(engine)?)),
+        })
+    }
+}
+
+/// What `executor` may say, as messages list it; the comment on the setting lists the same.
 pub const EXECUTORS: &[&str] = &[
     "local",
     "container",
@@ -35,6 +59,7 @@ pub const EXECUTORS: &[&str] = &[
     "apptainer",
     "slurm",
     "slurm+container",
+    "slurm+apptainer",
     "allocation",
 ];
 
@@ -97,6 +122,70 @@ pub struct Slurm {
     pub cancel_on_interrupt: bool,
 }
 
+/// What `execution` says of a platform, by its id or its vendor: tables in the order of their
+/// strength, each with its path. The first one that has a key states it.
+struct Stated(Vec<(String, schema::Execution)>);
+
+impl Stated {
+    fn of(view: &View<'_>, platform: &str, vendor: Vendor) -> Self {
+        let names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
+        Self(
+            names
+                .map(|name| (format!("execution.{name}"), view.entry(name)))
+                .collect(),
+        )
+    }
+
+    fn get<T>(&self, key: impl Fn(&schema::Execution) -> Option<T>) -> Option<T> {
+        self.0.iter().find_map(|(_, table)| key(table))
+    }
+
+    /// As [`Stated::get`]; an empty text asks for nothing.
+    fn text(&self, key: impl Fn(&schema::Execution) -> &Option<String>) -> Option<String> {
+        let text = self.get(|table| key(table).clone());
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// Where `key` is stated, else where it would be.
+    fn place(&self, view: &View<'_>, key: &str) -> String {
+        let paths = || self.0.iter().map(|(table, _)| format!("{table}.{key}"));
+        paths()
+            .find(|path| view.origin(path).is_some())
+            .or_else(|| paths().next())
+            .unwrap_or_default()
+    }
+
+    /// The image: one name for all frameworks of a platform, or one by framework.
+    fn image(&self, view: &View<'_>, framework: &str) -> Result<Option<String>, Problem> {
+        let images = || {
+            self.0
+                .iter()
+                .map(|(path, table)| (path, &table.container.image))
+        };
+        let by_framework = images().find_map(|(path, image)| {
+            Some((
+                format!("{path}.container.image.{framework}"),
+                image.get(framework)?,
+            ))
+        });
+        let for_all = || {
+            images()
+                .find(|(_, image)| image.is_string())
+                .map(|(path, image)| (format!("{path}.container.image"), image))
+        };
+        match by_framework.or_else(for_all) {
+            Some((_, Value::String(name))) if is_image_name(name) => Ok(Some(name.clone())),
+            Some((path, Value::String(name))) => {
+                let message = format!("`{name}` cannot be the name of an image");
+                let expected =
+                    "expected something like nvcr.io/nvidia/nemo:25.04, or the path of a .sif file";
+                Err(view.problem_at(&path, message, expected))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
 /// Reads `execution.<platform>`, by the platform's id or its vendor; the more specific one wins key
 /// by key.
 pub(super) fn execution(
@@ -105,54 +194,44 @@ pub(super) fn execution(
     vendor: Vendor,
     recipe: &Recipe,
 ) -> Execution {
-    let tables = tables(&cell.platform, vendor);
-    // A problem points at the key that is stated, else at where it would be.
-    let at = |r: &SettingsReader, key: &str| {
-        let paths = || tables.iter().map(|table| format!("{table}.{key}"));
-        paths()
-            .find(|path| r.view.get(path).is_some())
-            .unwrap_or_else(|| format!("{}.{key}", tables[0]))
-    };
-    let text = |r: &mut SettingsReader, key: &str| {
-        let path = at(r, key);
-        r.string(&path).filter(|text| !text.is_empty())
-    };
-    let executor_at = at(r, "executor");
-    let word = r
-        .string(&executor_at)
+    let stated = Stated::of(&r.view, &cell.platform, vendor);
+    let executor_at = stated.place(&r.view, "executor");
+    let word = stated
+        .get(|table| table.executor.clone())
         .or_else(|| recipe.file.run.executor.clone())
         .unwrap_or_else(|| "local".into());
     let (mut place, mut contained, mut engine) = (Place::Local, false, None);
     for part in word.split('+') {
-        match (part, EngineKind::named(part)) {
-            ("local", _) => place = Place::Local,
-            ("slurm", _) => place = Place::Slurm,
-            ("allocation", _) => place = Place::Allocation,
-            ("container", _) => contained = true,
-            (_, Some(kind)) => (contained, engine) = (true, Some(kind)),
-            _ => {
+        match Part::named(part) {
+            Some(Part::Place(named)) => place = named,
+            Some(Part::Container(kind)) => (contained, engine) = (true, kind.or(engine)),
+            None => {
                 let problem =
                     r.view
                         .problem_at(&executor_at, format!("`{word}` is not an executor"), "here");
-                let near = did_you_mean(part, EXECUTORS.iter().copied());
-                r.push(
-                    problem
-                        .help(near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))),
-                );
+                r.push(problem.help(instead_of(&word, part)));
             }
         }
     }
-    let flag = |r: &mut SettingsReader, key: &str| {
-        let path = at(r, key);
-        r.bool(&path).unwrap_or(false)
-    };
-    let list = |r: &SettingsReader, key: &str| strings(r.view.get(&at(r, key)));
     let container = contained.then(|| Container {
-        engine: engine.or_else(|| engine_of(r, &at(r, "container.engine"))),
-        image: image(r, cell, vendor),
-        python: text(r, "container.python").unwrap_or_else(|| "python3".into()),
-        mounts: mounts(r, &at(r, "container.mounts")),
-        options: list(r, "container.options"),
+        engine: engine.or_else(|| {
+            let name = stated.get(|table| table.container.engine.clone())?;
+            EngineKind::named(&name)
+        }),
+        image: match stated.image(&r.view, &cell.framework) {
+            Ok(image) => image.unwrap_or_else(|| default_image(&cell.framework, vendor)),
+            Err(problem) => {
+                r.push(problem);
+                String::new()
+            }
+        },
+        python: stated
+            .text(|table| &table.container.python)
+            .unwrap_or_else(|| "python3".into()),
+        mounts: mounts(r, &stated),
+        options: stated
+            .get(|table| table.container.options.clone())
+            .unwrap_or_default(),
     });
     if let Some(container) = container.as_ref().filter(|_| place == Place::Local)
         && container.engine == Some(EngineKind::Pyxis)
@@ -163,21 +242,22 @@ pub(super) fn execution(
             "expected slurm+container",
         );
     }
-    let gres_at = at(r, "slurm.gres");
-    let jobs_at = at(r, "slurm.max_jobs");
-    let cpus_at = at(r, "slurm.cpus");
     let slurm = Slurm {
-        account: text(r, "slurm.account"),
-        partition: text(r, "slurm.partition"),
-        qos: text(r, "slurm.qos"),
-        constraint: text(r, "slurm.constraint"),
-        gres: r.string(&gres_at),
-        time: text(r, "slurm.time"),
-        cpus: r.u64(&cpus_at),
-        exclusive: flag(r, "slurm.exclusive"),
-        options: list(r, "slurm.options"),
-        max_jobs: r.u64(&jobs_at),
-        cancel_on_interrupt: flag(r, "slurm.cancel_on_interrupt"),
+        account: stated.text(|table| &table.slurm.account),
+        partition: stated.text(|table| &table.slurm.partition),
+        qos: stated.text(|table| &table.slurm.qos),
+        constraint: stated.text(|table| &table.slurm.constraint),
+        gres: stated.get(|table| table.slurm.gres.clone()),
+        time: stated.text(|table| &table.slurm.time),
+        cpus: stated.get(|table| table.slurm.cpus),
+        exclusive: stated.get(|table| table.slurm.exclusive).unwrap_or(false),
+        options: stated
+            .get(|table| table.slurm.options.clone())
+            .unwrap_or_default(),
+        max_jobs: stated.get(|table| table.slurm.max_jobs),
+        cancel_on_interrupt: stated
+            .get(|table| table.slurm.cancel_on_interrupt)
+            .unwrap_or(false),
     };
     Execution {
         place,
@@ -186,63 +266,14 @@ pub(super) fn execution(
     }
 }
 
-fn engine_of(r: &mut SettingsReader, path: &str) -> Option<EngineKind> {
-    let name = r.string(path)?;
-    let kind = EngineKind::named(&name);
-    if kind.is_none() {
-        let known: Vec<&str> = EngineKind::ALL.iter().map(|kind| kind.name()).collect();
-        r.problem(
-            path,
-            format!("`{name}` is not a container engine"),
-            &format!("expected {}", known.join(", ")),
-        );
-    }
-    kind
-}
-
-fn image(r: &mut SettingsReader, cell: &Cell, vendor: Vendor) -> String {
-    match stated_image(&r.view, &cell.platform, vendor, &cell.framework) {
-        Ok(stated) => stated.unwrap_or_else(|| default_image(&cell.framework, vendor)),
-        Err(problem) => {
-            r.push(problem);
-            String::new()
-        }
-    }
-}
-
-/// What `execution.<platform>.container.image` says, by the platform's id or its vendor: one name
-/// for all frameworks of a platform, or one by framework.
+/// What `execution.<platform>.container.image` says, by the platform's id or its vendor.
 pub fn stated_image(
     view: &View<'_>,
     platform: &str,
     vendor: Vendor,
     framework: &str,
 ) -> Result<Option<String>, Problem> {
-    let paths = || {
-        tables(platform, vendor)
-            .into_iter()
-            .map(|table| format!("{table}.container.image"))
-    };
-    let by_framework = paths().map(|path| format!("{path}.{framework}"));
-    match by_framework
-        .chain(paths())
-        .find_map(|path| Some((view.get(&path)?, path)))
-    {
-        Some((Value::String(name), _)) if is_image_name(name) => Ok(Some(name.clone())),
-        Some((Value::String(name), path)) => {
-            let message = format!("`{name}` cannot be the name of an image");
-            let expected =
-                "expected something like nvcr.io/nvidia/nemo:25.04, or the path of a .sif file";
-            Err(view.problem_at(&path, message, expected))
-        }
-        _ => Ok(None),
-    }
-}
-
-/// Where a platform's execution may be stated, the more specific one first.
-fn tables(platform: &str, vendor: Vendor) -> Vec<String> {
-    let names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
-    names.map(|name| format!("execution.{name}")).collect()
+    Stated::of(view, platform, vendor).image(view, framework)
 }
 
 /// The name under which `tprimat image build` leaves a framework's image.
@@ -261,8 +292,9 @@ pub fn is_image_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
 }
 
-fn mounts(r: &mut SettingsReader, path: &str) -> Vec<String> {
-    let mounts = strings(r.view.get(path));
+fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {
+    let mounts = stated.get(|table| table.container.mounts.clone());
+    let mounts = mounts.unwrap_or_default();
     for mount in &mounts {
         let parts: Vec<&str> = mount.split(':').collect();
         let (folders, mode) = match parts.as_slice() {
@@ -274,9 +306,10 @@ fn mounts(r: &mut SettingsReader, path: &str) -> Vec<String> {
             .all(|folder| Path::new(folder).is_absolute() && !folder.contains(','));
         if !are_absolute || folders.is_empty() || folders.len() > 2 || (mode && folders.len() != 2)
         {
+            let path = stated.place(&r.view, "container.mounts");
             let problem = r
                 .view
-                .problem_at(path, format!("`{mount}` is not a mount"), "here");
+                .problem_at(&path, format!("`{mount}` is not a mount"), "here");
             let help = "expected /on/the/host, /on/the/host:/inside or /on/the/host:/inside:ro";
             r.push(Problem::help(problem, help));
         }
@@ -302,6 +335,31 @@ mod tests {
         for name in ["", "-x", "a b", "a\nb", "$(x)", "a;b", "a,b"] {
             assert!(!is_image_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn every_executor_is_read_offered_and_described() {
+        let schema = schemars::schema_for!(schema::Execution);
+        let described = schema.as_value()["properties"]["executor"]["description"]
+            .as_str()
+            .unwrap();
+        for word in EXECUTORS {
+            assert!(
+                word.split('+').all(|part| Part::named(part).is_some()),
+                "{word}"
+            );
+            assert!(
+                described.contains(&format!("`{word}`")),
+                "{word}: {described}"
+            );
+        }
+        let slip = not_an_executor("slurm+aptainer").unwrap();
+        assert_eq!(
+            slip.help.as_deref(),
+            Some("did you mean `slurm+apptainer`?")
+        );
+        let slip = not_an_executor("slrum").unwrap();
+        assert_eq!(slip.help.as_deref(), Some("did you mean `slurm`?"));
     }
 
     #[test]

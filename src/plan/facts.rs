@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub use files::Image;
 
-use super::{Container, DataFile, DataKind, data::DataMemo};
+use super::{Asked, Container, DataFile, DataKind, data::DataMemo};
 use crate::{
     config::Config,
     digest::Digest,
@@ -43,12 +43,13 @@ pub struct PlatformFacts {
 
 impl PlatformFacts {
     /// For runs that a batch system takes to another host: what this one has decides nothing.
+    /// `update`: the command that pins the facts of the host it is run on.
     #[must_use]
-    pub fn elsewhere(&self, platform: &str) -> Self {
+    pub fn elsewhere(&self, platform: &str, update: &str) -> Self {
         let mut facts = self.clone();
         facts.available = Ok(usize::MAX);
         facts.known = facts.known.map_err(|why| {
-            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … tprimat lock --update` on one of its nodes does")
+            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … {update}` on one of its nodes does")
         });
         facts
     }
@@ -90,6 +91,8 @@ pub struct FactBook {
     root: PathBuf,
     lock: Lock,
     allow_drift: bool,
+    /// The command that pins what the matrix needs of a host.
+    pub update: String,
     /// The matrix asks what this host is.
     is_auto: bool,
     host: OnceLock<HostFacts>,
@@ -122,6 +125,7 @@ impl FactBook {
             root: root.to_owned(),
             lock: Lock::load(&root.join(LOCK), reads)?,
             allow_drift,
+            update: Asked::default().command("lock", &["--update"]),
             is_auto: false,
             host: OnceLock::new(),
             book: HashMap::new(),
@@ -176,13 +180,10 @@ impl FactBook {
     /// Looks up or probes the facts of every (platform, framework) that the cells name.
     pub fn gather(&mut self, config: &Config, recipes: &RecipeSet, cells: &[Cell]) -> Result<()> {
         self.python = python(&self.root, config);
-        for framework in config.children("frameworks") {
-            if let Some(named) = config
-                .get(&format!("frameworks.{framework}.python"))
-                .and_then(Value::as_str)
-            {
+        for (framework, stated) in &config.settings().frameworks {
+            if let Some(named) = &stated.python {
                 self.pythons
-                    .insert(framework.to_owned(), interpreter(&self.root, named));
+                    .insert(framework.clone(), interpreter(&self.root, named));
             }
         }
         let mut pairs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -196,9 +197,8 @@ impl FactBook {
         }
         for (platform, frameworks) in pairs {
             let vendor = config.vendor(platform).unwrap_or_default();
-            let model = config
-                .get(&format!("hardware.platforms.{platform}.gpu_model"))
-                .and_then(Value::as_str);
+            let stated = config.settings().hardware.platforms.get(platform);
+            let model = stated.and_then(|platform| platform.gpu_model.as_deref());
             for framework in frameworks {
                 let recipe = &recipes.recipes[framework];
                 if !recipe.file.vendors.contains(&vendor) {
@@ -432,7 +432,7 @@ fn names_same_sku(declared: &str, found: &str) -> bool {
 }
 
 fn python(root: &Path, config: &Config) -> PathBuf {
-    if let Some(named) = config.get("paths.python").and_then(Value::as_str) {
+    if let Some(named) = &config.settings().paths.python {
         return interpreter(root, named);
     }
     let venv = root.join(".venv/bin/python");

@@ -9,7 +9,7 @@ use std::{
 use rayon::prelude::*;
 
 use super::{
-    CellPlan, CellProblem, FactBook, Support,
+    Asked, CellPlan, CellProblem, FactBook, Support,
     inputs::Finder,
     prepare::prepare,
     read_config::{read_config, read_text},
@@ -21,6 +21,7 @@ use crate::{
     files::{ReadSet, require_inside},
     matrix::{self, Cell, ImpliedNames, Matrix, PerCell, Selection},
     recipe::{RecipeSet, Unreached},
+    words::plain::counted,
 };
 
 /// What a framework's recipe does not hand over, by framework and job.
@@ -31,6 +32,8 @@ type UnreachedSettings = Mutex<HashMap<(Arc<str>, Digest), Arc<[Unreached]>>>;
 pub struct PlanRequest {
     /// The project root: the nearest ancestor with a config.yaml.
     pub root: PathBuf,
+    /// `-C`, as it was given.
+    pub directory: Option<PathBuf>,
     /// `None` = the default matrix.
     pub matrix: Option<String>,
     pub sets: Vec<String>,
@@ -55,9 +58,8 @@ pub struct Plan {
     pub is_default: bool,
     /// Its file; none where config.yaml implies it.
     pub matrix_path: Option<PathBuf>,
-    /// What names the matrix on the command line, where a command would take another one without
-    /// it.
-    pub argument: Option<String>,
+    /// What the command line named, for the commands that messages suggest.
+    pub asked: Asked,
     pub cells: PerCell<CellPlan>,
     pub facts: FactBook,
     /// Everything that the plan rests on, as it was when it was read.
@@ -90,7 +92,12 @@ impl Plan {
             return Err(Error::Invalid(problems));
         };
         let is_default = is_default(matrix_path.as_deref(), root, &reads);
+        let asked = Asked {
+            matrix: request.matrix.clone().filter(|_| !is_default),
+            ..Asked::of(request)
+        };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
+        facts.update = asked.command("lock", &["--update"]);
         let Selection {
             frameworks,
             strategies,
@@ -146,7 +153,22 @@ impl Plan {
             }
             selected => selected?,
         };
-        let unmet = unmet.iter().map(|unmet| project.note(unmet)).collect();
+        let mut unmet: Vec<String> = unmet.iter().map(|unmet| project.note(unmet)).collect();
+        if let Some((part, parts)) = request.selection.shard
+            && !selected.contains(&true)
+        {
+            let of_all_shards = Selection {
+                shard: None,
+                ..request.selection.clone()
+            };
+            let all = of_all_shards.select(&matrix.cells)?;
+            let all = all.into_iter().filter(|is_selected| *is_selected).count();
+            unmet.push(format!(
+                "shard {part}/{parts} has no cell; the other shards have the {} of the matrix `{}`",
+                counted(all, "selected cell"),
+                matrix.name
+            ));
+        }
         // Nothing will be planned of a project with mistakes, so nothing is looked for on this
         // host.
         if problems.is_empty() {
@@ -172,7 +194,7 @@ impl Plan {
             matrix,
             is_default,
             matrix_path,
-            argument: request.matrix.clone().filter(|_| !is_default),
+            asked,
             cells,
             facts,
             reads,
@@ -284,8 +306,8 @@ fn find_inputs(
     Ok(())
 }
 
-/// A recipe of the project under another name of a shipped one: what config.yaml says of it would
-/// be the other's.
+/// Refuses a recipe of the project whose id is another name of a shipped recipe: what config.yaml
+/// says of it would be taken for the shipped one's.
 fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
     let mut problems = Vec::new();
     for id in recipes.ids() {

@@ -54,6 +54,18 @@ impl Plan {
         &self.recipes.recipes[&*self.matrix.cells[cell].framework]
     }
 
+    /// Why a build on this host would not run a cell.
+    #[must_use]
+    pub fn why_not_run(&self, cell: CellId) -> Option<String> {
+        match &self.cells[cell].support {
+            Support::Unsupported(why) => Some(format!("is not supported: {why}")),
+            Support::Ready(prepared) => prepared
+                .here()
+                .err()
+                .map(|why| format!("cannot run on this host: {why}")),
+        }
+    }
+
     /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may
     /// use a setting in some cells only, so they are looked for once for each job.
     #[must_use]
@@ -150,7 +162,7 @@ impl Plan {
                         format!("the matrix `{matrix}` has it: add `--matrix {matrix}`")
                     }
                     (None, Some(near)) => format!("did you mean `{near}`?"),
-                    (None, None) => "`tprimat list` names the cells".to_owned(),
+                    (None, None) => format!("`{}` names the cells", self.command("list", &[])),
                 };
                 let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
                 Err(Error::NothingSelected {

@@ -1,4 +1,5 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
+mod command;
 mod command_files;
 mod compare_config;
 mod data;
@@ -14,6 +15,7 @@ mod read_config;
 mod resolve;
 mod without_matrix;
 
+pub use command::Asked;
 pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};

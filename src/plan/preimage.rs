@@ -189,7 +189,7 @@ pub fn canonical(header: &str, value: &Value, default: &Value) -> String {
 /// foreign.
 const PUNCTUATION: [u8; 3] = *b"%\n=";
 
-/// The same for a part of a path.
+/// What would be mistaken for punctuation in a part of a path.
 const PUNCTUATION_OF_PATHS: [u8; 4] = *b"%\n=.";
 
 fn escape(text: &mut Vec<u8>, name: &str, punctuation: &[u8]) {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::Config,
     digest::Digest,
-    figures::CellEnvironment,
+    figures::{CellEnvironment, SHARE},
     job::Job,
     matrix::Cell,
     recipe::{Constraint, Recipe, RecipeSet},
@@ -104,6 +104,8 @@ impl Prepared {
             .as_ref()
             .and_then(|image| image.digest.as_ref().ok());
         facts.extend(digest.map(|digest| ("image".to_owned(), digest.clone())));
+        let share = self.resolved.share.then(|| true.to_string());
+        facts.extend(share.map(|share| (SHARE.to_owned(), share)));
         CellEnvironment {
             variables: self.resolved.env.clone(),
             facts,
@@ -134,14 +136,14 @@ fn job_text(job: &Value) -> String {
 
 /// The facts that hold where the cell's runs are.
 fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformFacts> {
-    let mut facts = facts.of(&cell.platform, &cell.framework);
+    let mut found = facts.of(&cell.platform, &cell.framework);
     if resolved.execution.container.is_some() {
-        facts = Arc::new(facts.without_packages());
+        found = Arc::new(found.without_packages());
     }
     if resolved.execution.place != Place::Local {
-        facts = Arc::new(facts.elsewhere(&cell.platform));
+        found = Arc::new(found.elsewhere(&cell.platform, &facts.update));
     }
-    facts
+    found
 }
 
 /// The block to write where a recipe that is data parallel only refuses a degree of model

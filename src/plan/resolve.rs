@@ -19,7 +19,11 @@ pub(super) use settings_reader::SettingsReader;
 
 use super::{Execution, data::DataKind, execution};
 use crate::{
-    config::{Config, Origin, framework_keys},
+    config::{
+        Config, Origin, framework_keys, plain,
+        schema::{Data, Framework, Model, Optimizer, Platform, Runs, Scalar, Training, Warmup},
+        vendor_named,
+    },
     error::did_you_mean,
     figures::Statistics,
     job::{DataJob, InitJob, Job, OptimizerJob, ParallelismJob, Vendor},
@@ -70,37 +74,53 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         &cell.framework,
     );
     let mut r = SettingsReader::new(view);
-    let vendor = vendor(&mut r, &cell.platform);
-    let parallelism = match parallelism(&mut r, cell, vendor) {
+    let platform: Platform = r.entry(&cell.platform);
+    let vendor = vendor(&mut r, &cell.platform, &platform);
+    let block = r.view.parallelism(
+        &cell.parallelism,
+        &cell.model,
+        &cell.platform,
+        vendor,
+        &cell.framework,
+    );
+    let parallelism = match parallelism(&mut r, cell, block.as_ref(), platform.num_gpus) {
         Ok(parallelism) => parallelism,
         Err(why) => return Err(Unresolved::Refused(why)),
     };
-    let named = named_files(&mut r, &cell.model);
-    let Some(model) = model(&mut r, &cell.model, &named) else {
+    let stated: Model = r.entry(&cell.model);
+    let named = named_files(&mut r, &cell.model, &stated);
+    let Some(model) = model(&mut r, &cell.model, &stated, &named) else {
         return Err(Unresolved::Problems(r.problems));
     };
+    let training: Training = r.section();
+    let own: Framework = r.entry(&cell.framework);
     let mut notes = Vec::new();
-    let train_iters = r.positive("training.duration.train_iters");
+    let train_iters = r.needed(training.duration.train_iters, TRAIN_ITERS);
     let mut job = Job {
         vendor,
         model,
-        data: data(&mut r, &parallelism),
+        data: data(&mut r, &training.data, &parallelism),
         train_iters,
-        optimizer: optimizer(&mut r, &recipe.file.optional, &mut notes),
-        precision: precision(&mut r),
-        fp8_hybrid: r.flag("training.precision.fp8_hybrid"),
-        fp8_param: r.flag("training.precision.fp8_param"),
-        compile: r.flag("training.compile"),
-        compile_mode: r.word("training.compile_mode"),
-        activation_checkpointing: r.flag("training.activation_checkpointing"),
-        sac_frequency: r.count("training.sac_frequency"),
-        offload: r.flag("training.offload"),
-        seed: r.count("training.seed"),
+        optimizer: optimizer(
+            &mut r,
+            training.optimizer,
+            &recipe.file.optional,
+            &mut notes,
+        ),
+        precision: training.precision.default,
+        fp8_hybrid: training.precision.fp8_hybrid,
+        fp8_param: training.precision.fp8_param,
+        compile: training.compile,
+        compile_mode: training.compile_mode,
+        activation_checkpointing: training.activation_checkpointing,
+        sac_frequency: training.sac_frequency,
+        offload: training.offload,
+        seed: training.seed,
         initialisation: InitJob {
-            std: r.real("training.init_std"),
+            std: training.init_std,
         },
         parallelism,
-        framework: framework(&mut r, &cell.framework, recipe),
+        framework: framework(&mut r, &cell.framework, &own, recipe),
     };
     job.optimizer.warmup_steps = try_out(
         &r,
@@ -110,8 +130,9 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         train_iters,
         &mut notes,
     );
-    let skipped = r.count(SKIPPED);
+    let skipped = r.section::<Warmup>().skip_steps;
     let skipped = try_out(&r, SKIPPED, skipped, train_iters, train_iters, &mut notes);
+    let runs: Runs = r.section();
     notes.extend(
         r.view
             .overruled()
@@ -119,23 +140,21 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
             .map(|(counts, other, value)| {
                 format!(
                     "`{other}: {}` is not used where `{counts}` says otherwise",
-                    crate::config::plain(value)
+                    plain(value)
                 )
             }),
     );
     if !r.is_guessing {
-        check(&mut r, cell, &job);
+        check(&mut r, cell, &job, block.as_ref());
         measures(&mut r, &job, skipped);
     }
     let resolved = Resolved {
-        env: environment(&mut r, cell, vendor, recipe),
-        share: r
-            .bool(&format!("frameworks.{}.share", cell.framework))
-            .unwrap_or(recipe.file.launch.share),
-        inputs: strings(r.view.get(&format!("frameworks.{}.inputs", cell.framework))),
-        timeout_seconds: timeout(&mut r, &cell.framework, recipe),
-        hang: hang(&mut r, &cell.framework),
-        cooldown_seconds: r.real("benchmarking.runs.cooldown_seconds"),
+        env: environment(&r, cell, vendor, recipe, own.env),
+        share: own.share.unwrap_or(recipe.file.launch.share),
+        inputs: own.inputs.unwrap_or_default(),
+        timeout_seconds: timeout(&mut r, &cell.framework, own.timeout, recipe),
+        hang: hang(&mut r, &cell.framework, own.hang_least, own.hang_factor),
+        cooldown_seconds: runs.cooldown_seconds,
         statistics: Statistics {
             warmup_steps: skipped,
         },
@@ -154,7 +173,9 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     }
 }
 
+const TRAIN_ITERS: &str = "training.duration.train_iters";
 const WARMUP: &str = "training.optimizer.warmup_steps";
+const LEARNING_RATE: &str = "training.optimizer.learning_rate";
 const SKIPPED: &str = "benchmarking.warmup.skip_steps";
 
 /// A warm-up of `steps` in a run that a variable or `--set` made shorter than config.yaml or the
@@ -167,10 +188,7 @@ fn try_out(
     train_iters: u64,
     notes: &mut Vec<String>,
 ) -> u64 {
-    let asked = r
-        .view
-        .origin("training.duration.train_iters")
-        .map(|(_, origin)| origin);
+    let asked = r.view.origin(TRAIN_ITERS).map(|(_, origin)| origin);
     let is_try_out = matches!(asked, Some(Origin::Environment(_) | Origin::Set));
     let is_insisted = matches!(
         r.view.origin(path),
@@ -186,12 +204,14 @@ fn try_out(
     shorter
 }
 
-fn timeout(r: &mut SettingsReader, framework: &str, recipe: &Recipe) -> Option<f64> {
-    let path = format!("frameworks.{framework}.timeout");
-    let text = r
-        .string(&path)
-        .or_else(|| recipe.file.run.timeout.clone())?;
-    duration(r, &path, &text)
+fn timeout(
+    r: &mut SettingsReader,
+    framework: &str,
+    stated: Option<String>,
+    recipe: &Recipe,
+) -> Option<f64> {
+    let text = stated.or_else(|| recipe.file.run.timeout.clone())?;
+    duration(r, &format!("frameworks.{framework}.timeout"), &text)
 }
 
 fn duration(r: &mut SettingsReader, path: &str, text: &str) -> Option<f64> {
@@ -215,22 +235,23 @@ fn seconds(text: &str) -> Option<f64> {
 /// Generous: saving a checkpoint, or an evaluation, may stand between two steps.
 const HANG: (f64, &str) = (100.0, "10m");
 
-fn hang(r: &mut SettingsReader, framework: &str) -> Option<(f64, f64)> {
-    let path = format!("frameworks.{framework}.hang_least");
-    let text = r.string(&path).unwrap_or_else(|| HANG.1.to_owned());
-    let least = duration(r, &path, &text)?;
-    let factor = r
-        .f64(&format!("frameworks.{framework}.hang_factor"))
-        .unwrap_or(HANG.0);
+fn hang(
+    r: &mut SettingsReader,
+    framework: &str,
+    least: Option<String>,
+    factor: Option<f64>,
+) -> Option<(f64, f64)> {
+    let text = least.unwrap_or_else(|| HANG.1.to_owned());
+    let least = duration(r, &format!("frameworks.{framework}.hang_least"), &text)?;
+    let factor = factor.unwrap_or(HANG.0);
     (factor > 0.0).then_some((factor, least))
 }
 
-fn vendor(r: &mut SettingsReader, platform: &str) -> Vendor {
-    let path = format!("hardware.platforms.{platform}.vendor");
-    let name = r.string(&path).unwrap_or_else(|| platform.to_owned());
-    crate::config::vendor_named(&name).unwrap_or_else(|| {
+fn vendor(r: &mut SettingsReader, id: &str, platform: &Platform) -> Vendor {
+    let name = platform.vendor.as_deref().unwrap_or(id);
+    vendor_named(name).unwrap_or_else(|| {
         r.problem(
-            &path,
+            &format!("hardware.platforms.{id}.vendor"),
             format!("`{name}` is not a vendor"),
             "expected nvd (nvidia, cuda), amd (rocm) or cpu",
         );
@@ -238,23 +259,28 @@ fn vendor(r: &mut SettingsReader, platform: &str) -> Vendor {
     })
 }
 
-fn data(r: &mut SettingsReader, parallelism: &ParallelismJob) -> DataJob {
-    let mbs = r.positive("training.data.micro_batch_size");
-    let gbs = r.positive("training.data.global_batch_size");
+fn data(r: &mut SettingsReader, stated: &Data, parallelism: &ParallelismJob) -> DataJob {
+    let mbs = r.needed(stated.micro_batch_size, "training.data.micro_batch_size");
+    let gbs = r.needed(stated.global_batch_size, "training.data.global_batch_size");
     DataJob {
         micro_batch_size: mbs,
         global_batch_size: gbs,
         gradient_accumulation_steps: (gbs
             / mbs.saturating_mul(parallelism.data_parallel_size).max(1))
         .max(1),
-        seq_length: r.positive("training.data.seq_length"),
+        seq_length: r.needed(stated.seq_length, "training.data.seq_length"),
     }
 }
 
-/// `is_own`: a command of the user's may have a learning rate of its own, which is then in no job.
-fn optimizer(r: &mut SettingsReader, optional: &[String], notes: &mut Vec<String>) -> OptimizerJob {
-    let at = |key: &str| format!("training.optimizer.{key}");
-    let mut name = r.word(&at("type")).to_lowercase();
+/// A recipe may take a learning rate to be `optional`: a command of the user's may have one of its
+/// own, which is then in no job.
+fn optimizer(
+    r: &mut SettingsReader,
+    stated: Optimizer,
+    optional: &[String],
+    notes: &mut Vec<String>,
+) -> OptimizerJob {
+    let mut name = stated.r#type.to_lowercase();
     if name == "adam" {
         notes.push(
             "`training.optimizer.type: adam` is AdamW here, with decoupled weight decay, as in Megatron and NeMo"
@@ -264,43 +290,32 @@ fn optimizer(r: &mut SettingsReader, optional: &[String], notes: &mut Vec<String
     }
     OptimizerJob {
         r#type: name,
-        learning_rate: if optional.contains(&at("learning_rate")) {
-            r.f64(&at("learning_rate")).unwrap_or_default()
+        learning_rate: if optional.iter().any(|path| path == LEARNING_RATE) {
+            stated.learning_rate.unwrap_or_default()
         } else {
-            r.real(&at("learning_rate"))
+            r.needed(stated.learning_rate, LEARNING_RATE)
         },
-        min_learning_rate: r.real(&at("min_learning_rate")),
-        warmup_steps: r.count(WARMUP),
-        weight_decay: r.real(&at("weight_decay")),
-        beta1: r.real(&at("beta1")),
-        beta2: r.real(&at("beta2")),
-        eps: r.real(&at("eps")),
-        clip_grad: r.real(&at("clip_grad")),
-        state_precision: r.word(&at("state_precision")),
+        min_learning_rate: stated.min_learning_rate,
+        warmup_steps: stated.warmup_steps,
+        weight_decay: stated.weight_decay,
+        beta1: stated.beta1,
+        beta2: stated.beta2,
+        eps: stated.eps,
+        clip_grad: stated.clip_grad,
+        state_precision: stated.state_precision,
     }
 }
 
-fn precision(r: &mut SettingsReader) -> String {
-    const KNOWN: [&str; 3] = ["fp32", "bf16", "fp8"];
-    let path = "training.precision.default";
-    let name = r.word(path);
-    if !KNOWN.contains(&name.as_str()) {
-        r.problem(
-            path,
-            format!("`{name}` is not a precision"),
-            "expected fp32, bf16 or fp8",
-        );
-    }
-    name
-}
-
-fn framework(r: &mut SettingsReader, id: &str, recipe: &Recipe) -> BTreeMap<String, Value> {
-    let own = framework_keys();
-    let mut table = r.view.table(&format!("frameworks.{id}"));
-    table.retain(|key, _| !own.contains(&key.as_str()));
-    let settings = r.view.table(&format!("frameworks.{id}.settings"));
-    for (key, value) in settings {
-        if table.get(&key).is_some_and(|other| *other != value) {
+/// The recipe's options: further keys of the framework, and its `settings`.
+fn framework(
+    r: &mut SettingsReader,
+    id: &str,
+    own: &Framework,
+    recipe: &Recipe,
+) -> BTreeMap<String, Value> {
+    let mut table = own.options.clone();
+    for (key, value) in &own.settings {
+        if table.get(key).is_some_and(|other| other != value) {
             let path = format!("frameworks.{id}.settings.{key}");
             r.problem(
                 &path,
@@ -308,19 +323,19 @@ fn framework(r: &mut SettingsReader, id: &str, recipe: &Recipe) -> BTreeMap<Stri
                 "also a key of the framework itself",
             );
         }
-        table.insert(key, value);
+        table.insert(key.clone(), value.clone());
     }
     let Some(known) = &recipe.file.launch.options else {
         return table;
     };
     for key in table.keys().filter(|key| !known.contains(key)) {
         let direct = format!("frameworks.{id}.{key}");
-        let path = if r.view.nested(&direct).is_some() {
+        let path = if own.options.contains_key(key) {
             direct
         } else {
             format!("frameworks.{id}.settings.{key}")
         };
-        let names = known.iter().map(String::as_str).chain(own.iter().copied());
+        let names = known.iter().map(String::as_str).chain(framework_keys());
         let help = did_you_mean(key, names.clone())
             .unwrap_or_else(|| format!("it has {}", names.collect::<Vec<_>>().join(", ")));
         let problem = r.view.problem_at(
@@ -333,11 +348,14 @@ fn framework(r: &mut SettingsReader, id: &str, recipe: &Recipe) -> BTreeMap<Stri
     table
 }
 
+/// `own`: the framework's variables, of which a null takes away what the recipe or the platform
+/// sets.
 fn environment(
-    r: &mut SettingsReader,
+    r: &SettingsReader,
     cell: &Cell,
     vendor: Vendor,
     recipe: &Recipe,
+    own: BTreeMap<String, Scalar>,
 ) -> BTreeMap<String, String> {
     let mut env = recipe.file.launch.env.clone();
     env.extend(recipe.file.env.get(&vendor).cloned().unwrap_or_default());
@@ -347,33 +365,13 @@ fn environment(
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.to_string())),
     );
-    let path = format!("frameworks.{}.env", cell.framework);
-    for (name, value) in r.view.table(&path) {
+    for (name, Scalar(value)) in own {
         match value {
-            Value::String(text) => drop(env.insert(name, text)),
             Value::Null => drop(env.remove(&name)),
-            Value::Array(_) | Value::Object(_) => {
-                r.problem(
-                    &format!("{path}.{name}"),
-                    format!("`{name}` is not a string or a number"),
-                    "here",
-                );
-            }
-            number => drop(env.insert(name, number.to_string())),
+            value => drop(env.insert(name, plain(&value))),
         }
     }
     env
-}
-
-pub(super) fn strings(value: Option<&Value>) -> Vec<String> {
-    match value {
-        Some(Value::String(one)) => vec![one.clone()],
-        Some(Value::Array(many)) => many
-            .iter()
-            .filter_map(|v| Some(v.as_str()?.to_owned()))
-            .collect(),
-        _ => Vec::new(),
-    }
 }
 
 #[cfg(test)]

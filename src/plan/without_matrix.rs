@@ -1,6 +1,6 @@
 //! A plan without a matrix, for those who only bring results along: nothing of it can be built.
 
-use super::{Plan, PlanRequest, facts::FactBook};
+use super::{Asked, Plan, PlanRequest, facts::FactBook};
 use crate::{
     config::Config,
     error::{Result, Source},
@@ -33,7 +33,7 @@ impl Plan {
             },
             is_default: true,
             matrix_path: None,
-            argument: None,
+            asked: Asked::of(request),
             cells: PerCell::default(),
             facts: FactBook::load(root, request.allow_drift, &request.env, &reads)?,
             reads,

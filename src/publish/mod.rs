@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    cache::{Cache, CacheError, Output},
+    cache::{Cache, Output},
     digest::Digest,
     error::{Error, Problem, Result},
     files::{self, Durability, ReadSet, TEMPORARY, write_atomically},
@@ -160,7 +160,7 @@ pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Op
             let mut known = manifest
                 .values()
                 .filter_map(|files| files.get(&output.name));
-            // Of what was published under this name before, the cache has the bytes.
+            // The cache has the bytes of whatever was published under this name before.
             if known.any(|published| *published == digest) || cache.has(&digest) {
                 Mismatch::AnotherBuilds
             } else {
@@ -273,11 +273,7 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
         .filter(|(_, is_there)| !is_there)
     {
         if !cache.copy_to(&output.digest, &folder.join(&output.name))? {
-            return Err(CacheError::Gone {
-                what: format!("`{}`", output.name),
-                again: "build again",
-            }
-            .into());
+            return Err(cache.gone(&output.digest, &output.name));
         }
     }
     let (gone, others): (Vec<_>, Vec<_>) = published

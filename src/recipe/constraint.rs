@@ -29,6 +29,22 @@ impl Constraint {
                 .iter()
                 .all(|(path, condition)| holds(lookup(job, path), condition))
     }
+
+    /// The part of a condition that can never hold, whatever the field is.
+    pub(super) fn unreadable(condition: &Value) -> Option<String> {
+        match condition {
+            Value::Object(table) => match table.get("not") {
+                Some(inner) if table.len() == 1 => Self::unreadable(inner),
+                _ => table.keys().find(|key| *key != "not").cloned(),
+            },
+            Value::Array(any) => any.iter().find_map(Self::unreadable),
+            Value::String(text) => text
+                .strip_prefix(['>', '<'])
+                .is_some_and(|limit| limit.trim().parse::<f64>().is_err())
+                .then(|| text.clone()),
+            _ => None,
+        }
+    }
 }
 
 fn lookup<'a>(job: &'a Value, path: &str) -> Option<&'a Value> {

@@ -37,6 +37,9 @@ pub struct RecipeFile {
     pub memory: Option<MemorySection>,
     #[serde(default)]
     pub run: RunSection,
+    /// Names of refusals in recipes/lib/refusals.toml; loading a recipe puts them before its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refuses: Vec<String>,
     #[serde(default)]
     pub unsupported: Vec<Constraint>,
     /// Fields of the job that change nothing about a run of this recipe.

@@ -1,11 +1,14 @@
 //! `recipes/<id>/` and templates/ → [`Recipe`]s: how a framework runs, and what it cannot do.
 //!
 //! Shipped recipes and templates are embedded in the binary; a project's own win by name.
+mod check;
 mod constraint;
 mod file;
+mod files;
 #[cfg(test)]
 #[path = "launchers_tests.rs"]
 mod launchers;
+mod library;
 mod load;
 mod reach;
 
@@ -14,6 +17,8 @@ pub use file::{
     Checkout, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, RecipeFile, Require,
     RunSection,
 };
-pub use load::{Files, Recipe, RecipeSet, library_files, recipe_files};
+pub use files::{Files, recipe_files};
+pub use library::library_files;
+pub use load::{Recipe, RecipeSet};
 pub use reach::{Unreached, unreached};
 pub use tprimat_render::{Rendered, Templates, context};

@@ -37,7 +37,7 @@ const EXECUTION: [(&str, &str); 4] = [
     ("sac_frequency", "sac_frequency"),
     ("offload", "offload"),
 ];
-/// Likewise, of the loss and not of the speed.
+/// Settings that decide the losses and not the speed.
 const CONVERGENCE: [(&str, &str); 1] = [("init_std", "initialisation.std")];
 
 /// At its default such a setting asks for nothing, so a recipe that never heard of it is right.

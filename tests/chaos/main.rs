@@ -39,7 +39,7 @@ use support::{
         attempts, differences, names, nothing_is_torn, published_is_whole, results, timeless_config,
     },
 };
-use tprimat::job::RunOutcome;
+use tprimat::{cache::Cache, job::RunOutcome};
 use worlds::World;
 
 /// Two cells of two runs that share the host, and one that has it to itself.
@@ -83,7 +83,7 @@ echo '{"event":"end","status":"ok","steps":6}'
 /// What is shown of a run whose file of times is lost.
 const UNDATED: &str = "the log does not say when its steps ended";
 
-/// Of the disk that fills up.
+/// How the disk that fills up is mounted.
 const DISK: &str = "size=48m,mode=0700";
 
 #[derive(Debug, Default)]
@@ -128,16 +128,17 @@ impl fmt::Display for Counts {
 struct Disk<'a>(&'a Project);
 
 impl<'a> Disk<'a> {
-    /// `None`: this user may not mount anything.
-    fn mount(project: &'a Project) -> Option<Self> {
+    fn mount(project: &'a Project) -> Self {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", DISK, "none"]);
-        let is_mounted = mount
-            .arg(project.root())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        is_mounted.then_some(Self(project))
+        let mounted = mount.arg(project.root()).output().unwrap();
+        assert!(
+            mounted.status.success(),
+            "a day with a full disk mounts a disk of its own, which this user may not ({}): run the tests as root, \
+             or `unshare --map-root-user --mount cargo test --test chaos local`",
+            String::from_utf8_lossy(&mounted.stderr).trim()
+        );
+        Self(project)
     }
 
     /// Leaves no room for a moment.
@@ -270,12 +271,12 @@ impl Day<'_> {
         }
     }
 
-    /// What is left undone is done now. Each damaged file that a build reads ends it, with the
-    /// advice to build again.
+    /// What is left undone is done now. Each damaged file that a build reads fails the task that
+    /// needs it, with the advice to build again ([`advises_to_build`]).
     fn settle(&mut self) {
         let mut last = self.build_in_peace();
         for _ in 0..self.damages {
-            if last.code != Some(0) && last.stdout.contains("build again") {
+            if last.code != Some(0) && advises_to_build(&last) {
                 last = self.build_in_peace();
             }
         }
@@ -297,13 +298,13 @@ impl Day<'_> {
     /// No build reads what it does not need, so a damaged file may be found by who looks at it. It
     /// says so, and the next build makes the file again.
     fn look(&mut self) {
-        for name in names(&CELLS, REPEATS) {
-            let shown = self.project.run(&["show", &name, "--json"]);
+        let names = names(&CELLS, REPEATS);
+        let shown = names.iter().map(|name| vec!["show", name, "--json"]);
+        for command in shown.chain([vec!["plan", "--json"]]) {
+            let shown = self.project.run(&command);
             if shown.code != Some(0) {
-                self.note(format!("{name} was damaged"));
-                self.demand(shown.stdout.contains("build again"), || {
-                    format!("{shown:?}")
-                });
+                self.note(format!("what {command:?} reads was damaged"));
+                self.demand(advises_to_build(&shown), || format!("{shown:?}"));
                 self.settle();
             }
         }
@@ -315,24 +316,40 @@ impl Day<'_> {
             return;
         }
         // A server that was begun anew has lost what it had, and a build with nothing to do pushes nothing.
-        self.project.run(&["cache", "push"]).ends_with(0);
+        let pushed = self.project.run(&["cache", "push", "--json"]).ends_with(0);
+        let incomplete = &pushed.json()["incomplete"];
+        self.demand(self.is_damaged || *incomplete == 0, || {
+            incomplete.to_string()
+        });
         let stat = self
             .project
             .run(&["cache", "stat", "--json"])
             .ends_with(0)
             .json();
-        self.demand(stat["remote"]["only_here"] == 0, || stat.to_string());
+        // A run whose log was damaged stays here; another one has taken its place.
+        self.demand(stat["remote"]["only_here"] == *incomplete, || {
+            stat.to_string()
+        });
         let mut other = project(self.world);
         other.environment = self.project.environment.clone();
         fill_in(self.world, &other);
         other.write("tprimat.lock", &self.project.read("tprimat.lock"));
         other.run(&["build"]).ends_with(0);
         let ran = other.names_in("../journal");
-        self.demand(ran.is_empty(), || format!("another host ran {ran:?}"));
-        let theirs = results(&other, (&CELLS, REPEATS));
+        let began = ran.iter().filter(|name| name.ends_with(".begin")).count();
+        // A run whose log is lost counts here by its result, and no other host can take it over.
+        self.demand(incomplete.as_u64() >= Some(began as u64), || {
+            format!("another host ran {ran:?}, and {incomplete} runs are incomplete here")
+        });
+        let [ours, theirs] = [self.project, &other].map(|host| results(host, (&CELLS, REPEATS)));
         self.demand(theirs.keys().eq(undisturbed.keys()), || {
             format!("{:?}", theirs.keys())
         });
+        // A file of times that was lost on one host only is in what the other one took over.
+        for (name, ours) in ours.iter().filter(|(_, shown)| !is_undated(shown)) {
+            let found = differences(name, &theirs[name], ours);
+            self.demand(found.is_empty(), || format!("{found:#?}"));
+        }
     }
 
     fn build_in_peace(&mut self) -> Ran {
@@ -353,6 +370,9 @@ impl Day<'_> {
         self.demand(held.is_empty(), || {
             format!("locks that somebody holds: {held:?}")
         });
+        // The mark of a cache may be lost, and what else lies there is still known to be of a cache.
+        fs::remove_file(self.project.path("cache/CACHEDIR.TAG")).unwrap();
+        Cache::open(&self.project.path("cache")).unwrap();
         // A damaged object that nothing needs any more stays as it is.
         if self.is_damaged {
             published_is_whole(self.project);
@@ -397,7 +417,6 @@ impl Day<'_> {
         });
         // When a log grew is telemetry: nothing tells it again where that file was damaged, or where
         // there was no room for it.
-        let is_undated = |shown: &Value| shown.to_string().contains(UNDATED);
         if ours.values().any(is_undated) {
             self.demand(self.is_damaged || self.disk.is_some(), || {
                 UNDATED.to_owned()
@@ -411,6 +430,17 @@ impl Day<'_> {
             self.counts.results += 1;
         }
     }
+}
+
+/// Does a command that met a damaged file say that a build makes it anew?
+fn advises_to_build(met: &Ran) -> bool {
+    ["build again", "`tprimat build` trains again"]
+        .iter()
+        .any(|advice| met.stdout.contains(advice))
+}
+
+fn is_undated(shown: &Value) -> bool {
+    shown.to_string().contains(UNDATED)
 }
 
 /// Locks of the cache and of devices that cannot be taken, though nobody builds.
@@ -460,7 +490,7 @@ fn play(world: &mut World, seed: u64, undisturbed: &BTreeMap<String, Value>, cou
     let mut dice = Dice(seed);
     let project = project(world);
     let wants_disk = dice.roll(3) == 0 && world.is_local();
-    let disk = wants_disk.then(|| Disk::mount(&project)).flatten();
+    let disk = wants_disk.then(|| Disk::mount(&project));
     fill_in(world, &project);
     counts.seeds += 1;
     let mut day = Day {
@@ -513,6 +543,10 @@ fn after_bad_days_everything_is_as_after_good_ones(mut world: World, name: &str,
     }
     println!("{name}: {counts}; {} seeds failed", failed.len());
     assert!(failed.is_empty(), "TPRIMAT_TEST_SEED of {name}: {failed:?}");
+    assert!(
+        counts.results > 0 || counts.undated == counts.seeds,
+        "{name}: no result was compared with one of an undisturbed build"
+    );
 }
 
 #[test]

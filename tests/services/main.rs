@@ -9,6 +9,8 @@ mod container;
 #[path = "../support/services/mod.rs"]
 mod fixtures;
 mod nodes;
+#[cfg(feature = "parquet")]
+mod parquet;
 #[cfg(feature = "remote")]
 mod s3;
 mod slurm;

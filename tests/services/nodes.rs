@@ -179,7 +179,10 @@ fn deaf() -> String {
 
 #[test]
 fn a_job_that_somebody_else_cancels_is_told_as_cancelled_and_is_no_measurement() {
-    let cluster = pair(&deaf(), "true");
+    let cluster = pair(
+        &deaf(),
+        "echo $$ > \"$TPRIMAT_PROJECT_DIR/second.new\"; mv \"$TPRIMAT_PROJECT_DIR/second\"{.new,}",
+    );
     let build = cluster
         .tprimat(&["build"])
         .stdout(Stdio::null())
@@ -190,12 +193,12 @@ fn a_job_that_somebody_else_cancels_is_told_as_cancelled_and_is_no_measurement()
         "the first node has said all, and the second one has ended",
         40,
         || {
-            let second = cluster.project.path("cache/runs");
-            cluster.project.path("up").exists()
-                && crate::support::files_below(&second).iter().any(|path| {
-                    path.ends_with("node-1/state.json")
-                        && fs::read_to_string(path).is_ok_and(|state| state.contains("ending"))
-                })
+            let second = cluster.project.path("second");
+            let has_ended = || {
+                fs::read_to_string(&second)
+                    .is_ok_and(|pid| !std::path::Path::new("/proc").join(pid.trim()).exists())
+            };
+            cluster.project.path("up").exists() && has_ended()
         },
     );
     let id = cluster.jobs()[0].split(' ').next().unwrap().to_owned();

@@ -296,6 +296,32 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
     assert!(plan.contains("stale"), "it is tried again: {plan}");
 }
 
+/// Slurm itself may not know a worker that has left its session and lost its parent as one of the job.
+#[test]
+fn a_killed_supervisor_leaves_no_process_on_the_node_also_where_no_build_waits() {
+    let trainer = format!("setsid sleep 300 < /dev/null &\n{}", waits());
+    let cluster = Cluster::new(&trainer);
+    let mut build = cluster.started();
+    build.kill().unwrap();
+    build.wait().unwrap();
+    let of_the_run = |mark: &str| -> Vec<i32> {
+        let processes = cluster.project.processes().into_iter();
+        processes
+            .filter(|(_, line)| line.contains(mark))
+            .map(|(pid, _)| pid)
+            .collect()
+    };
+    assert_eq!(of_the_run("sleep 300").len(), 1);
+    let supervisor = of_the_run("__job");
+    assert_eq!(supervisor.len(), 1);
+    kill(Pid::from_raw(supervisor[0]), Signal::SIGKILL).unwrap();
+    eventually("the run's processes are gone", 30, || {
+        ["__job", "trainer.sh", "sleep 300", "__end", "tprimat-guard"]
+            .iter()
+            .all(|mark| of_the_run(mark).is_empty())
+    });
+}
+
 #[test]
 fn a_node_that_differs_from_the_lock_runs_nothing() {
     let cluster = Cluster::new(TRAINER);
@@ -387,7 +413,9 @@ fn a_slurm_that_hangs_does_not_hold_a_build_that_is_told_to_end() {
 
 #[test]
 fn an_end_that_nobody_waited_for_is_explained_as_any_other() {
-    let cluster = Cluster::new(&waits());
+    // It takes its time to end, so that the job is still there to be cancelled.
+    let trainer = format!("trap 'sleep 2; exit 143' TERM\n{}", waits());
+    let cluster = Cluster::new(&trainer);
     let mut build = cluster.started();
     let id = cluster.id();
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();

@@ -28,7 +28,7 @@ lost=; delay=0
 [ $id = 1 ] && [ -e $DB/deaf ] && { lost=1; delay=1; touch $job/hidden; }
 [ $id != 1 ] && [ -e $DB/deaf ] && delay=2
 flock -u 9; exec 9>&-
-echo "$name" > $job/name; echo RUNNING > $job/state; echo "$*" > $job/asked
+echo "$name" > $job/name; echo "$dir" > $job/dir; echo RUNNING > $job/state; echo "$*" > $job/asked
 export SLURM_JOB_ID=$id
 work=$dir
 if [ -e $DB/late ]; then work=$job/$(basename $dir); cp -a $dir $work; sed "s|$dir|$work|" $script > $job/script; script=$job/script; fi
@@ -42,12 +42,12 @@ echo $id
 const SQUEUE: &str = r#"
 sleep 0.05
 for a in "$@"; do case $a in --name=*) name=${a#*=};; --format=*) format=${a#*=};; esac; done
-state() { echo "$(<$1/state)|None"; }
-if [ -n "$name" ]; then
+state() { echo "$(<$1/state)|None|$(<$1/name)|$(<$1/dir)"; }
+if [ -n "$name" ] && [ "$format" = %i ]; then
     for j in $DB/job-*; do [ -e $j/name ] && [ ! -e $j/hidden ] && [ "$(<$j/name)" = "$name" ] && echo ${j##*-}; done; exit 0
 fi
 case $format in
-*%N*) echo node7;;
+*%N*) echo "node7|$(<$DB/job-${@: -1}/name)|$(<$DB/job-${@: -1}/dir)";;
 %i*) echo >> $DB/listings; for j in $DB/job-*; do [ -e $j/state ] && echo "${j##*-}|$(state $j)"; done; exit 0;;
 *) id="${@: -1}"; [ -d $DB/job-$id ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
    state $DB/job-$id;;
@@ -61,7 +61,7 @@ if [ -s $DB/refuse ]; then sed -i 1d $DB/refuse; echo "scancel: error: Unable to
 kill -TERM $(<$DB/job-${@: -1}/pid)
 "#;
 
-const SCONTROL: &str = r#"id="${@: -1}"; echo "JobId=$id JobState=$(<$DB/job-$id/state) x=y""#;
+const SCONTROL: &str = r#"id="${@: -1}"; echo "JobId=$id JobName=$(<$DB/job-$id/name) JobState=$(<$DB/job-$id/state) WorkDir=$(<$DB/job-$id/dir) x=y""#;
 
 /// The parts of `srun` and `apptainer` that matter: they become the command, and leave word of what
 /// they were given.

@@ -68,7 +68,7 @@ fn one_missing_launcher_blocks_the_cells_that_need_it() {
         (&1.into(), &3.into()),
         "{value}"
     );
-    // Of this selection nothing can be measured here.
+    // Nothing in this selection can be measured here.
     let alone = project.run(&["build", "--only", "*/own"]).ends_with(1);
     assert!(
         why(&alone).contains("0 of 1 selected cells have results") && why(&alone).contains(needs),

@@ -256,6 +256,20 @@ fn a_sweep_is_in_the_json_of_a_comparison() {
     assert!(schema["properties"]["sweeps"].is_object(), "{schema}");
 }
 
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn parquet_is_refused_by_a_build_without_it() {
+    let project = Project::of_two();
+    project.run(&["build"]).ends_with(0);
+    let refused = project
+        .run(&["compare", "--format", "parquet"])
+        .ends_with(2);
+    assert_eq!(refused.stdout, "");
+    for part in ["built without", "--features parquet", "--format csv"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+}
+
 #[test]
 fn figures_go_on_to_prometheus_and_curves_to_tensorboard() {
     let project = Project::of_two();
@@ -333,4 +347,20 @@ fn a_misspelt_setting_of_a_trainer_is_said_with_the_name_that_was_meant() {
         told.contains("perhaps `sequence_length` is meant"),
         "{told}"
     );
+}
+
+/// What a run was started in is in its own record, also where it is of an earlier configuration.
+#[test]
+fn a_measurement_from_before_an_edit_ran_on_the_same_vendor() {
+    let project = Project::new(ONE_RUN);
+    let axis = "[matrix.axes.mbs]\npath = \"training.data.micro_batch_size\"\nvalues = [1, 2]\n";
+    let matrix = format!("{ONE_RUN}{axis}");
+    project.write("matrix.toml", &matrix);
+    project.run(&["build"]).ends_with(0);
+    let edit = "[[override]]\nwhere = { mbs = 2 }\nset = { frameworks.cmd.env.PACE = \"2\" }\n";
+    project.write("matrix.toml", &format!("{matrix}{edit}"));
+    let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+    let earlier = &compared["rows"][1]["standing"]["earlier"];
+    assert!(earlier.as_str().unwrap().contains("PACE"), "{compared}");
+    assert_eq!(compared["environment"], Value::Null, "no difference");
 }

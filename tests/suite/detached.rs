@@ -12,7 +12,8 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::support::{ONE_RUN, Project, TRAINER, until};
+use crate::kept::CELL;
+use crate::support::{CONFIG, ONE_RUN, Project, TRAINER, until};
 
 /// Trains once there is a file `go`.
 fn project() -> Project {
@@ -76,9 +77,17 @@ fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
 #[test]
 fn a_detached_build_is_stopped_and_leaves_nothing() {
     let project = project();
-    project.run(&["build", "--detach"]).ends_with(0);
+    project.run(&["build", "matrix", "--detach"]).ends_with(0);
     until("the trainer is up", || project.path("up").exists());
-    project.run(&["stop"]).ends_with(0);
+    let status = project.run(&["status"]).ends_with(0).stdout;
+    assert!(status.contains("\n  tprimat build matrix\n"), "{status}");
+    let stopped = project.run(&["stop"]).ends_with(0).stderr;
+    assert!(
+        stopped.starts_with("stopped the build ")
+            && stopped
+                .contains("What it measured is kept; `tprimat build matrix` goes on where it was"),
+        "{stopped}"
+    );
     assert_eq!(project.processes(), []);
     let now = state(&project);
     assert_eq!(
@@ -93,6 +102,40 @@ fn a_detached_build_is_stopped_and_leaves_nothing() {
             .stderr
             .contains("has already ended")
     );
+}
+
+/// A build that was stopped is told of until what it left undone is done, and going on with it does
+/// not measure again what it has measured.
+#[test]
+fn what_a_stopped_build_left_undone_is_told_after_another_build() {
+    let project = project();
+    project.edit("matrix.toml", "repeats = 1", "repeats = 2");
+    let other = project.read("matrix.toml").replace("\"one\"", "\"other\"");
+    let other = other.replace("repeats = 2", "repeats = 1");
+    project.write("pipelines/other.toml", &other.replace("tiny", "wide"));
+    let stopped = ["build", "matrix", "--remeasure", "--detach"];
+    project.run(&stopped).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    let told = project.run(&["stop"]).ends_with(0).stderr;
+    let again = "`tprimat build matrix` goes on where it was";
+    assert!(told.contains(again), "{told}");
+    let told = format!("\n  it stopped with 2 runs to do; {again}\n");
+    let status = project.run(&["status"]).ends_with(0).stdout;
+    assert!(status.contains(&told), "{status}");
+    project.write("trainer.sh", crate::support::TRAINER);
+    project.run(&["build", "other", "--detach"]).ends_with(0);
+    project.run(&["attach"]).ends_with(0);
+    let status = project.run(&["status"]).ends_with(0).stdout;
+    assert!(
+        status.contains("\n  tprimat build other\n") && status.contains(&told),
+        "{status}"
+    );
+    let left = project.run(&["status", "--json"]).ends_with(0).json()["builds"][1]["left"].clone();
+    assert_eq!(left.as_array().map(Vec::len), Some(2), "{left}");
+    // Any build takes it up.
+    project.run(&["build", "matrix"]).ends_with(0);
+    let status = project.run(&["status"]).ends_with(0).stdout;
+    assert!(!status.contains("to do"), "{status}");
 }
 
 #[test]
@@ -306,9 +349,13 @@ fn the_doctor_names_what_is_missing_and_starts_nothing() {
     let page = project.run(&["doctor"]).ends_with(0).stdout;
     assert!(
         page.contains("containers")
-            && page.contains("1 of 1 cell can be measured on this host now"),
+            && page.contains(
+                "1 of 1 cell can be measured on this host now; what is marked with ? was not"
+            ),
         "{page}"
     );
+    let line = page.lines().find(|line| line.contains("cmd: ")).unwrap();
+    assert!(line.starts_with("  ?  "), "nobody has looked: {page}");
     project.write("go", "");
     project.run(&["build"]).ends_with(0);
     let lock = project.read("tprimat.lock");
@@ -374,4 +421,104 @@ fn the_doctor_names_what_is_missing_and_starts_nothing() {
             .stdout
             .contains("tprimat init")
     );
+}
+
+#[test]
+fn a_run_that_is_ended_with_its_build_has_not_failed() {
+    let project = project();
+    let notify = "echo \"$TPRIMAT_OK $TPRIMAT_FAILED\" > notified";
+    let detach = ["build", "--detach", "--notify", notify];
+    project.run(&detach).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    project.run(&["stop"]).ends_with(0);
+    let now = state(&project);
+    assert_eq!(
+        (now["state"].as_str(), now["ok"].as_u64()),
+        (Some("ended"), Some(1)),
+        "{now}"
+    );
+    assert_eq!(now["failed"], serde_json::json!([]), "{now}");
+    assert_eq!(now["interrupted"], 1, "{now}");
+    let text = project.run(&["status"]).ends_with(0).stdout;
+    assert!(
+        !text.contains("failed") && text.contains("done, 1 interrupted"),
+        "{text}"
+    );
+    for command in [
+        &["show", CELL][..],
+        &["attempts", CELL],
+        &["history", CELL],
+        &["plan"],
+        &["compare"],
+        &["list"],
+    ] {
+        let told = project.run(command).ends_with(0).stdout;
+        let words = ["failed", "transient", "killed", "memory"];
+        assert!(
+            !words.iter().any(|word| told.contains(word)),
+            "{command:?}: {told}"
+        );
+        assert!(
+            told.contains("interrupted") || command == ["list"],
+            "{command:?}: {told}"
+        );
+    }
+    let told = project.run(&["-C", ".", "show", CELL]).ends_with(0).stdout;
+    let again =
+        format!("`tprimat -C . build --only {CELL}` runs it again; `tprimat -C . logs --attempt ");
+    assert!(told.contains(&again), "{told}");
+    let ran = project.run(&["list", "--failed"]);
+    assert!(ran.stderr.contains("no cell's last run failed"), "{ran:?}");
+    assert_eq!(project.read("notified").trim(), "1 0");
+    // What a detached build leaves in the cache is known to be of a cache, also without its mark.
+    std::fs::remove_file(project.path("cache/CACHEDIR.TAG")).unwrap();
+    project.run(&["plan"]).ends_with(0);
+    let events = project.names_in("cache/detached");
+    let events = project.read(&format!("cache/detached/{}/events.jsonl", events[0]));
+    assert!(events.contains("\"outcome\":\"interrupted\""), "{events}");
+}
+
+#[test]
+fn logs_without_a_cell_follow_the_run_that_goes_on() {
+    let project = project();
+    project.edit("matrix.toml", "\"tiny\"", "[\"tiny\", \"wide\"]");
+    let follow = ["logs", "-f"];
+    let none = project.run(&follow).ends_with(4).stderr;
+    assert!(
+        none.contains("no run goes on now") && none.contains("`tprimat logs CELL`"),
+        "{none}"
+    );
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    let following = project
+        .tprimat(&follow)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    project.write("go", "");
+    let followed: crate::support::Ran = following.wait_with_output().unwrap().into();
+    let followed = followed.ends_with(0);
+    assert!(
+        followed.stderr.contains("following cpu/cmd/")
+            && followed.stdout.contains("\"event\":\"end\""),
+        "{followed:?}"
+    );
+    project.run(&["attach"]).ends_with(0);
+}
+
+#[test]
+fn a_mistake_in_the_configuration_does_not_hide_a_build_nor_makes_another_cache() {
+    let project = project();
+    let with_cache = format!("{CONFIG}paths: {{ cache: elsewhere }}\n");
+    project.write("config.yaml", &with_cache);
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    project.write("config.yaml", &format!("{with_cache}trainning: {{}}\n"));
+    assert_eq!(state(&project)["state"], "running");
+    project.run(&["stop"]).ends_with(0);
+    assert_ne!(state(&project)["state"], "running");
+    let refused = project.run(&["build", "--detach"]).ends_with(2);
+    assert!(refused.stderr.contains("trainning"), "{}", refused.stderr);
+    assert!(!project.path("cache").exists());
 }

@@ -1,10 +1,10 @@
 //! What documents say is true: commands exist, tables are complete, examples work.
 
+use crate::support::{ONE_RUN, Project};
 use serde_yaml::Value;
 
-use crate::support::{ONE_RUN, Project};
-
 const CI: &str = include_str!("../../docs/ci.md");
+
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 
 /// The text of the first code block of a language after a heading or sentence.
@@ -531,7 +531,7 @@ fn editors_find_the_schemas_of_shipped_files() {
 }
 
 /// The pages that people read, without the one that is made from the schema.
-fn pages() -> Vec<(String, String)> {
+pub(crate) fn pages() -> Vec<(String, String)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![
         root.join("README.md"),
@@ -555,7 +555,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 /// What stands between single backticks, outside of code blocks.
-fn code_of(page: &str) -> Vec<String> {
+pub(crate) fn code_of(page: &str) -> Vec<String> {
     let prose: Vec<&str> = page.split("```").step_by(2).collect();
     prose
         .join("")
@@ -566,231 +566,7 @@ fn code_of(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// A row of docs/config.md.
-struct Key {
-    path: Vec<&'static str>,
-    kind: &'static str,
-    meaning: &'static str,
-}
-
-static KEYS: std::sync::LazyLock<Vec<Key>> = std::sync::LazyLock::new(|| {
-    let rows = include_str!("../../docs/config.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
-    let key = |row: &'static str| {
-        let cells: Vec<&str> = row.split(" | ").collect();
-        Key {
-            path: cells[0].trim_end_matches('`').split('.').collect(),
-            kind: cells[1],
-            meaning: cells[3],
-        }
-    };
-    rows.map(key).collect()
-});
-
-impl Key {
-    /// Names of the user's, and of what is shipped, stand where the page has <id>.
-    fn begins(&self, path: &[&str]) -> bool {
-        self.path.len() <= path.len()
-            && self
-                .path
-                .iter()
-                .zip(path)
-                .all(|(a, b)| a == b || a.starts_with('<'))
-    }
-
-    /// The words that its value may be, where these are all.
-    fn words(&self) -> Option<Vec<&str>> {
-        if self.kind.contains('"') {
-            return Some(self.kind.split('"').skip(1).step_by(2).collect());
-        }
-        (self.path.last() == Some(&"sharding"))
-            .then(|| self.meaning.split('`').skip(1).step_by(2).collect())
-    }
-
-    fn takes(&self, value: &str) -> bool {
-        match (self.words(), self.kind) {
-            (Some(words), _) => words.contains(&value.trim_matches('"')),
-            (None, "boolean") => ["true", "false"].contains(&value),
-            (None, "integer" | "number") => value.parse::<f64>().is_ok(),
-            _ => true,
-        }
-    }
-}
-
-/// A key that a page names exists, and takes the value that the page gives it.
-#[test]
-fn settings_in_documents_are_those_of_config_yaml() {
-    let form = regex::Regex::new(r"^([a-z_]+(?:\.[A-Za-z0-9_<>-]+)*)(?:(?:: |=)([^\s{}\[\],]+))?$")
-        .unwrap();
-    let (mut wrong, mut values) = (Vec::new(), 0);
-    for (page, text) in pages() {
-        for code in code_of(&text) {
-            let Some(found) = form.captures(&code) else {
-                continue;
-            };
-            let path: Vec<&str> = found[1].split('.').collect();
-            let is_file = [".yaml", ".rs"]
-                .iter()
-                .any(|ending| found[1].ends_with(ending));
-            let is_whole =
-                path.len() > 1 && !is_file && KEYS.iter().any(|key| key.path[0] == path[0]);
-            let named: Vec<&Key> = match is_whole {
-                true => KEYS
-                    .iter()
-                    .filter(|key| key.begins(&path) || key.path.starts_with(&path))
-                    .collect(),
-                false => KEYS
-                    .iter()
-                    .filter(|key| key.path.ends_with(&path))
-                    .collect(),
-            };
-            if is_whole && named.is_empty() {
-                wrong.push(format!(
-                    "{page}: `{code}`: docs/config.md has no {}",
-                    &found[1]
-                ));
-            }
-            let Some(value) = found
-                .get(2)
-                .map(|value| value.as_str())
-                .filter(|_| !named.is_empty())
-            else {
-                continue;
-            };
-            values += 1;
-            if !named.iter().any(|key| key.takes(value)) {
-                wrong.push(format!(
-                    "{page}: `{code}`: {} does not take {value}",
-                    named[0].path.join(".")
-                ));
-            }
-        }
-    }
-    assert!(
-        wrong.is_empty() && values >= 10,
-        "{values} values\n{}",
-        wrong.join("\n")
-    );
-}
-
-/// A word that is a value of config.yaml but for its spelling is a mistake: `zero_1` for `zero1`.
-#[test]
-fn words_of_settings_are_spelled_as_config_yaml_takes_them() {
-    let plain = |word: &str| word.to_lowercase().replace(['-', '_'], "");
-    let words: std::collections::BTreeSet<&str> =
-        KEYS.iter().filter_map(Key::words).flatten().collect();
-    assert!(
-        words.contains("zero1") && words.contains("reduce-overhead"),
-        "{words:?}"
-    );
-    let mut wrong = Vec::new();
-    for (page, text) in pages() {
-        for code in code_of(&text)
-            .iter()
-            .filter(|code| !words.contains(code.as_str()))
-        {
-            let near = words.iter().find(|word| plain(word) == plain(code));
-            wrong.extend(near.map(|word| format!("{page}: `{code}` is written `{word}`")));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Constructions over which readers stumble, and what to say instead.
-const STUMBLES: [(&str, &str); 11] = [
-    (r"\b(\w+) (?:is|are|was|were) no (\w+)", "\"is not a …\""),
-    (r"\bso many\b", "the number"),
-    (r"\b(?:[Ss]uch)\b", "name the thing"),
-    (r"\bof nobody\b", "\"nobody's\""),
-    (
-        r"\b(?:stated|told|named) by neither\b",
-        "\"neither log states …\"",
-    ),
-    (r"\bis called so\b", "\"has this name\""),
-    (r"\b(?:is|are) wanted\b", "\"expected …\""),
-    (r"\bstand beside\b", "\"compare\""),
-    (r"\bnames no\b", "\"has no …\""),
-    (r"\bwhoever\b", "name the person"),
-    (r"^Of (?:the|all|what)\b", "begin with the subject"),
-];
-
-static PATTERNS: std::sync::LazyLock<Vec<(regex::Regex, &'static str)>> =
-    std::sync::LazyLock::new(|| {
-        STUMBLES
-            .iter()
-            .map(|(pattern, better)| (regex::Regex::new(pattern).unwrap(), *better))
-            .collect()
-    });
-
-/// The first construction of the list in a sentence, with its better words.
-fn stumble(sentence: &str) -> Option<(String, &'static str)> {
-    PATTERNS.iter().find_map(|(pattern, better)| {
-        pattern.captures_iter(sentence).find_map(|found| {
-            let word = |at: usize| found.get(at).map_or("", |word| word.as_str());
-            // "There is no matrix" and "is no longer" are plain words; "No such file" is the
-            // operating system's, "no such container" Docker's.
-            let is_plain = word(1).eq_ignore_ascii_case("there")
-                || ["longer", "more", "less", "larger"].contains(&word(2));
-            let is_of_others = ["No such file", "no such file", "no such container"]
-                .iter()
-                .any(|said| sentence.contains(said));
-            (!is_plain && !is_of_others).then(|| (found[0].to_owned(), *better))
-        })
-    })
-}
-
-/// The string literals of a source's own code: no comments, no tests.
-fn literals(source: &str) -> Vec<String> {
-    static TESTS: std::sync::LazyLock<regex::Regex> = std::sync::LazyLock::new(|| {
-        regex::Regex::new(r"#\[cfg\(test\)\]\n(pub(\(\w+\))? )?mod \w+ \{").unwrap()
-    });
-    let code = TESTS.split(source).next().unwrap_or_default();
-    let (mut found, mut chars) = (Vec::new(), code.chars().peekable());
-    while let Some(c) = chars.next() {
-        match c {
-            '/' if chars.peek() == Some(&'/') => {
-                chars.by_ref().find(|c| *c == '\n');
-            }
-            // A quote as a character, not a lifetime.
-            '\'' if matches!(chars.peek(), Some('"' | '\\')) => {
-                chars
-                    .next()
-                    .filter(|c| *c == '\\')
-                    .and_then(|_| chars.next());
-            }
-            'r' if chars.peek() == Some(&'#') => {
-                let hashes: String = std::iter::from_fn(|| chars.next_if_eq(&'#')).collect();
-                if chars.next_if_eq(&'"').is_some() {
-                    let mut text = String::new();
-                    let end = format!("\"{hashes}");
-                    while !text.ends_with(&end) {
-                        let Some(c) = chars.next() else { break };
-                        text.push(c);
-                    }
-                    found.push(text.trim_end_matches(&end).to_owned());
-                }
-            }
-            '"' => {
-                let mut text = String::new();
-                while let Some(c) = chars.next().filter(|c| *c != '"') {
-                    match c {
-                        '\\' if chars.peek() == Some(&'\n') => {
-                            while chars.next_if(|c| c.is_whitespace()).is_some() {}
-                        }
-                        '\\' => text.extend(chars.next()),
-                        c => text.push(c),
-                    }
-                }
-                found.push(text);
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-fn files_below(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+pub(crate) fn files_below(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -801,54 +577,6 @@ fn files_below(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
             found.push(entry)
         }
     }
-}
-
-/// What tprimat says, in its sources and in the snapshots of its messages, is said in words that
-/// are understood at once.
-#[test]
-fn messages_have_no_constructions_that_readers_stumble_over() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    ["src", "crates", "tests"]
-        .iter()
-        .for_each(|folder| files_below(&root.join(folder), &mut files));
-    let (mut wrong, mut read) = (Vec::new(), 0);
-    for path in files {
-        let name = path.strip_prefix(root).unwrap().display().to_string();
-        let is_source = !name.starts_with("tests/") && name.ends_with(".rs");
-        let is_of_messages = name.ends_with(".snap")
-            && !name.contains("__rendered__")
-            && !name.contains("__feature_");
-        let is_left_out =
-            is_source && (name.contains("/tests") || name.starts_with("crates/native/"));
-        if is_left_out || !(is_source || is_of_messages) {
-            continue;
-        }
-        let text = std::fs::read_to_string(&path).unwrap();
-        let said = if is_source {
-            literals(&text)
-        } else {
-            text.lines().map(str::to_owned).collect()
-        };
-        read += said.len();
-        let found = said.iter().filter_map(|said| Some((said, stumble(said)?)));
-        wrong.extend(found.map(|(said, (words, better))| {
-            format!("{name}: \"{words}\" (say {better}) in: {said}")
-        }));
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(read > 3000, "only {read} texts were read");
-    for (said, is_bad) in [
-        ("a.json is no baseline", true),
-        ("there is no baseline", false),
-        ("it is no longer there", false),
-    ] {
-        assert_eq!(stumble(said).is_some(), is_bad, "{said}");
-    }
-    assert_eq!(
-        literals("f(\"a\"); // \"b\"\n'\"' \"c\\\"d\""),
-        ["a", "c\"d"]
-    );
 }
 
 /// Paths from the root must exist, and a source file may be named by the end of its path. `mine` is

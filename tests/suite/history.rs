@@ -35,8 +35,7 @@ fn built(project: &Project) {
     project.run(&["build", "--only", SMALL]).ends_with(0);
 }
 
-/// Of each measurement: what was changed before it, and what became of the speed. Only one work is
-/// expected.
+/// What was changed before each measurement, and what became of the speed. Only one work is expected.
 fn story(project: &Project, arguments: &[&str]) -> Vec<(String, String)> {
     let mut stories = stories(project, arguments);
     assert_eq!(stories.len(), 1, "{stories:?}");
@@ -439,17 +438,131 @@ fn a_report_shows_the_history_where_it_is_asked_for() {
     assert!(!project.read("page.html").contains("plot_history"));
 }
 
-/// Other commands take a matrix in this place.
+/// A measurement is filed under the cell that it was made for; a sweep's cell may share it.
 #[test]
-fn a_matrix_in_place_of_a_cell_is_told_as_such() {
+fn a_history_is_of_a_matrix_and_of_a_cell_that_shares_its_measurements() {
     let project = Project::of_two();
     project.build(&[]);
-    for word in ["matrix", "matrix.toml"] {
-        let error = project.run(&["history", word]).ends_with(4).stderr;
-        assert!(
-            error.contains(&format!("`{word}` is a matrix, and `history` takes cells"))
-                && !error.contains("--only"),
-            "{error}"
-        );
+    let sweep = project.read("matrix.toml").replace("\"m\"", "\"sweep\"")
+        + "\n[matrix.axes.lr]\npath = \"training.optimizer.learning_rate\"\nvalues = [1.0e-3, 2.0e-3]\n";
+    project.write("pipelines/sweep.toml", &sweep);
+    let all = project.run(&["history"]).ends_with(0).stdout;
+    for words in [&["matrix"][..], &["matrix.toml"], &["--matrix", "matrix"]] {
+        let words = [&["history"], words].concat();
+        assert_eq!(project.run(&words).ends_with(0).stdout, all, "{words:?}");
     }
+    let shared = "cpu/cmd/small/single@lr=0.001";
+    for words in [
+        &["history", shared, "sweep"][..],
+        &["history", "sweep", shared],
+        &["history", shared, "--matrix", "sweep"],
+    ] {
+        let ran = project.run(words).ends_with(0);
+        assert!(ran.stdout.starts_with("cpu/cmd/small/single: "), "{ran:?}");
+        assert!(!ran.stdout.contains("large"), "{ran:?}");
+        assert!(ran.stderr.contains("shares its measurements"), "{ran:?}");
+    }
+    let elsewhere = project.run(&["history", shared]).ends_with(4).stderr;
+    assert!(elsewhere.contains("add `--matrix sweep`"), "{elsewhere}");
+    let other = "cpu/cmd/small/single@lr=0.002";
+    let unmeasured = project
+        .run(&["history", other, "sweep"])
+        .ends_with(4)
+        .stderr;
+    assert!(
+        unmeasured.contains(&format!("nothing of `{other}` was measured yet"))
+            && unmeasured.contains(&format!("`tprimat build sweep --only '{other}'` measures")),
+        "{unmeasured}"
+    );
+}
+
+#[test]
+fn a_matrix_with_cells_that_cannot_run_here_has_a_history() {
+    let project = Project::new(crate::support::ONE_RUN);
+    project.edit(
+        "matrix.toml",
+        "framework = \"cmd\"",
+        "framework = [\"cmd\", \"prim\"]",
+    );
+    project.run(&["build"]);
+    let told = project.run(&["history", "cpu/cmd"]).ends_with(0).stdout;
+    assert!(told.contains("1 measurement"), "{told}");
+    let none = project.run(&["history", "cpu/cmx"]).ends_with(4).stderr;
+    assert!(none.contains("cpu/cmx"), "{none}");
+}
+
+/// What the history says of a cell before the lines of its measurements.
+fn sentence_of(project: &Project, arguments: &[&str]) -> String {
+    let text = project.run(&[&["history"], arguments].concat());
+    let text = text.ends_with(0).stdout;
+    let lines = text.lines().take_while(|line| !line.starts_with("  "));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// What counts is what was measured of the present configuration, which need not be the last.
+#[test]
+fn an_edit_that_is_taken_back_has_the_speed_that_was_measured_before_it() {
+    let project = project();
+    built(&project);
+    assert!(sentence_of(&project, &[SMALL]).contains(": 1 measurement since"));
+    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
+    let outdated = sentence_of(&project, &[SMALL]);
+    assert!(
+        outdated.contains("the last at ")
+            && outdated.contains("The present configuration is not measured."),
+        "{outdated}"
+    );
+    let elsewhere = sentence_of(&project, &[SMALL, "--host", "*"]);
+    assert!(!elsewhere.contains("not measured"), "{elsewhere}");
+    project.write("microseconds", "2000\n");
+    built(&project);
+    let edited = sentence_of(&project, &[SMALL]);
+    assert!(
+        edited.contains("2 measurements") && !edited.contains("present configuration"),
+        "{edited}"
+    );
+    project.write("train.sh", TRAINER);
+    let history = project.json(&["history", SMALL]);
+    let measurements = history["cells"][0]["measurements"].as_array().unwrap();
+    let counts = |m: &Value| m["counts_now"].as_bool();
+    assert_eq!(
+        measurements.iter().map(counts).collect::<Vec<_>>(),
+        [Some(true), Some(false)]
+    );
+    let rate = |at: usize| measurements[at]["tokens_per_second_per_gpu"]["value"].as_f64();
+    let put_back = sentence_of(&project, &[SMALL]);
+    // 63,9xx against 31,9xx tokens/s.
+    assert!(rate(0) > rate(1), "{history}");
+    assert!(
+        put_back.contains("The present configuration was measured at 20")
+            && put_back.contains(": 63,")
+            && !put_back.contains("the last at"),
+        "{put_back}"
+    );
+}
+
+/// A run during which an undeclared file changed is filed without that file.
+#[test]
+fn a_file_that_changed_during_a_run_was_not_added_after_it() {
+    let project = project();
+    project.edit("config.yaml", "inputs: [train.sh], ", "");
+    let disturb = "[[ -e $TPRIMAT_PROJECT_DIR/calm ]] || echo '# more' >> train.sh\n";
+    let train = format!("cd \"$TPRIMAT_PROJECT_DIR\"\n{disturb}{TRAINER}");
+    project.write("train.sh", &train);
+    project.run(&["build", "--only", SMALL, "--repeats", "1"]);
+    project.write("train.sh", &train).write("calm", "");
+    project.edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
+    let plan = project.run(&["plan", "--only", SMALL]).ends_with(0).stdout;
+    assert!(
+        plan.contains("learning_rate 0.001 → 0.002\n") && !plan.contains("train.sh added"),
+        "{plan}"
+    );
+    built(&project);
+    let told = story(&project, &[SMALL]);
+    let changes = "learning_rate 0.001 → 0.002; train.sh changed during the run before";
+    assert_eq!(
+        told.last(),
+        Some(&pair(changes, "not_assessed")),
+        "{told:?}"
+    );
 }

@@ -7,7 +7,7 @@ use crate::support::{ONE_RUN, Project};
 use serde_json::{Value, json};
 
 /// Two tokens a millisecond on two devices: 8 × 128 tokens take 0.256 s.
-fn published(batch: u64, length: u64, times: &[f64], rate: f64) -> Value {
+pub(crate) fn published(batch: u64, length: u64, times: &[f64], rate: f64) -> Value {
     json!({
         "platform": "amd",
         "gpu_info": { "device_count": 2, "device_name": "AMD Instinct MI300X", "gpu_cores": 16896,
@@ -22,7 +22,7 @@ fn published(batch: u64, length: u64, times: &[f64], rate: f64) -> Value {
 }
 
 /// Lines as Primus prints them, from two ranks of two devices.
-fn primus(first: u64, last: u64) -> String {
+pub(crate) fn primus(first: u64, last: u64) -> String {
     let mut log = String::new();
     for step in first..=last {
         _ = writeln!(
@@ -40,11 +40,11 @@ fn primus(first: u64, last: u64) -> String {
     log
 }
 
-fn project() -> Project {
+pub(crate) fn project() -> Project {
     Project::new(ONE_RUN)
 }
 
-fn times() -> Vec<f64> {
+pub(crate) fn times() -> Vec<f64> {
     vec![0.9, 0.256, 0.257, 0.255, 0.256, 0.2561]
 }
 
@@ -170,135 +170,6 @@ fn two_published_files_of_other_batches_are_refused() {
     );
 }
 
-/// Three runs named together were one run with every step three times.
-#[test]
-fn logs_of_several_runs_are_not_taken_for_the_ranks_of_one() {
-    let project = project();
-    let events = |seed: usize| {
-        let mut log = r#"{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":16}}"#.to_owned();
-        for step in 1..=6 {
-            _ = write!(
-                log,
-                "\n{}",
-                json!({"event": "step", "step": step, "step_time_seconds": 0.01 + 0.001 * (seed + step) as f64, "loss": 5.0, "tokens": 32})
-            );
-        }
-        log + "\n"
-    };
-    let cell = "cpu/cmd/tiny/single";
-    let import = |names: [&str; 2]| {
-        for (seed, name) in names.iter().enumerate() {
-            project.write(name, &events(seed));
-        }
-        project.run(&["import", cell, "--log", names[0], "--log", names[1]])
-    };
-    let refused = import(["a.log", "b.log"]).ends_with(2).stderr;
-    for words in [
-        "a.log and b.log are not logs of one run: both have training steps",
-        "tprimat import CELL --log FILE",
-    ] {
-        assert!(refused.contains(words), "{words}: {refused}");
-    }
-    project.run(&["show", "cpu/cmd/tiny/single#1"]).ends_with(1);
-    // The same rank of two runs, as two nodes' folders may have it.
-    import(["one/rank-0.log", "two/rank-0.log"]).ends_with(2);
-    import(["rank-0.log", "rank-1.log"]).ends_with(0);
-}
-
-/// Trainers that date their steps show that two ranks never ran at once.
-#[test]
-fn ranks_of_runs_at_different_times_are_not_one_run() {
-    let project = project();
-    let events = |begin: f64| {
-        let mut log = r#"{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":16}}"#.to_owned();
-        for step in 1..=6 {
-            let step = f64::from(step);
-            let event = json!({"event": "step", "step": step as u64, "time": begin + step, "step_time_seconds": 1.0 + 1e-12 * begin, "loss": 5.0, "tokens": 32});
-            _ = write!(log, "\n{event}");
-        }
-        log + "\n"
-    };
-    project.write("ranks/rank-0.log", &events(1.8e9));
-    let args = [
-        "import",
-        "cpu/cmd/tiny/single",
-        "--log",
-        "ranks/rank-0.log",
-        "--log",
-        "ranks/rank-1.log",
-    ];
-    project.write("ranks/rank-1.log", &events(1.9e9));
-    let refused = project.run(&args).ends_with(2).stderr;
-    let said: Vec<&str> = refused
-        .split_whitespace()
-        .filter(|word| *word != "│")
-        .collect();
-    assert!(
-        said.join(" ")
-            .contains("one began after the other had ended"),
-        "{refused}"
-    );
-    project.write("ranks/rank-1.log", &events(1.8e9 + 0.5));
-    project.run(&args).ends_with(0);
-}
-
-#[test]
-fn ranks_of_one_run_are_one_run_and_the_same_bytes_are_one_import() {
-    let project = project();
-    project.write(
-        "primus-tiny-ranks/rank-0.debug.log",
-        "[20260101 10:00:00][rank-0/2][DEBUG] [utils.py:1] : hello\n",
-    );
-    project.write("primus-tiny-ranks/rank-1.info.log", &primus(1, 12));
-    let told = project
-        .run(&["import", "primus-tiny-ranks"])
-        .ends_with(0)
-        .stdout;
-    assert!(
-        told.contains("rank-0.debug.log says nothing of the run"),
-        "{told}"
-    );
-    assert!(
-        told.contains("#1  imported") && told.contains("tokens/s per GPU over"),
-        "{told}"
-    );
-    let told = project
-        .run(&["show", "amd/prim/tiny/imported#1"])
-        .ends_with(0)
-        .stdout;
-    assert!(told.contains("12 lines of steps 1 to 12"), "{told}");
-    // Nobody states the length: 2,000 × 2 × 0.256 s ÷ 8 sequences.
-    assert!(
-        told.contains("tokens_per_step_from_rate") && told.contains("attested"),
-        "{told}"
-    );
-    let again = project
-        .run(&["import", "primus-tiny-ranks", "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(
-        (
-            &again["imported"][0]["known"],
-            &again["imported"][0]["repeat"]
-        ),
-        (&json!(true), &json!(1))
-    );
-    let cell = again["imported"][0]["cell"].as_str().unwrap();
-    let summary = project.run(&["show", cell, "--json"]).ends_with(0).json();
-    assert_eq!(summary["repeats"].as_array().unwrap().len(), 1);
-    let seq = summary["contract"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|f| f["field"] == "seq_length")
-        .unwrap();
-    assert_eq!(
-        (&seq["value"], &seq["source"]),
-        (&json!(128), &json!("derived"))
-    );
-    assert_eq!(project.names_in("cache/tmp"), Vec::<String>::new());
-}
-
 #[test]
 fn an_import_is_no_measurement_and_stands_in_for_none() {
     let project = project();
@@ -349,32 +220,6 @@ fn a_cell_of_the_matrix_claims_its_job() {
     assert!(
         told.contains("CONTRADICTED") && told.contains("contradicted global_batch_size"),
         "{told}"
-    );
-}
-
-#[test]
-fn runs_of_other_workloads_are_no_repeats_of_a_cell() {
-    let project = project();
-    project.write("a.json", &published(8, 128, &times(), 4000.0).to_string());
-    project.write("b.json", &published(16, 128, &times(), 8000.0).to_string());
-    let cell = "amd/prim/tiny/theirs";
-    project
-        .run(&["import", cell, "--result", "a.json"])
-        .ends_with(0);
-    let ran = project
-        .run(&["import", cell, "--result", "b.json"])
-        .ends_with(1);
-    assert!(
-        ran.stderr.contains("global_batch_size: 8, not 16") || ran.stderr.contains("16, not 8"),
-        "{}",
-        ran.stderr
-    );
-    assert_eq!(
-        project.run(&["show", cell, "--json"]).json()["repeats"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
     );
 }
 
@@ -432,7 +277,7 @@ fn what_is_neither_is_refused_with_what_was_expected() {
     );
     let ran = project.run(&["import", "."]).ends_with(0);
     assert!(
-        ran.stderr.contains("broken.json is left out"),
+        ran.stderr.contains("left out: broken.json: not JSON"),
         "{}",
         ran.stderr
     );
@@ -598,7 +443,7 @@ fn a_log_that_contradicts_itself_has_no_rate() {
 }
 
 /// Step times of a run: each run a little slower than the one before.
-fn run(number: usize) -> Vec<f64> {
+pub(crate) fn run(number: usize) -> Vec<f64> {
     times()
         .iter()
         .map(|time| time * (1.0 + 0.002 * number as f64))
@@ -606,7 +451,7 @@ fn run(number: usize) -> Vec<f64> {
 }
 
 /// Rates follow from the times, as the suites computed them.
-fn consistent(platform: &str, batch: u64, times: &[f64]) -> String {
+pub(crate) fn consistent(platform: &str, batch: u64, times: &[f64]) -> String {
     let mean = times[1..].iter().sum::<f64>() / (times.len() - 1) as f64;
     let mut file = published(batch, 128, times, batch as f64 * 128.0 / mean);
     file["platform"] = platform.into();
@@ -704,107 +549,6 @@ fn old_results_are_one_comparison_without_a_project() {
     );
 }
 
-/// The launcher's output and a rank's log of one run are two files of one measurement.
-#[test]
-fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
-    let project = project();
-    // Both as one file each, under two names.
-    project
-        .write("full.log", &primus(1, 12))
-        .write("rank.log", &format!("launched\n{}", primus(1, 12)));
-    let cells = ["amd/prim/tiny/full", "amd/prim/tiny/rank"];
-    for (cell, log) in cells.into_iter().zip(["full.log", "rank.log"]) {
-        project.run(&["import", cell, "--log", log]).ends_with(0);
-    }
-    let comparison = project
-        .run(&["compare", "--imported", "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(
-        (
-            &comparison["speedups"],
-            comparison["rows"].as_array().unwrap().len()
-        ),
-        (&json!([]), 2)
-    );
-    assert_eq!(comparison["rows"][1]["same_runs_as"], cells[0]);
-    let glance = project.run(&["compare", "--imported"]).ends_with(0).stdout;
-    assert!(
-        glance.contains("has the same runs as amd/prim/tiny/full, imported twice")
-            && glance.contains("the same run as prim/full (imported)")
-            && !glance.contains("1.00×"),
-        "{glance}"
-    );
-    let told = project
-        .run(&["compare", "--imported", "--details"])
-        .ends_with(0)
-        .stdout;
-    let said = "amd/prim/tiny/rank (imported) is not compared: it has the same runs as amd/prim/tiny/full, imported twice.";
-    assert!(
-        told.replace('\n', " ").contains(said) && !told.contains("1.00×"),
-        "{told}"
-    );
-    // The one that was a slip is taken back, by the command that the sentence names, and kept.
-    assert!(
-        told.replace('\n', " ")
-            .contains("`tprimat attempts set-aside amd/prim/tiny/rank --reason TEXT`"),
-        "{told}"
-    );
-    project
-        .run(&[
-            "attempts",
-            "set-aside",
-            cells[1],
-            "--reason",
-            "imported twice",
-        ])
-        .ends_with(0);
-    let alone = project
-        .run(&["compare", "--imported", "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(alone["rows"].as_array().unwrap().len(), 1, "{alone:#}");
-    let listed = project.run(&["attempts", cells[1]]).ends_with(0).stdout;
-    assert!(
-        listed.contains("amd/prim/tiny/rank#1") && listed.contains("imported twice"),
-        "{listed}"
-    );
-    // Importing the same bytes again does not undo a decision.
-    let again = project
-        .run(&["import", cells[1], "--log", "rank.log"])
-        .ends_with(0)
-        .stdout;
-    assert!(again.contains("set aside (imported twice)"), "{again}");
-    project
-        .run(&["attempts", "restore", "amd/prim/tiny/rank#1"])
-        .ends_with(0);
-    let both = project
-        .run(&["compare", "--imported", "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(both["rows"].as_array().unwrap().len(), 2, "{both:#}");
-    // As two repeats of one cell they are one.
-    project
-        .run(&["import", cells[0], "--log", "rank.log"])
-        .ends_with(0);
-    let both = project
-        .run(&["show", cells[0], "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(
-        (&both["n"], both["repeats"].as_array().unwrap().len()),
-        (&json!(1), 2),
-        "{both:#}"
-    );
-    assert!(
-        both["repeats"][1]["status"]["reason"]
-            .as_str()
-            .unwrap()
-            .contains("the same run as repeat 1"),
-        "{both:#}"
-    );
-}
-
 #[test]
 fn imports_are_compared_where_nothing_of_the_matrix_has_run() {
     let project = project();
@@ -858,301 +602,27 @@ fn imports_are_compared_where_nothing_of_the_matrix_has_run() {
         .ends_with(0);
 }
 
+/// Without a configuration the runs of another project belong to no cell, and no command shows them.
 #[test]
-fn files_of_one_name_are_of_several_folders_and_no_repeats() {
-    let project = project();
-    for (folder, number) in [("one", 1), ("two", 2), ("three", 3)] {
-        project.write(
-            &format!("{folder}/benchmark_rocm_tiny.json"),
-            &consistent("amd", 8, &run(number)),
-        );
-    }
-    let imported = project
-        .run(&["import", "one", "two", "three", "--json"])
-        .ends_with(0)
-        .json();
-    let cells: std::collections::BTreeSet<_> = imported["imported"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|run| run["cell"].as_str().unwrap())
-        .collect();
-    assert_eq!(cells.len(), 3, "{cells:?}");
-}
-
-/// What another box published is taken in whole: every repeat, what the trainer stated, memory,
-/// hosts.
-#[test]
-fn our_own_results_come_back_as_they_were() {
-    let theirs = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
-    theirs.run(&["build"]).ends_with(0);
-    let file = theirs.read("output/train_cpu_cmd_tiny.json");
-    let measured = theirs
-        .run(&["show", "cpu/cmd/tiny/single", "--json"])
-        .ends_with(0)
-        .json();
-    // The same warm-up is declared there, and nothing of that cell has run.
-    let ours = project();
-    ours.write("results/train_cpu_cmd_tiny.json", &file);
-    ours.run(&["import", "results"]).ends_with(0);
-    let imported = ours
-        .run(&["show", "cpu/cmd/tiny/single", "--json"])
-        .ends_with(0)
-        .json();
-    for path in [
-        "/n",
-        "/memory",
-        "/attestation",
-        "/hosts",
-        "/tokens_per_second_per_gpu/values",
-    ] {
-        assert_eq!(imported.pointer(path), measured.pointer(path), "{path}");
-    }
-    let ran = |summary: &Value, repeat: usize| summary["repeats"][repeat]["started_at"].clone();
+fn a_project_that_is_imported_into_an_empty_folder_is_followed_by_what_works_there() {
+    let measured = Project::new(crate::support::ONE_RUN);
+    measured.run(&["build"]).ends_with(0);
+    let other = measured.root().to_str().unwrap();
+    let empty = Project::empty();
+    let said = empty.run(&["import", other]).ends_with(0).stderr;
     assert!(
-        (0..3).all(|repeat| ran(&imported, repeat) == ran(&measured, repeat)),
-        "{imported:#}"
+        said.contains("there is no config.yaml here") && !said.contains("tprimat compare"),
+        "{said}"
     );
-    let again = ours
-        .run(&["import", "results", "--json"])
-        .ends_with(0)
-        .json();
+    for file in ["config.yaml", "matrix.toml", "trainer.sh", "tprimat.lock"] {
+        empty.write(file, &measured.read(file));
+    }
+    let plan = empty.run(&["plan", "--json"]).ends_with(0).json();
     assert_eq!(
-        again["imported"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|run| run["known"] == true)
-            .count(),
-        3,
-        "{again:#}"
+        plan["summary"]["stale_trains"].as_u64().unwrap_or(0),
+        0,
+        "{plan}"
     );
-    let published: Value = serde_json::from_str(&file).unwrap();
-    assert_eq!(published["gpu_info"]["software_stack"], "cpu");
-}
-
-/// A log that shows every second step: the file says which, so they are not taken for all.
-#[test]
-fn the_steps_of_our_own_results_keep_their_numbers() {
-    let theirs = Project::new(ONE_RUN);
-    theirs.edit("config.yaml", "train_iters: 6", "train_iters: 12");
-    theirs.edit("trainer.sh", "\"step\":'$step'", "\"step\":'$((step * 2))'");
-    theirs.edit("trainer.sh", "\"steps\":6", "\"steps\":12");
-    theirs.run(&["build"]).ends_with(0);
-    let cell = "cpu/cmd/tiny/single";
-    let shown = |project: &Project| project.run(&["show", cell, "--json"]).ends_with(0).json();
-    let mut published: Value =
-        serde_json::from_str(&theirs.read("output/train_cpu_cmd_tiny.json")).unwrap();
-    assert_eq!(published["steps"], json!([2, 4, 6, 8, 10, 12]));
-    assert_eq!(published["repeats"][0]["steps"], published["steps"]);
-    let ours = project();
-    ours.edit("config.yaml", "train_iters: 6", "train_iters: 12");
-    ours.write("results/train_cpu_cmd_tiny.json", &published.to_string());
-    ours.run(&["import", "results"]).ends_with(0);
-    let values = "/tokens_per_second_per_gpu/values";
-    assert_eq!(shown(&ours).pointer(values), shown(&theirs).pointer(values));
-    // As files were before they had numbers.
-    let old = project();
-    published["repeats"][0]
-        .as_object_mut()
-        .unwrap()
-        .remove("steps");
-    old.write("results/train_cpu_cmd_tiny.json", &published.to_string());
-    let said = old.run(&["import", "results"]).ends_with(0).stdout;
-    assert!(said.contains("CONTRADICTED"), "{said}");
-    // Numbers that are none are no reason to guess.
-    published["repeats"][0]["steps"] = json!([2, 4, 4, 8, 10, 12]);
-    old.write("results/train_cpu_cmd_tiny.json", &published.to_string());
-    let said = old.run(&["import", "results"]).ends_with(2).stderr;
-    assert!(said.contains("`steps` of repeat 1 do not rise"), "{said}");
-}
-
-/// What this repository publishes gives the figures that it publishes, energy included.
-#[test]
-fn published_results_of_gpus_give_their_figures_again() {
-    let project = project();
-    for folder in [
-        "native-h200-1b",
-        "native-h200-qwen",
-        "native-h200x4",
-        "single-gpu-h100",
-        "multi-gpu-h200",
-    ] {
-        let at = format!("{}/docs/measured/{folder}", env!("CARGO_MANIFEST_DIR"));
-        let ran = project.run(&["import", &at]).ends_with(0);
-        assert!(
-            !ran.stdout.contains("CONTRADICTED") && ran.stdout.contains(": attested, "),
-            "{}",
-            ran.stdout
-        );
-        assert!(ran.stderr.lines().count() <= 3, "{}", ran.stderr);
-    }
-    let warm_up = "benchmarking.warmup.skip_steps=5";
-    let again = project
-        .run(&["compare", "--imported", "--json", "--set", warm_up])
-        .ends_with(0)
-        .json();
-    let figure = |row: &Value, name: &str| {
-        let metrics = row["metrics"].as_array().unwrap();
-        metrics
-            .iter()
-            .find(|metric| metric["name"] == name)
-            .unwrap()["figure"]["value"]
-            .as_f64()
-    };
-    let mut seen = 0;
-    for (folder, name) in [
-        (
-            "native-h200-1b",
-            "train_h200_native_llama-1b_single_precision-fp8.json",
-        ),
-        ("native-h200-1b", "train_h200_titan_llama-1b.json"),
-        (
-            "native-h200-qwen",
-            "train_h200_native_qwen_single_precision-fp8.json",
-        ),
-        ("native-h200x4", "train_h200_titan_llama.json"),
-        (
-            "native-h200x4",
-            "train_h200_native_llama-1b_four_replicas.json",
-        ),
-        (
-            "single-gpu-h100",
-            "train_nvd_titan_llama-1b_single_compile-true.json",
-        ),
-        ("multi-gpu-h200", "train_h200_fsdp_llama.json"),
-    ] {
-        let path = format!(
-            "{}/docs/measured/{folder}/{name}",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        let file: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-        let row = again["rows"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|row| row["cell"] == file["cell"])
-            .unwrap();
-        let published = file["performance_metrics"]["tokens_per_second_per_gpu"]
-            .as_f64()
-            .unwrap();
-        let value = row["tokens_per_second_per_gpu"]["value"].as_f64().unwrap();
-        assert!(
-            (value / published - 1.0).abs() < 1e-9,
-            "{name}: {value} against {published}"
-        );
-        assert_eq!(row["n"], 3, "{name}");
-        // A list of metrics is of files since metrics.
-        if let Some(metrics) = file["performance_metrics"]["metrics"].as_array() {
-            let of_file = |name: &str| figure(&json!({ "metrics": metrics }), name);
-            // Earlier files have the energy of all repeats, and no samples of each.
-            let is_sampled = file["repeats"][0].get("telemetry").is_some();
-            let theirs = of_file("tokens_per_joule").filter(|_| is_sampled);
-            let ours = figure(row, "tokens_per_joule");
-            assert_eq!(ours.is_some(), theirs.is_some(), "{name}");
-            if let (Some(ours), Some(theirs)) = (ours, theirs) {
-                assert!(
-                    (ours / theirs - 1.0).abs() < 1e-6,
-                    "{name}: {ours} against {theirs} tokens/J"
-                );
-                seen += 1;
-            }
-        }
-    }
-    assert!(seen > 0, "no file has energy");
-}
-
-/// Commands that imports have no part in, or another one, say where to go.
-#[test]
-fn imports_that_a_command_does_not_see_are_named() {
-    let project = project();
-    project.write("benchmark_rocm_tiny.json", &consistent("amd", 8, &times()));
-    project
-        .run(&["import", "benchmark_rocm_tiny.json"])
-        .ends_with(0);
-    let none = project.run(&["history"]).ends_with(4).stderr;
-    assert!(
-        none.contains("have no date, so they have no history")
-            && none.contains("tprimat compare --imported"),
-        "{none}"
-    );
-    let none = project
-        .run(&["compare", "amd/prim/*", "amd/*"])
-        .ends_with(4)
-        .stderr;
-    assert!(
-        none.contains("no cell of the matrix") && none.contains("--imported --only 'amd/prim/*'"),
-        "{none}"
-    );
-    let none = project
-        .run(&["compare", "matrix", "one"])
-        .ends_with(4)
-        .stderr;
-    assert!(!none.contains("--only"), "{none}");
-}
-
-/// A cut file of ours is an error that names it, and costs none of the files beside it.
-#[test]
-fn a_cut_result_of_ours_is_no_strangers_file() {
-    let project = project();
-    let at = format!(
-        "{}/docs/measured/native-h200-1b",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    let file = fs::read_to_string(format!("{at}/train_h200_titan_llama-1b.json")).unwrap();
-    project.write("results/a_whole.json", &file);
-    project.write("results/b_cut.json", &file[..file.len() / 2]);
-    project.write(
-        "results/c_odd.json",
-        &file.replacen("\"repeats\"", "\"repetitions\"", 1),
-    );
-    let ran = project.run(&["import", "results"]).ends_with(2);
-    assert!(
-        ran.stderr.contains("b_cut.json") && ran.stderr.contains("missing field `repeats`"),
-        "{}",
-        ran.stderr
-    );
-    assert_eq!(
-        ran.stdout.matches("imported from").count(),
-        3,
-        "{}",
-        ran.stdout
-    );
-    let listed = project
-        .run(&["compare", "--imported", "--json"])
-        .ends_with(0)
-        .json();
-    assert_eq!(listed["rows"].as_array().unwrap().len(), 1, "{listed:#}");
-}
-
-#[test]
-fn a_file_of_another_vendor_is_imported_into_a_cell_only_on_purpose() {
-    let project = project();
-    project.write(
-        "mi300x.json",
-        &published(8, 128, &times(), 4000.0).to_string(),
-    );
-    let cell = "nvd/nemo/tiny/mine";
-    let refused = project
-        .run(&["import", cell, "--result", "mi300x.json"])
-        .ends_with(2);
-    assert!(
-        refused
-            .stderr
-            .contains("is not imported into `nvd/nemo/tiny/mine`")
-            && refused.stderr.contains("--other-platform"),
-        "{}",
-        refused.stderr
-    );
-    let listed = project.run(&["attempts", cell]);
-    assert_ne!(listed.code, Some(0), "nothing is kept: {}", listed.stdout);
-    project
-        .run(&[
-            "import",
-            cell,
-            "--result",
-            "mi300x.json",
-            "--other-platform",
-        ])
-        .ends_with(0);
+    let said = empty.run(&["import", other]).ends_with(0).stderr;
+    assert!(said.contains("`tprimat plan` shows which"), "{said}");
 }

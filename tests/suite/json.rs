@@ -9,7 +9,8 @@ use crate::support::{ONE_RUN, Project};
 const CELL: &str = "cpu/cmd/tiny/single";
 
 /// Command lines without `--json`, and the form that each prints.
-const PRINTED: [(&[&str], &str); 32] = [
+const PRINTED: [(&[&str], &str); 33] = [
+    (&["version"], "version"),
     (&["build"], "build"),
     // A second build takes the shorter way, since nothing is left to do.
     (&["build"], "build"),

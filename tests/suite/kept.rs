@@ -1,31 +1,12 @@
-//! What was measured or published stays until somebody removes it, and can be looked at until then.
+//! What stays of a measurement: its repeats, its past, and what was set aside.
 
 use std::fs;
 
+use tprimat::cache::TaskKind;
+
 use crate::support::{ONE_RUN, Project, until};
 
-const CELL: &str = "cpu/cmd/tiny/single";
-
-fn built() -> Project {
-    let project = Project::new(ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    project
-}
-
-fn bytes_of(project: &Project, folder: &str) -> Vec<(String, Vec<u8>)> {
-    let files = project
-        .names_in(folder)
-        .into_iter()
-        .filter(|name| project.path(folder).join(name).is_file());
-    files
-        .map(|name| {
-            (
-                name.clone(),
-                fs::read(project.path(folder).join(name)).unwrap(),
-            )
-        })
-        .collect()
-}
+pub(crate) const CELL: &str = "cpu/cmd/tiny/single";
 
 /// A table wide enough for every word to stay on one line.
 fn wide(project: &Project, arguments: &[&str]) -> String {
@@ -36,103 +17,6 @@ fn wide(project: &Project, arguments: &[&str]) -> String {
         .unwrap()
         .into();
     ran.ends_with(0).stdout
-}
-
-#[test]
-fn a_command_without_figures_replaces_and_removes_nothing() {
-    let project = built();
-    let published = bytes_of(&project, "output");
-    assert!(
-        published.iter().any(|(name, _)| name == "compare.png")
-            && published.iter().any(|(name, _)| name.starts_with("train_"))
-    );
-    // Everything is stale now, and nothing may be trained.
-    project.edit(
-        "config.yaml",
-        "learning_rate: 1.0e-3",
-        "learning_rate: 2.0e-3",
-    );
-    let ran = project.run(&["build", "--cached-only"]).ends_with(0);
-    assert!(
-        ran.stderr.contains(
-            "nothing was published, since no cell has figures now; output stays as it was"
-        ),
-        "{ran:?}"
-    );
-    assert_eq!(bytes_of(&project, "output"), published);
-    let again = project
-        .run(&["build", "--cached-only", "--json"])
-        .ends_with(0);
-    assert_eq!(again.json()["ran"], 0, "{again:?}");
-    project.run(&["build"]).ends_with(0);
-    assert_ne!(bytes_of(&project, "output"), published);
-}
-
-/// The figures that stay are not those of the last build, and every file for people says so.
-#[test]
-fn figures_that_a_refused_build_leaves_are_marked() {
-    let project = built();
-    let before = project.read("output/compare.txt");
-    let trainer = project.read("trainer.sh");
-    project.write("trainer.sh", "echo 'ValueError: no <heads>'; exit 1\n");
-    for _ in 0..2 {
-        let ran = project.run(&["build"]).ends_with(1).stderr;
-        assert!(ran.contains("marked as outdated"), "{ran}");
-    }
-    for name in ["compare.txt", "compare.md", "report.html", "OUTDATED.txt"] {
-        let text = project.read(&format!("output/{name}"));
-        assert_eq!(text.matches("OUTDATED: ").count(), 1, "{name}");
-        assert!(text.contains("ValueError: no "), "{name}");
-    }
-    assert!(
-        project
-            .read("output/report.html")
-            .contains("no &lt;heads&gt;")
-    );
-    assert!(project.read("output/compare.txt").ends_with(&before));
-    // Figures again: nothing of the mark is left.
-    project.write("trainer.sh", &trainer);
-    project.run(&["build"]).ends_with(0);
-    assert_eq!(project.read("output/compare.txt"), before);
-    assert!(!project.path("output/OUTDATED.txt").exists());
-    assert!(!project.read("output/report.html").contains("OUTDATED: "));
-}
-
-#[test]
-fn a_file_of_somebodys_own_with_a_published_name_is_kept() {
-    let project = Project::new(ONE_RUN);
-    project.write("output/compare.txt", "my notes\n");
-    let told = project.run(&["build"]).ends_with(0).stderr;
-    assert!(
-        told.contains("compare.txt was not written by tprimat")
-            && told.contains("earlier/compare.txt"),
-        "{told}"
-    );
-    assert_eq!(project.read("output/earlier/compare.txt"), "my notes\n");
-    // So is what somebody edited of what was published, as often as that happens.
-    let table = project.read("output/compare.txt");
-    for (number, text) in [(2, "edited\n"), (3, "edited again\n")] {
-        project
-            .write("output/compare.txt", text)
-            .run(&["build"])
-            .ends_with(0);
-        assert_eq!(
-            project.read(&format!("output/earlier-{number}/compare.txt")),
-            text
-        );
-        assert_eq!(project.read("output/compare.txt"), table);
-    }
-    // What tprimat itself wrote for an earlier configuration gives way, also where its list is
-    // lost.
-    project.remove("output/.published.json");
-    project.edit(
-        "config.yaml",
-        "learning_rate: 1.0e-3",
-        "learning_rate: 2.0e-3",
-    );
-    let told = project.run(&["build"]).ends_with(0).stderr;
-    assert!(!told.contains("was not written by tprimat"), "{told}");
-    assert!(!project.path("output/earlier-4").exists());
 }
 
 /// Two names of one measurement: the strategies `single` and `other` are the same.
@@ -231,334 +115,6 @@ fn twins_without_figures_are_not_said_to_differ_by_noise() {
         "{compared}"
     );
     assert!(!compared.contains("is noise"), "{compared}");
-}
-
-#[test]
-fn two_checkouts_may_publish_into_one_folder_at_once() {
-    let projects: Vec<Project> = (0..2).map(|_| Project::new(ONE_RUN)).collect();
-    let shared = tempfile::tempdir().unwrap();
-    let config = format!(
-        "paths:\n  output: {}\n",
-        shared.path().join("output").display()
-    );
-    for project in &projects {
-        project.write("config.yaml", &(project.read("config.yaml") + &config));
-    }
-    for round in 0..8 {
-        for project in &projects {
-            project.write(
-                "trainer.sh",
-                &format!("{}# round {round}\n", project.read("trainer.sh")),
-            );
-        }
-        let builds: Vec<_> = projects
-            .iter()
-            .map(|p| p.tprimat(&["build"]).spawn().unwrap())
-            .collect();
-        for build in builds {
-            crate::support::Ran::from(build.wait_with_output().unwrap()).ends_with(0);
-        }
-        let names: Vec<String> = fs::read_dir(shared.path().join("output"))
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        assert!(names.iter().any(|name| name == "report.html"), "{names:?}");
-        // What the other one wrote is tprimat's as well, and nothing half written stays.
-        assert!(
-            !names
-                .iter()
-                .any(|name| name.starts_with("earlier") || name.starts_with(".tmp")),
-            "{names:?}"
-        );
-    }
-}
-
-#[test]
-fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
-    const SECRET: &str = "hf_5ecret0fThisRun";
-    let project = Project::new(ONE_RUN);
-    let held = "echo token $HF_TOKEN, key $MY_KEY\nuntil [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in";
-    project.edit("trainer.sh", "for step in", held);
-    project.edit(
-        "config.yaml",
-        "num_gpus: 1 }\n",
-        "num_gpus: 1, env: { MY_KEY: \"${MY_KEY:-0ther5ecretHere}\" } }\n",
-    );
-    let mut build = project.tprimat(&["build"]);
-    let build = build
-        .env("HF_TOKEN", SECRET)
-        .env("MY_KEY", "An0ther5ecretOfTheRun")
-        .spawn()
-        .unwrap();
-    until("the trainer starts", || project.launches() == 1);
-    // Somebody else's shell, which knows neither.
-    let follow = project.tprimat(&["logs", "-f", CELL]).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    project.write("go", "");
-    build.wait_with_output().unwrap();
-    let shown = crate::support::Ran::from(follow.wait_with_output().unwrap())
-        .ends_with(0)
-        .stdout;
-    assert!(
-        shown.contains(&format!("token {}, key ", "*".repeat(SECRET.len()))),
-        "{shown}"
-    );
-    assert!(
-        !shown.contains("ecretOfTheRun")
-            && shown.matches("\"event\":\"step\",\"step\":3,").count() == 1,
-        "{shown}"
-    );
-    assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
-}
-
-#[test]
-fn a_page_without_figures_gives_way_to_the_next() {
-    let project = Project::new(ONE_RUN);
-    // The trainer's batches have 32 tokens, so it contradicts every other job.
-    for (old, new) in [
-        ("seq_length: 16", "seq_length: 32"),
-        ("seq_length: 32", "seq_length: 64"),
-    ] {
-        project.edit("config.yaml", old, new);
-        project.run(&["build"]).ends_with(1);
-        let tokens = 2 * new.rsplit(' ').next().unwrap().parse::<u32>().unwrap();
-        let table = project
-            .read("output/compare.txt")
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
-        assert!(table.contains(&format!("= {tokens}")), "{table}");
-    }
-}
-
-#[test]
-fn a_cell_without_present_figures_keeps_its_published_file() {
-    let project = Project::new(&ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
-    project.run(&["build"]).ends_with(0);
-    let of_wide = project.read("output/train_cpu_cmd_wide.json");
-    project.edit(
-        "config.yaml",
-        "learning_rate: 1.0e-3",
-        "learning_rate: 2.0e-3",
-    );
-    project.run(&["build", "--only", CELL]).ends_with(0);
-    assert_eq!(project.read("output/train_cpu_cmd_wide.json"), of_wide);
-    assert!(
-        project
-            .read("output/train_cpu_cmd_tiny.json")
-            .contains("0.002")
-    );
-    // A cell that the matrix no longer has is published no longer.
-    project.write("matrix.toml", ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    assert!(!project.path("output/train_cpu_cmd_wide.json").exists());
-}
-
-/// Each would replace the pages of the other.
-#[test]
-fn two_matrices_of_one_name_are_refused_before_anything_runs() {
-    let project = Project::new(ONE_RUN);
-    let of = |name: &str| ONE_RUN.replace("\"one\"", &format!("\"{name}\""));
-    project
-        .write("pipelines/first.toml", &of("a b"))
-        .write("pipelines/second.toml", &of("a b"));
-    let refused = |matrix: &str| {
-        let error = project.run(&["build", matrix]).ends_with(2).stderr;
-        error.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let error = refused("first");
-    for part in ["pipelines/first.toml", "pipelines/second.toml", "`a b`"] {
-        assert!(error.contains(part), "{part}: {error}");
-    }
-    // Other names that are written alike as a folder.
-    project.write("pipelines/second.toml", &of("a-b"));
-    assert!(refused("second").contains("pipelines/first.toml"));
-    assert_eq!(project.launches(), 0);
-    project.write("pipelines/second.toml", &of("c"));
-    project.run(&["build", "first"]).ends_with(0);
-    // The default matrix has the output folder itself, whatever it is called.
-    project.write("matrix.toml", &of("c"));
-    project.run(&["build", "second"]).ends_with(0);
-    project.run(&["build"]).ends_with(0);
-}
-
-/// Without the list nothing says what tprimat published, so the file stays; but not unsaid.
-#[test]
-fn results_of_a_dropped_cell_are_named_where_the_list_was_lost() {
-    let both = ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]");
-    let project = Project::new(&both);
-    project.run(&["build"]).ends_with(0);
-    project.remove("output/.published.json");
-    project.write("matrix.toml", ONE_RUN);
-    let told = project.run(&["build"]).ends_with(0).stderr;
-    assert!(
-        told.contains("train_cpu_cmd_wide.json in ") && told.contains("is of an earlier build"),
-        "{told}"
-    );
-    assert!(project.path("output/train_cpu_cmd_wide.json").exists());
-}
-
-#[test]
-fn matrices_of_a_project_publish_side_by_side() {
-    let project = built();
-    let published = bytes_of(&project, "output");
-    project.write(
-        "pipelines/other.toml",
-        &ONE_RUN
-            .replace("\"one\"", "\"other\"")
-            .replace("\"tiny\"", "\"wide\""),
-    );
-    let built = project.run(&["build", "other"]).ends_with(0);
-    assert!(
-        built
-            .stderr
-            .ends_with("results, table and picture: output/other\n"),
-        "{built:?}"
-    );
-    assert_eq!(
-        bytes_of(&project, "output"),
-        published,
-        "the default matrix's pages stay"
-    );
-    assert!(
-        project
-            .read("output/other/compare.txt")
-            .contains("cpu/cmd/wide/single")
-    );
-    // Nor does a report that is sent there.
-    for arguments in [
-        &["report", "-o", "output/other"][..],
-        &["report", "other", "-o", "output"],
-    ] {
-        let refused = project.run(arguments).ends_with(2);
-        assert!(
-            refused
-                .stderr
-                .contains("holds what was published of the matrix"),
-            "{refused:?}"
-        );
-    }
-    // A matrix that got another name takes the files of its old one with it.
-    project
-        .edit("matrix.toml", "name = \"one\"", "name = \"two\"")
-        .edit("matrix.toml", "\"tiny\"", "\"wide\"");
-    project.run(&["build"]).ends_with(0);
-    assert!(
-        !project.path("output/train_cpu_cmd_tiny.json").exists()
-            && project.path("output/train_cpu_cmd_wide.json").exists()
-    );
-}
-
-#[test]
-fn cells_whose_names_are_written_alike_have_files_of_their_own() {
-    let models = r#"["tiny", "a;b", "a-b"]"#;
-    let project = Project::new(&ONE_RUN.replace("\"tiny\"", models));
-    project.edit(
-        "config.yaml",
-        "  wide: {",
-        "  \"a;b\": { <<: *tiny, ffn_hidden_size: 24 }\n  a-b: { <<: *tiny, ffn_hidden_size: 40 }\n  wide: {",
-    );
-    let built = project.run(&["build"]);
-    if built.code == Some(2) {
-        // A name that needs no file of its own is refused before.
-        assert!(built.stderr.contains("a;b"), "{built:?}");
-        return;
-    }
-    let files = project
-        .names_in("output")
-        .into_iter()
-        .filter(|name| name.starts_with("train_"))
-        .count();
-    assert_eq!(files, 3);
-}
-
-#[test]
-fn clean_removes_what_was_published_and_nothing_else() {
-    let project = built();
-    project
-        .write("output/compare.xlsx", "mine")
-        .write("output/train_mine.json", "mine")
-        .write("output/compare.md", "my words");
-    let cleaned = project.run(&["clean"]).ends_with(0);
-    assert!(
-        cleaned
-            .stderr
-            .contains("output/compare.md: it was changed after tprimat published it"),
-        "{cleaned:?}"
-    );
-    assert_eq!(
-        project.names_in("output"),
-        ["compare.md", "compare.xlsx", "train_mine.json"]
-    );
-    project.run(&["build"]).ends_with(0);
-    assert_eq!(project.launches(), 1, "measurements are kept");
-    // A list that came with a repository names nothing outside of its folder.
-    project.write("victim", "").write(
-        "output/.published.json",
-        &format!(
-            r#"{{"m":{{"../victim":"{0}","{1}":"{0}"}}}}"#,
-            blake3::hash(b""),
-            project.path("victim").display()
-        ),
-    );
-    project.run(&["clean"]).ends_with(0);
-    project.run(&["build"]).ends_with(0);
-    assert!(project.path("victim").exists());
-}
-
-#[test]
-fn clean_removes_only_a_cache() {
-    let project = built();
-    project.write("precious/objects/thesis.tex", "years").write(
-        "precious/CACHEDIR.TAG",
-        "Signature: 8a477f597d28d172789f06886806bc55\n",
-    );
-    let config = project.read("config.yaml");
-    project.write(
-        "config.yaml",
-        &format!("{config}paths: {{ cache: precious }}\n"),
-    );
-    let refused = project.run(&["clean", "--cache", "--yes"]).ends_with(2);
-    assert!(
-        refused.stderr.contains("is not a cache of tprimat"),
-        "{refused:?}"
-    );
-    assert!(
-        project.path("precious/objects/thesis.tex").exists()
-            && project.path("output/compare.txt").exists()
-    );
-    project.write("config.yaml", &config);
-    let cleaned = project.run(&["clean", "--cache", "--yes"]).ends_with(0);
-    assert!(
-        cleaned.stderr.contains("removed 1 run from "),
-        "{cleaned:?}"
-    );
-    assert!(!project.path("cache/objects").exists());
-}
-
-#[test]
-fn clean_is_refused_while_a_build_runs() {
-    let project = Project::new(ONE_RUN);
-    project.edit(
-        "trainer.sh",
-        "for step in",
-        "until [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in",
-    );
-    let mut build = project.tprimat(&["build"]).spawn().unwrap();
-    until("the trainer starts", || project.launches() == 1);
-    for arguments in [&["clean"][..], &["clean", "--cache", "--yes"]] {
-        let refused = project.run(arguments).ends_with(2);
-        assert!(
-            refused.stderr.contains("a build is using the cache"),
-            "{refused:?}"
-        );
-    }
-    project.write("go", "");
-    assert!(build.wait().unwrap().success());
-    project.run(&["clean", "--cache", "--yes"]).ends_with(0);
-    assert!(
-        !project.path("cache/objects").exists() && !project.path("output/compare.txt").exists()
-    );
 }
 
 /// Six steps, two repeats; a run waits for `go` where the project has `wait`.
@@ -705,7 +261,11 @@ fn an_interrupted_build_hides_nothing() {
         .collect();
     let earlier = "measured before learning_rate changed from 0.001 to 0.002";
     assert_eq!(verdicts[..3], [earlier, earlier, "counts"]);
-    assert!(verdicts[3].starts_with("failed (killed"), "{verdicts:?}");
+    assert_eq!(
+        verdicts[3],
+        "does not count: it was interrupted before its end"
+    );
+    assert_eq!(attempts["attempts"][3]["outcome"], "interrupted");
 }
 
 fn interrupt(child: &std::process::Child) {
@@ -818,9 +378,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     let told = gate();
     for when in ["now", "in the baseline"] {
         assert!(
-            told.contains(&format!(
-                "measurements that do not count ({when}: 1 set aside)"
-            )),
+            told.contains(&format!("runs that do not count ({when}: 1 set aside)")),
             "{told}"
         );
     }
@@ -964,44 +522,6 @@ fn a_plan_names_the_run_that_a_build_would_take_in() {
 }
 
 #[test]
-fn following_a_log_ends_when_everybody_who_wrote_it_is_dead() {
-    use nix::sys::signal::{Signal, kill};
-    let project = Project::new(ONE_RUN);
-    project.edit(
-        "trainer.sh",
-        "for step in",
-        "until [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in",
-    );
-    let mut build = project.tprimat(&["build"]).spawn().unwrap();
-    until("the trainer starts", || project.launches() == 1);
-    // Under other settings it is not this run that goes on.
-    let other = project
-        .run(&["logs", "-f", CELL, "--set", "training.seed=7"])
-        .ends_with(1);
-    assert!(
-        other.stderr.contains("as it is configured now"),
-        "{other:?}"
-    );
-    let mut follow = project.command("timeout");
-    follow.args(["20", crate::support::TPRIMAT, "logs", "-f", CELL]);
-    let follow = follow.spawn().unwrap();
-    let supervisor = project
-        .processes()
-        .into_iter()
-        .find(|(_, command)| command.contains("__supervise"))
-        .unwrap()
-        .0;
-    for pid in [build.id() as i32, supervisor] {
-        kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    }
-    build.wait().unwrap();
-    let ended = follow.wait_with_output().unwrap();
-    assert_ne!(ended.status.code(), Some(124), "it never ended");
-    project.write("go", "");
-    project.run(&["build"]).ends_with(0);
-}
-
-#[test]
 fn a_command_that_was_not_found_is_tried_again() {
     use std::os::unix::fs::PermissionsExt;
     let project = Project::new(ONE_RUN);
@@ -1066,5 +586,128 @@ fn the_last_failure_is_the_one_recorded_last_whatever_the_clocks_say() {
         project.launches(),
         1,
         "a failure that would come again is not tried again"
+    );
+}
+
+#[test]
+fn records_that_are_damaged_in_the_cache_are_told() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let ran = project.run(&["cache", "verify"]).ends_with(0);
+    assert!(!ran.stdout.contains("damaged"), "{ran:?}");
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(&name);
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 16].fill(0);
+    fs::write(&path, bytes).unwrap();
+    // A build may have left an index that still has the record's place.
+    let _ = fs::remove_file(project.path("cache/snapshot"));
+    let warned = |ran: &crate::support::Ran| {
+        ran.stderr.contains("of the cache's records cannot be read")
+            && ran.stderr.contains("`tprimat cache verify` says where")
+    };
+    let first = project.run(&["plan"]).ends_with(0);
+    assert!(warned(&first), "{first:?}");
+    let second = project.run(&["plan"]).ends_with(0);
+    assert!(!warned(&second), "{second:?}");
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
+    assert!(ran.stdout.contains(&format!("of segments/{name}")));
+    assert!(ran.stderr.contains("`tprimat cache pull`"), "{ran:?}");
+    let ran = project.run(&["cache", "verify", "--json"]).ends_with(1);
+    let damaged = &ran.json()["damaged_records"][0];
+    assert_eq!(damaged["file"], format!("segments/{name}"));
+    let from = damaged["offset"].as_u64().unwrap();
+    let to = from + damaged["bytes"].as_u64().unwrap();
+    assert!((from..to).contains(&(middle as u64)), "{damaged}");
+}
+
+#[test]
+fn records_that_were_cut_off_are_told_until_they_are_made_anew() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let segment = fs::File::options()
+        .write(true)
+        .open(project.path("cache/segments").join(&name))
+        .unwrap();
+    segment
+        .set_len(segment.metadata().unwrap().len() / 3)
+        .unwrap();
+    for _ in 0..2 {
+        let ran = project.run(&["plan"]).ends_with(0);
+        assert!(ran.stderr.contains("records cannot be read"), "{ran:?}");
+        let ran = project.run(&["cache", "verify"]).ends_with(1);
+        assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
+    }
+    project.run(&["build"]).ends_with(0);
+    let ran = project.run(&["plan"]).ends_with(0);
+    assert!(!ran.stderr.contains("records cannot be read"), "{ran:?}");
+}
+
+#[test]
+fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "trainer.sh",
+        "seed=$(",
+        "echo \"run $RANDOM$RANDOM\"\nseed=$(",
+    );
+    project.run(&["build"]).ends_with(0);
+    let result = || project.output(TaskKind::Parse, &format!("parse {CELL}#1"), "result.json");
+    // What was read from a log is read again.
+    project.damage(result());
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    let named = format!("`result.json` of parse {CELL}#1");
+    assert!(ran.stdout.contains(&named), "{ran:?}");
+    let why = "its result cannot be read";
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
+    let shown = wide(&project, &["history", CELL]);
+    assert!(
+        shown.contains(why) && shown.contains("reads its log again"),
+        "{shown}"
+    );
+    project.run(&["build"]).ends_with(0);
+    assert!(
+        project
+            .run(&["attempts", CELL])
+            .stdout
+            .ends_with("counts\n")
+    );
+    assert_eq!(project.launches(), 1);
+    // A log alone is missed by nobody but those who ask for it.
+    let log = project.run(&["logs", CELL]).ends_with(0).stdout;
+    project.damage(tprimat::digest::Digest::of(&log));
+    let ran = project.run(&["logs", CELL]).ends_with(1);
+    assert!(
+        ran.stderr.contains(&format!("`log` of {CELL}#1 (attempt"))
+            && ran.stderr.replace('\n', " ").contains("cannot be read"),
+        "{ran:?}"
+    );
+    assert!(
+        project
+            .run(&["attempts", CELL])
+            .stdout
+            .ends_with("counts\n")
+    );
+    // Both: the summary has what they said. Without it the run is made again, and the first one is
+    // not called the later of the two.
+    project.damage(result());
+    let why = "its log and its result cannot be read";
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
+    let summary = format!("aggregate {CELL}");
+    project.lose(project.output(TaskKind::Aggregate, &summary, "summary.json"));
+    let missing = format!("does not count: {why}");
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&missing), "{shown}");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(
+        shown.contains(&missing) && shown.ends_with("counts\n"),
+        "{shown}"
     );
 }

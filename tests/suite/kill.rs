@@ -24,6 +24,7 @@ use nix::{
 use tprimat::{
     cache::{Attempt, Cache},
     digest::Digest,
+    files::Durability,
     job::RunOutcome,
 };
 
@@ -192,6 +193,10 @@ fn measured_anew_as_often(
     for attempt in attempts.values().flatten() {
         let generation = ours.generation(&attempt.key);
         if attempt.generation < generation {
+            for output in &attempt.outputs {
+                let bytes = ours.get(&output.digest).unwrap().unwrap();
+                theirs.put(&bytes, Durability::Plain).unwrap();
+            }
             theirs.record_attempt(attempt).unwrap();
         }
         while theirs.generation(&attempt.key) < generation {
@@ -273,6 +278,53 @@ fn a_run_folder_that_was_half_made_or_half_removed_goes_away() {
     assert_eq!(project.names_in("cache/runs"), [".making.lock"]);
 }
 
+#[test]
+fn a_run_folder_without_a_description_goes_away_or_is_named() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let folder = |name: &str| format!("cache/runs/20260101T000000Z-{name}");
+    let plant = |name: &str, files: &[(&str, &str)]| {
+        for (file, text) in files
+            .iter()
+            .chain(&[("owner.lock", ""), ("log", "step 1\n")])
+        {
+            project.write(&format!("{}/{file}", folder(name)), text);
+        }
+    };
+    // As power cuts leave them: nothing of them ended, and what they had begun is made again.
+    plant("lost", &[]);
+    plant("empty", &[("spec.json", "")]);
+    plant("zeros", &[("spec.json", "\0\0\0")]);
+    // Somebody else's doing: the run ended, or says something.
+    plant("ended", &[("exit.json", "{}")]);
+    plant("strange", &[("spec.json", "{\"run\": 7}")]);
+    // Its owner is about to write it.
+    plant("owned", &[]);
+    let lock = fs::File::open(project.path(&format!("{}/owner.lock", folder("owned")))).unwrap();
+    lock.lock().unwrap();
+    let mut said = String::new();
+    for _ in 0..2 {
+        project.edit(
+            "trainer.sh",
+            "echo '{\"event\":\"end\"",
+            "sleep 0.001; echo '{\"event\":\"end\"",
+        );
+        said = project.run(&["build"]).ends_with(0).stderr;
+        let mut left = project.names_in("cache/runs");
+        left.sort();
+        let names = ["ended", "owned", "strange"].map(|name| format!("20260101T000000Z-{name}"));
+        assert_eq!(left[1..], names);
+    }
+    for name in ["ended", "strange"] {
+        let told = format!(
+            "nobody knows which run {}",
+            project.path(&folder(name)).display()
+        );
+        assert!(said.contains(&told), "{said}");
+    }
+    assert!(!said.contains("-owned"), "{said}");
+}
+
 /// Agent and workers as torchrun has them: sessions of their own, and for a moment deaf to SIGTERM.
 const TORCHRUN_LIKE: &str = r#"
 for rank in 1 2 3; do
@@ -321,7 +373,7 @@ fn an_interrupt_ends_the_tree_and_the_next_build_completes() {
             "{}",
             ran.stderr
         );
-        // Of the run one line, of the build another.
+        // One line tells of the run, and one of the build.
         assert!(ran.stderr.contains(": interrupted after "), "{ran:?}");
         assert!(!ran.stderr.contains("what to do:"), "{ran:?}");
         let plan = project.run(&["plan", "--tasks"]).ends_with(0).stdout;
@@ -358,7 +410,7 @@ fn a_second_interrupt_cuts_the_grace_short() {
         begun.elapsed()
     );
     assert_eq!(project.processes(), []);
-    let words = "interrupted: waiting for 1 run to end; a second Ctrl-C ends it at once";
+    let words = "interrupted: 1 run is being ended; a second Ctrl-C ends it at once";
     assert!(ran.stderr.contains(words), "{ran:?}");
 }
 
@@ -395,6 +447,34 @@ fn a_build_that_waits_for_another_says_so_and_can_be_interrupted() {
     assert_eq!(second.wait().unwrap().code(), Some(130));
     crate::support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
     assert_eq!(project.launches(), 1);
+}
+
+#[test]
+fn a_run_that_is_interrupted_while_it_waits_for_its_device_was_never_run() {
+    let project = Project::new(ONE_RUN);
+    slow(&project);
+    let first = build(&project);
+    until("it trains", || is_up(&project));
+    let other = ["--set", "training.optimizer.learning_rate=2.0e-3"];
+    let mut second = project
+        .tprimat(&["build"])
+        .args(other)
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut lines = BufReader::new(second.stderr.take().unwrap());
+    while !said.contains("waiting for cpu held by process") {
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    signal_group(&second, Signal::SIGINT);
+    assert_eq!(second.wait().unwrap().code(), Some(130));
+    crate::support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
+    assert_eq!(project.launches(), 1);
+    assert_eq!(project.cache().all_attempts().len(), 1);
+    assert_eq!(project.names_in("cache/runs"), [".making.lock"]);
+    let plan = project.run(&[&["plan"], &other[..]].concat()).ends_with(0);
+    assert!(!plan.stdout.contains("interrupted"), "{plan:?}");
 }
 
 #[test]
@@ -490,4 +570,70 @@ fn a_run_folder_that_does_not_say_which_run_it_was_is_left_alone_and_a_fault_of_
         built.stderr
     );
     assert!(readable.is_dir(), "what it measured is not lost");
+}
+
+#[test]
+fn a_run_folder_that_cannot_be_read_now_is_neither_removed_nor_run_again() {
+    let project = Project::new(ONE_RUN);
+    let id = "01left";
+    let key = Digest::of("x");
+    let spec = format!(
+        r#"{{"run_id":"{id}","dir":"/","argv":["true"],"cwd":"/","timeout_seconds":null,"grace_seconds":1.0,
+        "devices":["cpu"],"exclusive":true,"lock_dir":"/tmp",
+        "meta":{{"key":"{key}","task":"train a#1","preimage":"x","generation":0}}}}"#
+    );
+    for (name, text) in [
+        ("spec.json", &*spec),
+        ("log", "x"),
+        ("owner.lock", ""),
+        ("supervisor.lock", ""),
+    ] {
+        project.write(&format!("cache/runs/{id}/{name}"), text);
+    }
+    let file = |name: &str| project.path(&format!("cache/runs/{id}/{name}"));
+    // Stands for a disk that fails: a file of this size is never read.
+    let unreadable = |name: &str| {
+        let file = fs::File::create(file(name)).unwrap();
+        file.set_len(1 << 40).unwrap();
+    };
+    // How it ended is not known, so it is not filed as killed, and what it measured stays.
+    unreadable("exit.json");
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(
+        built.stderr.contains("is left alone: cannot read") && built.stderr.contains("exit.json"),
+        "{}",
+        built.stderr
+    );
+    assert!(file("log").exists());
+    // What it runs is not known, so it may be the very training that is wanted.
+    unreadable("spec.json");
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.006");
+    let built = project.run(&["build"]);
+    assert_ne!(built.code, Some(0));
+    assert!(built.stderr.contains("spec.json"), "{}", built.stderr);
+    assert_eq!(project.launches(), 1);
+    assert!(file("log").exists());
+}
+
+/// What is known to fail is not run again because somebody tried once more and gave up.
+#[test]
+fn an_interrupted_retry_leaves_the_failure_as_it_was() {
+    let project = Project::new(crate::support::ONE_RUN);
+    project.write(
+        "trainer.sh",
+        "if [ -e slow ]; then echo > up; exec sleep 60; fi\necho 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1\n",
+    );
+    project.run(&["build"]).ends_with(1);
+    project.write("slow", "");
+    let mut retry = project.tprimat(&["build", "--retry-failed"]);
+    let quiet = retry.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut retry = quiet.spawn().unwrap();
+    until("it trains", || project.path("up").exists());
+    kill(Pid::from_raw(retry.id().cast_signed()), Signal::SIGINT).unwrap();
+    retry.wait().unwrap();
+    project.remove("up");
+    let plan = project.run(&["plan", "--json"]).ends_with(0).json();
+    assert_eq!(plan["summary"]["failed"], 1, "{:#}", plan["summary"]);
+    project.run(&["build"]).ends_with(1);
+    assert!(!project.path("up").exists());
 }

@@ -382,6 +382,51 @@ fn an_interrupted_build_says_what_it_could_not_share() {
 }
 
 #[test]
+fn runs_that_were_pushed_before_it_broke_off_are_not_counted_as_unshared() {
+    let shared = Shared::new();
+    let mounted = shared.0.path().join("mounted");
+    let project = Project::new(TWO_CELLS);
+    hold_the_second(&project);
+    project.write("hold", "");
+    let planned = project
+        .run(&["plan", "--tasks", "--json"])
+        .ends_with(0)
+        .json();
+    let tasks = planned["tasks"].as_array().unwrap();
+    let train = tasks.iter().rfind(|task| task["kind"] == "train").unwrap();
+    let child = project
+        .tprimat(&[
+            "build",
+            "--remote",
+            &format!("{}/mounted", shared.address()),
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the second run is up", || project.launches() == 2);
+    // The disk comes back, somebody pushes the run that is over, and one of the other three cannot
+    // be written.
+    fs::create_dir_all(mounted.join("runs")).unwrap();
+    let address = format!("{}/mounted", shared.address());
+    let push = project.run(&["cache", "push", "--remote", &address]);
+    assert!(push.ends_with(0).stdout.contains("1 run pushed"));
+    let key = train["key"].as_str().unwrap();
+    std::os::unix::fs::symlink("nowhere", mounted.join("runs").join(key)).unwrap();
+    project.remove("hold");
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let there = files_below(&mounted)
+        .iter()
+        .filter(|path| path.is_file())
+        .count();
+    let told = match 4 - there {
+        1 => "1 finished run is not in the remote cache".to_owned(),
+        more => format!("{more} finished runs are not in the remote cache"),
+    };
+    assert!(said.contains(&told), "{told}: {said}");
+}
+
+#[test]
 fn a_remote_that_is_absent_is_told_also_quietly_and_to_programs() {
     let shared = Shared::new();
     let absent = format!("{}/not-mounted", shared.address());
@@ -495,7 +540,7 @@ fn runs_that_replace_measured_ones_are_told() {
         .run(&["cache", "push", "--remote", &address])
         .ends_with(0);
     let ran = second.run(&["build", "--remote", &address]).ends_with(0);
-    let told = "1 repeat that was measured here now counts a run pulled from file://";
+    let told = "1 repeat now counts another run than before, pulled from file://";
     assert!(ran.stderr.contains(told), "{ran:?}");
     assert_eq!(published(&first), published(&second));
 }

@@ -119,7 +119,7 @@ fn a_supervised_run_is_sampled_by_its_vendors_tool() {
         .map(|p| p.counter_joules.unwrap())
         .sum::<f64>()
         / seconds;
-    // Of the middle of a command that takes a while.
+    // Sampled in the middle of a command that takes a while.
     assert!((watts / 1000.0 - 1.0).abs() < 0.1, "{watts} W");
     assert!((point.integrated_joules.unwrap() / seconds - 900.0).abs() < 1.0);
     assert_eq!(point.max_memory_used_bytes, Some(2 << 20));

@@ -38,7 +38,7 @@ pub fn strike(
             .map(|(pid, _)| (KINDS[kind].0, *pid))
             .collect()
     };
-    // Of a kind of which there is any.
+    // One list of processes for each kind that has any.
     let there: Vec<_> = (0..KINDS.len())
         .map(of)
         .filter(|pids| !pids.is_empty())

@@ -297,6 +297,16 @@ impl Project {
             .digest
     }
 
+    /// Changes the last byte of an object of the cache, as a bad disk does.
+    pub fn damage(&self, digest: Digest) {
+        let hex = digest.to_string();
+        let path = self.path(&format!("cache/objects/{}/{}", &hex[..2], &hex[2..]));
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+    }
+
     /// Deletes an object behind tprimat's back.
     pub fn lose(&self, digest: Digest) {
         let hex = digest.to_string();

@@ -6,12 +6,7 @@
 use std::{fmt, io, ops::Range, path::PathBuf, sync::Arc};
 
 pub use tprimat_job::exit;
-pub use tprimat_words::nearest;
-
-/// The question whether the nearest of `known` was meant, if one is near enough.
-pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    nearest(typed, known).map(|near| format!("did you mean `{near}`?"))
-}
+pub use tprimat_words::{did_you_mean, nearest};
 
 /// A text that people wrote, kept for the carets.
 #[derive(Clone, Debug, PartialEq, Eq)]

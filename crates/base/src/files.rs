@@ -20,7 +20,9 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::owner::{TRUSTED_VARIABLE, controlled_by, is_own, require_inside, require_own};
+pub use self::owner::{
+    TRUSTED_VARIABLE, controlled_by, is_own, is_own_entry, require_inside, require_own,
+};
 pub use self::read_set::{
     Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover,
 };

@@ -152,8 +152,8 @@ impl Undeclared {
         let doubt = match is_held {
             _ if self.changed.is_empty() => return None,
             false => format!(
-                "{names} changed while it ran, and only the command names {it}. The next build measures once more with the new \
-                 content; if the run itself writes {it}, {as_output} counts this run without another one"
+                "{names} changed while it ran, and only the command names {it}. The next build measures once more, with what \
+                 is there then; if the run itself writes {it}, {as_output} counts this run without another one"
             ),
             true => format!(
                 "{names} changed while it ran, as during the run before it, and only the command names {it}. No other run is made \
@@ -197,6 +197,16 @@ pub struct SetAside {
     pub at: f64,
 }
 
+/// The status of a run that was ended together with its build, by Ctrl-C, `tprimat stop` or the
+/// death of tprimat.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// Was a run ended together with its build? Then it did nothing wrong, and has not failed.
+#[must_use]
+pub fn is_interrupted(outcome: &RunOutcome) -> bool {
+    matches!(outcome, RunOutcome::Failed { status, .. } if status == INTERRUPTED)
+}
+
 impl Attempt {
     /// Ended well, nothing disturbed it, and nobody set it aside: it counts.
     #[must_use]
@@ -230,6 +240,16 @@ impl Attempt {
             }
         }
         self
+    }
+    /// Was it ended together with its build?
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        is_interrupted(&self.outcome)
+    }
+    /// Did it end badly by itself?
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.outcome != RunOutcome::Ok && !self.is_interrupted()
     }
     /// Did it fail in a way that the same launch would meet again?
     #[must_use]

@@ -57,6 +57,23 @@ pub enum CacheError {
     Unreadable { name: String, source: io::Error },
 }
 
+/// Does the error concern one file of the cache? Then only the tasks that need that file fail.
+#[must_use]
+pub fn is_of_one_file(error: &Error) -> bool {
+    let Error::Stage(stage) = error else {
+        return false;
+    };
+    matches!(
+        stage.downcast_ref(),
+        Some(
+            CacheError::Gone { .. }
+                | CacheError::OtherVersion { .. }
+                | CacheError::Unreadable { .. }
+                | CacheError::ObjectTooLarge { .. }
+        )
+    )
+}
+
 impl From<CacheError> for Error {
     fn from(error: CacheError) -> Self {
         Self::stage(error)

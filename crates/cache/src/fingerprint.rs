@@ -1,4 +1,4 @@
-//! A cheap identity of the cache's state: about 256 stats, and no file is read.
+//! A cheap identity of what a process knows of the cache: about 256 stats, and no file is read.
 
 use std::{
     fs,
@@ -8,14 +8,21 @@ use std::{
 
 use tprimat_base::digest::Digest;
 
-use super::{segment, store::Cache};
+use super::store::Cache;
 
 /// File times advance in ticks, of 10 ms at most: two changes within one look like one.
 const TICK: Duration = Duration::from_millis(12);
 
 impl Cache {
-    /// Changes when a record is appended or an object comes or goes, by whomever; otherwise not.
-    /// Bytes changed inside an object's file do not show.
+    /// A digest of the records that this process has read or written, and of which objects exist. Two
+    /// processes get the same digest only if they know the same records.
+    ///
+    /// A verdict that is filed under it therefore does not hold for records that others wrote after
+    /// this process last looked, nor for its own records in a segment that was replaced since. The
+    /// caller must make sure that nothing was read after the verdict was made
+    /// ([`Cache::has_heard_of_others`]).
+    ///
+    /// Bytes changed inside an object's file, or before a segment's last record, do not show.
     #[must_use]
     pub fn fingerprint(&self) -> Digest {
         let (digest, newest) = self.state();
@@ -32,13 +39,12 @@ impl Cache {
     /// The digest, and when an object last came or went.
     fn state(&self) -> (Digest, SystemTime) {
         let mut hasher = blake3::Hasher::new();
-        let folder = self.root.join("segments");
-        for name in segment::names(&folder).unwrap_or_default() {
-            let size = fs::metadata(folder.join(&name)).map_or(0, |meta| meta.len());
+        for (name, mark) in self.segments().known() {
             hasher
                 .update(name.as_bytes())
                 .update(&[0])
-                .update(&size.to_le_bytes());
+                .update(&mark.end.to_le_bytes())
+                .update(&mark.checksum);
         }
         let mut newest = SystemTime::UNIX_EPOCH;
         let mut folder = self.root.join("objects/00");

@@ -70,7 +70,8 @@ fn parse(bytes: &[u8]) -> Parsed {
     }
 }
 
-/// Calls `each(mark, body)` for every whole frame at or after `from`.
+/// Calls `each(mark, body)` for every whole frame at or after `from`, which is where a frame begins.
+/// Where a frame begins later than the one before it ended, the bytes in between are damaged.
 pub(super) fn scan(file: &File, from: u64, mut each: impl FnMut(Mark, &[u8])) -> io::Result<()> {
     let mut buffer = Vec::new();
     // Position in the file of the buffer's first byte, and where in the buffer we are.

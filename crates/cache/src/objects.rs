@@ -1,10 +1,13 @@
 //! Blobs by digest. A stored file begins with zstd's magic exactly if it is compressed.
 
+mod streams;
+
 use std::{
     fs::{self, File},
-    io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write},
+    io::{self, BufReader, BufWriter, Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
 use nix::sys::stat::{Mode, fchmod};
@@ -14,6 +17,10 @@ use tprimat_base::{
     error::{Error, Result},
     files::{self, Durability},
 };
+
+pub use streams::ObjectReader;
+pub(super) use streams::check_expected;
+use streams::{Checked, Noted, Packer};
 
 use super::{error::CacheError, store::Cache};
 
@@ -212,6 +219,7 @@ impl Cache {
         }
         let folder = path.parent().unwrap_or(&self.root);
         if !folder.is_dir() {
+            self.folders_on_disk[usize::from(digest.0[0])].store(false, Ordering::Relaxed);
             files::create_dir_all(folder)?;
         }
         if path.is_dir() && fs::remove_dir(&path).is_err() {
@@ -219,19 +227,48 @@ impl Cache {
         }
         self.persist(temporary, &path)?;
         match durability {
-            Durability::Synced => self.sync_folders_of(&path),
+            Durability::Synced => self.sync_folders_of(&path, digest),
             Durability::Plain => Ok(()),
         }
     }
 
-    fn sync_folders_of(&self, path: &Path) -> Result<()> {
-        // The object's folder, and the one above it, which may have just got it.
-        for folder in path.ancestors().skip(1).take(2) {
+    /// Brings an object's entry to disk: its folder, and the one above it unless this process has
+    /// done that before. What is on disk once stays there.
+    fn sync_folders_of(&self, path: &Path, digest: &Digest) -> Result<()> {
+        let is_known = &self.folders_on_disk[usize::from(digest.0[0])];
+        let folders = if is_known.load(Ordering::Relaxed) {
+            1
+        } else {
+            2
+        };
+        for folder in path.ancestors().skip(1).take(folders) {
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
                 .map_err(self.refused())?;
         }
+        is_known.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Brings an object to disk that was stored without. One that is gone meanwhile is an error: the
+    /// caller still has what it was made of, and must not remove that.
+    pub(super) fn sync_object(&self, digest: &Digest) -> Result<()> {
+        let path = self.object_path(digest);
+        let object = files::open_regular_no_link(&path);
+        match object.and_then(|(object, _)| object.sync_all()) {
+            Ok(()) => self.sync_folders_of(&path, digest),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(CacheError::Gone {
+                what: format!("the object {}", digest.short()),
+                again: "the next build stores it again",
+            }
+            .into()),
+            Err(e) => {
+                // A kernel says once that bytes did not reach the disk, and then serves them from
+                // memory as if they had. The next try must write them anew.
+                let _ = fs::remove_file(&path);
+                Err(self.refused()(e))
+            }
+        }
     }
 
     /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.
@@ -245,9 +282,14 @@ impl Cache {
         if durability == Durability::Synced {
             // Whoever stored it may not have needed to sync it.
             reader.file.sync_all().map_err(self.refused())?;
-            self.sync_folders_of(&reader.path)?;
+            self.sync_folders_of(&reader.path, digest)?;
         }
         Ok(true)
+    }
+
+    /// Can an object be read? Reads all of it; a damaged one is dropped.
+    pub fn is_sound(&self, digest: &Digest) -> Result<bool> {
+        self.is_stored(digest, Durability::Plain)
     }
 
     /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped.
@@ -374,77 +416,6 @@ impl Cache {
     }
 }
 
-/// A reader that keeps its own error, so that it is told apart from those of the file that is
-/// written.
-struct Noted<'a> {
-    reader: &'a mut ObjectReader,
-    error: Option<io::Error>,
-}
-
-impl Read for Noted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(buffer).map_err(|error| {
-            let told = io::Error::new(error.kind(), error.to_string());
-            self.error = Some(error);
-            told
-        })
-    }
-}
-
-/// Fails at its end unless what was read is what the digest says.
-struct Checked<R> {
-    source: R,
-    hasher: blake3::Hasher,
-    digest: Digest,
-}
-
-impl<R: Read> Read for Checked<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
-            let message = "is not what its digest says";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
-        Ok(read)
-    }
-}
-
-impl<R: Read> Checked<io::Take<R>> {
-    fn new(source: R, digest: &Digest, size: u64) -> Self {
-        Self {
-            source: source.take(size.saturating_add(1)),
-            hasher: blake3::Hasher::new(),
-            digest: *digest,
-        }
-    }
-}
-
-/// Reads bytes to their end, and fails unless they are what the digest says. Nothing is stored.
-pub(super) fn check_expected(source: impl Read, digest: &Digest, size: u64) -> Result<()> {
-    io::copy(&mut Checked::new(source, digest, size), &mut io::sink())
-        .map(drop)
-        .map_err(Error::io("cannot read", digest.to_string()))
-}
-
-/// Takes raw bytes and writes them compressed.
-struct Packer<'a> {
-    hasher: blake3::Hasher,
-    encoder: zstd::Encoder<'static, &'a File>,
-}
-
-impl Write for Packer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.encoder.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.encoder.flush()
-    }
-}
-
 /// A file that only its owner can read is in the cache for no more eyes than that.
 fn hide(temporary: &NamedTempFile, mode: u32) -> io::Result<()> {
     let now = Mode::from_bits_truncate(temporary.as_file().metadata()?.mode());
@@ -456,275 +427,5 @@ fn hide(temporary: &NamedTempFile, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
-pub struct ObjectReader {
-    content: Box<dyn Read + Send>,
-    hasher: blake3::Hasher,
-    digest: Digest,
-    file: File,
-    path: PathBuf,
-}
-
-impl ObjectReader {
-    fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
-        let mut stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
-        let content: Box<dyn Read + Send> = match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
-            true => Box::new(zstd::Decoder::with_buffer(stored)?),
-            false => Box::new(stored),
-        };
-        Ok(Self {
-            content,
-            hasher: blake3::Hasher::new(),
-            digest,
-            file,
-            path,
-        })
-    }
-
-    /// Removes the file that was read, but not a sound one that took its place meanwhile.
-    fn drop_object(&self) {
-        let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        if inode(self.file.metadata()) == inode(fs::metadata(&self.path)) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-impl Read for ObjectReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
-            let message = format!("object {} is damaged", self.digest.short());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
-        Ok(read)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cache() -> (tempfile::TempDir, Cache) {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::open(&folder.path().join("cache")).unwrap();
-        (folder, cache)
-    }
-
-    /// Bytes that zstd cannot shrink.
-    fn noise(length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
-        bytes
-    }
-
-    fn stored_size(cache: &Cache, digest: &Digest) -> u64 {
-        fs::metadata(cache.object_path(digest)).unwrap().len()
-    }
-
-    #[test]
-    fn an_object_that_is_larger_than_memory_is_an_error_that_says_so() {
-        let (_folder, cache) = cache();
-        let bytes = vec![7; 3 << 20];
-        let digest = cache.put(&bytes, Durability::Plain).unwrap();
-        assert!(stored_size(&cache, &digest) < 1 << 12, "a bomb");
-        let error = cache.get_at_most(&digest, 1 << 20).unwrap_err().to_string();
-        assert!(error.contains("larger than 1 MiB"), "{error}");
-        assert!(cache.has(&digest), "it may be a log that somebody needs");
-        assert_eq!(
-            cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(),
-            Some(&bytes[..])
-        );
-        assert_eq!(
-            cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(),
-            Some(&bytes[..])
-        );
-    }
-
-    #[test]
-    fn json_streams_in_and_out_as_the_same_bytes() {
-        let (_folder, cache) = cache();
-        let value: Vec<String> = (0..40_000).map(|i| format!("cell {i}")).collect();
-        let (digest, size) = cache.put_json(&value, Durability::Plain).unwrap();
-        let mut whole = serde_json::to_vec_pretty(&value).unwrap();
-        whole.push(b'\n');
-        assert_eq!((digest, size), (Digest::of(&whole), whole.len() as u64));
-        assert_eq!(
-            cache
-                .get_json::<Vec<String>>(&digest)
-                .unwrap()
-                .unwrap()
-                .unwrap(),
-            value
-        );
-        assert!(
-            cache
-                .get_json::<Vec<u64>>(&digest)
-                .unwrap()
-                .unwrap()
-                .is_err()
-                && cache.has(&digest),
-            "other JSON is kept"
-        );
-        // Damage that leaves valid JSON behind shows at the end, and the object goes.
-        let path = cache.object_path(&digest);
-        let changed = String::from_utf8(whole)
-            .unwrap()
-            .replace("cell 7", "cell 8");
-        fs::remove_file(&path).unwrap();
-        files::write_atomically(&path, changed.as_bytes(), Durability::Plain).unwrap();
-        assert!(cache.get_json::<Vec<String>>(&digest).unwrap().is_none() && !cache.has(&digest));
-    }
-
-    #[test]
-    fn a_private_file_is_stored_for_its_owner_alone() {
-        let (folder, cache) = cache();
-        for (mode, large) in [(0o600, false), (0o600, true), (0o644, false)] {
-            let path = folder.path().join(format!("{mode}-{large}"));
-            let bytes = noise(if large { 3 << 20 } else { 100 + mode as usize });
-            files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
-            fchmod(File::open(&path).unwrap(), Mode::from_bits_truncate(mode)).unwrap();
-            let (digest, _) = cache.put_file(&path, Durability::Plain).unwrap();
-            let stored = fs::metadata(cache.object_path(&digest)).unwrap().mode() & 0o777;
-            assert_eq!(stored & !mode, 0, "{stored:o} of {mode:o}");
-            assert_eq!(stored & 0o400, 0o400);
-        }
-    }
-
-    #[test]
-    fn bytes_and_files_come_back() {
-        let (folder, cache) = cache();
-        let magic = [&ZSTD_MAGIC[..], &noise(100)].concat();
-        let large_magic = [&ZSTD_MAGIC[..], &noise(3 << 20)].concat();
-        let log = "step 1 loss 2.0\n".repeat(200_000).into_bytes();
-        for bytes in [
-            vec![],
-            b"small".to_vec(),
-            noise(5000),
-            noise(SMALL as usize),
-            noise(3 << 20),
-            magic,
-            large_magic,
-            log,
-        ] {
-            let path = folder.path().join("file");
-            files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
-            let (digest, size) = cache.put_file(&path, Durability::Synced).unwrap();
-            assert_eq!((digest, size), (Digest::of(&bytes), bytes.len() as u64));
-            let by_file = fs::read(cache.object_path(&digest)).unwrap();
-            assert!(cache.has(&digest));
-            assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
-            fs::remove_file(cache.object_path(&digest)).unwrap();
-            assert_eq!(
-                (cache.has(&digest), cache.get(&digest).unwrap()),
-                (false, None)
-            );
-
-            assert_eq!(cache.put(&bytes, Durability::Plain).unwrap(), digest);
-            assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
-            assert_eq!(
-                by_file.starts_with(&ZSTD_MAGIC),
-                fs::read(cache.object_path(&digest))
-                    .unwrap()
-                    .starts_with(&ZSTD_MAGIC)
-            );
-        }
-        assert_eq!(
-            fs::read_dir(cache.root.join("tmp")).unwrap().count(),
-            0,
-            "nothing temporary is left"
-        );
-    }
-
-    #[test]
-    fn compresses_what_shrinks_and_nothing_else() {
-        let (_folder, cache) = cache();
-        let log = b"loss 2.0\n".repeat(10_000);
-        assert!(
-            stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap())
-                < log.len() as u64 / 10
-        );
-        assert_eq!(
-            stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()),
-            9000
-        );
-    }
-
-    #[test]
-    fn a_folder_in_the_place_of_an_object_is_no_object() {
-        let (folder, cache) = cache();
-        let digest = Digest::of("object");
-        let path = cache.object_path(&digest);
-        files::create_dir_all(&path).unwrap();
-        assert_eq!(
-            (cache.has(&digest), cache.get(&digest).unwrap()),
-            (false, None)
-        );
-        assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest);
-        assert!(cache.has(&digest));
-        // One with something in it is somebody's.
-        fs::remove_file(&path).unwrap();
-        files::create_dir_all(&path.join("thesis")).unwrap();
-        assert!(
-            cache
-                .put(b"object", Durability::Plain)
-                .unwrap_err()
-                .to_string()
-                .contains("is a folder where the cache")
-        );
-        files::create_dir_all(&folder.path().join("cache/segments/0009-x.seg")).unwrap();
-        Cache::open(&folder.path().join("cache"))
-            .unwrap()
-            .record_preimage("text")
-            .unwrap();
-    }
-
-    #[test]
-    fn a_stored_object_is_not_written_again() {
-        let (_folder, cache) = cache();
-        let digest = cache.put(b"once", Durability::Plain).unwrap();
-        let inode = || fs::metadata(cache.object_path(&digest)).unwrap().ino();
-        let before = inode();
-        cache.put(b"once", Durability::Synced).unwrap();
-        assert_eq!(inode(), before);
-    }
-
-    #[test]
-    fn a_damaged_object_is_dropped_and_can_be_stored_again() {
-        let (_folder, cache) = cache();
-        for bytes in [b"plain".to_vec(), b"packed ".repeat(5000)] {
-            let digest = cache.put(&bytes, Durability::Plain).unwrap();
-            let damage = |change: fn(&mut Vec<u8>)| {
-                let path = cache.object_path(&digest);
-                let mut stored = fs::read(&path).unwrap();
-                change(&mut stored);
-                fs::remove_file(&path).unwrap();
-                files::write_atomically(&path, &stored, Durability::Plain).unwrap();
-            };
-            let changes: [fn(&mut Vec<u8>); 4] = [
-                |b| b.truncate(b.len() - 1),
-                |b| b.push(0),
-                |b| *b.last_mut().unwrap() ^= 1,
-                Vec::clear,
-            ];
-            for change in changes {
-                damage(change);
-                let mut reader = cache.reader(&digest).unwrap().unwrap();
-                let error = io::copy(&mut reader, &mut io::sink()).unwrap_err();
-                assert_eq!(error.raw_os_error(), None, "{error}");
-                assert!(cache.has(&digest), "a reader changes nothing");
-                assert_eq!(cache.get(&digest).unwrap(), None);
-                assert!(!cache.has(&digest));
-                cache.put(&bytes, Durability::Plain).unwrap();
-                damage(change);
-                cache.put(&bytes, Durability::Plain).unwrap();
-                assert_eq!(
-                    cache.get(&digest).unwrap().as_deref(),
-                    Some(&bytes[..]),
-                    "a put repairs"
-                );
-            }
-        }
-    }
-}
+mod tests;

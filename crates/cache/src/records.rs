@@ -2,12 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError},
+    panic::resume_unwind,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    thread,
 };
 
 use tprimat_base::{
     digest::Digest,
-    error::Result,
+    error::{Error, Result},
     files::{self, Durability},
 };
 
@@ -18,12 +20,23 @@ use super::{
     error::CacheError,
     frame,
     index::{Index, Place},
+    segment::OwnedSegment,
     snapshot::{Contents, Row, Snapshot, Table},
     store::Cache,
 };
 
 /// Reading this much costs about as much as opening; past it, a new snapshot is worth writing.
 const SNAPSHOT_AFTER: u64 = 256 << 10;
+/// A small cache has one sooner, since it is also what shows that a segment was cut: past this, and
+/// half of what the last one covers.
+const SMALL_SNAPSHOT_AFTER: u64 = 4 << 10;
+
+/// What [`Cache::undeclared_attempts`] has found.
+pub(super) struct UndeclaredAttempts {
+    /// How many of the records past the snapshot were looked at.
+    looked_at: usize,
+    by_key: HashMap<Digest, Vec<Attempt>>,
+}
 
 /// An entry as the cache holds it, of which the outputs are read.
 pub struct EntryRef<'a> {
@@ -164,25 +177,58 @@ impl Cache {
         attempts
     }
 
-    /// Attempts under which files were written that nobody declares, in the order in which they
-    /// were recorded. They are found once, and again when there are more records.
+    /// The wanted ones among the attempts under which files were written that nobody declares, in no
+    /// order. All records are looked at once, and later calls look only at those that came since:
+    /// a build asks for every run that it makes.
     #[must_use]
-    pub fn undeclared_attempts(&self) -> Arc<Vec<Attempt>> {
-        let seen = self.segments().past_snapshot;
-        let mut known = self
+    pub fn undeclared_attempts(&self, mut is_wanted: impl FnMut(&Attempt) -> bool) -> Vec<Attempt> {
+        let mut undeclared = self
             .undeclared
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, attempts)) = &*known
-            && *at == seen
-        {
-            return attempts.clone();
+        let looked_at = undeclared.as_ref().map(|known| known.looked_at);
+        let new: Vec<Place> = {
+            let (_, segments) = self.known();
+            segments.index.attempt_records[looked_at.unwrap_or(0)..].to_vec()
+        };
+        let known = undeclared.get_or_insert_with(|| UndeclaredAttempts {
+            looked_at: 0,
+            by_key: self.find_undeclared(),
+        });
+        known.looked_at += new.len();
+        for place in new.iter().filter(|_| looked_at.is_some()) {
+            let Some(key) = self.key_of_undeclared(*place) else {
+                continue;
+            };
+            let mut attempts = self.attempts(&key);
+            attempts.retain(|attempt| !attempt.undeclared.is_nothing());
+            known.by_key.insert(key, attempts);
         }
-        let mut attempts = self.all_attempts();
-        attempts.retain(|attempt| !attempt.undeclared.is_nothing());
-        let attempts = Arc::new(attempts);
-        *known = Some((seen, attempts.clone()));
+        let attempts = known.by_key.values().flatten();
         attempts
+            .filter(|attempt| is_wanted(attempt))
+            .cloned()
+            .collect()
+    }
+
+    fn find_undeclared(&self) -> HashMap<Digest, Vec<Attempt>> {
+        let mut by_key: HashMap<Digest, Vec<Attempt>> = HashMap::new();
+        for attempt in self.all_attempts() {
+            if !attempt.undeclared.is_nothing() {
+                by_key.entry(attempt.key).or_default().push(attempt);
+            }
+        }
+        by_key
+    }
+
+    /// The key of a record that may change what is known of undeclared files: such an attempt, or a
+    /// decision on any.
+    fn key_of_undeclared(&self, place: Place) -> Option<Digest> {
+        let body = self.body(|_, _| Some(place))?;
+        match encode::decode_attempt(&body) {
+            Some(attempt) => (!attempt.undeclared.is_nothing()).then_some(attempt.key),
+            None => encode::decode_verdict(&body).map(|(key, ..)| key),
+        }
     }
 
     /// The attempts among the records at `places`, each with what was decided of it last.
@@ -301,10 +347,23 @@ impl Cache {
         })
     }
 
-    /// Returns when the attempt is on disk, and with it all records before it.
+    /// Returns when the attempt is on disk with the outputs that it names, and with all records
+    /// before it. What it was made of may go then, and not before: whoever finds both takes the run
+    /// in once more, and a power cut in between loses nothing.
     pub fn record_attempt(&self, attempt: &Attempt) -> Result<()> {
-        self.append(Durability::Synced, |stamp| {
-            vec![encode::attempt(stamp, attempt)]
+        let segment = self.append_unsynced(|stamp| vec![encode::attempt(stamp, attempt)])?;
+        // At once, since each waits for the disk, and the disk serves all who wait together.
+        thread::scope(|scope| {
+            let outputs: Vec<_> = attempt
+                .outputs
+                .iter()
+                .map(|output| scope.spawn(move || self.sync_object(&output.digest)))
+                .collect();
+            let recorded = self.sync_segment(&segment);
+            outputs
+                .into_iter()
+                .map(|output| output.join().unwrap_or_else(|e| resume_unwind(e)))
+                .fold(recorded, Result::and)
         })
     }
 
@@ -347,6 +406,28 @@ impl Cache {
         durability: Durability,
         encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
     ) -> Result<()> {
+        let segment = self.append_unsynced(encode)?;
+        match durability {
+            Durability::Synced => self.sync_segment(&segment),
+            Durability::Plain => Ok(()),
+        }
+    }
+
+    /// Nobody waits for the disk with a lock of the cache held.
+    fn sync_segment(&self, segment: &OwnedSegment) -> Result<()> {
+        let synced = segment.sync(&self.root.join("segments"));
+        if synced.is_err() {
+            // What is on disk of it is not known any more.
+            *self.writer() = None;
+        }
+        synced.map_err(self.refused())
+    }
+
+    /// The segment that the records were appended to.
+    fn append_unsynced(
+        &self,
+        encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
+    ) -> Result<Arc<OwnedSegment>> {
         let mut writer = self.writer();
         if writer
             .as_ref()
@@ -355,8 +436,10 @@ impl Cache {
             *writer = None;
             *writer = Some(self.in_layout(|| self.segments_mut().own_one())?);
         }
-        let Some(owned) = writer.as_mut() else {
-            return Ok(());
+        let Some(owned) = writer.as_ref() else {
+            return Err(Error::Internal(
+                "the cache has no segment of its own".into(),
+            ));
         };
         let mut segments = self.segments_mut();
         let seen = segments.index.last_stamp.max(self.snapshot_stamp());
@@ -368,7 +451,7 @@ impl Cache {
             }
             .into());
         }
-        let appended = segments.append(owned, &bodies, durability == Durability::Synced);
+        let appended = segments.append(owned, &bodies).map(|()| owned.segment());
         if appended.is_err() {
             // The next owner cuts back what this write may have left.
             *writer = None;
@@ -463,7 +546,21 @@ fn preimage_place(snapshot: Option<&Snapshot>, index: &Index, digest: &Digest) -
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        if self.segments().past_snapshot > SNAPSHOT_AFTER {
+        let (past_snapshot, damaged) = {
+            let segments = self.segments();
+            (segments.past_snapshot, segments.damaged)
+        };
+        let is_worth_it = if damaged + self.lost_bytes == 0 {
+            let covered = self.snapshot_covers();
+            past_snapshot > (covered / 2).clamp(SMALL_SNAPSHOT_AFTER, SNAPSHOT_AFTER)
+        } else {
+            // A snapshot over damage keeps later commands from reading it and warning of it again,
+            // so it waits until somebody was warned. One that knows of lost records is the only
+            // witness of them: it stays until something new is recorded.
+            self.is_damage_told.load(Ordering::Relaxed)
+                && (self.lost_bytes == 0 || self.writer().is_some())
+        };
+        if is_worth_it {
             // Only a matter of speed: a read-only cache lives without.
             let _ = self.write_snapshot();
         }

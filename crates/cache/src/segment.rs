@@ -9,9 +9,15 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+use serde::Serialize;
 
 use super::{
     frame::{self, Mark},
@@ -26,6 +32,19 @@ pub(super) struct Segments {
     pub index: Index,
     /// Bytes of records that the snapshot does not cover.
     pub past_snapshot: u64,
+    /// Bytes past the snapshot that are no record, though records follow them.
+    pub damaged: u64,
+    /// Records that were read since the cache was opened: what others recorded meanwhile.
+    pub of_others: usize,
+}
+
+/// A stretch of a segment in which records were, and which is none now, or is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DamagedRecords {
+    /// Within the cache's folder.
+    pub file: String,
+    pub offset: u64,
+    pub bytes: u64,
 }
 
 pub(super) struct Segment {
@@ -53,12 +72,22 @@ impl Segments {
         &self.list
     }
 
+    /// The segments that hold records, by name, each with the last record that was read of it.
+    pub fn known(&self) -> Vec<(&str, Mark)> {
+        let segments = self.list.iter().filter(|segment| segment.mark.end > 0);
+        let mut known: Vec<_> = segments
+            .map(|segment| (segment.name.as_str(), segment.mark))
+            .collect();
+        known.sort_unstable_by_key(|(name, _)| *name);
+        known
+    }
+
     /// Forgets everything but which segments there are, in their order.
     pub fn forget_records(&mut self) {
         for segment in &mut self.list {
             segment.mark = Mark::default();
         }
-        (self.index, self.past_snapshot) = (Index::default(), 0);
+        (self.index, self.past_snapshot, self.damaged) = (Index::default(), 0, 0);
     }
 
     /// Reads what this process or others appended since the last time.
@@ -90,10 +119,58 @@ impl Segments {
     fn read_on(&mut self, number: usize, file: &File) -> io::Result<()> {
         let segment = &mut self.list[number];
         frame::scan(file, segment.mark.end, |mark, body| {
+            self.damaged += mark.offset - segment.mark.end;
             segment.mark = mark;
             self.past_snapshot += mark.end - mark.offset;
+            self.of_others += 1;
             self.index.add(body, place(number, &mark));
         })
+    }
+
+    /// The stretches of all segments that are no record. What follows the last record may be one that
+    /// a power cut tore, or that another process is writing: it is damage only as far as `known`, the
+    /// prefixes that a snapshot covers, says that records were there.
+    pub fn damaged_stretches(&self, known: &[(String, Mark)]) -> io::Result<Vec<DamagedRecords>> {
+        let mut all = names(&self.folder)?;
+        all.extend(known.iter().map(|(name, _)| name.clone()));
+        all.sort_unstable();
+        all.dedup();
+        let mut found = Vec::new();
+        for name in all {
+            let mut damaged = |from: u64, to: u64| {
+                if from < to {
+                    found.push(DamagedRecords {
+                        file: format!("segments/{name}"),
+                        offset: from,
+                        bytes: to - from,
+                    });
+                }
+            };
+            let mut end = 0;
+            match File::open(self.folder.join(&name)) {
+                Ok(file) => frame::scan(&file, 0, |mark, _| {
+                    damaged(end, mark.offset);
+                    end = mark.end;
+                })?,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+            let known = known.iter().filter(|(known, _)| *known == name);
+            let known = known.map(|(_, mark)| mark.end).max().unwrap_or(0);
+            damaged(end, known);
+        }
+        Ok(found)
+    }
+
+    /// How many bytes of `known` lie behind the last record that was read.
+    pub fn lacking(&self, known: &[(String, Mark)]) -> u64 {
+        let lacking = known.iter().map(|(name, known)| {
+            let read = self.list.iter().find(|segment| segment.name == *name);
+            known
+                .end
+                .saturating_sub(read.map_or(0, |segment| segment.mark.end))
+        });
+        lacking.sum()
     }
 
     fn path(&self, number: usize) -> PathBuf {
@@ -126,11 +203,7 @@ impl Segments {
                 Err(TryLockError::WouldBlock) => {}
                 // No locks here: then nobody else can adopt it either.
                 Ok(()) | Err(TryLockError::Error(_)) => {
-                    return Ok(Writer {
-                        number,
-                        file,
-                        is_new: true,
-                    });
+                    return Ok(Writer::new(number, file, true));
                 }
             }
         }
@@ -158,33 +231,20 @@ impl Segments {
         if file.metadata()?.len() > end {
             file.set_len(end)?;
         }
-        Ok(Some(Writer {
-            number,
-            file,
-            is_new: false,
-        }))
+        Ok(Some(Writer::new(number, file, false)))
     }
 
     /// Appends frames in one write; on failure the segment is as it was, or no longer `writer`'s to
     /// use.
-    pub fn append(
-        &mut self,
-        writer: &mut Writer,
-        bodies: &[Vec<u8>],
-        synced: bool,
-    ) -> io::Result<()> {
+    pub fn append(&mut self, writer: &Writer, bodies: &[Vec<u8>]) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(bodies.iter().map(|body| body.len() + 32).sum());
         let marks: Vec<Mark> = bodies
             .iter()
             .map(|body| frame::push(&mut buffer, body))
             .collect();
         let start = self.list[writer.number].mark.end;
-        let written = writer.file.write_all(&buffer).and_then(|()| match synced {
-            true => writer.sync(&self.folder),
-            false => Ok(()),
-        });
-        if let Err(e) = written {
-            writer.file.set_len(start)?;
+        if let Err(e) = (&writer.owned.file).write_all(&buffer) {
+            writer.owned.file.set_len(start)?;
             return Err(e);
         }
         for (mark, body) in marks.into_iter().zip(bodies) {
@@ -196,15 +256,17 @@ impl Segments {
         Ok(())
     }
 
-    /// Is the segment as its owner left it?
+    /// Is the segment as its owner left it, and still the file of its name? Where another file has
+    /// taken its place, what is appended here would be gone with the last process that has it open.
     pub fn is_intact(&self, writer: &Writer) -> bool {
-        self.list.get(writer.number).is_some_and(|segment| {
-            writer
-                .file
-                .metadata()
-                .is_ok_and(|meta| meta.len() == segment.mark.end)
-                && fs::exists(self.folder.join(&segment.name)).unwrap_or(false)
-        })
+        let Some(segment) = self.list.get(writer.number) else {
+            return false;
+        };
+        let named = fs::metadata(self.folder.join(&segment.name));
+        let (Ok(owned), Ok(named)) = (writer.owned.file.metadata(), named) else {
+            return false;
+        };
+        owned.len() == segment.mark.end && (owned.dev(), owned.ino()) == (named.dev(), named.ino())
     }
 }
 
@@ -221,17 +283,40 @@ impl Segment {
 /// This process's right to append to one segment; given up when dropped.
 pub(super) struct Writer {
     number: usize,
-    file: File,
-    /// The folder's entry for it may not be on disk yet.
-    is_new: bool,
+    owned: Arc<OwnedSegment>,
 }
 
 impl Writer {
-    fn sync(&mut self, folder: &Path) -> io::Result<()> {
+    fn new(number: usize, file: File, is_new: bool) -> Self {
+        let owned = OwnedSegment {
+            file,
+            is_new: AtomicBool::new(is_new),
+        };
+        Self {
+            number,
+            owned: Arc::new(owned),
+        }
+    }
+
+    /// The segment, to bring it to disk while others append to it.
+    pub fn segment(&self) -> Arc<OwnedSegment> {
+        self.owned.clone()
+    }
+}
+
+pub(super) struct OwnedSegment {
+    file: File,
+    /// The folder's entry for it may not be on disk yet.
+    is_new: AtomicBool,
+}
+
+impl OwnedSegment {
+    /// Returns when all that was appended before is on disk.
+    pub fn sync(&self, folder: &Path) -> io::Result<()> {
         self.file.sync_data()?;
-        if self.is_new {
+        if self.is_new.load(Ordering::Relaxed) {
             File::open(folder)?.sync_all()?;
-            self.is_new = false;
+            self.is_new.store(false, Ordering::Relaxed);
         }
         Ok(())
     }

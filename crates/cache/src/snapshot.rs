@@ -225,7 +225,7 @@ pub(super) struct Contents<'a> {
 impl Contents<'_> {
     pub fn encode(mut self) -> Vec<u8> {
         let mut body = Vec::new();
-        // Of rows with one key, the one with the highest `extra` stands first and stays.
+        // Among rows with one key, the one with the highest `extra` comes first and is kept.
         let order = |row: &Row| (row.key, std::cmp::Reverse(row.extra), row.place);
         self.entries.sort_unstable_by_key(|(row, _)| order(row));
         self.entries.dedup_by_key(|(row, _)| row.key);

@@ -6,7 +6,8 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -19,9 +20,9 @@ use tprimat_base::{
 
 use super::{
     encode::Stamp,
-    entry::Attempt,
     error::CacheError,
     frame,
+    records::UndeclaredAttempts,
     segment::{Segments, Writer},
     snapshot::Snapshot,
 };
@@ -37,7 +38,7 @@ const NEW: &str = "new-";
 
 /// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and
 /// what a disk of its own has.
-const LAYOUT: [&str; 12] = [
+const LAYOUT: [&str; 14] = [
     "objects",
     "segments",
     "snapshot",
@@ -47,11 +48,18 @@ const LAYOUT: [&str; 12] = [
     "tmp",
     "runs",
     "profiles",
+    DETACHED,
+    CONTAINER_HOME,
     "README.md",
     "lost+found",
     TAG,
 ];
 const TAG: &str = "CACHEDIR.TAG";
+
+/// The folder of a cache in which builds without a terminal leave what they said.
+pub const DETACHED: &str = "detached";
+/// The folder of a cache that is the home of processes in containers.
+pub const CONTAINER_HOME: &str = "container-home";
 
 /// Tells backup programs to leave the folder out: <https://bford.info/cachedir/>.
 const CACHEDIR_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
@@ -63,13 +71,19 @@ const CACHEDIR_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
 pub struct Cache {
     pub(super) root: PathBuf,
     snapshot: Option<Snapshot>,
+    /// Bytes of records that the snapshot knew and that the segments lack.
+    pub(super) lost_bytes: u64,
+    pub(super) is_damage_told: AtomicBool,
     /// Whether all of the snapshot was found sound; asked by the first lookup.
     sound: OnceLock<bool>,
     segments: RwLock<Segments>,
     /// Taken before `segments` where both are held.
     writer: Mutex<Option<Writer>>,
-    /// What [`Cache::undeclared_attempts`] found, and how much was recorded by then.
-    pub(super) undeclared: Mutex<Option<(u64, Arc<Vec<Attempt>>)>>,
+    /// None before somebody asked.
+    pub(super) undeclared: Mutex<Option<UndeclaredAttempts>>,
+    /// The folders of objects, by the first byte of their digests, whose own entries this process
+    /// has brought to disk.
+    pub(super) folders_on_disk: [AtomicBool; 256],
 }
 
 impl Cache {
@@ -80,23 +94,43 @@ impl Cache {
     /// is refused: what it says is believed, and what is old in it is removed.
     pub fn open(root: &Path) -> Result<Self> {
         check_folder(root)?;
-        let snapshot =
-            Snapshot::open(&root.join("snapshot")).filter(|snapshot| describes(snapshot, root));
+        let found = Snapshot::open(&root.join("snapshot"));
+        let (snapshot, outdated) = match found {
+            Some(snapshot) if !describes(&snapshot, root) => (None, Some(snapshot)),
+            found => (found, None),
+        };
         let covered = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
         let segments = RwLock::new(Segments::new(root.join("segments"), covered));
-        let cache = Self {
+        let mut cache = Self {
             root: root.to_owned(),
             snapshot,
+            lost_bytes: 0,
+            is_damage_told: AtomicBool::new(false),
             sound: OnceLock::new(),
             segments,
             writer: Mutex::new(None),
             undeclared: Mutex::new(None),
+            folders_on_disk: [const { AtomicBool::new(false) }; 256],
         };
         if !cache.root.join("tmp").is_dir() || !is_tagged(root) {
             let _ = cache.lay_out();
         }
         cache.refresh()?;
+        cache.segments_mut().of_others = 0;
+        if let Some(outdated) = outdated {
+            let lost_bytes = cache.segments().lacking(outdated.segments());
+            cache.lost_bytes = lost_bytes;
+        }
         Ok(cache)
+    }
+
+    /// How many bytes of records this process could not read, for the caller to warn of: runs that
+    /// were recorded there are not known. Once a caller has asked, later processes are told nothing
+    /// of the same damage.
+    #[must_use]
+    pub fn unreadable_bytes(&self) -> u64 {
+        self.is_damage_told.store(true, Ordering::Relaxed);
+        self.segments().damaged + self.lost_bytes
     }
 
     /// Is this folder a cache of tprimat, by the tag that every one has?
@@ -118,6 +152,13 @@ impl Cache {
         self.segments_mut()
             .refresh()
             .map_err(Error::io("cannot read the cache", &self.root))
+    }
+
+    /// Did others record something since this process opened the cache, of which it has heard? What
+    /// it concluded before that may not hold any more.
+    #[must_use]
+    pub fn has_heard_of_others(&self) -> bool {
+        self.segments().of_others > 0
     }
 
     /// Says before a build whether the cache can take its results.
@@ -230,6 +271,12 @@ impl Cache {
 
     pub(super) fn snapshot_stamp(&self) -> Stamp {
         self.snapshot.as_ref().map_or(0, Snapshot::last_stamp)
+    }
+
+    /// Bytes of records that the snapshot covers.
+    pub(super) fn snapshot_covers(&self) -> u64 {
+        let segments = self.snapshot.iter().flat_map(Snapshot::segments);
+        segments.map(|(_, mark)| mark.end).sum()
     }
 
     /// What there is to look things up in: the snapshot, then the records past it.

@@ -5,7 +5,7 @@
 //! (comparisons, pictures, reports), and objects that no record names.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
     path::PathBuf,
     time::{Duration, SystemTime},
@@ -18,7 +18,10 @@ use tprimat_base::{
     files::{self, Durability},
 };
 
-use super::{encode, entry::TaskKind, store::Cache};
+use super::{
+    encode, entry::TaskKind, error::CacheError, segment::DamagedRecords, snapshot::Snapshot,
+    store::Cache,
+};
 
 /// An object that no record names may be one that is being recorded.
 const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
@@ -49,8 +52,20 @@ pub struct Verified {
     pub objects: usize,
     /// Objects whose bytes were not what their names say. They are dropped, as by every reader.
     pub damaged: Vec<Digest>,
+    /// Whose they were, as far as a record names them.
+    pub damaged_files: Vec<NamedObject>,
     /// Files of runs that are not there: the task and the file's name.
     pub lost: Vec<(String, String)>,
+    /// Where records cannot be read: what they told counts as never done.
+    pub damaged_records: Vec<DamagedRecords>,
+}
+
+/// An object by the names that people know: a file that a task left.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct NamedObject {
+    pub digest: Digest,
+    pub task: String,
+    pub name: String,
 }
 
 /// What `gc` may remove.
@@ -120,7 +135,7 @@ impl Cache {
         Ok(usage)
     }
 
-    /// Reads every object. `progress` is told how many of how many are done.
+    /// Reads every object and every record. `progress` is told how many of how many are done.
     pub fn verify(&self, progress: &dyn Fn(usize, usize)) -> Result<Verified> {
         let stored = self.stored()?;
         let mut verified = Verified {
@@ -133,12 +148,66 @@ impl Cache {
             }
             progress(number, stored.len());
         }
+        verified.damaged_files = self.owners(&verified.damaged)?;
         for attempt in self.all_attempts() {
             let lost = attempt.outputs.iter().filter(|o| !self.has(&o.digest));
             let lost = lost.map(|output| (attempt.task.clone(), output.name.clone()));
             verified.lost.extend(lost);
         }
+        verified.damaged_records = self.damaged_records()?;
         Ok(verified)
+    }
+
+    /// The snapshot on the disk may know of records that are gone from the segments.
+    fn damaged_records(&self) -> Result<Vec<DamagedRecords>> {
+        let snapshot = Snapshot::open(&self.root().join("snapshot"));
+        let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+        self.segments()
+            .damaged_stretches(known)
+            .map_err(Error::io("cannot read the cache", self.root()))
+    }
+
+    /// Whose files some objects are: those of runs first. Reads all records.
+    pub fn owners(&self, digests: &[Digest]) -> Result<Vec<NamedObject>> {
+        if digests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted: HashSet<&Digest> = digests.iter().collect();
+        let (mut of_runs, mut others) = (BTreeSet::new(), BTreeSet::new());
+        for body in self.bodies()? {
+            let (found, task, outputs) = match encode::decode_attempt(&body) {
+                Some(attempt) => (&mut of_runs, attempt.task, attempt.outputs),
+                None => match encode::decode_entry(&body) {
+                    Some(entry) => (&mut others, entry.task, entry.outputs),
+                    None => continue,
+                },
+            };
+            let outputs = outputs.into_iter().filter(|o| wanted.contains(&o.digest));
+            found.extend(outputs.map(|output| NamedObject {
+                digest: output.digest,
+                task: task.clone(),
+                name: output.name,
+            }));
+        }
+        Ok(of_runs.into_iter().chain(others).collect())
+    }
+
+    /// The error of whoever needs an object that is missing or was damaged: says whose it is, and
+    /// what makes it anew. `name` is its file's name where no record has it.
+    #[must_use]
+    pub fn gone(&self, digest: &Digest, name: &str) -> Error {
+        let owners = self.owners(&[*digest]).unwrap_or_default();
+        let what = match owners.first() {
+            Some(of) => format!("`{}` of {} ({})", of.name, of.task, digest.short()),
+            None => format!("`{name}` ({})", digest.short()),
+        };
+        let is_of_run = |of: &NamedObject| of.task.starts_with(TaskKind::Train.name());
+        let again = if owners.first().is_some_and(is_of_run) {
+            "`tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
+        } else {
+            "build again"
+        };
+        CacheError::Gone { what, again }.into()
     }
 
     /// What may be removed within the limits. The caller holds the cache alone (`claim_unused`).
@@ -360,5 +429,74 @@ mod tests {
         assert_eq!(verified.objects, 2);
         assert_eq!(verified.damaged, [bad.digest]);
         assert!(cache.has(&good.digest) && !cache.has(&bad.digest));
+    }
+
+    /// A cache with ten records, a snapshot of them, and the segment that has them.
+    fn ten_records() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("cache");
+        let cache = Cache::open(&root).unwrap();
+        for number in 0..10 {
+            cache.record_preimage(&format!("text {number}")).unwrap();
+        }
+        let mut segments = fs::read_dir(root.join("segments")).unwrap();
+        let segment = segments.next().unwrap().unwrap().path();
+        (folder, root, segment)
+    }
+
+    fn damaged_records(root: &std::path::Path) -> Vec<(u64, u64)> {
+        let verified = Cache::open(root).unwrap().verify(&|_, _| ()).unwrap();
+        let damaged = verified.damaged_records.iter();
+        damaged.map(|found| (found.offset, found.bytes)).collect()
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_found_and_told_once() {
+        let (_folder, root, segment) = ten_records();
+        let whole = fs::read(&segment).unwrap();
+        let frame = whole.len() as u64 / 10;
+        let mut bytes = whole.clone();
+        bytes[whole.len() / 2..][..2].fill(0);
+        files::write_atomically(&segment, &bytes, Durability::Plain).unwrap();
+        let expected = [(5 * frame, frame)];
+        // Neither whoever reads nothing of it nor `verify` itself makes it unknown.
+        for _ in 0..2 {
+            drop(Cache::open(&root).unwrap());
+            assert_eq!(damaged_records(&root), expected);
+        }
+        let told = || Cache::open(&root).unwrap().unreadable_bytes();
+        assert_eq!([told(), told()], [frame, 0]);
+        assert_eq!(damaged_records(&root), expected);
+        let cache = Cache::open(&root).unwrap();
+        let texts = (0..10).map(|number| Digest::of(format!("text {number}")));
+        let known = texts.filter(|text| cache.preimage(text).is_some());
+        assert_eq!(known.count(), 9);
+    }
+
+    #[test]
+    fn a_torn_end_is_no_damage_unless_a_snapshot_knew_it() {
+        let (_folder, root, segment) = ten_records();
+        let whole = fs::read(&segment).unwrap();
+        let frame = whole.len() as u64 / 10;
+        let cut = |to: u64| {
+            let file = fs::File::options().write(true).open(&segment).unwrap();
+            file.set_len(to).unwrap();
+        };
+        cut(10 * frame - 3);
+        assert_eq!(damaged_records(&root), []);
+        assert_eq!(Cache::open(&root).unwrap().unreadable_bytes(), 0);
+
+        Cache::open(&root).unwrap().write_snapshot().unwrap();
+        assert_eq!(damaged_records(&root), [], "the next writer cuts it off");
+        cut(7 * frame + 3);
+        for _ in 0..2 {
+            assert_eq!(Cache::open(&root).unwrap().unreadable_bytes(), 2 * frame);
+            assert_eq!(damaged_records(&root), [(7 * frame, 2 * frame)]);
+        }
+        let cache = Cache::open(&root).unwrap();
+        assert_eq!(cache.unreadable_bytes(), 2 * frame);
+        cache.record_preimage("measured again").unwrap();
+        drop(cache);
+        assert_eq!(Cache::open(&root).unwrap().unreadable_bytes(), 0);
     }
 }

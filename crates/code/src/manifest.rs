@@ -1,8 +1,8 @@
 //! What a manifest depends on. Reads as much of Cargo.toml as this workspace writes: one dependency
 //! a line.
 
-/// Names in `[dependencies]`, in their order.
-fn dependencies(manifest: &str) -> Vec<&str> {
+/// Lines of `[dependencies]`, each with the name on it.
+fn dependencies(manifest: &str) -> Vec<(&str, &str)> {
     let mut lines = manifest
         .lines()
         .map(str::trim)
@@ -12,9 +12,8 @@ fn dependencies(manifest: &str) -> Vec<&str> {
     section
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| {
-            line.split(['.', ' ', '='])
-                .next()
-                .filter(|name| !name.is_empty())
+            let name = line.split(['.', ' ', '=']).next()?;
+            Some((name, line)).filter(|_| !name.is_empty())
         })
         .collect()
 }
@@ -24,16 +23,18 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 pub fn own_dependencies(manifest: &str) -> Vec<&str> {
     dependencies(manifest)
         .into_iter()
-        .filter_map(|name| name.strip_prefix("tprimat-"))
+        .filter_map(|(name, _)| name.strip_prefix("tprimat-"))
         .collect()
 }
 
-/// Those of them that are libraries of others.
+/// Those of them that are libraries of others. An optional one adds a command or a format and has no
+/// part in what a task makes: a build with it and one without it take each other's results as fresh.
 #[must_use]
 pub fn foreign_dependencies(manifest: &str) -> Vec<&str> {
     dependencies(manifest)
         .into_iter()
-        .filter(|name| !name.starts_with("tprimat-"))
+        .filter(|(name, line)| !name.starts_with("tprimat-") && !line.contains("optional = true"))
+        .map(|(name, _)| name)
         .collect()
 }
 
@@ -44,8 +45,10 @@ mod tests {
     #[test]
     fn only_what_the_crate_itself_links_counts() {
         let manifest = "[package]\nname = \"x\"\n\n[dependencies]\n# Why.\nserde.workspace = true\nnix = { workspace = true }\n\
+                        parquet = { workspace = true, optional = true }\n\
                         tprimat-job.workspace = true\n\n[dev-dependencies]\nproptest = \"1\"\n";
-        assert_eq!(dependencies(manifest), ["serde", "nix", "tprimat-job"]);
+        let names: Vec<_> = dependencies(manifest).iter().map(|of| of.0).collect();
+        assert_eq!(names, ["serde", "nix", "parquet", "tprimat-job"]);
         assert_eq!(own_dependencies(manifest), ["job"]);
         assert_eq!(foreign_dependencies(manifest), ["serde", "nix"]);
         assert!(dependencies("[package]\nname = \"x\"\n").is_empty());

@@ -35,7 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("results", &["job", "logs"]),
     ("samples", &[]),
-    ("sentences", &["figures", "results"]),
+    ("sentences", &["figures", "results", "words"]),
     ("words", &[]),
 ];
 
@@ -154,12 +154,18 @@ fn modules_used(code: &str) -> Vec<String> {
 }
 
 /// Rust files below a folder or beside it (`config/`, `config.rs`), without comments and tests.
-/// Tests are at the end of a file, or in files whose names end in `tests.rs`.
+/// Tests are at the end of a file, in files whose names end in `tests.rs`, or in folders `tests`.
 fn product_sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
     let mut waiting = vec![folder.to_owned(), folder.with_extension("rs")];
     while let Some(path) = waiting.pop() {
+        if path.ends_with("tests") {
+            continue;
+        }
         if path.is_dir() {
+            if path.ends_with("tests") {
+                continue;
+            }
             waiting.extend(
                 fs::read_dir(&path)
                     .unwrap()

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::Deserialize;
 use tprimat_job::{Vendor, vendor_named, vendor_names};
+use tprimat_results::GIB;
 
 use super::{Catalogue, CellInput, NoFigure, Summary};
 
@@ -26,7 +27,7 @@ pub struct Accelerator {
 impl Accelerator {
     #[must_use]
     pub fn memory_bytes(&self) -> f64 {
-        self.memory_gib * f64::from(1u32 << 30)
+        self.memory_gib * GIB
     }
 }
 

@@ -25,6 +25,9 @@ const IMPLAUSIBLE: f64 = 2.0;
 const LINE_SECONDS: f64 = 0.01;
 /// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
+const FEW_STEPS: Unchecked = Unchecked::FewSteps {
+    least: LEAST_PAIRS + 1,
+};
 /// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
 /// steps this long.
 const RESOLVED_SECONDS: f64 = 1.0;
@@ -92,7 +95,7 @@ pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>>
     let mut before = None;
     let timed = |line: &'a Step| {
         let time = line.step_time_seconds.filter(|t| is_positive(*t))?;
-        let stated = line.steps_averaged.unwrap_or(1).max(1);
+        let stated = line.count();
         let since = before.replace(line.step).map_or(stated, |before: u64| {
             line.step.saturating_sub(before).max(1)
         });
@@ -186,7 +189,7 @@ fn against(
         return unchecked(Unchecked::NoDates);
     };
     let [first, .., last] = ends[..] else {
-        return unchecked(Unchecked::FewSteps { least: LEAST_PAIRS });
+        return unchecked(FEW_STEPS);
     };
     let passed = last - first;
     // Reject a clock that runs backwards, stands still, or advances more than the whole run took:
@@ -264,14 +267,19 @@ fn against(
             by_lines: dates.by_lines,
         });
     }
-    let unchecked = if mostly_held {
-        Some(if is_brief(&all, run) {
-            Unchecked::TooShort
-        } else {
+    // Pairs of the first look have no dates of their own. Where too few others are left, short steps
+    // or a buffer are to blame, and not that steps were few.
+    let without_dates = measured.len() - 1 - all.len();
+    let is_few = all.len() < LEAST_PAIRS;
+    let unchecked = if mostly_held || is_few && measured.len() > LEAST_PAIRS {
+        let is_held = mostly_held || without_dates > all.len();
+        Some(if is_held && !is_brief(measured, run) {
             Unchecked::HeldBack
+        } else {
+            Unchecked::TooShort
         })
-    } else if all.len() < LEAST_PAIRS {
-        Some(Unchecked::FewSteps { least: LEAST_PAIRS })
+    } else if is_few {
+        Some(FEW_STEPS)
     } else if plain.len() < LEAST_PAIRS {
         Some(Unchecked::Evaluations { least: LEAST_PAIRS })
     } else {
@@ -317,8 +325,8 @@ fn resolution(ends: &[f64]) -> f64 {
 }
 
 /// Are the steps over within two looks at the log, by their own times and by those of the run?
-fn is_brief(pairs: &[Pair], run: Option<f64>) -> bool {
-    let claimed: f64 = pairs.iter().map(|pair| pair.claimed).sum();
+fn is_brief(measured: &[Timed<'_>], run: Option<f64>) -> bool {
+    let claimed: f64 = measured.iter().skip(1).map(|timed| timed.since).sum();
     claimed < 2.0 * NEXT_LOOK_SECONDS && run.is_none_or(|run| run < BRIEF_RUN_SECONDS)
 }
 

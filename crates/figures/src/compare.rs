@@ -3,19 +3,21 @@
 mod data;
 mod notes;
 
-use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::collections::HashMap;
 
-use tprimat_results::{CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Welch, verdicts, welch};
+use tprimat_results::{CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, welch};
 
 use super::{
     Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Fact, Figure, Gaps,
-    ImpossibleRate, Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RepeatStatus,
-    RunFact, Summary, WhyAbsent, cost_ratio, environment_differences,
-    guard::{
+    ImpossibleRate, Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RunFact,
+    Summary, UncountedRepeats, WhyAbsent,
+    comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, measure_alike,
         refused, refused_without_figures,
     },
+    cost_ratio, environment_differences,
     interval::apart,
+    judged::Judged,
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
@@ -24,7 +26,12 @@ use super::{
     warnings_of,
 };
 
-pub use data::*;
+use data::COMPARISON_SCHEMA;
+pub use data::{
+    AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,
+    Difference, EnvironmentDifference, EnvironmentKind, Group, RatioInterval, Row, Speedup,
+    Standing, is_host, platform_of, rate_unit, rate_unit_of, unit_in_prose,
+};
 
 #[must_use]
 pub fn compare(
@@ -85,11 +92,7 @@ pub fn compare(
         })
         .collect();
     price(&mut speedups, &rows);
-    let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
-    notes.extend(impossible);
-    notes.extend(notes::of_losses(&candidates, &grouped, settings));
-    notes.extend(notes::of_environments(&rows, &environment));
-    Comparison {
+    let mut comparison = Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
         comparable,
         rows,
@@ -98,41 +101,35 @@ pub fn compare(
         differences,
         environment,
         absent,
-        failed: repeats(cells, is_failed)
-            + cells
-                .iter()
-                .filter(|c| matches!(c.state, CellState::Failed { .. }))
-                .count(),
-        contradicted: repeats(cells, is_contradicted),
-        suspect: repeats(cells, is_suspect),
-        unmeasured: repeats(cells, is_unmeasured),
+        uncounted: uncounted_repeats(cells),
+        notes: Vec::new(),
+    };
+    let judged = Judged::of_comparison(&comparison);
+    let tests = judged.tests();
+    judged.into_ratios(&mut comparison);
+    let mut notes = notes::notes(cells, &comparison, tests, settings);
+    notes.extend(impossible);
+    notes.extend(notes::of_losses(&candidates, &grouped, settings));
+    notes.extend(notes::of_environments(
+        &comparison.rows,
+        &comparison.environment,
+    ));
+    Comparison {
         notes,
+        ..comparison
     }
 }
 
-/// Repeats of all cells, with figures or without.
-fn repeats(cells: &[CellInput], wanted: fn(&RepeatStatus) -> bool) -> usize {
-    let of_cell = |c: &CellInput| {
-        if let CellState::Ok { summary } = &c.state {
-            summary.count_of(wanted)
-        } else {
-            0
+fn uncounted_repeats(cells: &[CellInput]) -> UncountedRepeats {
+    let mut counts = UncountedRepeats::default();
+    for cell in cells {
+        match &cell.state {
+            CellState::Ok { summary } => counts += UncountedRepeats::of(&summary.repeats),
+            CellState::Failed { .. } => counts.failed += 1,
+            CellState::Missing { .. } | CellState::Unsupported { .. } => {}
         }
-    };
-    cells.iter().map(of_cell).sum()
-}
-
-fn is_failed(status: &RepeatStatus) -> bool {
-    matches!(status, RepeatStatus::Failed { .. })
-}
-fn is_contradicted(status: &RepeatStatus) -> bool {
-    matches!(status, RepeatStatus::Contradicted { .. })
-}
-fn is_suspect(status: &RepeatStatus) -> bool {
-    matches!(status, RepeatStatus::Suspect { .. })
-}
-fn is_unmeasured(status: &RepeatStatus) -> bool {
-    matches!(status, RepeatStatus::Unmeasured { .. })
+    }
+    counts
 }
 
 fn environment_of<'a>(candidate: &Candidate<'a>) -> ComparedEnvironment<'a> {
@@ -167,12 +164,12 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
                 })
             }
             _ => {
-                let contradicted = summary.count_of(is_contradicted);
-                let state = if contradicted > 0 {
+                let uncounted = UncountedRepeats::of(&summary.repeats);
+                let state = if uncounted.contradicted > 0 {
                     AbsentState::Contradicted
-                } else if summary.count_of(is_failed) > 0 {
+                } else if uncounted.failed > 0 {
                     AbsentState::Failed
-                } else if summary.count_of(is_suspect) > 0 {
+                } else if uncounted.suspect > 0 {
                     AbsentState::Suspect
                 } else {
                     AbsentState::Unmeasured
@@ -192,7 +189,7 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
                 let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
                 let repeats = summary.repeats.clone();
                 Err(Box::new(AbsentCell {
-                    contradicted,
+                    contradicted: uncounted.contradicted,
                     contract,
                     attested,
                     repeats,
@@ -255,7 +252,7 @@ fn not_compared(
     Some(Note::of(&a.cell.cell, NoteKind::Doubtful, fact))
 }
 
-/// The speedup of each cell over its baseline. A pair with an impossible rate gets a note instead.
+/// The speedup of each cell over its baseline, without a verdict. A pair with an impossible rate gets a note instead.
 fn speedups(
     candidates: &[Candidate<'_>],
     groups: &[Grouped],
@@ -265,10 +262,6 @@ fn speedups(
 ) -> (Vec<Speedup>, Vec<Note>) {
     let mut all: Vec<Speedup> = Vec::new();
     let mut notes = Vec::new();
-    // By their places in `all`: what is tested, and what is one of those under another name.
-    let mut tested: Vec<(usize, Welch)> = Vec::new();
-    let mut of_runs: HashMap<Runs<'_>, usize> = HashMap::new();
-    let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &candidates[group.baseline];
         for &at in group.members.iter().filter(|i| **i != group.baseline) {
@@ -282,58 +275,10 @@ fn speedups(
                 notes.push(why);
                 continue;
             }
-            let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
             let shared = shared(a, b);
             let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
-            let least = n_a.min(n_b);
-            let unit = if n_a <= n_b {
-                a.estimate.unit
-            } else {
-                b.estimate.unit
-            };
-            let same_steps = settings.crosses_warmup()
-                || measure_alike(a.summary.warm_up(), b.summary.warm_up());
-            let factors = [a.summary.timer_factor(), b.summary.timer_factor()];
-            let short = factors
-                .into_iter()
-                .flatten()
-                .reduce(f64::max)
-                .map(|factor| NoVerdict::ShortStepTimes { factor });
-            let unknown: Vec<String> = Gaps::of(&a.contract, &b.contract)
-                .core()
-                .into_iter()
-                .map(str::to_owned)
-                .collect();
-            let reason = match &test {
-                _ if shared.is_some() => shared,
-                _ if !unknown.is_empty() => Some(NoVerdict::WorkloadsMayDiffer { fields: unknown }),
-                _ if least < 2 => Some(NoVerdict::OneRepeat),
-                None => Some(NoVerdict::NoVariation),
-                Some(_) if !same_steps => Some(NoVerdict::OtherWarmUp),
-                Some(_) if short.is_some() => short,
-                Some(_) if least < MIN_REPEATS => Some(NoVerdict::FewUnits {
-                    n: least,
-                    unit,
-                    least: MIN_REPEATS,
-                }),
-                Some(_) => None,
-            };
+            let reason = shared.or_else(|| no_verdict(a, b, test.is_some(), settings));
             let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
-            let test = test.filter(|_| reason.is_none());
-            let mut same_as = None;
-            if let Some(test) = test {
-                match runs(a).map(|runs| of_runs.entry(runs)) {
-                    Some(Entry::Occupied(twin)) => {
-                        again.push((all.len(), *twin.get()));
-                        same_as = Some(all[*twin.get()].a.clone());
-                    }
-                    Some(Entry::Vacant(first)) => {
-                        first.insert(all.len());
-                        tested.push((all.len(), test));
-                    }
-                    None => tested.push((all.len(), test)),
-                }
-            }
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
@@ -342,38 +287,21 @@ fn speedups(
                 prices: prices(a, b, catalogue),
                 apart_seconds: apart(&a.summary.repeats, &b.summary.repeats),
                 interval: plain,
-                same_as,
+                same_as: None,
                 significant: None,
                 p_value: None,
-                n_a,
-                n_b,
+                n_a: a.estimate.units.len(),
+                n_b: b.estimate.units.len(),
                 labels: labels(a, b, settings),
                 reason,
             });
         }
     }
-    let verdicts = verdicts(&tested.iter().map(|(_, test)| *test).collect::<Vec<_>>());
-    for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
-        all[i].p_value = Some(verdict.p);
-        all[i].significant = Some(verdict.significant);
-        all[i].interval = verdict
-            .interval
-            .and_then(|ends| interval(ends, verdict.confidence));
-    }
-    for (i, of) in again {
-        let Speedup {
-            p_value,
-            significant,
-            interval,
-            ..
-        } = all[of];
-        (all[i].p_value, all[i].significant, all[i].interval) = (p_value, significant, interval);
-    }
     (all, notes)
 }
 
-/// For each candidate an earlier one of its group, or the baseline, whose imported runs are all of its
-/// own.
+/// Finds for each candidate an earlier one of its group, or the baseline, whose imported runs are all
+/// of its own.
 fn same_runs(candidates: &[Candidate<'_>], groups: &[Grouped]) -> Vec<Option<usize>> {
     let mut found = vec![None; candidates.len()];
     for group in groups {
@@ -393,20 +321,43 @@ fn same_runs(candidates: &[Candidate<'_>], groups: &[Grouped]) -> Vec<Option<usi
     found
 }
 
-/// A group, the counted attempts of a candidate, and the bits of its units.
-type Runs<'a> = (usize, BTreeSet<&'a str>, Vec<u64>);
-
-/// What identifies a candidate's test against its baseline: two candidates with equal values repeat
-/// one test, which must not count twice in the correction for many comparisons.
-fn runs<'a>(candidate: &Candidate<'a>) -> Option<Runs<'a>> {
-    let attempts = attempts(&candidate.summary.repeats);
-    let units = candidate
-        .estimate
-        .units
-        .iter()
-        .map(|unit| unit.to_bits())
-        .collect();
-    (!attempts.is_empty()).then_some((candidate.group, attempts, units))
+/// Why the difference of two independent candidates is not assessed. `varies`: their units are not
+/// all equal, so there is a test.
+fn no_verdict(
+    a: &Candidate<'_>,
+    b: &Candidate<'_>,
+    varies: bool,
+    settings: &CompareSettings,
+) -> Option<NoVerdict> {
+    let gaps = Gaps::of(&a.contract, &b.contract);
+    let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
+    if !fields.is_empty() {
+        return Some(NoVerdict::WorkloadsMayDiffer { fields });
+    }
+    let fewer = if a.estimate.units.len() <= b.estimate.units.len() {
+        a.estimate
+    } else {
+        b.estimate
+    };
+    let n = fewer.units.len();
+    if n < 2 {
+        return Some(NoVerdict::OneRepeat);
+    }
+    if !varies {
+        return Some(NoVerdict::NoVariation);
+    }
+    if !settings.crosses_warmup() && !measure_alike(a.summary.warm_up(), b.summary.warm_up()) {
+        return Some(NoVerdict::OtherWarmUp);
+    }
+    let factors = [a.summary.timer_factor(), b.summary.timer_factor()];
+    if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
+        return Some(NoVerdict::ShortStepTimes { factor });
+    }
+    (n < MIN_REPEATS).then_some(NoVerdict::FewUnits {
+        n,
+        unit: fewer.unit,
+        least: MIN_REPEATS,
+    })
 }
 
 /// Why two candidates are not independent samples: both count the same attempts as repeats.
@@ -473,10 +424,7 @@ fn row(
         loss_group: candidate.loss_group,
         n: summary.n,
         repeats_wanted: cell.repeats_wanted,
-        failed: summary.count_of(is_failed),
-        contradicted: summary.count_of(is_contradicted),
-        suspect: summary.count_of(is_suspect),
-        unmeasured: summary.count_of(is_unmeasured),
+        uncounted: UncountedRepeats::of(&summary.repeats),
         standing: cell.standing.clone(),
         repeats_added_later: summary.repeats_added_later(),
         timer_factor: summary.timer_factor(),

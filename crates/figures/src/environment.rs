@@ -8,12 +8,15 @@ use tprimat_words::secret::{SECRET, is_secret, public_value};
 
 use super::{
     CellEnvironment, CellInput, Danger, EnvironmentChange, EnvironmentDifference,
+    EnvironmentKind::{self, Fact, Variable, Version},
     EnvironmentSummary, Warning,
 };
 
-/// Told in full beside a comparison; the JSON has all.
+/// Differences that are told in full beside a comparison; the JSON has all.
 const TOLD: usize = 6;
 const PACKAGE: &str = "package.";
+/// The fact of a cell whose runs may run beside others on their host; others have none.
+pub const SHARE: &str = "share";
 
 /// A variable that slows a run down enough to decide a comparison.
 struct DangerousVariable {
@@ -145,7 +148,7 @@ fn danger_of(name: &str, value: &str) -> Option<Danger> {
 }
 
 impl CellEnvironment {
-    /// Without what nobody may read.
+    /// Removes what nobody may read.
     #[must_use]
     pub fn public(mut self) -> Self {
         self.variables
@@ -162,10 +165,12 @@ pub struct ComparedEnvironment<'a> {
     pub cell: &'a str,
     pub platform: &'a str,
     pub framework: &'a str,
-    /// Of runs that others made, nothing is declared: what is absent is not known.
+    /// An imported run declares nothing, so what is absent from its environment is not known.
     pub is_imported: bool,
+    /// The run was made under an earlier configuration, so only the facts in its key are known.
+    pub is_earlier: bool,
     pub environment: &'a CellEnvironment,
-    /// As the trainer prints them.
+    /// What the trainer prints.
     pub versions: &'a BTreeMap<String, String>,
 }
 
@@ -176,6 +181,7 @@ impl<'a> ComparedEnvironment<'a> {
             platform: &cell.platform,
             framework: &cell.framework,
             is_imported: !cell.imported.is_empty(),
+            is_earlier: cell.standing.earlier.is_some(),
             environment: &cell.environment,
             versions,
         }
@@ -208,7 +214,12 @@ impl<'a> ComparedEnvironment<'a> {
             .facts
             .iter()
             .filter(|(name, _)| !name.starts_with(PACKAGE));
-        of_host.map(|(n, v)| (n.as_str(), v.as_str())).collect()
+        let mut facts: BTreeMap<&str, &str> =
+            of_host.map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        if !self.is_imported {
+            facts.entry(SHARE).or_insert("false");
+        }
+        facts
     }
 
     fn variables(&self) -> BTreeMap<&str, &str> {
@@ -229,7 +240,9 @@ pub fn environment_differences(
     b: &ComparedEnvironment<'_>,
 ) -> Vec<EnvironmentDifference> {
     let mut all = Vec::new();
-    let mut add = |kind: &str, of_a: BTreeMap<&str, &str>, of_b: BTreeMap<&str, &str>| {
+    let mut add = |kind: EnvironmentKind,
+                   of_a: BTreeMap<&str, &str>,
+                   of_b: BTreeMap<&str, &str>| {
         let names: BTreeSet<&str> = of_a.keys().chain(of_b.keys()).copied().collect();
         for name in names
             .into_iter()
@@ -240,13 +253,20 @@ pub fn environment_differences(
             if (a.is_imported || b.is_imported) && (va.is_none() || vb.is_none()) {
                 continue;
             }
-            if kind == "version" && va.zip(vb).is_some_and(|(a, b)| is_one_version(a, b)) {
+            // Every key covers the image, so there was none where it names none.
+            let is_unknown = |side: &ComparedEnvironment<'_>, value: Option<&str>| {
+                kind == Fact && side.is_earlier && value.is_none() && name != "image"
+            };
+            if is_unknown(a, va) || is_unknown(b, vb) {
+                continue;
+            }
+            if kind == Version && va.zip(vb).is_some_and(|(a, b)| is_one_version(a, b)) {
                 continue;
             }
             all.push(EnvironmentDifference {
                 cell_a: a.cell.to_owned(),
                 cell_b: b.cell.to_owned(),
-                kind: kind.to_owned(),
+                kind,
                 name: name.to_owned(),
                 a: va.map(str::to_owned),
                 b: vb.map(str::to_owned),
@@ -255,9 +275,9 @@ pub fn environment_differences(
             });
         }
     };
-    add("variable", a.variables(), b.variables());
-    add("version", a.packages(), b.packages());
-    add("fact", a.facts(), b.facts());
+    add(Variable, a.variables(), b.variables());
+    add(Version, a.packages(), b.packages());
+    add(Fact, a.facts(), b.facts());
     all.sort_by_key(|d| (d.dangerous.is_none(), d.follows.is_some()));
     all
 }
@@ -273,23 +293,26 @@ fn is_one_version(a: &str, b: &str) -> bool {
 }
 
 fn dangerous(
-    kind: &str,
+    kind: EnvironmentKind,
     name: &str,
     values: [Option<&str>; 2],
     a: &ComparedEnvironment<'_>,
     b: &ComparedEnvironment<'_>,
 ) -> Option<Danger> {
-    if kind == "variable" {
+    if kind == Variable {
         return values
             .into_iter()
             .flatten()
             .find_map(|value| danger_of(name, value));
     }
+    if (kind, name) == (Fact, SHARE) {
+        return Some(Danger::SharedHost);
+    }
     let is_one_sku =
         a.fact("accelerator").is_some() && a.fact("accelerator") == b.fact("accelerator");
     let danger = match (kind, name) {
-        ("fact", "power_cap_watts") => Danger::OtherPowerLimit,
-        ("fact", "partition") => Danger::OtherPartition,
+        (Fact, "power_cap_watts") => Danger::OtherPowerLimit,
+        (Fact, "partition") => Danger::OtherPartition,
         _ => return None,
     };
     is_one_sku.then_some(danger)
@@ -316,7 +339,7 @@ const OF_FRAMEWORKS: [&str; 4] = ["HF_", "TOKENIZERS_", "TRANSFORMERS_", "PRIMUS
 
 /// What already tells that this must differ.
 fn follows(
-    kind: &str,
+    kind: EnvironmentKind,
     name: &str,
     both: bool,
     a: &ComparedEnvironment<'_>,
@@ -325,15 +348,15 @@ fn follows(
     let (other_vendor, other_framework) = (a.vendor() != b.vendor(), a.framework != b.framework);
     let other_sku = a.fact("accelerator") != b.fact("accelerator");
     match kind {
-        "variable"
+        Variable
             if other_vendor && !both && OF_VENDORS.iter().any(|start| name.starts_with(start)) =>
         {
             Some("vendor")
         }
-        "variable" if !OF_FRAMEWORKS.iter().any(|start| name.starts_with(start)) => None,
-        "fact" if other_vendor || (other_sku && a.platform != b.platform) => Some("platform"),
-        "variable" | "version" | "fact" if other_framework && !both => Some("framework"),
-        "version" if other_vendor && !both => Some("vendor"),
+        Variable if !OF_FRAMEWORKS.iter().any(|start| name.starts_with(start)) => None,
+        Fact if other_vendor || (other_sku && a.platform != b.platform) => Some("platform"),
+        _ if other_framework && !both => Some("framework"),
+        Version if other_vendor && !both => Some("vendor"),
         _ => None,
     }
 }
@@ -362,6 +385,7 @@ impl EnvironmentDifference {
     #[must_use]
     pub fn change(&self) -> EnvironmentChange {
         let Self {
+            kind,
             name,
             a,
             b,
@@ -369,6 +393,7 @@ impl EnvironmentDifference {
             ..
         } = self;
         EnvironmentChange {
+            kind: *kind,
             name: name.clone(),
             a: a.clone(),
             b: b.clone(),
@@ -404,202 +429,4 @@ pub fn warnings_of(environment: &CellEnvironment, contract: &Contract) -> Vec<Wa
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn map(items: &[(&str, &str)]) -> BTreeMap<String, String> {
-        items
-            .iter()
-            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
-            .collect()
-    }
-    fn environment(variables: &[(&str, &str)], facts: &[(&str, &str)]) -> CellEnvironment {
-        CellEnvironment {
-            variables: map(variables),
-            facts: map(facts),
-        }
-    }
-    fn between(
-        names: [&str; 2],
-        a: &CellEnvironment,
-        b: &CellEnvironment,
-    ) -> Vec<EnvironmentDifference> {
-        let none = BTreeMap::new();
-        let of = |cell: &'static str, environment| ComparedEnvironment {
-            cell,
-            platform: cell.split('/').next().unwrap(),
-            framework: cell.split('/').nth(1).unwrap(),
-            is_imported: false,
-            environment,
-            versions: &none,
-        };
-        let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };
-        environment_differences(&of(leak(names[0]), a), &of(leak(names[1]), b))
-    }
-
-    #[test]
-    fn a_version_without_its_build_is_the_same_as_with_one() {
-        assert!(
-            is_one_version("2.11.0+cu130", "2.11.0") && is_one_version("2.11.0", "2.11.0+cu130")
-        );
-        assert!(
-            !is_one_version("2.11.0+cu130", "2.11.0+rocm7.2")
-                && !is_one_version("2.11.0+cu130", "2.11.1")
-        );
-    }
-
-    #[test]
-    fn dangerous_values_are_known_and_harmless_ones_are_not() {
-        for (name, value) in [
-            ("CUDA_LAUNCH_BLOCKING", "1"),
-            ("HIP_LAUNCH_BLOCKING", "true"),
-            ("AMD_SERIALIZE_KERNEL", "3"),
-            ("NCCL_DEBUG", "INFO"),
-            ("NCCL_DEBUG", "trace"),
-            ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
-            ("TORCH_NCCL_BLOCKING_WAIT", "1"),
-            ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
-            ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"),
-            ("NSYS_PROFILING_SESSION_ID", "7"),
-        ] {
-            assert!(danger_of(name, value).is_some(), "{name}={value}");
-        }
-        for (name, value) in [
-            ("CUDA_LAUNCH_BLOCKING", "0"),
-            ("CUDA_LAUNCH_BLOCKING", ""),
-            ("AMD_SERIALIZE_KERNEL", "0"),
-            ("NCCL_DEBUG", "WARN"),
-            ("NCCL_DEBUG_FILE", "x"),
-            ("TORCH_DISTRIBUTED_DEBUG", "OFF"),
-            ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1"),
-            ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
-        ] {
-            assert_eq!(danger_of(name, value), None, "{name}={value}");
-        }
-    }
-
-    #[test]
-    fn what_follows_from_the_vendor_is_condensed_and_the_rest_is_told() {
-        let amd = environment(
-            &[
-                ("HSA_NO_SCRATCH_RECLAIM", "1"),
-                ("OMP_NUM_THREADS", "8"),
-                ("HIP_LAUNCH_BLOCKING", "1"),
-            ],
-            &[
-                ("vendor", "amd"),
-                ("accelerator", "MI300X"),
-                ("driver", "6.12"),
-                ("package.torch", "2.8.0"),
-            ],
-        );
-        let nvd = environment(
-            &[("NCCL_NVLS_ENABLE", "0"), ("OMP_NUM_THREADS", "4")],
-            &[
-                ("vendor", "nvd"),
-                ("accelerator", "H100"),
-                ("driver", "580"),
-                ("package.torch", "2.11.0"),
-            ],
-        );
-        let found = between(["amd/tran/x/y", "nvd/tran/x/y"], &amd, &nvd);
-        let names: Vec<_> = found.iter().map(|d| d.name.as_str()).collect();
-        assert_eq!(
-            names[..3],
-            ["HIP_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "torch"]
-        );
-        assert!(found[3..].iter().all(|d| d.follows.is_some()), "{found:?}");
-        let fact = crate::ComparisonFact::Environment(environment_summary(&found).unwrap());
-        let text = crate::Note::new(crate::NoteKind::Environment, fact).text();
-        assert!(
-            text.contains(
-                "HIP_LAUNCH_BLOCKING: 1 instead of unset (the host waits for every kernel)"
-            ),
-            "{text}"
-        );
-        assert!(text.contains("torch: 2.8.0, not 2.11.0"), "{text}");
-        assert!(
-            text.contains("as another platform, vendor has it, HSA_NO_SCRATCH_RECLAIM, "),
-            "{text}"
-        );
-        assert_eq!(between(["amd/tran/x/y", "amd/tran/x/z"], &amd, &amd), []);
-    }
-
-    #[test]
-    fn a_power_cap_is_dangerous_only_on_the_same_device() {
-        let with = |sku: &str, watts: &str| {
-            environment(
-                &[],
-                &[
-                    ("accelerator", sku),
-                    ("power_cap_watts", watts),
-                    ("vendor", "nvd"),
-                ],
-            )
-        };
-        let cap = |a: &CellEnvironment, b: &CellEnvironment| {
-            let all = between(["h1/tran/x/y", "h2/tran/x/y"], a, b);
-            all.into_iter()
-                .find(|d| d.name == "power_cap_watts")
-                .unwrap()
-        };
-        assert!(
-            cap(&with("H100", "500"), &with("H100", "700"))
-                .dangerous
-                .is_some()
-        );
-        let other = cap(&with("H100", "700"), &with("H200", "750"));
-        assert_eq!(
-            (other.dangerous, other.follows.as_deref()),
-            (None, Some("platform"))
-        );
-    }
-
-    #[test]
-    fn secrets_are_never_shown() {
-        let a = environment(
-            &[
-                ("HF_TOKEN", "hunter2"),
-                ("WANDB_API_KEY", "hunter2"),
-                ("AWS_SECRET", "hunter2"),
-            ],
-            &[],
-        );
-        let found = between(["x/a/m/s", "x/b/m/s"], &a, &CellEnvironment::default());
-        assert_eq!(found, []);
-        assert!(
-            a.clone().public().variables.is_empty()
-                && warnings_of(&a, &Contract::default()).is_empty()
-        );
-    }
-
-    #[test]
-    fn of_an_import_only_what_it_states_can_differ() {
-        let (ours, theirs) = (
-            environment(&[("A", "1")], &[("package.torch", "2.8")]),
-            CellEnvironment::default(),
-        );
-        let versions = map(&[("torch", "2.9")]);
-        let side = |is_imported, environment, versions| ComparedEnvironment {
-            cell: "p/f/m/s",
-            platform: "p",
-            framework: "f",
-            is_imported,
-            environment,
-            versions,
-        };
-        let none = BTreeMap::new();
-        let found =
-            environment_differences(&side(false, &ours, &none), &side(true, &theirs, &versions));
-        let [only] = &found[..] else {
-            panic!("{found:?}")
-        };
-        assert_eq!(
-            (
-                only.kind.as_str(),
-                crate::sentences::change(&only.change()).as_str()
-            ),
-            ("version", "torch: 2.8, not 2.9")
-        );
-    }
-}
+mod tests;

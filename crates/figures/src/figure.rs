@@ -22,7 +22,7 @@ pub enum Figure {
     },
 }
 
-/// Of a file that was written before there was such a figure.
+/// What is read from a file that was written before there was such a figure.
 impl Default for Figure {
     fn default() -> Self {
         Self::Absent {
@@ -45,9 +45,9 @@ impl Figure {
 /// One line of docs/METRICS.md.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metric {
-    /// As in JSON and CSV: `tokens_per_dollar`.
+    /// Its name in JSON and CSV: `tokens_per_dollar`.
     pub name: String,
-    /// As in tables: `tokens/USD`.
+    /// Its name in tables: `tokens/USD`.
     pub title: String,
     /// `fraction` is of 1. Rows may differ in it: prices have currencies.
     pub unit: String,

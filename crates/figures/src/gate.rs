@@ -30,10 +30,11 @@ pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
     CellInput, CellState, Change, Estimate, Gaps, GateNote, GateReason, ImpossibleRate, Needed,
-    RepeatStatus, SESSION_GAP_SECONDS, Unit, When,
+    SESSION_GAP_SECONDS, UncountedRepeats, Unit, When, all_hosts,
+    comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
     environment_differences, environment_summary,
-    guard::{forbids, measure_alike, other_warmup},
+    family::Family,
     summary::attempts,
     warnings_of,
 };
@@ -119,10 +120,10 @@ impl GateInput {
     pub fn left_out(&self) -> Option<GateReason> {
         BaselineCell::of(self).err().map(|without| without.why)
     }
-    fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
+    fn counts(&self) -> UncountedRepeats {
         match &self.input.state {
-            CellState::Ok { summary } => summary.count_of(wanted),
-            _ => 0,
+            CellState::Ok { summary } => UncountedRepeats::of(&summary.repeats),
+            _ => UncountedRepeats::default(),
         }
     }
     fn is_attested(&self) -> bool {
@@ -132,17 +133,25 @@ impl GateInput {
         }
     }
     fn contradicted(&self) -> Option<GateReason> {
-        let repeats = self.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+        let repeats = self.counts().contradicted;
         (repeats > 0).then_some(GateReason::Contradicted { repeats })
     }
     /// Repeats that do not count although others of the cell do.
-    fn uncounted(&self) -> impl Iterator<Item = GateNote> {
-        let failed = self.count_of(|s| matches!(s, RepeatStatus::Failed { .. }));
-        let disturbed = self.count_of(|s| matches!(s, RepeatStatus::Suspect { .. }));
-        let failed = (failed > 0).then_some(GateNote::Failed { repeats: failed });
-        failed
-            .into_iter()
-            .chain((disturbed > 0).then_some(GateNote::Disturbed { repeats: disturbed }))
+    fn notes_on_uncounted(&self) -> impl Iterator<Item = GateNote> {
+        let UncountedRepeats {
+            failed,
+            // These decide the verdict: `contradicted`.
+            contradicted: _,
+            suspect,
+            unmeasured,
+        } = self.counts();
+        let of = |repeats: usize, note: fn(usize) -> GateNote| (repeats > 0).then(|| note(repeats));
+        let notes = [
+            of(failed, |repeats| GateNote::Failed { repeats }),
+            of(suspect, |repeats| GateNote::Disturbed { repeats }),
+            of(unmeasured, |repeats| GateNote::Unmeasured { repeats }),
+        ];
+        notes.into_iter().flatten()
     }
 }
 
@@ -220,32 +229,26 @@ fn correct(
     baseline: &Baseline,
     by_name: &BTreeMap<&str, &GateInput>,
 ) -> usize {
-    // By their places in `all`, which begins with the baseline's cells in their order.
-    let mut tested: Vec<(usize, f64)> = Vec::new();
-    let mut again: Vec<(usize, usize)> = Vec::new();
-    let mut first: BTreeMap<Question, usize> = BTreeMap::new();
+    // Places are those in `all`, which begins with the baseline's cells in their order.
+    let mut family: Family<f64, Question> = Family::default();
     for (i, cell) in all.iter().enumerate() {
         let Some(p) = cell.p_value else { continue };
         let then = &baseline.cells[i];
         let question = by_name
             .get(then.cell.as_str())
             .and_then(|now| question(then, now));
-        match question.map(|question| *first.entry(question).or_insert(i)) {
-            Some(of) if of != i => again.push((i, of)),
-            _ => tested.push((i, p)),
-        }
+        family.add(i, p, question);
     }
-    let corrected = holm(&tested.iter().map(|(_, p)| *p).collect::<Vec<_>>());
-    let count = tested.len();
-    for ((i, _), p) in tested.into_iter().zip(corrected) {
-        all[i].p_value = Some(p);
+    let p_values: Vec<f64> = family.tests.iter().map(|(_, p)| *p).collect();
+    for ((i, _), p) in family.tests.iter().zip(holm(&p_values)) {
+        all[*i].p_value = Some(p);
     }
-    for (i, of) in again {
+    for (i, of) in family.repeated {
         all[i].p_value = all[of].p_value;
         let with = all[of].cell.clone();
         all[i].notes.push(GateNote::SharesMeasurements { with });
     }
-    count
+    p_values.len()
 }
 
 /// What tells the questions of two cells apart: the runs of both measurements, and what these gave. None
@@ -294,7 +297,7 @@ fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<GateNote> {
     let warnings = warnings_of(&now.environment, &now.contract)
         .into_iter()
         .map(GateNote::Warning);
-    cell.uncounted()
+    cell.notes_on_uncounted()
         .chain(warnings)
         .chain(choices(now, When::Only))
         .collect()
@@ -364,7 +367,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     }
     let mut notes: Vec<GateNote> = allowed.into_iter().map(GateNote::Field).collect();
     notes.extend(warm_up.map(GateNote::WarmUp));
-    notes.extend(cell.uncounted());
+    notes.extend(cell.notes_on_uncounted());
     notes.extend(
         warnings_of(&now.environment, &now.contract)
             .into_iter()
@@ -381,8 +384,12 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         });
     }
     notes.extend(choices(&now, When::Now).chain(choices(then, When::Then)));
-    if now.hosts != then.hosts {
-        let [now, then] = [&now.hosts, &then.hosts].map(|hosts| hosts.iter().cloned().collect());
+    let hosts = all_hosts(&now.hosts).zip(all_hosts(&then.hosts));
+    if let Some((now, then)) = hosts.filter(|(now, then)| now != then)
+        && !now.is_empty()
+        && !then.is_empty()
+    {
+        let [now, then] = [now, then].map(|hosts| hosts.into_iter().map(str::to_owned).collect());
         notes.push(GateNote::Hosts { now, then });
     }
     if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)

@@ -9,7 +9,7 @@ use tprimat_results::{
     verdicts, welch,
 };
 
-use super::{Estimate, NoVerdict, SESSION_GAP_SECONDS};
+use super::{Estimate, NoVerdict, SESSION_GAP_SECONDS, host_named};
 
 pub const HISTORY_SCHEMA: &str = "tprimat.history/1";
 
@@ -52,6 +52,56 @@ pub struct WorkField {
     pub value: String,
 }
 
+impl CellHistory {
+    /// The measurement that counts for the present configuration, the last of several; `None` if
+    /// there is none, or if nobody knows.
+    #[must_use]
+    pub fn present(&self) -> Option<&Measurement> {
+        let mut latest_first = self.measurements.iter().rev();
+        latest_first.find(|m| m.counts_now == Some(true))
+    }
+
+    /// Is it known that no measurement counts for the present configuration?
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.measurements
+            .iter()
+            .all(|m| m.counts_now == Some(false))
+    }
+}
+
+/// Says of each measurement whether it counts now. `counting`: the attempts that serve the present
+/// configurations; `planned`: the cells of `matrix` whose present configuration is known. A work is
+/// neither present nor outdated where another work of its name is the present one, or where only
+/// other matrices measured it.
+pub fn mark_present(
+    cells: &mut [CellHistory],
+    counting: &BTreeSet<String>,
+    planned: &BTreeSet<String>,
+    matrix: &str,
+) {
+    // Also an attempt that failed, was disturbed or contradicts its job serves a configuration.
+    let is_counted = |run: &PastRun| run.counts && counting.contains(&run.attempt);
+    let counts = |m: &Measurement| m.runs.iter().any(is_counted);
+    let may_be_of_matrix = |m: &Measurement| m.matrices.is_empty() || m.matrices.contains(matrix);
+    let has_present = |cell: &CellHistory| cell.measurements.iter().any(counts);
+    let present: BTreeSet<String> = cells
+        .iter()
+        .filter(|cell| has_present(cell))
+        .map(|cell| cell.cell.clone())
+        .collect();
+    for cell in cells.iter_mut().filter(|cell| !cell.imported) {
+        let is_outdated = !present.contains(&cell.cell)
+            && planned.contains(&cell.cell)
+            && cell.measurements.iter().any(may_be_of_matrix);
+        if is_outdated || has_present(cell) {
+            for measurement in &mut cell.measurements {
+                measurement.counts_now = Some(counts(measurement));
+            }
+        }
+    }
+}
+
 /// Runs of one configuration on one host, without a pause of more than six hours between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
@@ -74,6 +124,9 @@ pub struct Measurement {
     /// before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
+    /// Do runs of it count for the configuration as it is now? Absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts_now: Option<bool>,
     pub runs: Vec<PastRun>,
     /// Decides whether two rates are rates of the same work.
     #[serde(skip)]
@@ -191,7 +244,8 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedSetting {
     pub what: String,
-    /// `edited`, `added`, `removed`: of something that has no value that people read.
+    /// `edited`, `added`, `removed`, `changed during the run`, or `changed during the run before`: of
+    /// something that has no value that people read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,7 +317,7 @@ pub fn assess(
             .filter(|ends| ends.iter().all(|end| end.is_finite()));
         let before = earlier(measurements, at).map(|before| &measurements[before]);
         let is_one_session = before.is_some_and(|before| {
-            before.host == measurements[at].host
+            host_named(&before.host).is_some_and(|host| host == measurements[at].host)
                 && is_same_session(before.ended_at, measurements[at].started_at)
         });
         let is_small = test.ratio.max(1.0 / test.ratio) < 1.0 + SESSION_FLOOR;
@@ -351,6 +405,7 @@ mod tests {
             tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
             timer_factor: None,
             since: None,
+            counts_now: None,
             runs: Vec::new(),
             contract: Contract::default(),
             matrices: BTreeSet::new(),
@@ -373,6 +428,38 @@ mod tests {
         };
         let works = works(all).into_iter();
         works.map(|(at, fields)| (at, name(fields))).collect()
+    }
+
+    #[test]
+    fn only_a_run_that_counts_in_the_planned_matrix_is_of_the_present_configuration() {
+        let mut earlier = of_matrix(0.0, 100.0, 2048, Some("a"));
+        earlier.runs.push(PastRun {
+            attempt: "1".into(),
+            repeat: 1,
+            started_at: 0.0,
+            ended_at: 60.0,
+            tokens_per_second_per_gpu: None,
+            counts: true,
+            why_not: None,
+        });
+        let marked = |counts: bool, counting: &str, matrix: &str| {
+            let mut measured = earlier.clone();
+            measured.runs[0].counts = counts;
+            let mut cells = [CellHistory {
+                cell: "c".into(),
+                imported: false,
+                work: Vec::new(),
+                measurements: vec![measured],
+            }];
+            let [counting, planned] = [counting, "c"].map(|name| BTreeSet::from([name.into()]));
+            mark_present(&mut cells, &counting, &planned, matrix);
+            (cells[0].measurements[0].counts_now, cells[0].is_outdated())
+        };
+        assert_eq!(marked(true, "1", "a"), (Some(true), false));
+        let outdated = (Some(false), true);
+        assert_eq!(marked(true, "2", "a"), outdated);
+        assert_eq!(marked(false, "1", "a"), outdated, "its log contradicts it");
+        assert_eq!(marked(true, "2", "b"), (None, false));
     }
 
     #[test]

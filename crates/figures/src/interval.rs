@@ -1,16 +1,34 @@
-//! A cell's rate with its interval. What is repeated, runs, or hosts, or sessions of runs, is the n
-//! of every interval and test.
+//! A cell's rate with its interval. The n of every interval and test counts units of replication:
+//! runs, sessions of runs, or hosts.
 
-use std::collections::BTreeMap;
+mod bootstrap;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::{RunResult, geometric_mean, t_interval};
 
-use super::{BOOTSTRAP_FROM, RepeatStatus, RepeatSummary, bootstrap_interval};
+use super::{RepeatStatus, RepeatSummary};
+use bootstrap::BOOTSTRAP_FROM;
+pub use bootstrap::bootstrap_interval;
 
 /// Runs that follow the one before later than this begin another session; midnight does not.
 pub const SESSION_GAP_SECONDS: f64 = 6.0 * 3600.0;
+
+/// A host's name; none where a log does not name its host. Files that earlier versions published
+/// say "not stated" there.
+#[must_use]
+pub fn host_named(host: &str) -> Option<&str> {
+    (!["", "not stated"].contains(&host)).then_some(host)
+}
+
+/// The hosts of several runs; none where one of them does not name its host, since the others are
+/// not all of them then.
+#[must_use]
+pub fn all_hosts<'h>(hosts: impl IntoIterator<Item = &'h String>) -> Option<BTreeSet<&'h str>> {
+    hosts.into_iter().map(|host| host_named(host)).collect()
+}
 
 /// A rate over repeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +46,7 @@ pub struct Estimate {
     #[serde(default)]
     pub unit: Unit,
     /// One a unit: geometric means of its repeats. Equal to `values` where repeats are the units.
+    /// Repeats on unknown hosts are in none where hosts are the units.
     #[serde(default)]
     pub units: Vec<f64>,
 }
@@ -56,6 +75,14 @@ pub enum Unit {
     /// Runs of one host that are more than [`SESSION_GAP_SECONDS`] apart.
     Session,
     Host,
+}
+
+impl Unit {
+    /// Is a run on this host in one of the units? Where those are hosts, a run on an unknown one is not.
+    #[must_use]
+    pub fn has_run_on(self, host: &str) -> bool {
+        self != Self::Host || host_named(host).is_some()
+    }
 }
 
 /// The estimate of a cell from the repeats that count.
@@ -115,12 +142,16 @@ impl Estimate {
     }
 }
 
-/// Rates by unit: by host where there are several, else by session where there are several, else
-/// one by one.
+/// Rates by unit: by host where several are named, else by session where there are several, else
+/// one by one. A run on an unknown host may have been on any of the others, so it is neither a unit
+/// of its own nor part of one, and its rate is left out of units that are hosts. Runs as units
+/// instead would narrow the interval, as if all hosts were equally fast.
 fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
     let mut by_host: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for run in runs {
-        by_host.entry(run.host).or_default().push(run.rate);
+        if let Some(host) = host_named(run.host) {
+            by_host.entry(host).or_default().push(run.rate);
+        }
     }
     if by_host.len() > 1 {
         return (Unit::Host, by_host.into_values().collect());
@@ -230,6 +261,42 @@ mod tests {
         // 2, 8 and 4: their geometric mean is 4, and each counts once, however many runs it has.
         assert!((estimate.value - 4.0).abs() < 1e-12, "{estimate:?}");
         assert_eq!(crate::sentences::units(3, estimate.unit), "3 hosts");
+    }
+
+    #[test]
+    fn a_run_on_an_unknown_host_is_not_on_another_host() {
+        for unknown in ["", "not stated"] {
+            let runs = [
+                run(1.0, "a", 0.0),
+                run(4.0, "a", 1.0),
+                run(8.0, unknown, 2.0),
+                run(4.0, unknown, 3.0),
+            ];
+            let estimate = Estimate::of(&runs).unwrap();
+            assert_eq!((estimate.unit, estimate.units.len()), (Unit::Repeat, 4));
+        }
+    }
+
+    #[test]
+    fn a_run_on_an_unknown_host_takes_nothing_from_the_clustering_by_host() {
+        let hosts = [("a", 1.0), ("b", 1.02), ("c", 0.98), ("d", 1.01)];
+        let named: Vec<_> = hosts
+            .iter()
+            .flat_map(|(host, rate)| [0.999, 1.0, 1.001].map(|by| run(rate * by, host, 0.0)))
+            .collect();
+        let with_unknown: Vec<_> = named.iter().copied().chain([run(5.0, "", 0.0)]).collect();
+        let [all_named, one_unknown] =
+            [&named, &with_unknown].map(|runs| Estimate::of(runs).unwrap());
+        assert_eq!(
+            (one_unknown.unit, one_unknown.units.len()),
+            (Unit::Host, 4),
+            "13 repeats are not 13 units"
+        );
+        assert_eq!(one_unknown.values.len(), 13);
+        assert_eq!(
+            (one_unknown.value, one_unknown.ci95),
+            (all_named.value, all_named.ci95)
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `steady` | a run's steps | its measured part, and where that begins |
 //! | `clock` | a result | do its step times fit the time that passed? |
-//! | `bootstrap` | rates of units | intervals without an assumption on their distribution |
+//! | `interval/bootstrap` | rates of units | intervals without an assumption on their distribution |
 //! | `interval` | rates of repeats, hosts, times | a rate with its interval; what is a unit of replication |
 //! | `suspect` | samples × a result | was the run disturbed? |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
@@ -15,15 +15,17 @@
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `unstated` | two contracts | what only one side states, or neither |
 //! | `same_run` | two series of steps | are they one run, imported twice? |
-//! | `guard` | two summaries | may they stand side by side, and how do they differ? |
+//! | `comparability` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `peaks` | a device and a precision | its peak rate; MFU |
 //! | `figure` | – | a figure, or the reason why it is not known |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`compare/data`) |
+//! | `judged` | a [`Comparison`] | each pair of its cells that is judged, with one correction for all |
 //! | `sweep` | a [`Comparison`] | cells over a numeric axis, and which value is the fastest |
 //! | `sweep_document` | a sweep | the same for `compare --json` |
 //! | `history` | a cell's measurements over time | where its speed changed |
+//! | `family` | the tests of one table | the tests without those that ask the same question again |
 //! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
@@ -31,16 +33,17 @@
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod accelerators;
-mod bootstrap;
 mod clock;
+mod comparability;
 mod compare;
 mod environment;
 mod facts;
+mod family;
 mod figure;
 mod gate;
-mod guard;
 mod history;
 mod interval;
+mod judged;
 mod metrics;
 mod not_counted;
 mod peaks;
@@ -54,29 +57,67 @@ mod telemetry;
 mod unified;
 mod unstated;
 
-pub use accelerators::*;
-pub use bootstrap::*;
+pub use accelerators::{
+    Accelerator, Device, accelerator, accelerator_names, accelerators_like, device_vendor,
+};
+
 pub use clock::Clock;
-pub use compare::*;
-pub use environment::*;
-pub use facts::*;
-pub use figure::*;
-pub use gate::*;
-pub use guard::not_identical;
-pub use history::*;
-pub use interval::*;
-pub use metrics::*;
-pub use not_counted::*;
-pub use peaks::*;
+pub use comparability::not_identical;
+pub(crate) use compare::mfu_of;
+pub use compare::{
+    AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,
+    Difference, EnvironmentDifference, EnvironmentKind, Group, RatioInterval, Row, Speedup,
+    Standing, compare, impossible, is_host, platform_of, rate_unit, rate_unit_of, unit_in_prose,
+};
+pub use environment::{ComparedEnvironment, SHARE};
+pub(crate) use environment::{environment_differences, environment_summary, warnings_of};
+pub use facts::{
+    AnyFact, BaselineFault, Basis, Change, ComparisonFact, Contradiction, CpuHasNo, Danger,
+    DeviceSet, Disturbance, EnvironmentChange, EnvironmentSummary, Fact, GateNote, GateReason,
+    GroupWorkload, ImpossibleRate, Label, LogAnomaly, MemoryUse, Needed, NoEnergy, NoFigure,
+    NoRate, NoTelemetry, NoVerdict, NotAssessed, NotCounted, NotIdentical, Note, NoteKind,
+    OutsideSteps, RunFact, SameLaunch, Unchecked, UnlistedDifference, WarmUpDifference, Warning,
+    When, WhoseClock, WhyAbsent, Words, in_words,
+};
+pub use figure::{Figure, Metric, Metrics};
+pub use gate::{
+    BASELINE_SCHEMA, Baseline, BaselineCell, GateCell, GateInput, GateReport, GateVerdict, gate,
+};
+pub use history::{
+    CellHistory, ChangedSetting, History, Level, Measurement, PastRun, Since, WorkField, assess,
+    earlier, is_same_session, mark_present, works,
+};
+pub use interval::{
+    Estimate, IntervalKind, Run, SESSION_GAP_SECONDS, Unit, all_hosts, bootstrap_interval,
+    host_named,
+};
+pub use judged::Judged;
+pub(crate) use metrics::metrics_of;
+pub use metrics::{Catalogue, Price, Tdp, cost_ratio, memory_capacity_bytes};
+pub use not_counted::Dropped;
+pub use peaks::{Mfu, Peak, PeakOverride, Peaks};
 pub use same_run::repeated_runs;
-pub use steady::*;
-pub use summary::*;
-pub use suspect::*;
-pub use sweep::*;
-pub use sweep_document::*;
-pub use telemetry::*;
-pub use unified::*;
-pub use unstated::*;
+pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady};
+pub use summary::{
+    Curve, Memory, RepeatStatus, RepeatSummary, Statistics, StepTime, Summary, UncountedRepeats,
+    summarize, why_uncounted,
+};
+pub(crate) use suspect::short_name;
+pub use suspect::{Signs, memory_of_others};
+pub use sweep::{
+    Best, Highest, LineBest, SameSetting, Surface, SurfacePair, Sweep, SweepPoint, sweeps,
+    sweeps_unjudged,
+};
+pub use sweep_document::{
+    BestDocument, ComparisonDocument, CurveDocument, HighestDocument, PairDocument, PointDocument,
+    SameSettingDocument, SweepDocument,
+};
+pub use telemetry::{Energy, Telemetry};
+pub use unified::{
+    Environment, GpuInfo, MemoryMetrics, ModelInfo, ParallelismConfig, PerformanceMetrics,
+    Provenance, TrainingConfig, UNIFIED_SCHEMA, Unified, UnifiedRepeat, unified,
+};
+pub use unstated::{Gaps, Stated};
 
 #[cfg(test)]
 #[path = "../../results/src/stand_ins_for_tests.rs"]

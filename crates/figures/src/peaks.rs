@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::FlopsPerToken;
 
-use super::{Device, NoFigure};
+use super::{Basis, Device, Figure, NoFigure};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -40,7 +40,7 @@ impl Peaks {
         self.of_device(&Device::named(platform, device), precision)
     }
 
-    /// As [`Peaks::of`], of a device whose vendor and partition are known.
+    /// [`Peaks::of`] for a device whose vendor and partition are known.
     pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, NoFigure> {
         let precision = precision.to_lowercase();
         let stated = |name: &str| {
@@ -81,7 +81,7 @@ pub enum Mfu {
     Ok {
         value: f64,
         tflops_per_gpu: f64,
-        /// Of FLOPs per token.
+        /// How FLOPs per token are counted.
         convention: String,
         peak: Peak,
     },
@@ -95,6 +95,15 @@ pub enum Mfu {
 }
 
 impl Mfu {
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        if let Self::Ok { value, .. } = self {
+            Some(*value)
+        } else {
+            None
+        }
+    }
+
     #[must_use]
     pub fn of(
         tokens_per_second_per_gpu: f64,
@@ -132,6 +141,29 @@ impl Mfu {
             tflops_per_gpu,
             convention: flops.convention.clone(),
             peak,
+        }
+    }
+}
+
+/// The same as any other figure, with what it is made of.
+impl From<Mfu> for Figure {
+    fn from(mfu: Mfu) -> Self {
+        match mfu {
+            Mfu::Ok {
+                value,
+                tflops_per_gpu,
+                convention,
+                peak,
+            } => Self::Ok {
+                value,
+                basis: Basis::Mfu {
+                    tflops_per_gpu,
+                    convention,
+                    peak,
+                },
+            },
+            Mfu::Absent { reason } => Self::Absent { reason },
+            Mfu::Error { reason } => Self::Error { reason },
         }
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn shared_runs(a: &[RepeatSummary], b: &[RepeatSummary]) -> usize {
     counted(a).iter().filter(|at| is_there(at)).count()
 }
 
-/// For each run the number of an earlier one that is the same, if any.
+/// Finds for each run the number of an earlier one that is the same, if any.
 #[must_use]
 pub fn repeated_runs(results: &[(u32, RunResult)]) -> Vec<Option<u32>> {
     let earlier = |at: usize| {

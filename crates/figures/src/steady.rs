@@ -147,11 +147,7 @@ pub(super) fn steady(
 /// first of them.
 pub(super) fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
     let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
-    ordinal.saturating_sub(weight(step)) >= statistics.warmup_steps
-}
-
-fn weight(step: &Step) -> u64 {
-    step.steps_averaged.unwrap_or(1).max(1)
+    ordinal.saturating_sub(step.count()) >= statistics.warmup_steps
 }
 
 /// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
@@ -166,7 +162,7 @@ fn timed<'a>(
         Some(Timed {
             step,
             seconds,
-            weight: weight(step),
+            weight: step.count(),
         })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();

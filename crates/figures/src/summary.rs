@@ -3,7 +3,10 @@
 pub(crate) mod notes;
 mod uncounted;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::AddAssign,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +25,7 @@ use super::{
     telemetry,
 };
 
-pub use uncounted::*;
+pub use uncounted::why_uncounted;
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
 
@@ -149,7 +152,7 @@ pub struct RepeatSummary {
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
-    /// For the pictures.
+    /// Series for the pictures.
     pub curve: Curve,
 }
 
@@ -173,6 +176,56 @@ pub enum RepeatStatus {
     Unmeasured {
         reason: NoRate,
     },
+}
+
+/// How many repeats do not count, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct UncountedRepeats {
+    pub failed: usize,
+    /// The log contradicts the job.
+    pub contradicted: usize,
+    /// Something else disturbed the run.
+    pub suspect: usize,
+    /// They ended well with nothing to measure.
+    pub unmeasured: usize,
+}
+
+impl UncountedRepeats {
+    #[must_use]
+    pub fn of(repeats: &[RepeatSummary]) -> Self {
+        let mut counts = Self::default();
+        for repeat in repeats {
+            match repeat.status {
+                RepeatStatus::Ok => {}
+                RepeatStatus::Failed { .. } => counts.failed += 1,
+                RepeatStatus::Contradicted { .. } => counts.contradicted += 1,
+                RepeatStatus::Suspect { .. } => counts.suspect += 1,
+                RepeatStatus::Unmeasured { .. } => counts.unmeasured += 1,
+            }
+        }
+        counts
+    }
+
+    /// Each count with its name in tables and files.
+    #[must_use]
+    pub fn by_why(&self) -> [(&'static str, usize); 4] {
+        [
+            ("failed", self.failed),
+            ("contradicted", self.contradicted),
+            ("suspect", self.suspect),
+            ("unmeasured", self.unmeasured),
+        ]
+    }
+}
+
+impl AddAssign for UncountedRepeats {
+    fn add_assign(&mut self, more: Self) {
+        self.failed += more.failed;
+        self.contradicted += more.contradicted;
+        self.suspect += more.suspect;
+        self.unmeasured += more.unmeasured;
+    }
 }
 
 /// Series by step; `None` where the log has no value.
@@ -211,6 +264,10 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         .filter_map(|(r, _)| r.steady.as_ref())
         .collect();
     let estimate = estimate(&counted);
+    // The step time is that of the runs that the rate is made of.
+    let is_in_units = |host: &str| estimate.as_ref().is_none_or(|e| e.unit.has_run_on(host));
+    let in_units = counted.iter().filter(|(r, _)| is_in_units(&r.host));
+    let of_units: Vec<&Steady> = in_units.filter_map(|(r, _)| r.steady.as_ref()).collect();
     // What the cell ran is told by the first repeat that counts; with none, by any.
     let speaker = counted
         .first()
@@ -235,7 +292,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
             .as_ref()
             .zip(num_gpus)
             .map(|(e, n)| e.value * n as f64),
-        step_time: mean_step_time(&steady),
+        step_time: mean_step_time(&of_units),
         memory: most(
             counted
                 .iter()
@@ -490,7 +547,8 @@ pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec
     (!added.is_empty()).then_some((first_plan, added))
 }
 
-/// Of the repeats that count. What names no attempt is never the same as anything.
+/// The attempts behind the repeats that count. A repeat that names no attempt has none here, so that
+/// it is never taken for the same measurement as another.
 pub(super) fn attempts(repeats: &[RepeatSummary]) -> BTreeSet<&str> {
     let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     counted
@@ -522,10 +580,6 @@ impl Summary {
     #[must_use]
     pub fn warm_up(&self) -> (u64, &str) {
         (self.warmup_steps, &self.steady_state)
-    }
-    #[must_use]
-    pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
-        self.repeats.iter().filter(|r| wanted(&r.status)).count()
     }
 }
 

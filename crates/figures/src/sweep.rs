@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_results::{
-    CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch,
-};
+use tprimat_results::{CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, welch};
 
 use super::{
-    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, interval::apart, summary::attempts,
+    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, interval::apart, judged::Judged,
+    summary::attempts,
 };
 
 /// Values of the axis from which on cells are a sweep; two are a pair.
@@ -56,14 +55,14 @@ pub struct SameSetting {
     pub at: [usize; 2],
     /// Rate of `a` ÷ rate of `b`.
     pub ratio: f64,
-    /// Holm's, over all settings of all pairs of the sweep; absent where there is no verdict.
+    /// Corrected for all pairs that the comparison tests; absent where there is no verdict.
     pub significant: Option<bool>,
     pub reason: Option<NoVerdict>,
 }
 
 /// The highest rate of one surface beside that of another. Both settings were picked because they
 /// are the highest, so the interval is one of the largest true rates: it holds whichever of the
-/// points they belong to.
+/// points they belong to. It leaves 1 out only where the test of these two points finds a difference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Highest {
     /// Indices into the points of `a` and of `b`.
@@ -112,7 +111,8 @@ pub struct Best {
     pub next: usize,
     /// Rate of the best ÷ that of the next one.
     pub ratio: f64,
-    /// Corrected for all pairs of points: which two stand first is known only after a look.
+    /// Corrected for all pairs that the comparison tests: which two stand first is known only after
+    /// a look.
     pub interval: Option<RatioInterval>,
     /// Points that the runs do not tell apart from the best one. Where there is none and no reason,
     /// the best is the fastest.
@@ -130,9 +130,39 @@ impl Best {
     }
 }
 
+/// A sweep whose points are not judged yet.
+pub(super) struct Unjudged {
+    sweep: Sweep,
+    /// One list for each surface of the sweep.
+    rivals: Vec<Vec<Rivals>>,
+}
+
+/// Points of one workload, of which one may be the fastest.
+struct Rivals {
+    /// Those of a line: is it the first axis whose value they share, and the value.
+    line: Option<(bool, f64)>,
+    /// Indices into the surface's points, the highest rate first; two at least.
+    order: Vec<usize>,
+    /// Why none of them can be called the fastest.
+    reason: Option<NoVerdict>,
+}
+
 /// All sweeps of a comparison, in matrix order of their models. A row is in one at most.
 #[must_use]
-pub fn sweeps(comparison: &Comparison) -> Vec<Sweep> {
+pub fn sweeps(comparison: &Comparison, judged: &Judged) -> Vec<Sweep> {
+    let found = unjudged(comparison).into_iter();
+    found.map(|one| one.judged(comparison, judged)).collect()
+}
+
+/// The same sweeps where only their points are asked for: no point is called the fastest, and no pair
+/// of lines is compared. The verdicts need a test of every two points of a line.
+#[must_use]
+pub fn sweeps_unjudged(comparison: &Comparison) -> Vec<Sweep> {
+    let found = unjudged(comparison).into_iter();
+    found.map(|one| one.sweep).collect()
+}
+
+pub(super) fn unjudged(comparison: &Comparison) -> Vec<Unjudged> {
     let mut models: Vec<&str> = Vec::new();
     for row in &comparison.rows {
         if !models.contains(&row.model.as_str()) {
@@ -143,6 +173,66 @@ pub fn sweeps(comparison: &Comparison) -> Vec<Sweep> {
         .into_iter()
         .filter_map(|model| sweep(comparison, model))
         .collect()
+}
+
+impl Unjudged {
+    /// Pairs of rows that this sweep says something of: any two points of a line, since which of
+    /// them stand first is known only after a look, and two lines at the same setting.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let row = |surface: usize, at: usize| self.sweep.surfaces[surface].points[at].row;
+        let of_lines =
+            self.rivals
+                .iter()
+                .enumerate()
+                .flat_map(|(surface, all)| all.iter().map(move |rivals| (surface, rivals)))
+                .filter(|(_, rivals)| rivals.reason.is_none())
+                .flat_map(move |(surface, rivals)| {
+                    let row = move |at: &usize| row(surface, *at);
+                    let order = &rivals.order;
+                    order.iter().enumerate().flat_map(move |(i, a)| {
+                        order[i + 1..].iter().map(move |b| (row(a), row(b)))
+                    })
+                });
+        let of_settings = self.sweep.pairs.iter().flat_map(move |pair| {
+            let tested = pair.same.iter().filter(|same| same.reason.is_none());
+            tested.map(move |same| (row(pair.a, same.at[0]), row(pair.b, same.at[1])))
+        });
+        of_lines.chain(of_settings)
+    }
+
+    fn judged(self, comparison: &Comparison, judged: &Judged) -> Sweep {
+        let Self { mut sweep, rivals } = self;
+        for (surface, all) in sweep.surfaces.iter_mut().zip(&rivals) {
+            for rivals in all {
+                let best = best(comparison, judged, &surface.points, rivals);
+                match rivals.line {
+                    None => surface.best = Some(best),
+                    Some((shares_first, value)) => surface.lines.push(LineBest {
+                        shares_first,
+                        value,
+                        best,
+                    }),
+                }
+            }
+        }
+        for pair in &mut sweep.pairs {
+            for same in pair.same.iter_mut().filter(|same| same.reason.is_none()) {
+                let rows = [(pair.a, same.at[0]), (pair.b, same.at[1])]
+                    .map(|(surface, at)| sweep.surfaces[surface].points[at].row);
+                same.significant = judged.test(rows).map(|test| test.significant);
+            }
+        }
+        if sweep.fields.is_empty() {
+            let points = |at: usize| sweep.surfaces[at].points.len();
+            let between: usize = sweep.pairs.iter().map(|p| points(p.a) * points(p.b)).sum();
+            let tests = between.max(judged.tests());
+            for pair in &mut sweep.pairs {
+                let points = [pair.a, pair.b].map(|at| &sweep.surfaces[at].points[..]);
+                pair.highest = highest(comparison, points, tests);
+            }
+        }
+        sweep
+    }
 }
 
 /// The value of a numeric axis of a cell.
@@ -159,7 +249,7 @@ fn is_quantity(axis: &str) -> bool {
     !axis.ends_with("seed")
 }
 
-fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
+fn sweep(comparison: &Comparison, model: &str) -> Option<Unjudged> {
     let rows: Vec<(usize, &Row)> = comparison
         .rows
         .iter()
@@ -220,7 +310,7 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
         }
     }
     let mut fields: BTreeSet<String> = BTreeSet::new();
-    let surfaces: Vec<Surface> = surfaces
+    let (surfaces, rivals): (Vec<Surface>, Vec<Vec<Rivals>>) = surfaces
         .into_iter()
         .map(|(_, mut points)| {
             points.sort_by(|a, b| {
@@ -228,30 +318,34 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
                     .then(a.second.unwrap_or(0.0).total_cmp(&b.second.unwrap_or(0.0)))
             });
             let differ = fields_apart(comparison, &points);
-            let is_one = differ.is_empty();
-            let lines = if is_one || second.is_none() {
-                Vec::new()
-            } else {
+            let rivals = if differ.is_empty() {
+                let all = (0..points.len()).collect();
+                rivals(comparison, &points, None, all).into_iter().collect()
+            } else if second.is_some() {
                 lines(comparison, &points)
+            } else {
+                Vec::new()
             };
             fields.extend(differ);
-            Surface {
-                best: is_one.then(|| best(comparison, &points)).flatten(),
+            let surface = Surface {
                 points,
-                lines,
-            }
+                best: None,
+                lines: Vec::new(),
+            };
+            (surface, rivals)
         })
-        .collect();
+        .unzip();
     let is_swept = surfaces.iter().any(|surface| surface.points.len() >= LEAST);
-    let pairs = surface_pairs(comparison, &surfaces, fields.is_empty());
-    is_swept.then(|| Sweep {
+    let pairs = surface_pairs(comparison, &surfaces);
+    let sweep = Sweep {
         model: model.to_owned(),
         axis: axis.to_owned(),
         second: second.map(str::to_owned),
         surfaces,
         fields: fields.into_iter().collect(),
         pairs,
-    })
+    };
+    is_swept.then_some(Unjudged { sweep, rivals })
 }
 
 /// In what of the workload points differ from the first; of unlike groups, whatever it is.
@@ -274,9 +368,9 @@ fn fields_apart(comparison: &Comparison, points: &[SweepPoint]) -> BTreeSet<Stri
     fields
 }
 
-/// The fastest point at each value of the axis that makes the workloads; nothing where it is not one
-/// axis alone that makes them.
-fn lines(comparison: &Comparison, points: &[SweepPoint]) -> Vec<LineBest> {
+/// The points at each value of the axis that makes the workloads; nothing where it is not one axis
+/// alone that makes them.
+fn lines(comparison: &Comparison, points: &[SweepPoint]) -> Vec<Rivals> {
     for shares_first in [true, false] {
         let shared = |point: &SweepPoint| {
             if shares_first {
@@ -296,93 +390,82 @@ fn lines(comparison: &Comparison, points: &[SweepPoint]) -> Vec<LineBest> {
         if !all.all(|line| fields_apart(comparison, &of(line)).is_empty()) {
             continue;
         }
-        let mut found: Vec<LineBest> = Vec::new();
-        for (value, line) in &by_value {
-            let Some(mut best) = best(comparison, &of(line)) else {
-                continue;
-            };
-            (best.at, best.next) = (line[best.at], line[best.next]);
-            best.not_apart.iter_mut().for_each(|at| *at = line[*at]);
-            found.push(LineBest {
-                shares_first,
-                value: f64::from_bits(*value),
-                best,
-            });
-        }
-        found.sort_by(|a, b| a.value.total_cmp(&b.value));
-        return found;
+        let mut found: Vec<(f64, Vec<usize>)> = by_value
+            .into_iter()
+            .map(|(value, line)| (f64::from_bits(value), line))
+            .collect();
+        found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        return found
+            .into_iter()
+            .filter_map(|(value, line)| {
+                rivals(comparison, points, Some((shares_first, value)), line)
+            })
+            .collect();
     }
     Vec::new()
 }
 
-fn best(comparison: &Comparison, points: &[SweepPoint]) -> Option<Best> {
+/// The points at the places `among` that have a rate, the fastest first; `None` if fewer than two have
+/// one.
+fn rivals(
+    comparison: &Comparison,
+    points: &[SweepPoint],
+    line: Option<(bool, f64)>,
+    among: Vec<usize>,
+) -> Option<Rivals> {
     let row = |at: usize| &comparison.rows[points[at].row];
-    let rate = |at: &usize| row(*at).tokens_per_second_per_gpu.value;
-    let mut order: Vec<usize> = (0..points.len())
-        .filter(|at| rate(at).is_finite())
-        .collect();
-    order.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    let [at, next, ..] = order[..] else {
+    let rate = |at: usize| row(at).tokens_per_second_per_gpu.value;
+    let mut order = among;
+    order.retain(|at| rate(*at).is_finite());
+    order.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+    let [best, _, ..] = order[..] else {
         return None;
     };
+    let units = |at: usize| &row(at).tokens_per_second_per_gpu.units;
+    let is_fixed = |at: &usize| welch(units(best), units(*at)).is_none();
+    let reason = order
+        .iter()
+        .find_map(|at| undecided(row(*at), row(best)))
+        .or_else(|| {
+            let is_fixed = order[1..].iter().any(is_fixed);
+            is_fixed.then_some(NoVerdict::NoVariation)
+        });
+    Some(Rivals {
+        line,
+        order,
+        reason,
+    })
+}
+
+fn best(comparison: &Comparison, judged: &Judged, points: &[SweepPoint], rivals: &Rivals) -> Best {
+    let (at, next) = (rivals.order[0], rivals.order[1]);
+    let row = |at: usize| &comparison.rows[points[at].row];
+    let rate = |at: usize| row(at).tokens_per_second_per_gpu.value;
+    let against = |other: usize| judged.test([points[at].row, points[other].row]);
+    let is_open = |other: &usize| against(*other).is_none_or(|test| !test.significant);
     let mut found = Best {
         at,
         next,
-        ratio: rate(&at) / rate(&next),
+        ratio: rate(at) / rate(next),
         interval: None,
         not_apart: Vec::new(),
-        reason: order.iter().find_map(|one| undecided(row(*one), row(at))),
+        reason: rivals.reason.clone(),
         apart_seconds: apart(&row(at).repeats, &row(next).repeats),
     };
-    if found.reason.is_some() {
-        return Some(found);
+    if found.reason.is_none() {
+        found.not_apart = rivals.order[1..].iter().copied().filter(is_open).collect();
+        found.interval = against(next).and_then(|test| test.interval());
     }
-    let mut pairs = Vec::new();
-    let mut tests = Vec::new();
-    for (i, a) in order.iter().enumerate() {
-        for b in &order[i + 1..] {
-            let units = |at: &usize| &row(*at).tokens_per_second_per_gpu.units;
-            if let Some(test) = welch(units(a), units(b)) {
-                pairs.push((*a, *b));
-                tests.push(test);
-            }
-        }
-    }
-    let told = verdicts(&tests);
-    let of_best = |other: usize| {
-        let place = pairs.iter().position(|pair| *pair == (at, other))?;
-        Some(told[place])
-    };
-    found.not_apart = order[1..]
-        .iter()
-        .copied()
-        .filter(|other| of_best(*other).is_none_or(|verdict| !verdict.significant))
-        .collect();
-    found.interval = of_best(next).and_then(|verdict| {
-        let [low, high] = verdict.interval?;
-        (low.is_finite() && high.is_finite()).then_some(RatioInterval {
-            low,
-            high,
-            confidence: verdict.confidence,
-        })
-    });
-    Some(found)
+    found
 }
 
 /// Each surface beside the one that has the baseline of its workload.
-fn surface_pairs(
-    comparison: &Comparison,
-    surfaces: &[Surface],
-    is_one_workload: bool,
-) -> Vec<SurfacePair> {
+fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePair> {
     let row = |point: &SweepPoint| &comparison.rows[point.row];
     let group = |surface: &Surface| surface.points.first().map(|point| row(point).group);
     let is_baseline =
         |point: &SweepPoint| row(point).cell == comparison.groups[row(point).group].baseline;
     let mut pairs = Vec::new();
-    // By their places in `pairs` and `same`.
-    let mut tested: Vec<(usize, usize)> = Vec::new();
-    let mut tests = Vec::new();
     for (a, surface) in surfaces.iter().enumerate() {
         let alike = || (0..surfaces.len()).filter(|b| group(&surfaces[*b]) == group(surface));
         let base = alike().find(|b| surfaces[*b].points.iter().any(is_baseline));
@@ -410,10 +493,6 @@ fn surface_pairs(
             let reason = undecided(own, its)
                 .or_else(|| undecided(its, own))
                 .or_else(|| test.is_none().then_some(NoVerdict::NoVariation));
-            if let Some(test) = test.filter(|_| reason.is_none()) {
-                tested.push((pairs.len(), pair.same.len()));
-                tests.push(test);
-            }
             let seconds = apart(&own.repeats, &its.repeats);
             pair.apart_seconds = pair
                 .apart_seconds
@@ -429,21 +508,13 @@ fn surface_pairs(
         }
         pairs.push(pair);
     }
-    for ((pair, at), verdict) in tested.into_iter().zip(verdicts(&tests)) {
-        pairs[pair].same[at].significant = Some(verdict.significant);
-    }
-    let count = |pair: &SurfacePair| surfaces[pair.a].points.len() * surfaces[pair.b].points.len();
-    let tests: usize = pairs.iter().map(count).sum();
-    for pair in pairs.iter_mut().filter(|_| is_one_workload) {
-        let points = [pair.a, pair.b].map(|at| &surfaces[at].points[..]);
-        pair.highest = highest(comparison, points, tests);
-    }
     pairs
 }
 
-/// The largest true rate of `a` is the largest, over its points, of the smallest lead over the points
-/// of `b`: max aᵢ ÷ max bⱼ = maxᵢ minⱼ (aᵢ ÷ bⱼ). So where the intervals of all pairs hold at once
-/// (Bonferroni, over all `tests` of the sweep), the same of their ends is an interval of it.
+/// The largest true rate of `a` is not below that of its point with the highest measured one, so its
+/// lead over the largest of `b` is not below that point's smallest lead over a point of `b`; likewise
+/// from above. Where the intervals of all pairs hold at once (Bonferroni, over `tests`: all that the
+/// comparison makes, or all pairs of points if they are more), these ends are an interval of it.
 fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) -> Option<Highest> {
     let rows =
         points.map(|all| -> Vec<&Row> { all.iter().map(|p| &comparison.rows[p.row]).collect() });
@@ -464,10 +535,9 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
         reason: None,
     };
     let confidence = 1.0 - (1.0 - CONFIDENCE) / tests as f64;
-    let mut ends = [f64::NEG_INFINITY; 2];
-    for own in a {
-        let mut least = [f64::INFINITY; 2];
-        for its in b {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for (i, own) in a.iter().enumerate() {
+        for (j, its) in b.iter().enumerate() {
             let units = [own, its].map(|row| &row.tokens_per_second_per_gpu.units);
             let test = welch(units[0], units[1]);
             found.reason = undecided(own, its)
@@ -476,12 +546,18 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
             if found.reason.is_some() {
                 return Some(found);
             }
-            let interval = test?.interval(confidence)?;
-            least = [0, 1].map(|end| least[end].min(interval[end]));
+            if i != at[0] && j != at[1] {
+                continue;
+            }
+            let ends = test?.interval(confidence)?;
+            if i == at[0] {
+                low = low.min(ends[0]);
+            }
+            if j == at[1] {
+                high = high.max(ends[1]);
+            }
         }
-        ends = [0, 1].map(|end| ends[end].max(least[end]));
     }
-    let [low, high] = ends;
     found.interval = (low.is_finite() && high.is_finite()).then_some(RatioInterval {
         low,
         high,
@@ -503,7 +579,13 @@ fn undecided(row: &Row, best: &Row) -> Option<NoVerdict> {
         .labels
         .iter()
         .any(|label| matches!(label, Label::WarmUp { .. }));
+    // What was edited between them may be the whole difference.
+    let earlier = [row, best].map(|row| row.standing.earlier.as_ref());
     match n {
+        _ if earlier[0] != earlier[1] => {
+            let earlier = earlier.into_iter().flatten().next().cloned();
+            earlier.map(|earlier| NoVerdict::OtherConfiguration { earlier })
+        }
         _ if row.cell != best.cell
             && !attempts(&row.repeats).is_disjoint(&attempts(&best.repeats)) =>
         {
@@ -525,202 +607,4 @@ fn undecided(row: &Row, best: &Row) -> Option<NoVerdict> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Catalogue, CellInput, CompareSettings, compare, stand_ins::*};
-
-    fn cells(
-        axis: &str,
-        points: &[(u64, [f64; 3])],
-        set: fn(&mut tprimat_job::Job, u64),
-    ) -> Vec<CellInput> {
-        cells_of("titan", axis, points, set)
-    }
-
-    fn cells_of(
-        framework: &str,
-        axis: &str,
-        points: &[(u64, [f64; 3])],
-        set: fn(&mut tprimat_job::Job, u64),
-    ) -> Vec<CellInput> {
-        let one = |(value, times): &(u64, [f64; 3])| {
-            let mut job = test_job();
-            set(&mut job, *value);
-            let mut cell = measured(
-                &format!("nvd/{framework}/llama/single@{axis}={value}"),
-                &job,
-                times,
-                None,
-            );
-            cell.axes = [(axis.to_owned(), value.to_string())].into();
-            cell
-        };
-        points.iter().map(one).collect()
-    }
-
-    fn only(cells: &[CellInput]) -> Sweep {
-        let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
-        let mut found = sweeps(&all);
-        assert_eq!(found.len(), 1, "{found:?}");
-        found.remove(0)
-    }
-
-    fn micro(job: &mut tprimat_job::Job, value: u64) {
-        job.data.micro_batch_size = value;
-    }
-
-    #[test]
-    fn of_one_workload_the_fastest_point_is_named_where_it_is_apart_from_all_others() {
-        let slow = (1, [1.2, 1.201, 1.199]);
-        let found = only(&cells(
-            "mbs",
-            &[slow, (2, [1.0, 1.001, 0.999]), (4, [0.97, 0.971, 0.969])],
-            micro,
-        ));
-        assert!(found.fields.is_empty());
-        let best = found.surfaces[0].best.clone().unwrap();
-        assert_eq!((best.at, best.next), (2, 1));
-        assert!(best.is_fastest());
-        let ends = best.interval.unwrap();
-        assert!(ends.low > 1.0 && ends.high > best.ratio && ends.confidence >= 0.95);
-        // As noisy as they are far apart.
-        let found = only(&cells(
-            "mbs",
-            &[slow, (2, [1.0, 1.02, 0.98]), (4, [0.99, 1.01, 0.97])],
-            micro,
-        ));
-        let best = found.surfaces[0].best.clone().unwrap();
-        assert_eq!((best.at, best.not_apart.clone()), (2, vec![1]));
-        assert!(!best.is_fastest());
-    }
-
-    /// Two frameworks over one axis.
-    fn two(points: &[(u64, [f64; 3])], by: f64) -> Sweep {
-        let slower: Vec<(u64, [f64; 3])> = points
-            .iter()
-            .map(|(value, times)| (*value, times.map(|time| time * by)))
-            .collect();
-        let mut all = cells("mbs", points, micro);
-        all.extend(cells_of("native", "mbs", &slower, micro));
-        only(&all)
-    }
-
-    #[test]
-    fn two_frameworks_are_compared_setting_by_setting_and_at_their_fastest() {
-        let found = two(
-            &[
-                (1, [1.2, 1.201, 1.199]),
-                (2, [1.0, 1.001, 0.999]),
-                (4, [0.97, 0.971, 0.969]),
-            ],
-            1.1,
-        );
-        let [pair] = &found.pairs[..] else {
-            panic!("{found:?}")
-        };
-        assert_eq!(pair.same.len(), 3);
-        assert!(pair.same.iter().all(|at| at.significant == Some(true)));
-        let highest = pair.highest.clone().unwrap();
-        assert_eq!((highest.at, highest.of), ([2, 2], [3, 3]));
-        let ends = highest.interval.unwrap();
-        assert!(ends.low < highest.ratio && highest.ratio < ends.high);
-        assert!(ends.low > 1.0 || ends.high < 1.0, "{ends:?}");
-    }
-
-    /// Two frameworks that differ by less than the noise.
-    #[test]
-    fn bests_that_were_picked_after_a_look_have_a_wider_interval_than_their_own_two_points() {
-        let noisy = [
-            (1, [1.00, 1.01, 0.99]),
-            (2, [0.99, 1.00, 0.98]),
-            (4, [0.995, 1.005, 0.985]),
-            (8, [0.985, 0.995, 0.975]),
-        ];
-        let found = two(&noisy, 1.015);
-        let pair = &found.pairs[0];
-        assert!(pair.same.iter().all(|at| at.significant == Some(false)));
-        let highest = pair.highest.clone().unwrap();
-        let ends = highest.interval.unwrap();
-        assert!(ends.low < 1.0 && ends.high > 1.0, "{highest:?}");
-        // The two points alone, as if nobody had picked them.
-        let [a, b] = [(pair.a, highest.at[0]), (pair.b, highest.at[1])].map(|(surface, at)| {
-            let (_, times) = noisy[at];
-            let by = if surface == 0 { 1.0 } else { 1.015 };
-            times.map(|time| 1.0 / (time * by))
-        });
-        let [low, high] = welch(&a, &b).unwrap().interval(CONFIDENCE).unwrap();
-        assert!(ends.low < low && ends.high > high, "{ends:?} {low} {high}");
-    }
-
-    /// Lengths are workloads of their own, and each has its fastest micro-batch.
-    #[test]
-    fn of_two_axes_each_value_of_the_one_that_makes_workloads_has_its_fastest_point() {
-        let mut all = Vec::new();
-        for seq in [64_u64, 128, 256] {
-            for mbs in [1_u64, 2, 4] {
-                // At 256 the two larger ones are as noisy as they are far apart.
-                let (time, noise) = match (seq, mbs) {
-                    (_, 1) => (1.3, 0.001),
-                    (256, _) => (1.0 - 0.002 * mbs as f64, 0.02),
-                    _ => (1.0 - 0.05 * mbs as f64, 0.001),
-                };
-                let mut job = test_job();
-                (job.data.seq_length, job.data.micro_batch_size) = (seq, mbs);
-                let name = format!("nvd/titan/llama/single@mbs={mbs},seq={seq}");
-                let times = [time, time + noise, time - noise].map(|t| t * seq as f64);
-                let mut cell = measured(&name, &job, &times, None);
-                let axes = [("mbs", mbs), ("seq", seq)];
-                cell.axes = axes
-                    .map(|(axis, value)| (axis.to_owned(), value.to_string()))
-                    .into();
-                all.push(cell);
-            }
-        }
-        let found = only(&all);
-        let surface = &found.surfaces[0];
-        assert_eq!((surface.best.clone(), found.fields.len()), (None, 1));
-        let micro = |at: usize| surface.points[at].x;
-        let told: Vec<_> = surface
-            .lines
-            .iter()
-            .map(|line| (line.value, micro(line.best.at), line.best.is_fastest()))
-            .collect();
-        assert_eq!(
-            told,
-            [(64.0, 4.0, true), (128.0, 4.0, true), (256.0, 4.0, false)]
-        );
-        let open = &surface.lines[2].best;
-        assert_eq!(micro(open.not_apart[0]), 2.0);
-    }
-
-    #[test]
-    fn points_of_different_workloads_are_not_ranked() {
-        let found = only(&cells(
-            "seq",
-            &[(64, [1.0; 3]), (128, [2.0; 3]), (256, [4.1; 3])],
-            |job, value| job.data.seq_length = value,
-        ));
-        assert_eq!(found.fields, ["seq_length"]);
-        assert_eq!(found.surfaces[0].best, None);
-        assert!(found.surfaces.iter().all(|surface| surface.best.is_none()));
-        assert_eq!(found.surfaces[0].points.len(), 3);
-    }
-
-    #[test]
-    fn two_values_seeds_and_words_are_no_sweep() {
-        let of = |cells: &[CellInput]| {
-            sweeps(&compare(
-                cells,
-                &CompareSettings::default(),
-                &Catalogue::default(),
-            ))
-        };
-        let two = [(1, [1.0; 3]), (2, [1.1; 3])];
-        let three = [(1, [1.0; 3]), (2, [1.1; 3]), (3, [1.2; 3])];
-        assert_eq!(of(&cells("mbs", &two, micro)), []);
-        assert_eq!(of(&cells("seed", &three, |_, _| {})), []);
-        let mut worded = cells("mbs", &three, micro);
-        worded[1].axes.insert("mbs".into(), "auto".into());
-        assert_eq!(of(&worded), []);
-    }
-}
+mod tests;

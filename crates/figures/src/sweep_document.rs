@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Best, Comparison, NoVerdict, RatioInterval, Row, Surface, SurfacePair, Sweep, SweepPoint,
-    sweeps,
+    Best, Comparison, Judged, NoVerdict, RatioInterval, Row, Surface, SurfacePair, Sweep,
+    SweepPoint, sweeps,
 };
 
 /// A comparison with the sweeps that its cells make up.
@@ -47,7 +47,7 @@ pub struct SameSettingDocument<'a> {
     pub b: &'a str,
     /// Rate of `a` ÷ rate of `b`.
     pub ratio: f64,
-    /// After Holm's correction over all settings and curves of the sweep; null: see `reason`.
+    /// After Holm's correction over all pairs of cells that the comparison judges; null: see `reason`.
     pub significant: Option<bool>,
     pub reason: Option<NoVerdict>,
 }
@@ -99,7 +99,7 @@ pub struct BestDocument<'a> {
     pub is_fastest: bool,
     /// Rate of the best ÷ rate of the next one.
     pub ratio: f64,
-    /// Corrected for all pairs of points.
+    /// After Holm's correction over all pairs of cells that the comparison judges.
     pub interval: Option<RatioInterval>,
     /// Points that the runs do not tell apart from it.
     pub not_apart: Vec<&'a str>,
@@ -110,7 +110,7 @@ pub struct BestDocument<'a> {
 impl<'a> ComparisonDocument<'a> {
     #[must_use]
     pub fn of(comparison: &'a Comparison) -> Self {
-        let found = sweeps(comparison);
+        let found = sweeps(comparison, &Judged::of_comparison(comparison));
         Self {
             comparison,
             sweeps: found

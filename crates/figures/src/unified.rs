@@ -15,7 +15,7 @@ use tprimat_results::{
 
 use super::{
     CellInput, CellState, Estimate, Memory, Metrics, Mfu, Note, RepeatStatus, Row, StepTime,
-    Summary, Telemetry,
+    Summary, Telemetry, all_hosts,
 };
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
@@ -163,6 +163,7 @@ pub struct MemoryMetrics {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
+    /// Empty where a run does not name its host: the others would not be all of them.
     pub hosts: BTreeSet<String>,
     pub versions: BTreeMap<String, String>,
 }
@@ -300,7 +301,10 @@ pub fn unified(
             .map(|r| r.attestation.clone()),
         contract: contract.clone(),
         environment: Environment {
-            hosts: summary.hosts.clone(),
+            hosts: {
+                let hosts = all_hosts(&summary.hosts).unwrap_or_default();
+                hosts.into_iter().map(str::to_owned).collect()
+            },
             versions: summary.versions.clone(),
         },
         provenance: Provenance {
@@ -341,13 +345,7 @@ fn numbers(result: &RunResult) -> Vec<u64> {
 }
 
 fn averaged(result: &RunResult) -> Vec<u64> {
-    let steps = || {
-        result
-            .trace
-            .steps
-            .iter()
-            .map(|s| s.steps_averaged.unwrap_or(1))
-    };
+    let steps = || result.trace.steps.iter().map(Step::count);
     if steps().all(|n| n == 1) {
         Vec::new()
     } else {
@@ -482,139 +480,4 @@ fn rfc3339(seconds: f64) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tprimat_job::{FailureClass, RunOutcome};
-
-    use super::*;
-    use crate::{
-        Catalogue, CompareSettings, Statistics, compare,
-        stand_ins::{cell, measured, test_job as job},
-        summarize,
-        summary::tests::run,
-    };
-
-    /// Published beside the comparison of this cell alone.
-    fn published(
-        input: &CellInput,
-        key: Option<&str>,
-        results: &[(u32, RunResult)],
-    ) -> Option<Unified> {
-        let comparison = compare(
-            std::slice::from_ref(input),
-            &CompareSettings::default(),
-            &Catalogue::default(),
-        );
-        unified(input, key, &job(), results, comparison.rows.first())
-    }
-
-    #[test]
-    fn one_file_holds_every_repeat_and_the_fields_own_names() {
-        let mut failed = run(&[1.0, 1.0, 1.0]);
-        failed.outcome = RunOutcome::Failed {
-            class: FailureClass::Oom,
-            evidence: vec![],
-            status: "exit 1".into(),
-        };
-        let results = [(1, failed), (2, run(&[3.0, 1.0, 2.0]))];
-        let summary = summarize(&results, &Statistics { warmup_steps: 1 });
-        let input = cell(
-            "cpu/native/llama/single",
-            CellState::Ok {
-                summary: Box::new(summary),
-            },
-        );
-        let unified = published(&input, Some("abc"), &results).unwrap();
-        assert_eq!(unified.step_times, [Some(3.0), Some(1.0), Some(2.0)]);
-        assert_eq!(unified.timestamp.as_deref(), Some("1970-01-01T00:00:01Z"));
-        let metrics = unified.performance_metrics.as_ref().unwrap();
-        assert_eq!(
-            (
-                metrics.total_steps,
-                metrics.min_step_time_seconds,
-                metrics.max_step_time_seconds
-            ),
-            (2, 1.0, 2.0)
-        );
-        assert_eq!(
-            unified.memory_metrics.peak_memory_allocated_gb, None,
-            "resident memory is not allocated memory"
-        );
-        let json = serde_json::to_value(&unified).unwrap();
-        for path in [
-            "/platform",
-            "/gpu_info/device_count",
-            "/gpu_info/software_stack",
-            "/model_info/num_layers",
-            "/parallelism_config/strategy_name",
-            "/parallelism_config/tensor_model_parallel_size",
-            "/training_config/sequence_length",
-            "/performance_metrics/tokens_per_second_per_gpu",
-            "/performance_metrics/metrics/0/figure/value",
-            "/memory_metrics/all/0/bytes",
-            "/repeats/0/class",
-            "/contract/0/field",
-        ] {
-            assert!(json.pointer(path).is_some(), "{path} in {json:#}");
-        }
-        assert_eq!(serde_json::from_value::<Unified>(json).unwrap(), unified);
-    }
-
-    #[test]
-    fn the_extremes_are_of_the_measured_steps() {
-        let results = [(1, run(&[vec![9.0; 8], vec![3.0; 60]].concat()))];
-        let summary = summarize(&results, &Statistics { warmup_steps: 2 });
-        let input = cell(
-            "cpu/native/llama/single",
-            CellState::Ok {
-                summary: Box::new(summary),
-            },
-        );
-        let metrics = published(&input, None, &results)
-            .unwrap()
-            .performance_metrics
-            .unwrap();
-        assert_eq!(
-            (
-                metrics.total_steps,
-                metrics.min_step_time_seconds,
-                metrics.max_step_time_seconds
-            ),
-            (60, 3.0, 3.0)
-        );
-    }
-
-    #[test]
-    fn a_cell_that_only_contradicts_says_so_at_the_top() {
-        let stated = serde_json::json!({ "global_batch_size": 64 });
-        let results = [(
-            1,
-            crate::summary::tests::run_of(&job(), &[1.0, 1.0], stated),
-        )];
-        let summary = summarize(&results, &Statistics { warmup_steps: 1 });
-        let input = cell(
-            "cpu/native/llama/single",
-            CellState::Ok {
-                summary: Box::new(summary),
-            },
-        );
-        let json = serde_json::to_value(published(&input, None, &results)).unwrap();
-        assert_eq!(json["attestation"]["status"], "contradicted");
-        assert_eq!(json["repeats"][0]["status"], "contradicted");
-        assert!(
-            json["performance_metrics"].is_null(),
-            "no figure stands for it"
-        );
-    }
-
-    #[test]
-    fn a_cell_without_a_summary_publishes_nothing() {
-        let missing = cell(
-            "a/b/c/d",
-            CellState::Missing {
-                reason: "not run".into(),
-            },
-        );
-        assert_eq!(published(&missing, None, &[]), None);
-        assert!(published(&measured("a/b/c/d", &job(), &[], None), None, &[]).is_some());
-    }
-}
+mod tests;

@@ -82,11 +82,14 @@ impl Gaps {
     #[must_use]
     pub fn of_speed(a: &Row, b: &Row) -> Self {
         let mut gaps = Self::of_execution(&a.contract, &b.contract);
+        let on_one_device = [a, b].map(|row| row.contract.count("num_gpus")) == [Some(1); 2];
         for (one, other, side) in [(a, b, &mut gaps.only_a), (b, a, &mut gaps.only_b)] {
             // Trainers that do not pad, or have no such mode, say nothing of it.
             let is_usual = |field: &str| match field {
                 "padded_vocab_size" => one.contract.get(field) == one.contract.get("vocab_size"),
                 DETERMINISTIC => one.contract.get(field).is_some_and(is_off),
+                // On one device there is nothing to shard, so it does not matter which log says how.
+                "sharding" => on_one_device,
                 _ => false,
             };
             side.retain(|stated| !is_usual(&stated.field));

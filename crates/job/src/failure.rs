@@ -68,14 +68,18 @@ impl RunOutcome {
     /// The trainer exited with 0, and its log reports an error: the log is believed.
     #[must_use]
     pub fn contradicted_by_log(class: FailureClass, evidence: Vec<String>) -> Self {
+        let reported = match class {
+            FailureClass::Nan => "the loss is NaN",
+            _ => "the trainer reports an error",
+        };
         Self::Failed {
             class,
             evidence,
-            status: "exit 0, but the trainer reports an error".to_owned(),
+            status: format!("exit 0, but {reported}"),
         }
     }
 
-    /// Of a run that ended well and whose losses are no numbers.
+    /// The outcome of a run that ended with exit code 0 but printed losses that are no numbers.
     #[must_use]
     pub fn with_nan_losses(evidence: Vec<String>) -> Self {
         Self::Failed {

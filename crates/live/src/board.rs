@@ -61,6 +61,8 @@ pub struct Counts {
     /// Runs that ended well and do not count.
     pub not_counted: usize,
     pub blocked: usize,
+    /// Ended together with the build.
+    pub interrupted: usize,
     pub running: usize,
     pub waiting: usize,
     pub queued: usize,
@@ -78,9 +80,12 @@ pub struct TimeLeft {
 
 impl Board {
     /// Fills in what follows from the progress, and leaves out the tasks that a page has no room
-    /// for.
+    /// for. Nothing runs any more in a build that is over, whether it said so or not.
     #[must_use]
-    pub fn of(mut progress: Progress) -> Self {
+    pub fn of(mut progress: Progress, state: State) -> Self {
+        if state != State::Running {
+            progress.end();
+        }
         let (counts, runs, left) = (progress.counts(), progress.runs(), progress.left());
         let too_many = progress.tasks.len().saturating_sub(MOST_TASKS);
         let mut done = too_many;
@@ -92,6 +97,7 @@ impl Board {
         progress.tasks.truncate(MOST_TASKS);
         Self {
             schema: BOARD_SCHEMA,
+            state,
             counts,
             runs,
             left,
@@ -111,6 +117,9 @@ pub struct Progress {
     pub running: Vec<Run>,
     pub failed: Vec<Failure>,
     pub notes: Vec<String>,
+    /// How many tasks were to run; none before the build has said so.
+    #[serde(skip)]
+    pub planned: Option<usize>,
     /// The folder that holds what was published.
     #[serde(skip)]
     pub output: Option<PathBuf>,
@@ -146,6 +155,7 @@ pub struct Task {
     /// Why it runs.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// How long it ran; absent of one that needed no run in the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
@@ -163,7 +173,7 @@ pub struct Run {
     pub loss: Series,
     /// Seconds, over optimiser steps.
     pub step_time: Series,
-    /// Of all ranks together, over optimiser steps.
+    /// The rate of all ranks together, over optimiser steps.
     pub tokens_per_second: Series,
     /// One a GPU; filled by whoever reads the run's telemetry.
     pub devices: Vec<DeviceCurves>,
@@ -193,7 +203,8 @@ impl Progress {
     /// Takes in what happened at `time`.
     pub fn take(&mut self, time: f64, event: Event) {
         match event {
-            Event::BuildStarted { queue, .. } => {
+            Event::BuildStarted { stale, queue, .. } => {
+                self.planned = Some(stale);
                 for name in queue {
                     self.position(&name);
                 }
@@ -299,7 +310,7 @@ impl Progress {
     }
 
     /// The build is over: what it had begun is not going on any more, whether it said so or not.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         self.running.clear();
         for task in &mut self.tasks {
             if matches!(task.state, TaskState::Running | TaskState::Waiting) {
@@ -375,7 +386,8 @@ fn counted<'a>(tasks: impl Iterator<Item = &'a Task>) -> Counts {
             TaskState::Ok => &mut counts.ok,
             TaskState::Failed => &mut counts.failed,
             TaskState::NotCounted => &mut counts.not_counted,
-            TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
+            TaskState::Blocked => &mut counts.blocked,
+            TaskState::Interrupted => &mut counts.interrupted,
         } += 1;
     }
     counts
@@ -526,16 +538,33 @@ mod tests {
         for i in 0..700 {
             progress.take(0.0, finished(&format!("train a#{i}"), Outcome::Ok, 1.0));
         }
-        let board = Board::of(progress);
-        assert_eq!(
-            (
-                board.progress.tasks.len(),
-                board.tasks_left_out,
-                board.counts.ok
-            ),
-            (1000, 500, 700)
-        );
-        assert_eq!(board.progress.tasks[0].name, "train a#500");
+        progress.take(1.0, started("train a#700"));
+        for (state, running, not_done) in [
+            (State::Running, 1, 0),
+            (State::Ended, 0, 1),
+            (State::Died, 0, 1),
+        ] {
+            let board = Board::of(progress.clone(), state);
+            assert_eq!(
+                (board.progress.tasks.len(), board.tasks_left_out),
+                (1000, 500)
+            );
+            let expected = Counts {
+                all: 1500,
+                ok: 700,
+                running,
+                interrupted: not_done,
+                queued: 799,
+                ..Counts::default()
+            };
+            assert_eq!(
+                (board.counts, board.runs),
+                (expected, expected),
+                "{state:?}"
+            );
+            assert_eq!(board.progress.tasks[0].name, "train a#500");
+            assert_eq!(board.left.runs_without_estimate, 799 + running);
+        }
     }
 
     #[test]

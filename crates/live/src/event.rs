@@ -19,7 +19,7 @@ pub enum Outcome {
     /// It was not run: something before it failed, or is not here.
     Waiting,
     Unsupported,
-    /// The build was interrupted before the task was done; nothing of it is kept.
+    /// The build was interrupted before the task was done: it did not fail, and runs again.
     Interrupted,
 }
 
@@ -137,8 +137,12 @@ pub enum Event {
         runs: usize,
         waiting: usize,
         unsupported: usize,
-        /// Runs that ended well and still count for nothing: they contradict their job, were
-        /// disturbed, or measured nothing.
+        /// Runs that ended well and still count for nothing: a loss is NaN, their log reports
+        /// another failure, they contradict their job, were disturbed, or measured nothing.
+        #[serde(default)]
+        nan: usize,
+        #[serde(default)]
+        log_failed: usize,
         #[serde(default)]
         contradicted: usize,
         #[serde(default)]

@@ -25,19 +25,21 @@ function span(seconds) {
 const number = (value, digits = 4) => Number(value.toPrecision(digits)).toLocaleString("en");
 
 function stateWords(board) {
-  const { all, ok, failed, not_counted, running, waiting, queued } = board.counts;
+  const { all, ok, failed, not_counted, interrupted, running, waiting, queued } = board.counts;
   const left = board.left;
   if (board.state === "died") return "The build died without a word; `tprimat build` goes on where it was.";
   const { runs } = board;
-  const measured = runs.all ? `${runs.ok} of ${runs.all} measurements and ` : "";
+  const measured = runs.all ? `${runs.ok} of ${runs.all} runs and ` : "";
   const blocked = board.counts.blocked ? `, ${board.counts.blocked} not run` : "";
   const uncounted = not_counted ? `, ${not_counted} ended well and not counted` : "";
-  const done = `${measured}${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}${uncounted}${blocked}`;
+  const stopped = interrupted ? `, ${interrupted} interrupted` : "";
+  const done = `${measured}${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}${uncounted}${stopped}${blocked}`;
   if (board.state === "ended") {
     const took = board.started_at && board.ended_at ? ` after ${span(board.ended_at - board.started_at)}` : "";
     return `Ended${took} with exit code ${board.exit_code}: ${done}.`;
   }
-  const parts = [`Running for ${span(board.now - board.started_at)}: ${done}, ${running + waiting} running, ${queued} to come`];
+  const since = board.started_at === null ? "" : ` for ${span(board.now - board.started_at)}`;
+  const parts = [`Running${since}: ${done}, ${running + waiting} running, ${queued} to come`];
   if (left.seconds !== null) {
     const unknown = left.runs_without_estimate;
     parts.push(`about ${span(left.seconds)} of measuring left${unknown ? `, and ${unknown} ${unknown === 1 ? "run" : "runs"} of unknown length` : ""}`);
@@ -46,7 +48,7 @@ function stateWords(board) {
 }
 
 function drawBar(board) {
-  const states = ["ok", "running", "waiting", "failed", "not_counted", "blocked"];
+  const states = ["ok", "running", "waiting", "failed", "not_counted", "blocked", "interrupted"];
   $("bar").replaceChildren(...states.filter((state) => board.counts[state]).map((state) => {
     const part = element("span", { className: state });
     part.style.width = `${(100 * board.counts[state]) / board.counts.all}%`;
@@ -159,7 +161,8 @@ function drawTasks(board) {
     if (active.length) {
       return active.map((task) => `${task.label}: ${waits.get(task.name) ? `waits for ${waits.get(task.name)}` : "runs"}`).join("; ");
     }
-    if (tasks.some((task) => ["failed", "blocked", "interrupted"].includes(task.state))) return "did not finish";
+    if (tasks.some((task) => ["failed", "blocked"].includes(task.state))) return "did not finish";
+    if (tasks.some((task) => task.state === "interrupted")) return "interrupted";
     if (tasks.some((task) => task.state === "not_counted")) return "does not count";
     if (tasks.every((task) => task.state === "ok")) return "done";
     return board.state === "running" ? "to come" : "not run";

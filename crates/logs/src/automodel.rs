@@ -2,11 +2,12 @@
 //! 5468.16(2734.08/gpu) | …`.
 
 use super::{
-    Evaluation, Step,
+    Step,
     builder::Builder,
     format::{Evidence, Reader},
     lines::Line,
-    values::{Checks, GIB, bytes, has, number, rest, whole},
+    numbers::{GIB, after, as_count, grouped_number},
+    values::{Checks, bytes, has},
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -42,8 +43,8 @@ impl Reader for Automodel {
 /// The step and the `key value` pairs behind it; ranks that share a line are not known of this
 /// trainer.
 fn fields(line: &str) -> Option<(u64, impl Iterator<Item = (&str, &str)>)> {
-    let text = rest(line, "step ")?;
-    let (step, text) = number(text)?;
+    let text = after(line, "step ")?;
+    let (step, text) = grouped_number(text)?;
     let text = text.trim_start().strip_prefix('|')?;
     let own = has(text, "epoch ")
         && has(text, "loss ")
@@ -52,7 +53,7 @@ fn fields(line: &str) -> Option<(u64, impl Iterator<Item = (&str, &str)>)> {
         .split('|')
         .filter_map(|p| p.trim().split_once([' ', ':']))
         .map(|(k, v)| (k, v.trim()));
-    Some((whole(step)?, pairs)).filter(|_| own)
+    Some((as_count(step)?, pairs)).filter(|_| own)
 }
 
 fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut Builder) {
@@ -65,7 +66,7 @@ fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut 
         notes: &mut out.notes,
     };
     for (key, text) in pairs {
-        let Some((value, tail)) = number(text) else {
+        let Some((value, tail)) = grouped_number(text) else {
             continue;
         };
         match key {
@@ -81,7 +82,7 @@ fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut 
             }
             // `5468.16(2734.08/gpu)`, or only `2734.08/gpu`; without `/gpu` it is of all GPUs.
             "tps" => {
-                let per_gpu = match tail.strip_prefix('(').and_then(number) {
+                let per_gpu = match tail.strip_prefix('(').and_then(grouped_number) {
                     Some((value, tail)) => Some(value).filter(|_| tail.starts_with("/gpu")),
                     None => Some(value).filter(|_| tail.starts_with("/gpu")),
                 };
@@ -102,15 +103,9 @@ fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut 
 
 fn evaluation<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut Builder) {
     for (key, text) in pairs {
-        let value = number(text).map(|(v, _)| v).filter(|v| v.is_finite());
+        let value = grouped_number(text).map(|(v, _)| v);
         if let Some(value) = value.filter(|_| key == "loss" || key == "val_loss") {
-            let name = "validation_loss".to_owned();
-            out.evaluation(Evaluation {
-                step: Some(at),
-                name,
-                value,
-                ..Evaluation::default()
-            });
+            out.evaluated(Some(at), "validation_loss", value);
             return;
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step,
-    TelemetrySample, Trace, trace::NAN_LOSSES,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines, trace::NAN_LOSSES,
 };
 
 /// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is
@@ -35,7 +35,7 @@ pub struct Builder {
     /// Values of a line are means since the line before it (Megatron, NeMo): how many steps each
     /// stands for follows from the step numbers.
     pub averages: bool,
-    /// Of a step that is stated twice the later line counts: the step was done again after a
+    /// Where two lines state the same step, the later one counts: the step was done again after a
     /// resume, and that is what the rest of the log builds on.
     pub latest: bool,
     /// When the line that is read now was seen in the log: seconds since 1970.
@@ -195,6 +195,16 @@ impl Builder {
         }
     }
 
+    /// A setting under the name that a format's table gives it; one that is not in the table is left
+    /// out.
+    pub fn set_named(&mut self, names: &[(&str, &str)], name: &str, value: Option<Value>) {
+        if let Some((_, known)) = names.iter().find(|(own, _)| *own == name)
+            && let Some(value) = value
+        {
+            self.set(known, value);
+        }
+    }
+
     pub fn memory(&mut self, report: MemoryReport) {
         self.trace.memory_lines += 1;
         if self.trace.memory.len() < MAX_REPORTS {
@@ -205,6 +215,24 @@ impl Builder {
     pub fn evaluation(&mut self, evaluation: Evaluation) {
         if self.trace.evaluations.len() < MAX_REPORTS {
             self.trace.evaluations.push(evaluation);
+        }
+    }
+
+    /// A value of an evaluation after `step`; one that is not finite is noted instead.
+    pub fn evaluated(&mut self, step: Option<u64>, name: impl Into<String>, value: f64) {
+        let name = name.into();
+        if value.is_finite() {
+            return self.evaluation(Evaluation {
+                step,
+                samples: None,
+                name,
+                value,
+            });
+        }
+        let (kind, what) = ("nan_evaluation", || format!("{name} is {value}"));
+        match step {
+            Some(step) => self.notes.add_at(step, kind, what),
+            None => self.notes.add(kind, what),
         }
     }
 
@@ -241,6 +269,7 @@ impl Builder {
         if let Some(failure) = std::mem::take(&mut self.nan).failure(&self.trace) {
             self.failure(failure);
         }
+        self.trace.unreadable = self.notes.unreadable;
         self.trace.anomalies.extend(self.notes.finish());
         self.trace
     }
@@ -339,7 +368,7 @@ pub fn interval(first: u64, gaps: &[u64]) -> Option<u64> {
     let mut counts = std::collections::BTreeMap::<u64, usize>::new();
     gaps.iter()
         .for_each(|gap| *counts.entry(*gap).or_default() += 1);
-    // Of two that are as common, the smaller: the larger one has a line missing.
+    // The smaller one of two that are as common: the larger one has a line missing.
     counts
         .into_iter()
         .rev()
@@ -391,10 +420,7 @@ fn merge(a: &mut Step, b: Step) -> bool {
 
 /// One entry for two neighbours, weighted by the steps that each stands for.
 fn mean_of(first: &Step, mut second: Step) -> Step {
-    let (n, m) = (
-        first.steps_averaged.unwrap_or(1),
-        second.steps_averaged.unwrap_or(1),
-    );
+    let (n, m) = (first.count(), second.count());
     let all = n + m;
     let mean = |a: Option<f64>, b: Option<f64>| Some((a? * n as f64 + b? * m as f64) / all as f64);
     let larger = first.memory_bytes > second.memory_bytes;
@@ -428,6 +454,10 @@ pub struct Notes {
     /// How often a loss was not finite, and what was said of the newest one.
     pub nan_losses: u64,
     newest_nan: String,
+    /// The number of the line that is read now; 0 where the log has no lines.
+    pub line: u64,
+    unreadable: Option<UnreadableLines>,
+    last_unreadable: u64,
 }
 
 impl Notes {
@@ -449,6 +479,17 @@ impl Notes {
             let detail = detail();
             self.newest_nan = format!("{kind}: {detail}");
             return self.keep(kind, step, || detail);
+        }
+        if UNREADABLE.contains(&kind) && self.line > 0 {
+            let line = self.line;
+            if std::mem::replace(&mut self.last_unreadable, line) != line {
+                let first = UnreadableLines {
+                    count: 0,
+                    first: line,
+                };
+                self.unreadable.get_or_insert(first).count += 1;
+            }
+            return self.keep(kind, step, || format!("line {line}: {}", detail()));
         }
         self.keep(kind, step, detail);
     }

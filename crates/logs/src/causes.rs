@@ -94,7 +94,7 @@ pub struct Causes {
     found: Vec<Found>,
     last_lines: Ring,
     root: Root,
-    /// Where a launcher said that a process failed.
+    /// The place where a launcher said that a process failed.
     launcher_at: Option<u64>,
     launcher_says: Option<String>,
     /// Bytes and lines so far.

@@ -5,11 +5,12 @@
 //! made of it.
 
 use super::{
-    Evaluation, MemoryFigure, Step,
+    MemoryFigure, Step,
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{after, as_count, bytes, count, finite, whole_text_number},
+    values::Checks,
 };
 use tprimat_words::part;
 
@@ -61,20 +62,7 @@ impl Reader for Log {
             } else if kind == "Train" {
                 self.train(name, value, out);
             } else if name.starts_with("metrics/") || name.starts_with("loss/") {
-                let value = finite(
-                    value,
-                    "nan_evaluation",
-                    self.newest.unwrap_or(0),
-                    &mut out.notes,
-                );
-                if let Some(value) = value {
-                    out.evaluation(Evaluation {
-                        step: self.newest,
-                        samples: None,
-                        name: cut(name, 120),
-                        value,
-                    });
-                }
+                out.evaluated(self.newest, cut(name, 120), value);
             }
         } else if text.contains("[Eval batch=") {
             // What follows is the evaluation's.
@@ -94,7 +82,10 @@ impl Log {
         record.filled = true;
         let step = &mut record.step;
         let number = record.batch.map_or(0, |(batch, _)| batch);
-        let positive = Some(value).filter(|v| v.is_finite() && *v > 0.0);
+        let mut checks = Checks {
+            step: number,
+            notes: &mut out.notes,
+        };
         match name {
             "time/batch" => record.batches_before = as_count(value),
             "time/sample" => record.samples_before = as_count(value),
@@ -102,9 +93,11 @@ impl Log {
             "l2_norm/grad/global" => {
                 step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes)
             }
-            "throughput/device/tokens_per_sec" => step.tokens_per_second_per_gpu = positive,
+            "throughput/device/tokens_per_sec" => {
+                step.tokens_per_second_per_gpu = checks.positive(name, Some(value))
+            }
             "throughput/device/flops_per_sec" => {
-                step.tflops_per_gpu = positive.map(|flops| flops / 1e12)
+                step.tflops_per_gpu = checks.positive(name, Some(value / 1e12))
             }
             "trainer/device_train_microbatch_size" => {
                 if let Some(size) = as_count(value).filter(|n| *n > 0) {
@@ -112,7 +105,9 @@ impl Log {
                 }
             }
             // Four decimals: a rate below 0.00005 is printed as 0, which it is not.
-            _ if name.starts_with("lr-") => step.learning_rate = positive,
+            _ if name.starts_with("lr-") => {
+                step.learning_rate = checks.learning_rate(Some(value)).filter(|v| *v > 0.0)
+            }
             _ if name.starts_with("memory/") => memory(name, value, step),
             _ => {}
         }
@@ -169,8 +164,8 @@ impl Log {
             self.before = Some((batches, samples));
         }
         self.newest = Some(number);
-        // Behind an epoch it is the batches of that one; alone it is how long training is to be. A
-        // batch is one optimiser step, in however many micro-batches.
+        // The number behind the slash is of the epoch where one is printed, else of the whole
+        // training. A batch is one optimiser step, in however many micro-batches.
         if let (None, Some((batch, Some(all)))) = (record.epoch, record.batch)
             && batch == number
             && batch <= all

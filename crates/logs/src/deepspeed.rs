@@ -4,12 +4,13 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{
-    Evaluation, MemoryFigure, Step,
+    MemoryFigure, Step,
     builder::Builder,
     deepspeed_config::{Config, overflow},
     format::{Evidence, Reader},
     lines::Line,
-    values::{Checks, GIB, after, bytes, count_after, has, number, once, rest, whole, word_after},
+    numbers::{GIB, after, as_count, grouped_number},
+    values::{Checks, bytes, count_after, grouped_after, has, once, word_after},
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -54,12 +55,12 @@ impl Reader for DeepSpeed {
             let after = out.trace.steps.last().map_or(0, |s| s.step);
             out.notes
                 .add("overflow_skip", || format!("after step {after}: {detail}"));
-        } else if let Some(timers) = rest(text, "time (ms) | ") {
+        } else if let Some(timers) = after(text, "time (ms) | ") {
             self.timers(timers, out);
         } else if has(text, "step=") && has(text, "skipped=") {
             self.engine_step(text, out);
         } else if let Some(fields) =
-            rest(text, "global_step=").filter(|t| has(t, "RunningAvgSamplesPerSec="))
+            after(text, "global_step=").filter(|t| has(t, "RunningAvgSamplesPerSec="))
         {
             self.engine_rates(fields, out);
         } else if let Some((at, seconds)) = timed(text) {
@@ -92,18 +93,11 @@ impl Reader for DeepSpeed {
         } else if let Some(value) = text
             .trim_start()
             .strip_prefix("ppl: ")
-            .and_then(number)
+            .and_then(grouped_number)
             .map(|(v, _)| v)
         {
             let step = out.trace.steps.last().map(|s| s.step);
-            if value.is_finite() {
-                out.evaluation(Evaluation {
-                    step,
-                    name: "perplexity".to_owned(),
-                    value,
-                    ..Evaluation::default()
-                });
-            }
+            out.evaluated(step, "perplexity", value);
         } else if has(text, "DeepSpeed Flops Profiler -") {
             self.profile = 40;
         } else if self.profile > 0 {
@@ -116,7 +110,7 @@ impl Reader for DeepSpeed {
                 ("avg_accumulation_step=", "avg_accumulation_step_ms"),
                 ("avg_update_step=", "avg_update_step_ms"),
             ] {
-                after(text, key)
+                grouped_after(text, key)
                     .into_iter()
                     .for_each(|v| out.total(name, v));
             }
@@ -138,7 +132,7 @@ impl DeepSpeed {
             step: at,
             notes: &mut out.notes,
         };
-        let learning_rate = checks.learning_rate(after(text, "lr=["));
+        let learning_rate = checks.learning_rate(grouped_after(text, "lr=["));
         let mut other = std::mem::take(&mut self.pending);
         if let Some(skipped) = count_after(text, "skipped=") {
             other.insert("skipped_steps".into(), skipped as f64);
@@ -155,8 +149,8 @@ impl DeepSpeed {
     /// MaxMemAllocated=22.95GB`. The rates are too high where gradients are accumulated: they are
     /// kept by the log's name and never used.
     fn engine_rates(&mut self, fields: &str, out: &mut Builder) {
-        let Some(at) = number(fields)
-            .and_then(|(n, _)| whole(n))
+        let Some(at) = grouped_number(fields)
+            .and_then(|(n, _)| as_count(n))
             .filter(|n| *n > 0)
         else {
             return;
@@ -169,11 +163,11 @@ impl DeepSpeed {
             ("RunningAvgSamplesPerSec=", "running_avg_samples_per_sec"),
             ("CurrSamplesPerSec=", "curr_samples_per_sec"),
         ] {
-            if let Some(value) = after(fields, key).filter(|v| v.is_finite()) {
+            if let Some(value) = grouped_after(fields, key).filter(|v| v.is_finite()) {
                 step.other.insert(name.into(), value);
             }
         }
-        let gib = |key: &str| after(fields, key).and_then(|v| bytes(v, GIB));
+        let gib = |key: &str| grouped_after(fields, key).and_then(|v| bytes(v, GIB));
         // Its GB are 2³⁰ bytes.
         if let Some(peak) = gib("MaxMemAllocated=") {
             step.memory_bytes = Some(peak);
@@ -196,7 +190,7 @@ impl DeepSpeed {
         let ahead =
             !self.engine || timers.starts_with("optimizer") || timers.starts_with("selective");
         for (key, value) in timers.split('|').filter_map(|t| t.split_once(':')).take(32) {
-            let Some((value, _)) = number(value) else {
+            let Some((value, _)) = grouped_number(value) else {
                 continue;
             };
             let key = key.trim();
@@ -233,20 +227,22 @@ impl DeepSpeed {
             step: at,
             notes: &mut out.notes,
         };
-        let time = checks.seconds("Step Time", after(text, "Step Time:"));
+        let time = checks.seconds("Step Time", grouped_after(text, "Step Time:"));
         let mut step = Step {
             step: at,
             steps_averaged: Some(1),
-            loss: checks.loss(after(text, "Loss:")),
+            loss: checks.loss(grouped_after(text, "Loss:")),
             ..Step::default()
         };
-        step.learning_rate = checks.learning_rate(after(text, ", LR:"));
+        step.learning_rate = checks.learning_rate(grouped_after(text, ", LR:"));
         if single {
             step.step_time_seconds = time;
         } else if let Some(time) = time {
             step.other.insert("micro_step_time_seconds".into(), time);
         }
-        if let Some(elapsed) = after(text, "Elapsed:").filter(|v| v.is_finite() && *v >= 0.0) {
+        if let Some(elapsed) =
+            grouped_after(text, "Elapsed:").filter(|v| v.is_finite() && *v >= 0.0)
+        {
             step.other.insert("elapsed_seconds".into(), elapsed);
         }
         out.step(step);
@@ -263,7 +259,7 @@ impl DeepSpeed {
                 .into_iter()
                 .for_each(|n| once(name, n, out));
         }
-        number(figures)
+        grouped_number(figures)
             .into_iter()
             .for_each(|(billions, _)| out.total("model_parameters_billion", billions));
         let at = out.trace.steps.last().map(|s| s.step);
@@ -273,7 +269,8 @@ impl DeepSpeed {
             ("TFLOPs:", "micro_step_tflops"),
             ("Samples/sec:", "micro_step_samples_per_sec"),
         ] {
-            let Some(value) = after(figures, key).filter(|v| v.is_finite() && *v > 0.0) else {
+            let Some(value) = grouped_after(figures, key).filter(|v| v.is_finite() && *v > 0.0)
+            else {
                 continue;
             };
             match out.last_step().filter(|_| ends_step) {
@@ -288,22 +285,22 @@ impl DeepSpeed {
 
 /// `Step 0 time: 178.66ms`, in seconds.
 fn timed(line: &str) -> Option<(u64, f64)> {
-    let (step, text) = number(line.trim_start().strip_prefix("Step ")?)?;
-    let (time, unit) = number(text.strip_prefix(" time:")?)?;
+    let (step, text) = grouped_number(line.trim_start().strip_prefix("Step ")?)?;
+    let (time, unit) = grouped_number(text.strip_prefix(" time:")?)?;
     let scale = match unit.trim() {
         "ms" => 1e3,
         "s" => 1.0,
         _ => return None,
     };
-    Some((whole(step)?, time / scale))
+    Some((as_count(step)?, time / scale))
 }
 
 /// `Step 10/500, Loss: …, Step Time: …`: the step and how many there are.
 fn looped(line: &str) -> Option<(u64, u64)> {
-    let (step, text) = number(rest(line, "Step ")?)?;
-    let (total, text) = number(text.strip_prefix('/')?)?;
+    let (step, text) = grouped_number(after(line, "Step ")?)?;
+    let (total, text) = grouped_number(text.strip_prefix('/')?)?;
     let own = has(text, "Loss:") && has(text, "Step Time:");
-    Some((whole(step)?, whole(total)?)).filter(|_| own)
+    Some((as_count(step)?, as_count(total)?)).filter(|_| own)
 }
 
 /// DeepSpeed-Chat's third stage, old and new: `epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss:
@@ -315,10 +312,10 @@ fn reinforced(line: &str) -> Option<(u64, Vec<(&'static str, f64)>)> {
     }
     let find = |keys: [&str; 2]| {
         keys.into_iter()
-            .find_map(|key| after(line, key))
+            .find_map(|key| grouped_after(line, key))
             .filter(|v| v.is_finite())
     };
-    let step = find(["|step:", "| Step:"]).and_then(whole)?;
+    let step = find(["|step:", "| Step:"]).and_then(as_count)?;
     let losses = [
         ("actor_loss", find(["act_loss:", "Actor Loss:"])),
         ("critic_loss", find(["cri_loss:", "Critic Loss:"])),
@@ -337,7 +334,7 @@ fn reinforced(line: &str) -> Option<(u64, Vec<(&'static str, f64)>)> {
 }
 
 fn chat(line: &str) -> Option<&str> {
-    rest(line, "Model Parameters: ").filter(|t| has(t, "Latency: ") && has(t, "TFLOPs: "))
+    after(line, "Model Parameters: ").filter(|t| has(t, "Latency: ") && has(t, "TFLOPs: "))
 }
 
 /// A line of the profiler's summary, `bwd latency:      26.9 ms`. What is negative was measured
@@ -367,7 +364,7 @@ fn profile(text: &str, out: &mut Builder) {
         what if what.starts_with("FLOPS per GPU =") => "profile_tflops_per_gpu",
         _ => return,
     };
-    let Some((value, unit)) = number(value) else {
+    let Some((value, unit)) = grouped_number(value) else {
         return;
     };
     let scale = match word_after(unit, "").unwrap_or("") {
@@ -388,187 +385,4 @@ fn profile(text: &str, out: &mut Builder) {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::super::{LogSection, Trace, parse_any};
-
-    fn parse(log: &str) -> Trace {
-        super::super::parse(&LogSection::named("deepspeed"), log.as_bytes())
-    }
-
-    const LOG: &str = concat!(
-        "[2024-01-01 00:00:00,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]\n",
-        "[2024-01-01 00:00:01,1] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32\n",
-        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | optimizer_step: 14.45\n",
-        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=1, lr=[9.65e-06, 9.65e-06], mom=[(0.9, 0.95)]\n",
-        "[2024-01-01 00:00:02,1] [INFO] [timer.py:199:stop] epoch=0/micro_step=80/global_step=10, RunningAvgSamplesPerSec=173.5, CurrSamplesPerSec=172.5, MemAllocated=4.0GB, MaxMemAllocated=22.5GB\n",
-        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | fwd_microstep: 9340.5 | bwd_microstep: -296010.26 | step_microstep: 158.5\n",
-        "Model Parameters: 0.331 B, Latency: 0.14s, TFLOPs: 1.98, Samples/sec: 14.08, Time/seq 0.07s, Batch Size: 2, Sequence Length: 512\n",
-        "Model Parameters: 0.331 B, Latency: 0.99s, TFLOPs: 0.98, Samples/sec: 4.08, Time/seq 0.07s, Batch Size: 2, Sequence Length: 512\n",
-        "ppl: 4.5, loss: 1.5\n",
-        "[2024-01-01 00:00:09,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=1, lr=[9e-06], mom=[(0.9, 0.95)]\n",
-        "[2024-01-01 00:00:09,1] [INFO] [launch.py:460:main] Process 73593 exits successfully.\n",
-    );
-
-    #[test]
-    fn the_engines_lines() {
-        let trace = parse_any(LOG.as_bytes());
-        assert_eq!((trace.format.as_str(), trace.finished), ("deepspeed", true));
-        let [first, second] = &trace.steps[..] else {
-            panic!("{:?}", trace.steps)
-        };
-        assert_eq!(
-            (first.step, first.learning_rate, first.loss),
-            (10, Some(9.65e-6), None)
-        );
-        assert_eq!(
-            (first.step_time_seconds, first.tokens_per_second_per_gpu),
-            (None, None)
-        );
-        assert_eq!(
-            (first.memory_bytes, first.memory_kind.as_deref()),
-            (Some(45 << 29), Some("peak_allocated"))
-        );
-        assert_eq!(first.memory_figures[0].bytes, 4 << 30);
-        let other: Vec<_> = first.other.iter().map(|(k, v)| (k.as_ref(), *v)).collect();
-        assert_eq!(
-            other,
-            [
-                ("curr_samples_per_sec", 172.5),
-                ("fwd_microstep_ms", 9340.5),
-                ("micro_step_latency_seconds", 0.14),
-                ("micro_step_samples_per_sec", 14.08),
-                ("micro_step_tflops", 1.98),
-                ("optimizer_step_ms", 14.45),
-                ("running_avg_samples_per_sec", 173.5),
-                ("skipped_steps", 1.0),
-                ("step_microstep_ms", 158.5),
-            ]
-        );
-        assert_eq!((second.step, second.other.len()), (20, 1));
-        assert_eq!(
-            (trace.evaluations[0].step, trace.evaluations[0].value),
-            (Some(10), 4.5)
-        );
-        let kinds: Vec<_> = trace
-            .anomalies
-            .iter()
-            .map(|a| (a.kind.as_str(), a.detail.as_str()))
-            .collect();
-        assert_eq!(
-            kinds,
-            [
-                ("overflow_skip", "after step 0: loss scale 64 → 32"),
-                (
-                    "negative_time",
-                    "after step 10: bwd_microstep is -296010.26 ms"
-                )
-            ]
-        );
-        assert_eq!(
-            (
-                &trace.effective.0["micro_batch_size"],
-                &trace.effective.0["seq_length"]
-            ),
-            (&2.into(), &512.into())
-        );
-    }
-
-    #[test]
-    fn loops_of_their_own() {
-        let trace = parse_any(b"time (ms) | fwd: 55.0 | step: 183.5\nStep 0 time: 178.5ms\nStep 1 time: 2.5s\n[Summary] x=1 avg_accumulation_step=16.5ms avg_update_step=171.5ms\n");
-        let times: Vec<_> = trace
-            .steps
-            .iter()
-            .map(|s| (s.step, s.step_time_seconds))
-            .collect();
-        assert_eq!(
-            (times, trace.steps[0].other["fwd_ms"]),
-            (vec![(0, Some(0.1785)), (1, Some(2.5))], 55.0)
-        );
-        assert_eq!(
-            (trace.format.as_str(), trace.totals["avg_update_step_ms"]),
-            ("deepspeed", 171.5)
-        );
-        let log = "Step 10/500, Loss: 11.5, Step Time: 0.75s, Elapsed: 7.5s\nStep 20/500, Loss: nan, Step Time: 0.5s, Elapsed: 15s\n";
-        let trace = parse_any(log.as_bytes());
-        let first = &trace.steps[0];
-        assert_eq!(
-            (
-                first.loss,
-                first.step_time_seconds,
-                first.other["micro_step_time_seconds"]
-            ),
-            (Some(11.5), None, 0.75)
-        );
-        assert_eq!(
-            (
-                trace.effective.0["train_iters"].as_u64(),
-                trace.anomalies[0].kind.as_str()
-            ),
-            (Some(500), "nan_loss")
-        );
-        let stated = parse(&format!(
-            "[config.py:1:print]   gradient_accumulation_steps .. 1\n{log}"
-        ));
-        assert_eq!(
-            (
-                stated.steps[0].step_time_seconds,
-                stated.steps[0].steps_averaged
-            ),
-            (Some(0.75), Some(1))
-        );
-    }
-
-    #[test]
-    fn reinforcement_learning_has_other_losses() {
-        let trace = parse_any(b"epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss: 0.25|unsuper_loss: 0.0\nEpoch: 0 | Step: 11 | PPO Epoch: 1 | Actor Loss: nan | Critic Loss: 0.5 | Unsupervised Loss: 0.0\n");
-        let losses: Vec<_> = trace
-            .steps
-            .iter()
-            .map(|s| (s.step, s.loss, s.other["critic_loss"], s.other.len()))
-            .collect();
-        assert_eq!(
-            (losses, trace.format.as_str()),
-            (vec![(10, None, 0.25, 3), (11, None, 0.5, 2)], "deepspeed")
-        );
-    }
-
-    #[test]
-    fn the_profilers_summary() {
-        let trace = parse(concat!(
-            "-------------------------- DeepSpeed Flops Profiler --------------------------\n",
-            "world size:                                     24\nbatch size per GPU:    6\n",
-            "fwd latency:                                    9.5 s\nbwd latency:     -2.9601e+08 us\n",
-            "step latency:                                   158.5 ms\n",
-            "FLOPS per GPU = 3 * fwd flops per GPU / iter latency:    -1.16192e+18 uFLOPS\nsamples/second:   -0.5\n",
-        ));
-        assert_eq!(
-            (
-                trace.totals["profile_fwd_latency_seconds"],
-                trace.totals["profile_step_latency_seconds"]
-            ),
-            (9.5, 0.1585)
-        );
-        assert_eq!((trace.totals.len(), trace.anomalies.len()), (2, 3));
-        assert_eq!(
-            (
-                trace.effective.0["num_gpus"].as_u64(),
-                trace.effective.0["micro_batch_size"].as_u64()
-            ),
-            (Some(24), Some(6))
-        );
-    }
-
-    super::super::testing::damaged!("deepspeed", LOG);
-
-    proptest! {
-        #[test]
-        fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8)) {
-            let noisy: String = LOG.lines().zip(noise.iter().cycle()).map(|(line, noise)| format!("{noise}\nnode1: {line}\r\n")).collect();
-            // A prefix hides only the bare `ppl:` line.
-            prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
-        }
-    }
-}
+mod tests;

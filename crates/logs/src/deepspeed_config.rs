@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{
     builder::Builder,
-    values::{Block, after, has, number, once, once_number, rest, whole, word_after},
+    numbers::{after, as_count, grouped_number},
+    values::{Block, grouped_after, has, once, once_number, word_after},
 };
 
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub struct Config {
 impl Config {
     /// False if the line is none of DeepSpeed's configuration.
     pub fn line(&mut self, text: &str, out: &mut Builder) -> bool {
-        if let Some(entry) = rest(text, "[config.py:").and_then(|t| rest(t, "]")) {
+        if let Some(entry) = after(text, "[config.py:").and_then(|t| after(t, "]")) {
             self.dump = None;
             self.entry(entry.trim(), out);
             return true;
@@ -57,11 +58,11 @@ impl Config {
             "optimizer_name" if value != "None" => once("optimizer", name_of(value), out),
             "fp16_enabled" if value == "True" => once("precision", "fp16", out),
             "bfloat16_enabled" if value == "True" => once("precision", "bf16", out),
-            "zero_optimization_stage" => stage(number(value).map(|(n, _)| n), out),
-            "zero_config" => stage(after(value, "stage="), out),
+            "zero_optimization_stage" => stage(grouped_number(value).map(|(n, _)| n), out),
+            "zero_config" => stage(grouped_after(value, "stage="), out),
             _ => plain(
                 key,
-                number(value)
+                grouped_number(value)
                     .filter(|(_, tail)| tail.is_empty())
                     .map(|(n, _)| n),
                 out,
@@ -107,7 +108,7 @@ fn plain(key: &str, value: Option<f64>, out: &mut Builder) {
         "train_micro_batch_size_per_gpu" => "micro_batch_size",
         "gradient_accumulation_steps" => key,
         "gradient_clipping" => "clip_grad",
-        // Without the ranks that share a model.
+        // DeepSpeed's world leaves out the ranks that share a model.
         "world_size" => "data_parallel_size",
         "seq_length" => "seq_length",
         _ => return,
@@ -116,7 +117,7 @@ fn plain(key: &str, value: Option<f64>, out: &mut Builder) {
 }
 
 fn stage(stage: Option<f64>, out: &mut Builder) {
-    match stage.and_then(whole) {
+    match stage.and_then(as_count) {
         Some(0) => once("sharding", "none", out),
         Some(n @ 1..=3) => once("sharding", format!("zero{n}"), out),
         _ => {}

@@ -6,7 +6,7 @@
 //! them, lines are counted and this is said.
 
 use super::{
-    Evaluation, RunningAverage, Step,
+    RunningAverage, Step,
     builder::Builder,
     deepspeed_config::{Config, overflow},
     format::{Evidence, Reader},
@@ -16,8 +16,9 @@ use super::{
     hf_settings::Settings,
     hf_table::{Table, is_header},
     lines::Line,
+    numbers::{as_count, grouped_number},
     tqdm::{Bar, bars, may_be_bar},
-    values::{clock, count_after, dictionary, has, number, once, whole},
+    values::{clock, count_after, dictionary, has, once},
 };
 use tprimat_words::part;
 
@@ -81,7 +82,7 @@ struct Pending {
 struct Previous {
     fields: Fields,
     rank: Option<u64>,
-    /// Where the bar was.
+    /// The step that the bar showed.
     bar: Option<u64>,
 }
 
@@ -196,8 +197,8 @@ impl HuggingFace {
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
                     fields
-                        .evaluations(step)
-                        .for_each(|evaluation| out.evaluation(evaluation));
+                        .evaluations()
+                        .for_each(|(name, value)| out.evaluated(step, name, value));
                 }
             }
             Kind::Other => {}
@@ -285,7 +286,7 @@ impl HuggingFace {
             return;
         };
         let distance = (elapsed / bar.count.max(1) as f64 - mean).abs();
-        // Of ranks that differ by a rounding the first one counts.
+        // Where ranks differ by a rounding, the first one counts.
         if self
             .finished_bar
             .is_none_or(|best| distance + 5e-3 * mean < best)
@@ -407,24 +408,19 @@ impl HuggingFace {
                 .find(|s| (s - stated).abs() < 0.02);
             out.total("train_runtime_seconds", exact.unwrap_or(stated));
         } else if let Some(name) = key.strip_prefix("eval_").filter(|n| !Fields::is_speed(n))
-            && let Some((value, "")) = number(value)
+            && let Some((value, "")) = grouped_number(value)
         {
             let known = out
                 .trace
                 .evaluations
                 .iter()
                 .any(|e| e.name == key && (e.value - value).abs() <= 1e-3 * value.abs());
-            if !known && value.is_finite() && name != "samples" {
+            if !known && name != "samples" {
                 let step = Some(self.last_step).filter(|n| *n > 0);
-                out.evaluation(Evaluation {
-                    step,
-                    name: key.to_owned(),
-                    value,
-                    ..Evaluation::default()
-                });
+                out.evaluated(step, key, value);
             }
         } else if key.starts_with("train_")
-            && let Some((value, "")) = number(value)
+            && let Some((value, "")) = grouped_number(value)
             && !out.trace.totals.contains_key(key)
         {
             out.total(key, value);
@@ -439,9 +435,9 @@ impl Elapsed {
             let (then, tokens) = self.tokens.unwrap_or((0, 0.0));
             let steps = step.step.saturating_sub(then) as f64;
             let each = (seen - tokens) / steps;
-            // Of a run that was resumed the first line tells nothing.
+            // The first line of a resumed run has the tokens of the run before in its total.
             let whole_run = self.tokens.is_some() || step.step <= 1;
-            step.tokens = whole(each).filter(|n| *n > 0 && whole_run);
+            step.tokens = as_count(each).filter(|n| *n > 0 && whole_run);
             self.tokens = Some((step.step, seen));
         }
         let Some((now, resolution)) = fields.elapsed() else {

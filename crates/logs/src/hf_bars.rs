@@ -1,4 +1,4 @@
-//! Which steps do lines have whose bar was not drawn again behind them?
+//! Finds the step of a log line behind which the progress bar was not drawn again.
 //!
 //! The Trainer draws its bar again behind each line, with the step of that line. Where the two go
 //! to different streams, the next bar is already that of a later step. Which of the two a log does,

@@ -1,9 +1,10 @@
 //! One logged dictionary of Hugging Face's Trainer, by whatever keys a relative adds.
 
 use super::{
-    Evaluation, MemoryFigure, Step,
+    MemoryFigure, Step,
     builder::Notes,
-    values::{Checks, GIB, bytes, clock, number, whole},
+    numbers::{GIB, as_count, grouped_number},
+    values::{Checks, bytes, clock},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl Fields {
     }
 
     pub fn get(&self, key: &str) -> Option<f64> {
-        number(self.text(key)?)
+        grouped_number(self.text(key)?)
             .filter(|(_, tail)| tail.is_empty())
             .map(|(n, _)| n)
     }
@@ -79,12 +80,12 @@ impl Fields {
         self.get("epoch")
     }
 
-    /// Where a relative writes it.
+    /// The step's number, which relatives of the Trainer write.
     pub fn step(&self) -> Option<u64> {
         let plain = ["current_steps", "global_step", "step"]
             .iter()
             .find_map(|key| self.get(key))
-            .and_then(whole);
+            .and_then(as_count);
         plain.or_else(|| self.of_total(0))
     }
 
@@ -98,7 +99,7 @@ impl Fields {
 
     pub fn total_steps(&self) -> Option<u64> {
         self.get("total_steps")
-            .and_then(whole)
+            .and_then(as_count)
             .or_else(|| self.of_total(1))
     }
 
@@ -120,18 +121,12 @@ impl Fields {
         name.contains("runtime") || name.contains("per_second")
     }
 
-    pub fn evaluations(&self, step: Option<u64>) -> impl Iterator<Item = Evaluation> {
-        self.pairs.iter().filter_map(move |(key, text)| {
+    /// Names and values of an evaluation; the values may be NaN.
+    pub fn evaluations(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.pairs.iter().filter_map(|(key, text)| {
             let name = key.strip_prefix("eval_").filter(|n| !Self::is_speed(n))?;
-            let value = number(text)
-                .map(|(n, _)| n)
-                .filter(|v| v.is_finite() && !name.is_empty())?;
-            Some(Evaluation {
-                step,
-                name: key.clone(),
-                value,
-                ..Evaluation::default()
-            })
+            let (value, _) = grouped_number(text).filter(|_| !name.is_empty())?;
+            Some((key.as_str(), value))
         })
     }
 
@@ -139,7 +134,7 @@ impl Fields {
     /// becomes a step's.
     pub fn totals(&self) -> impl Iterator<Item = (String, f64)> {
         self.pairs.iter().filter_map(|(key, text)| {
-            let value = number(text)
+            let value = grouped_number(text)
                 .filter(|(_, tail)| tail.is_empty())
                 .map(|(n, _)| n)?;
             let name = if key == "train_runtime" {
@@ -175,7 +170,7 @@ impl Fields {
             .find_map(|key| self.get(key));
         step.tokens_per_second_per_gpu = checks.positive("tokens_per_second_per_gpu", per_gpu);
         for (key, text) in &self.pairs {
-            let Some((value, "")) = number(text).filter(|(v, _)| v.is_finite()) else {
+            let Some((value, "")) = grouped_number(text).filter(|(v, _)| v.is_finite()) else {
                 continue;
             };
             match key.as_str() {

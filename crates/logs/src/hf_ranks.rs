@@ -23,7 +23,7 @@ pub struct Around {
     pub ranks: [Option<u64>; 2],
     /// An epoch, as it is printed, is that of one step only.
     pub epochs_are_steps: bool,
-    /// Where there are progress bars: did they move on between the lines?
+    /// Did progress bars move on between the lines? Absent where there are none.
     pub moved: Option<bool>,
 }
 

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{
     builder::Builder,
-    values::{Block, after, count_after, has, number, once, once_number, rest, whole},
+    numbers::{after, as_count, grouped_number},
+    values::{Block, count_after, grouped_after, has, once, once_number},
 };
 
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl Settings {
                 .into_iter()
                 .for_each(|n| out.total("trainable_parameters", n as f64));
         }
-        if let Some(arguments) = rest(text, "TrainingArguments(") {
+        if let Some(arguments) = after(text, "TrainingArguments(") {
             // One line each, or all of them on this one.
             self.arguments = if arguments.contains("=") { 1 } else { 400 };
             self.arguments(arguments, out);
@@ -101,7 +102,7 @@ impl Settings {
         }
         if let Some(n) = count_after(text, "Num examples = ") {
             self.examples.get_or_insert(n);
-        } else if let Some(n) = after(text, "Number of trainable parameters = ") {
+        } else if let Some(n) = grouped_after(text, "Number of trainable parameters = ") {
             // Sharded, it is a rank's share.
             out.total("trainable_parameters", n);
         }
@@ -117,9 +118,9 @@ impl Settings {
             };
             let value = value.trim().trim_end_matches(')');
             let count = || {
-                number(value)
+                grouped_number(value)
                     .filter(|(_, tail)| tail.is_empty())
-                    .and_then(|(n, _)| whole(n))
+                    .and_then(|(n, _)| as_count(n))
             };
             let name = match key.trim() {
                 "per_device_train_batch_size" => "micro_batch_size",
@@ -168,7 +169,7 @@ impl Settings {
             };
             once_number(
                 name,
-                number(value)
+                grouped_number(value)
                     .filter(|(_, tail)| tail.is_empty())
                     .map(|(n, _)| n),
                 out,
@@ -179,7 +180,7 @@ impl Settings {
     /// The step at which `epoch`, as it is printed, must have been logged; `None` if several can be
     /// meant.
     pub fn step_of_epoch(&self, epoch: &str, out: &Builder) -> Option<u64> {
-        let (value, _) = number(epoch)?;
+        let (value, _) = grouped_number(epoch)?;
         let batch = out
             .trace
             .effective
@@ -187,7 +188,7 @@ impl Settings {
             .get("global_batch_size")?
             .as_f64()
             .filter(|b| *b > 0.0)?;
-        // As the Trainer counts: whole micro-batches of all ranks, by the micro-batches of a step.
+        // The Trainer counts whole micro-batches of all ranks, by the micro-batches of a step.
         let accumulation = out
             .trace
             .effective
@@ -206,7 +207,7 @@ impl Settings {
             (value * steps_per_epoch - half).ceil(),
             (value * steps_per_epoch + half).floor(),
         );
-        whole(low).filter(|_| (low - high).abs() < 0.5)
+        as_count(low).filter(|_| (low - high).abs() < 0.5)
     }
 }
 

@@ -2,9 +2,10 @@
 //! …]`, a row a line.
 
 use super::{
-    Evaluation, Step,
+    Step,
     builder::Builder,
-    values::{Checks, has, number, whole},
+    numbers::{as_count, grouped_number},
+    values::{Checks, has},
 };
 
 pub fn is_header(line: &str) -> bool {
@@ -30,9 +31,9 @@ impl Table {
         let row: Vec<_> = cells(text).take(17).collect();
         let at = row
             .first()
-            .and_then(|cell| number(cell))
+            .and_then(|cell| grouped_number(cell))
             .filter(|(_, tail)| tail.is_empty())
-            .and_then(|(n, _)| whole(n));
+            .and_then(|(n, _)| as_count(n));
         let Some(at) = at.filter(|_| row.len() == self.columns.len()) else {
             self.columns.clear();
             return None;
@@ -43,7 +44,7 @@ impl Table {
         };
         for (column, cell) in self.columns.iter().zip(&row).skip(1) {
             // `No log` where the interval has not passed yet.
-            let Some((value, "")) = number(cell) else {
+            let Some((value, "")) = grouped_number(cell) else {
                 continue;
             };
             match column.as_str() {
@@ -54,15 +55,7 @@ impl Table {
                     }
                     .loss(Some(value))
                 }
-                "Validation Loss" if value.is_finite() => {
-                    let name = "eval_loss".to_owned();
-                    out.evaluation(Evaluation {
-                        step: Some(at),
-                        name,
-                        value,
-                        ..Evaluation::default()
-                    });
-                }
+                "Validation Loss" => out.evaluated(Some(at), "eval_loss", value),
                 _ => {}
             }
         }

@@ -13,6 +13,7 @@ mod composer;
 mod deepspeed;
 mod deepspeed_config;
 mod events;
+mod fields;
 mod format;
 mod hf;
 mod hf_bars;
@@ -51,12 +52,17 @@ mod values;
 mod words;
 
 pub use causes::same_failure;
-pub use classify::*;
-pub use events::*;
+pub use classify::{ExitSummary, classify};
+pub use events::{Event, events_schema};
 pub use format::names;
-pub use parser::*;
+pub use numbers::GIB;
+pub use parser::{Live, LogSection, Parser, parse, parse_any, parse_dated};
 pub use regex_format::PatternError;
 pub use tail::tail;
 pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
 pub use tprimat_job::FailureClass;
-pub use trace::*;
+pub use trace::{
+    ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,
+    MemoryFigure, MemoryReport, RunningAverage, Step, TelemetrySample, Trace, UNREADABLE,
+    UnreadableLines,
+};

@@ -8,8 +8,10 @@ pub const MAX_LINE: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct Line<'a> {
-    /// Without line end and ANSI sequences; bytes that are not UTF-8 are replaced.
+    /// The line without its end and ANSI sequences; bytes that are not UTF-8 are replaced.
     pub text: Cow<'a, str>,
+    /// As an editor counts: from 1, by line feeds, with the empty ones.
+    pub number: u64,
     /// False only for a last line that has no line end: the writer may have been cut off in it.
     pub ended: bool,
 }
@@ -22,6 +24,8 @@ pub struct Splitter {
     pending: Vec<u8>,
     /// Lines that were longer than [`MAX_LINE`].
     pub cut: u64,
+    /// Line feeds before the line that comes next.
+    pub feeds: u64,
 }
 
 impl Splitter {
@@ -40,6 +44,7 @@ impl Splitter {
                 self.pending = whole;
                 self.pending.clear();
             }
+            self.feeds += u64::from(chunk[end] == b'\n');
         }
         self.keep(&chunk[start..]);
     }
@@ -68,6 +73,7 @@ impl Splitter {
             .map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         take(&Line {
             text: without_ansi(text),
+            number: self.feeds + 1,
             ended,
         });
     }
@@ -140,6 +146,9 @@ mod tests {
         let mut ended = Vec::new();
         for_each_line(b"a\nb", |line| ended.push(line.ended));
         assert_eq!(ended, [true, false]);
+        let mut numbers = Vec::new();
+        for_each_line(b"a\r\n\n10%\r20%\nb", |line| numbers.push(line.number));
+        assert_eq!(numbers, [1, 3, 3, 4]);
         assert_eq!(texts(b"\x1b]0;title\x07x\n\x1b[\n\x1b"), ["x", "", ""]);
     }
 

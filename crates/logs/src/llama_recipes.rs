@@ -3,11 +3,12 @@
 //! and never taken as a step's time.
 
 use super::{
-    Evaluation, MemoryFigure, MemoryReport, Step,
+    MemoryFigure, MemoryReport, Step,
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{GIB, after, bytes, count, finite, number, number_after, whole_text_number},
+    values::grouped_after,
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -87,13 +88,8 @@ impl Log {
             return;
         };
         for name in ["train_perplexity", "train_epoch_loss"] {
-            if let Some(value) = number_after(rest, &format!("{name}=")) {
-                out.evaluation(Evaluation {
-                    step: self.newest,
-                    samples: None,
-                    name: name.to_owned(),
-                    value,
-                });
+            if let Some(value) = grouped_after(rest, &format!("{name}=")) {
+                out.evaluated(self.newest, name, value);
             }
         }
         if let Some(seconds) = number_after(rest, "epoch time ") {
@@ -153,28 +149,18 @@ impl Log {
             }
         }
         for name in ["eval_ppl", "eval_epoch_loss"] {
-            if let Some(value) = number_after(text, &format!(" {name}=")) {
-                out.evaluation(Evaluation {
-                    step: self.newest,
-                    samples: None,
-                    name: name.to_owned(),
-                    value,
-                });
+            if let Some(value) = grouped_after(text, &format!(" {name}=")) {
+                out.evaluated(self.newest, name, value);
             }
         }
         if let Some((name, value)) = text.rsplit_once(" Acc: ")
-            && let Some(value) = whole_text_number(value).filter(|v| v.is_finite())
+            && let Some(value) = whole_text_number(value)
         {
             let name = format!(
                 "{}_accuracy",
                 cut(name.rsplit(' ').next().unwrap_or_default(), 60)
             );
-            out.evaluation(Evaluation {
-                step: self.newest,
-                samples: None,
-                name,
-                value,
-            });
+            out.evaluated(self.newest, name, value);
         }
     }
 }

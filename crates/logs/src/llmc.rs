@@ -5,14 +5,39 @@
 //! `tok/s` is of all GPUs together, and smoothed over earlier steps: never a step's own rate.
 
 use super::{
-    Evaluation, Step,
+    Step,
     builder::{Builder, Notes},
+    fields::{Field, fill, named},
     format::{Evidence, Reader},
     lines::Line,
-    numbers::{
-        after, as_count, count, duration, finite, number, number_after, setting, whole_text_number,
-    },
+    numbers::{after, as_count, count, number, number_after, setting, whole_text_number},
 };
+
+/// Fields of a line of its output: the word before the number.
+const STDOUT: &[(&str, Field)] = &[
+    ("loss ", Field::Loss),
+    ("train loss ", Field::Loss),
+    ("norm ", Field::GradNorm),
+    ("lr ", Field::LearningRate),
+];
+const MAIN_LOG: &[(&str, Field)] = &[
+    ("trl", Field::Loss),
+    ("norm", Field::GradNorm),
+    ("lr", Field::LearningRate),
+];
+/// Rows of its table of parameters, and what jobs call them.
+const SETTINGS: &[(&str, &str)] = &[
+    ("micro batch size B", "micro_batch_size"),
+    ("sequence length T", "seq_length"),
+    ("num_processes", "num_gpus"),
+    ("learning rate (LR)", "learning_rate"),
+    ("warmup iterations", "warmup_steps"),
+    ("weight decay", "weight_decay"),
+    ("num_layers L", "num_layers"),
+    ("num_heads NH", "num_attention_heads"),
+    ("channels C", "hidden_size"),
+    ("vocab_size V", "vocab_size"),
+];
 
 pub fn evidence(line: &str) -> Evidence {
     if stdout(line).is_some() || main_log(line).is_some() {
@@ -48,7 +73,9 @@ impl Reader for Log {
             .strip_prefix("val loss ")
             .and_then(whole_text_number)
         {
-            self.validation(value, out);
+            // It stands before the line of the step that comes next: it belongs to the weights after
+            // the newest one.
+            out.evaluated(self.newest, "validation_loss", value);
         } else if let Some(ms) = after(text, "total average iteration time: ").and_then(number) {
             out.total("average_iteration_time_seconds", ms.0 / 1000.0);
             out.trace.finished = true;
@@ -66,20 +93,14 @@ impl Log {
             ..Step::default()
         };
         for field in rest.split('|').map(str::trim) {
-            let value = |name| {
-                field
-                    .strip_prefix(name)
-                    .and_then(super::numbers::number)
-                    .map(|(value, _)| value)
-            };
-            if let Some(loss) = value("loss ").or_else(|| value("train loss ")) {
-                step.loss = finite(loss, "nan_loss", number, notes);
-            } else if let Some(norm) = value("norm ") {
-                step.grad_norm = finite(norm, "nan_grad_norm", number, notes);
-            } else if let Some(rate) = value("lr ") {
-                step.learning_rate = Some(rate).filter(|lr| lr.is_finite() && *lr >= 0.0);
+            let found = STDOUT.iter().find_map(|(word, known)| {
+                let (value, _) = super::numbers::number(field.strip_prefix(word)?)?;
+                Some((known, value))
+            });
+            if let Some((known, value)) = found {
+                fill(&mut step, known, value, notes);
             } else if let Some(ms) = field.strip_suffix(" ms").and_then(whole_text_number) {
-                step.step_time_seconds = duration(ms / 1000.0);
+                fill(&mut step, &Field::Time(1e-3), ms, notes);
             } else if let Some((percent, _)) =
                 super::numbers::number(field).filter(|(_, unit)| unit.ends_with("MFU"))
             {
@@ -95,24 +116,6 @@ impl Log {
             }
         }
         step
-    }
-
-    /// Stands before the line of the step that comes next: it belongs to the weights after the
-    /// newest one.
-    fn validation(&self, value: f64, out: &mut Builder) {
-        if let Some(value) = finite(
-            value,
-            "nan_evaluation",
-            self.newest.unwrap_or(0),
-            &mut out.notes,
-        ) {
-            out.evaluation(Evaluation {
-                step: self.newest,
-                samples: None,
-                name: "validation_loss".into(),
-                value,
-            });
-        }
     }
 
     fn settings(&mut self, text: &str, out: &mut Builder) {
@@ -151,29 +154,11 @@ impl Log {
         let Some(value) = whole_text_number(value).filter(|v| v.is_finite()) else {
             return;
         };
-        let known = match name {
-            "micro batch size B" => "micro_batch_size",
-            "sequence length T" => "seq_length",
-            "num_processes" => "num_gpus",
-            "learning rate (LR)" => "learning_rate",
-            "warmup iterations" => "warmup_steps",
-            "weight decay" => "weight_decay",
-            "num_layers L" => "num_layers",
-            "num_heads NH" => "num_attention_heads",
-            "channels C" => "hidden_size",
-            "vocab_size V" => "vocab_size",
-            "num_parameters" => {
-                out.trace.num_parameters = as_count(value).filter(|n| *n > 0);
-                return;
-            }
-            "total batch size" => {
-                self.tokens = as_count(value).filter(|n| *n > 0);
-                ""
-            }
-            _ => return,
-        };
-        if !known.is_empty() {
-            out.set(known, setting(value));
+        let positive = as_count(value).filter(|n| *n > 0);
+        match name {
+            "num_parameters" => out.trace.num_parameters = positive,
+            "total batch size" => self.tokens = positive,
+            _ => out.set_named(SETTINGS, name, Some(setting(value))),
         }
         // It counts tokens where the job counts sequences.
         let length = out
@@ -229,29 +214,15 @@ fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
             out.notes.add("unreadable_line", cut_off);
             continue;
         };
+        trained |= name == "trl";
         match name {
-            "trl" => {
-                trained = true;
-                step.loss = finite(value, "nan_loss", number, &mut out.notes);
-            }
-            "lr" => step.learning_rate = Some(value).filter(|lr| lr.is_finite() && *lr >= 0.0),
-            "norm" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
-            "tel" | "eval" => {
-                let name = if name == "tel" {
-                    "validation_loss"
-                } else {
-                    "eval_accuracy"
-                };
-                if let Some(value) = finite(value, "nan_evaluation", number, &mut out.notes) {
-                    out.evaluation(Evaluation {
-                        step: Some(number),
-                        samples: None,
-                        name: name.into(),
-                        value,
-                    });
+            "tel" => out.evaluated(Some(number), "validation_loss", value),
+            "eval" => out.evaluated(Some(number), "eval_accuracy", value),
+            _ => {
+                if let Some(field) = named(MAIN_LOG, name) {
+                    fill(&mut step, field, value, &mut out.notes);
                 }
             }
-            _ => {}
         }
     }
     if trained {

@@ -3,19 +3,50 @@
 //!
 //! Steps are dispatched asynchronously, so the second one can claim a fraction of its time.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-
 use super::{
-    Evaluation, MemoryFigure, MemoryReport, Step,
+    MemoryFigure, MemoryReport, Step,
     builder::Builder,
+    fields::{Field, fill, named},
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::{
-        self, GIB, after, count, duration, finite, number, number_after, setting, whole_text_number,
-    },
+    numbers::{self, GIB, after, count, number, number_after, stated, whole_text_number},
+    values::grouped_after,
 };
+
+const FIELDS: &[(&str, Field)] = &[
+    ("seconds", Field::Time(1.0)),
+    ("TFLOP/s/device", Field::Tflops),
+    ("Tokens/s/device", Field::TokensPerGpu),
+    ("loss", Field::Loss),
+    ("learning_rate", Field::LearningRate),
+    ("grad_norm", Field::GradNorm),
+];
+
+/// Parameters of its configuration, and what jobs call them.
+const SETTINGS: &[(&str, &str)] = &[
+    ("max_target_length", "seq_length"),
+    ("global_batch_size_to_train_on", "global_batch_size"),
+    ("steps", "train_iters"),
+    ("emb_dim", "hidden_size"),
+    ("mlp_dim", "ffn_hidden_size"),
+    ("num_decoder_layers", "num_layers"),
+    ("num_query_heads", "num_attention_heads"),
+    ("num_kv_heads", "num_kv_heads"),
+    ("head_dim", "head_dim"),
+    ("vocab_size", "vocab_size"),
+    ("dtype", "precision"),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("gradient_clipping_threshold", "clip_grad"),
+    ("opt_type", "optimizer"),
+    ("learning_rate", "learning_rate"),
+    ("adam_b1", "beta1"),
+    ("adam_b2", "beta2"),
+    ("adam_eps", "eps"),
+    ("adam_weight_decay", "weight_decay"),
+    ("rope_max_timescale", "rope_theta"),
+    ("normalization_layer_epsilon", "norm_eps"),
+    ("init_weights_seed", "seed"),
+];
 
 /// A step that claims less than this part of the others' median did not end when it was timed.
 const IMPLAUSIBLE: f64 = 0.2;
@@ -49,18 +80,13 @@ impl Reader for Log {
             step(number, rest, line.ended, out);
         } else if let Some((step, rest)) = after(text, "eval metrics after step: ").and_then(count)
         {
-            if let Some(value) = number_after(rest, "loss=") {
-                out.evaluation(Evaluation {
-                    step: Some(step),
-                    samples: None,
-                    name: "validation_loss".into(),
-                    value,
-                });
+            if let Some(value) = grouped_after(rest, "loss=") {
+                out.evaluated(Some(step), "validation_loss", value);
             }
         } else if let Some((name, value)) =
             after(text, "Config param ").and_then(|rest| rest.split_once(": "))
         {
-            parameter(name.trim(), value.trim(), out);
+            out.set_named(SETTINGS, name.trim(), stated(value));
         } else if let Some(rest) = after(text, "number parameters: ") {
             // Three decimals of a billion: too coarse to be the count itself.
             if let Some((billions, " billion")) = number(rest) {
@@ -154,7 +180,6 @@ fn step(number: u64, rest: &str, ended: bool, out: &mut Builder) {
         step: number,
         ..Step::default()
     };
-    let mut other = BTreeMap::new();
     let mut fields = rest.split(", ").filter(|f| !f.is_empty()).peekable();
     while let Some(field) = fields.next() {
         // The last field of a line that was cut off may lack digits.
@@ -167,60 +192,16 @@ fn step(number: u64, rest: &str, ended: bool, out: &mut Builder) {
         let Some(value) = whole_text_number(value) else {
             continue;
         };
-        let positive = Some(value).filter(|v| v.is_finite() && *v > 0.0);
-        match name {
-            "seconds" => step.step_time_seconds = duration(value),
-            "TFLOP/s/device" => step.tflops_per_gpu = positive,
-            "Tokens/s/device" => step.tokens_per_second_per_gpu = positive,
-            "loss" => step.loss = finite(value, "nan_loss", number, &mut out.notes),
-            "learning_rate" => {
-                step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
-            }
-            "grad_norm" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
-            name if value.is_finite() && other.len() < MAX_OTHER => {
-                let name = name
-                    .replace("/s/device", "_per_second_per_device")
-                    .to_lowercase();
-                other.insert(cut(&name, 64).into(), value);
-            }
-            _ => {}
+        if let Some(field) = named(FIELDS, name) {
+            fill(&mut step, field, value, &mut out.notes);
+        } else if value.is_finite() && step.other.len() < MAX_OTHER {
+            let name = name
+                .replace("/s/device", "_per_second_per_device")
+                .to_lowercase();
+            step.other.insert(cut(&name, 64).into(), value);
         }
     }
-    step.other = other;
     out.step(step);
-}
-
-fn parameter(name: &str, value: &str, out: &mut Builder) {
-    let name = match name {
-        "max_target_length" => "seq_length",
-        "global_batch_size_to_train_on" => "global_batch_size",
-        "steps" => "train_iters",
-        "emb_dim" => "hidden_size",
-        "mlp_dim" => "ffn_hidden_size",
-        "num_decoder_layers" => "num_layers",
-        "num_query_heads" => "num_attention_heads",
-        "dtype" => "precision",
-        "gradient_clipping_threshold" => "clip_grad",
-        "adam_b1" => "beta1",
-        "adam_b2" => "beta2",
-        "adam_eps" => "eps",
-        "adam_weight_decay" => "weight_decay",
-        "rope_max_timescale" => "rope_theta",
-        "normalization_layer_epsilon" => "norm_eps",
-        "init_weights_seed" => "seed",
-        "opt_type" => "optimizer",
-        "learning_rate"
-        | "num_kv_heads"
-        | "head_dim"
-        | "vocab_size"
-        | "gradient_accumulation_steps" => name,
-        _ => return,
-    };
-    match whole_text_number(value).filter(|v| v.is_finite()) {
-        Some(number) => out.set(name, setting(number)),
-        None if !value.is_empty() => out.set(name, Value::from(cut(value, 40))),
-        None => {}
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tprimat_words::part;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{
-    Evaluation, MemoryFigure, MemoryReport,
+    MemoryFigure, MemoryReport,
     arguments::Arguments,
     builder::Builder,
     format::{Evidence, Reader},
@@ -45,7 +45,7 @@ enum Mark {
     Dots,
 }
 
-/// Where several begin at one place, the first counts.
+/// Texts that lines are known by. The first counts where several begin at one place.
 const MARKS: &[(&str, Mark)] = &[
     ("validation loss at", Mark::Validation),
     ("validation results at", Mark::Validation),
@@ -389,7 +389,7 @@ fn validation(mark: &str, rest: &str, out: &mut Builder) {
         let Some((key, value)) = field.split_once(':') else {
             continue;
         };
-        let Some(value) = finite_number(value) else {
+        let Some((value, _)) = number(value) else {
             continue;
         };
         let key = key.trim();
@@ -398,12 +398,7 @@ fn validation(mark: &str, rest: &str, out: &mut Builder) {
             _ if key.ends_with("PPL") || key.ends_with("_ppl value") => "perplexity",
             _ => continue,
         };
-        out.evaluation(Evaluation {
-            step,
-            name: format!("{kind}_{name}"),
-            value,
-            ..Evaluation::default()
-        });
+        out.evaluated(step, format!("{kind}_{name}"), value);
     }
 }
 
@@ -518,7 +513,7 @@ pub fn bridge(text: &str) -> Evidence {
 }
 
 pub fn neox(text: &str) -> Evidence {
-    // Of a run that ended before its first step, the arguments are all there is.
+    // A run that ended before its first step leaves nothing but its arguments.
     if text.starts_with("NeoXArgs.") {
         Evidence::Strong
     } else {

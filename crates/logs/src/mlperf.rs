@@ -15,8 +15,9 @@ use super::{
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::{after, as_count, duration, finite, setting},
+    numbers::{after, as_count, finite, setting},
     tprimat::{leading_object, number_of, whole},
+    values::Checks,
 };
 
 const MARK: &str = ":::MLLOG ";
@@ -176,24 +177,26 @@ impl Entries {
             let Some(value) = number_of(value) else {
                 continue;
             };
+            let mut checks = Checks {
+                step: number,
+                notes: &mut out.notes,
+            };
             match name.as_str() {
                 "train_step_time" if !of_block => {
-                    (step.step_time_seconds, is_step) = (duration(value), true)
+                    (step.step_time_seconds, is_step) = (checks.seconds(name, Some(value)), true)
                 }
                 "reduced_train_loss" | "train_loss" | "loss" if !of_block => {
                     (step.loss, is_step) =
                         (finite(value, "nan_loss", number, &mut out.notes), true);
                 }
-                "lr" | "learning_rate" => {
-                    step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
-                }
+                "lr" | "learning_rate" => step.learning_rate = checks.learning_rate(Some(value)),
                 "grad_norm" => {
                     step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes)
                 }
                 "val_loss" | "validation_loss" => {
                     evaluation("validation_loss", value, samples, out)
                 }
-                // Of all GPUs together.
+                // The rate of all GPUs together.
                 "throughput" if value.is_finite() => {
                     step.other.insert("samples_per_second_global".into(), value);
                     // A block that cannot be numbered is not one more step behind the last one.

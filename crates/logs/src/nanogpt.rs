@@ -4,15 +4,35 @@
 //! `time` is that of this one iteration, whatever the log interval; the iteration after an
 //! evaluation includes it.
 
-use serde_json::Value;
-
 use super::{
-    Evaluation, Step,
+    Step,
     builder::Builder,
     format::{Evidence, Reader},
     lines::Line,
-    numbers::{after, count, duration, finite, number, number_after, setting, whole_text_number},
+    numbers::{after, count, finite, number, number_after, stated, whole_text_number},
+    values::{Checks, grouped_after},
 };
+
+/// What configurator.py says of the command line, and what jobs call it. Its
+/// gradient_accumulation_steps counts all ranks together, so it is not the job's.
+const SETTINGS: &[(&str, &str)] = &[
+    ("batch_size", "micro_batch_size"),
+    ("block_size", "seq_length"),
+    ("max_iters", "train_iters"),
+    ("n_layer", "num_layers"),
+    ("n_head", "num_attention_heads"),
+    ("n_embd", "hidden_size"),
+    ("learning_rate", "learning_rate"),
+    ("min_lr", "min_learning_rate"),
+    ("warmup_iters", "warmup_steps"),
+    ("weight_decay", "weight_decay"),
+    ("beta1", "beta1"),
+    ("beta2", "beta2"),
+    ("grad_clip", "clip_grad"),
+    ("dropout", "dropout"),
+    ("dtype", "precision"),
+    ("compile", "compile"),
+];
 
 pub fn evidence(line: &str) -> Evidence {
     if iteration(line).is_some() || losses(line).is_some() {
@@ -41,16 +61,8 @@ impl Reader for Log {
             self.iteration(step, loss, rest, out);
         } else if let Some((step, train, validation)) = losses(text) {
             self.evaluated_at = Some(step);
-            for (name, value) in [("train_loss", train), ("validation_loss", validation)] {
-                if let Some(value) = finite(value, "nan_evaluation", step, &mut out.notes) {
-                    out.evaluation(Evaluation {
-                        step: Some(step),
-                        samples: None,
-                        name: name.into(),
-                        value,
-                    });
-                }
-            }
+            out.evaluated(Some(step), "train_loss", train);
+            out.evaluated(Some(step), "validation_loss", validation);
         } else if let Some(rest) = after(text, "tokens per iteration will be: ") {
             self.tokens = rest
                 .split_whitespace()
@@ -60,14 +72,19 @@ impl Reader for Log {
         } else if let Some((name, value)) =
             after(text, "Overriding: ").and_then(|rest| rest.split_once(" = "))
         {
-            overriding(name.trim(), value.trim(), out);
+            out.set_named(SETTINGS, name.trim(), stated(value));
         }
     }
 }
 
 impl Log {
     fn iteration(&mut self, step: u64, loss: f64, rest: &str, out: &mut Builder) {
-        let time = number_after(rest, ", time ").and_then(|ms| duration(ms / 1000.0));
+        let mut checks = Checks {
+            step,
+            notes: &mut out.notes,
+        };
+        let milliseconds = grouped_after(rest, ", time ");
+        let time = checks.seconds("time in seconds", milliseconds.map(|ms| ms / 1000.0));
         let includes_evaluation = self.evaluated_at.take() == Some(step);
         if let Some(time) = time.filter(|_| includes_evaluation) {
             out.notes.add("evaluation_in_interval", || {
@@ -106,33 +123,6 @@ fn losses(line: &str) -> Option<(u64, f64, f64)> {
     let (train, rest) = number(rest.strip_prefix(": train loss ")?)?;
     let (validation, _) = number(rest.strip_prefix(", val loss ")?)?;
     Some((step, train, validation))
-}
-
-/// What configurator.py says of the command line. Its gradient_accumulation_steps counts all ranks
-/// together, so it is not the job's.
-fn overriding(name: &str, value: &str, out: &mut Builder) {
-    let name = match name {
-        "batch_size" => "micro_batch_size",
-        "block_size" => "seq_length",
-        "max_iters" => "train_iters",
-        "n_layer" => "num_layers",
-        "n_head" => "num_attention_heads",
-        "n_embd" => "hidden_size",
-        "min_lr" => "min_learning_rate",
-        "warmup_iters" => "warmup_steps",
-        "grad_clip" => "clip_grad",
-        "dtype" => "precision",
-        "learning_rate" | "weight_decay" | "beta1" | "beta2" | "dropout" | "compile" => name,
-        _ => return,
-    };
-    match value {
-        "True" => out.set(name, true),
-        "False" => out.set(name, false),
-        _ => match whole_text_number(value).filter(|v| v.is_finite()) {
-            Some(number) => out.set(name, setting(number)),
-            None => out.set(name, Value::from(super::lines::cut(value, 40))),
-        },
-    }
 }
 
 #[cfg(test)]

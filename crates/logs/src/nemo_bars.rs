@@ -6,8 +6,9 @@ use super::{
     RunningAverage, Step,
     builder::Builder,
     nemo::read_fields,
+    numbers::{after, as_count, grouped_number},
     tqdm::{bars, may_be_bar},
-    values::{has, number, rest, whole},
+    values::has,
 };
 
 /// Reads bars until DLLogger's lines come, which have all digits where the bar has three.
@@ -80,18 +81,18 @@ impl Bars {
         let find = |key: &str| {
             pairs()
                 .find(|(k, _)| *k == key)
-                .and_then(|(_, v)| number(v))
+                .and_then(|(_, v)| grouped_number(v))
                 .map(|(n, _)| n)
         };
         let epoch = bar
             .label
             .rsplit("Epoch ")
             .next()
-            .and_then(number)
-            .and_then(|(n, _)| whole(n))
+            .and_then(grouped_number)
+            .and_then(|(n, _)| as_count(n))
             .unwrap_or(0);
         let counted = epoch.saturating_mul(bar.total).saturating_add(bar.count);
-        let at = find("global_step").and_then(whole).unwrap_or(counted);
+        let at = find("global_step").and_then(as_count).unwrap_or(counted);
         if find("reduced_train_loss").is_none() && (pairs().count() == 0 || bar.count == 0) {
             return;
         }
@@ -145,10 +146,10 @@ impl Bars {
 
 /// `DLL 2025-01-01 00:00:00.5 - 3 reduced_train_loss : 12.9  lr : 0.0  …`: the step and its fields.
 fn logged(line: &str) -> Option<(u64, Vec<(String, String)>)> {
-    if let Some(object) = rest(line, "DLLL ") {
+    if let Some(object) = after(line, "DLLL ") {
         return logged_json(object);
     }
-    let (step, fields) = number(rest(rest(line, "DLL ")?, " - ")?)?;
+    let (step, fields) = grouped_number(after(after(line, "DLL ")?, " - ")?)?;
     if !fields.starts_with(' ') || !has(fields, " : ") {
         return None;
     }
@@ -186,9 +187,9 @@ fn counted(step: f64, pairs: &[(String, String)]) -> Option<u64> {
     let global = pairs
         .iter()
         .find(|(k, _)| k == "global_step")
-        .and_then(|(_, v)| number(v))
+        .and_then(|(_, v)| grouped_number(v))
         .map(|(n, _)| n);
-    whole(global.unwrap_or(step))
+    as_count(global.unwrap_or(step))
 }
 
 fn keep_average(step: &mut Step, mean: Option<f64>) {

@@ -3,7 +3,8 @@
 
 use super::{
     builder::Builder,
-    values::{after, count_after, has, number, once, once_number, rest, whole, word_after},
+    numbers::{after, as_count, grouped_number},
+    values::{count_after, grouped_after, has, once, once_number, word_after},
 };
 
 #[derive(Default)]
@@ -17,19 +18,19 @@ pub struct Settings {
 impl Settings {
     pub fn line(&mut self, text: &str, out: &mut Builder) {
         self.timing(text);
-        if let Some(parameters) = rest(text, " - PARAMETER ").filter(|_| has(text, "DLL ")) {
+        if let Some(parameters) = after(text, " - PARAMETER ").filter(|_| has(text, "DLL ")) {
             dll_parameters(parameters, out);
-        } else if let Some(config) = rest(text, "with config OptimizerConfig(") {
+        } else if let Some(config) = after(text, "with config OptimizerConfig(") {
             optimizer(config, out);
-        } else if let Some(group) = rest(text, "Rank 0 has ") {
+        } else if let Some(group) = after(text, "Rank 0 has ") {
             parallel_group(group, out);
-        } else if let Some(count) = rest(
+        } else if let Some(count) = after(
             text,
             "number of parameters on (tensor, pipeline) model parallel rank",
         ) {
-            let count = rest(count, "): ")
-                .and_then(number)
-                .and_then(|(n, _)| whole(n));
+            let count = after(count, "): ")
+                .and_then(grouped_number)
+                .and_then(|(n, _)| as_count(n));
             out.trace.num_parameters_per_rank = out.trace.num_parameters_per_rank.max(count);
         } else if let Some(n) = count_after(text, "setting number of microbatches to constant ") {
             once("gradient_accumulation_steps", n, out);
@@ -44,7 +45,7 @@ impl Settings {
             if let Some(n) = count_after(text, "`max_steps=") {
                 once("train_iters", n, out);
             }
-        } else if let Some(figure) = after(text, "TFLOPs per sec per GPU=") {
+        } else if let Some(figure) = grouped_after(text, "TFLOPs per sec per GPU=") {
             // -1: the model's FLOPs are not known to NeMo.
             if figure > 0.0 {
                 out.total("tflops_per_gpu", figure);
@@ -54,7 +55,7 @@ impl Settings {
 
     /// `step_timing_kwargs:` and soon `buffer_size: 5`, or both in one line.
     fn timing(&mut self, text: &str) {
-        let at = rest(text, "step_timing_kwargs");
+        let at = after(text, "step_timing_kwargs");
         if at.is_some() {
             self.timing_lines = 6;
         }
@@ -156,7 +157,7 @@ fn optimizer(config: &str, out: &mut Builder) {
         (" adam_eps=", "eps"),
         (" clip_grad=", "clip_grad"),
     ] {
-        once_number(name, after(config, key), out);
+        once_number(name, grouped_after(config, key), out);
     }
 }
 
@@ -209,7 +210,7 @@ fn precision(value: &str, out: &mut Builder) {
 fn set_number(name: &str, text: &str, out: &mut Builder) {
     once_number(
         name,
-        number(text)
+        grouped_number(text)
             .filter(|(_, tail)| tail.is_empty())
             .map(|(n, _)| n),
         out,

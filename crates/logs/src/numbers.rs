@@ -1,9 +1,11 @@
 //! Numbers and sizes in lines of text. All readers of formats scan numbers here.
 
-use super::builder::Notes;
+use super::{builder::Notes, lines::cut};
 use tprimat_words::part;
 
+/// Bytes.
 pub const MIB: f64 = 1_048_576.0;
+/// Bytes.
 pub const GIB: f64 = 1_073_741_824.0;
 
 /// More memory than any device has: a misprint.
@@ -136,11 +138,6 @@ pub fn finite(value: f64, kind: &'static str, step: u64, notes: &mut Notes) -> O
     None
 }
 
-/// A step time that can be one.
-pub fn duration(seconds: f64) -> Option<f64> {
-    (seconds > 0.0 && seconds < 1e7).then_some(seconds)
-}
-
 /// `value` units of memory, in bytes.
 pub fn bytes(value: f64, unit: f64) -> Option<u64> {
     let bytes = (value * unit).round();
@@ -168,6 +165,19 @@ pub fn setting(value: f64) -> serde_json::Value {
         Some(n) => n.into(),
         None => value.into(),
     }
+}
+
+/// A setting's text as JSON: number, truth or words.
+pub fn stated(text: &str) -> Option<serde_json::Value> {
+    Some(match text.trim() {
+        "" => return None,
+        "True" | "true" => true.into(),
+        "False" | "false" => false.into(),
+        text => match whole_text_number(text).filter(|v| v.is_finite()) {
+            Some(number) => setting(number),
+            None => cut(text, 120).into(),
+        },
+    })
 }
 
 #[cfg(test)]

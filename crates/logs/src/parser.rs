@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tprimat_words::did_you_mean;
 
 use super::{
     Step, Trace,
@@ -57,9 +58,9 @@ impl LogSection {
         };
         let Some(format) = format::named(&self.format) else {
             let known: Vec<_> = format::names().chain([PATTERNS]).collect();
-            let near = tprimat_words::nearest(&self.format, known.iter().copied())
-                .map(|n| format!("did you mean `{n}`? "));
-            let help = format!("{}formats: {}", near.unwrap_or_default(), known.join(", "));
+            let near = did_you_mean(&self.format, known.iter().copied());
+            let near = near.map_or_else(String::new, |question| question + " ");
+            let help = format!("{near}formats: {}", known.join(", "));
             return error(format!("`{}` is not a log format", self.format), Some(help));
         };
         if !self.patterns.is_empty() {
@@ -75,10 +76,10 @@ impl LogSection {
 
 /// Bytes of a log's beginning that are kept until its format is known.
 const HEAD: usize = 16 << 20;
-/// Where the first line of a known format comes later, so much before it is kept as well.
+/// Bytes before the first line of a known format that are kept as well, where it comes later.
 const BEFORE_EVIDENCE: usize = 1 << 20;
-/// A line that only one format has may still be a relative's: so much more is read before the
-/// format is chosen.
+/// Bytes that are read after a line that only one format has, before that format is chosen: it may
+/// still be a relative's.
 const AFTER_EVIDENCE: usize = 1 << 20;
 /// Chunks are taken piece by piece, so that neither of the above depends on how the log comes in.
 const PIECE: usize = 64 << 10;
@@ -159,7 +160,7 @@ impl Detecting {
 }
 
 impl Parser {
-    /// For a log whose format is known; `Err`: why it cannot be read so.
+    /// Reads a log whose format is known; `Err`: why it cannot be read so.
     pub fn new(section: &LogSection) -> Result<Self, String> {
         if section.format == tfevents::FORMAT {
             return Ok(Self::with(State::Events(Box::default())));
@@ -168,7 +169,7 @@ impl Parser {
         Ok(Self::with(State::Reading(name, reader)))
     }
 
-    /// For a log of any format.
+    /// Reads a log of any format.
     #[must_use]
     pub fn detecting() -> Self {
         let best = vec![Evidence::None; TABLE.len()];
@@ -266,10 +267,15 @@ impl Parser {
             std::mem::take(&mut detecting.head),
             std::mem::take(&mut detecting.recent),
         );
+        let feeds = self.splitter.feeds;
         self.state = reading(format);
         self.splitter = Splitter::default();
         self.extras.causes = Causes::default();
         self.feed(&head);
+        if left_out > 0 {
+            let kept = memchr::memchr_iter(b'\n', &recent).count() as u64;
+            self.splitter.feeds = feeds.saturating_sub(kept);
+        }
         self.feed(&recent);
     }
 
@@ -330,6 +336,7 @@ fn read(
     builder: &mut Builder,
     extras: &mut Extras,
 ) {
+    builder.notes.line = line.number;
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
         extras.events.line(line, builder);

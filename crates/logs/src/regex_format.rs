@@ -8,45 +8,22 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use regex::{Regex, RegexBuilder};
-use serde_json::Value;
-use tprimat_words::nearest;
+use tprimat_words::did_you_mean;
 
 use super::{
-    Evaluation, Step,
+    Step,
     builder::Builder,
+    fields::{Field, fill, named},
     format::Reader,
     lines::{Line, cut},
-    numbers::{self, GIB, MIB, as_count, duration, finite, setting, whole_text_number},
+    numbers::{GIB, MIB, as_count, stated, whole_text_number},
 };
 
 /// Compiled size of one pattern.
 const MAX_SIZE: usize = 4 << 20;
 const MAX_PATTERNS: usize = 64;
 
-/// What the value of a group is; its name in a pattern is on the left of [`field`].
-#[derive(Clone, Debug, PartialEq)]
-enum Field {
-    Step,
-    StepsAveraged,
-    /// Seconds of one unit.
-    Time(f64),
-    Loss,
-    LearningRate,
-    GradNorm,
-    Tokens,
-    TokensPerGpu,
-    Tflops,
-    GlobalBatchSize,
-    ConsumedSamples,
-    /// What it counts, and bytes of one unit.
-    Memory(Option<&'static str>, f64),
-    NumParameters,
-    Evaluation(String),
-    Effective(String),
-    Total(String),
-    Other(String),
-}
-
+/// Groups that stand for one field each; the others have a unit or a name of their own in them.
 const PLAIN: &[(&str, Field)] = &[
     ("step", Field::Step),
     ("steps_averaged", Field::StepsAveraged),
@@ -88,13 +65,13 @@ const MEMORY: &[(&str, Option<&str>)] = &[
 
 /// The field that a group's name stands for.
 fn field(group: &str) -> Option<Field> {
-    let named = |prefix: &str| {
+    let after = |prefix: &str| {
         group
             .strip_prefix(prefix)
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
     };
-    if let Some((_, field)) = PLAIN.iter().find(|(name, _)| *name == group) {
+    if let Some(field) = named(PLAIN, group) {
         return Some(field.clone());
     }
     let unit = |rest: &str, units: &[(&str, f64)]| {
@@ -117,11 +94,11 @@ fn field(group: &str) -> Option<Field> {
             return Some(Field::Memory(*kind, scale));
         }
     }
-    named("effective_")
+    after("effective_")
         .map(Field::Effective)
-        .or_else(|| named("evaluation_").map(Field::Evaluation))
-        .or_else(|| named("total_").map(Field::Total))
-        .or_else(|| named("other_").map(Field::Other))
+        .or_else(|| after("evaluation_").map(Field::Evaluation))
+        .or_else(|| after("total_").map(Field::Total))
+        .or_else(|| after("other_").map(Field::Other))
 }
 
 /// Names that a group may have, for messages.
@@ -142,85 +119,80 @@ pub struct PatternError {
     pub help: Option<String>,
 }
 
+/// A pattern, and what its groups are.
+type Compiled = (Regex, Vec<(usize, Field)>);
+
 #[derive(Debug)]
 pub struct Patterns {
-    all: Vec<(Regex, Vec<(usize, Field)>)>,
+    all: Vec<Compiled>,
     numbered: bool,
 }
 
 impl Patterns {
     pub fn compile(patterns: &[String]) -> Result<Arc<Self>, PatternError> {
-        let error = |at, message: String, help| Err(PatternError { at, message, help });
+        let error = |at, message, help| PatternError { at, message, help };
         if patterns.is_empty() {
-            return error(None, "the format `regex` needs `patterns`".into(), None);
+            return Err(error(
+                None,
+                "the format `regex` needs `patterns`".into(),
+                None,
+            ));
         }
         if patterns.len() > MAX_PATTERNS {
-            return error(None, format!("more than {MAX_PATTERNS} patterns"), None);
+            return Err(error(
+                None,
+                format!("more than {MAX_PATTERNS} patterns"),
+                None,
+            ));
         }
         let mut all = Vec::new();
         for (at, pattern) in patterns.iter().enumerate() {
-            let regex = match RegexBuilder::new(pattern)
-                .size_limit(MAX_SIZE)
-                .dfa_size_limit(MAX_SIZE)
-                .build()
-            {
-                Ok(regex) => regex,
-                Err(e) => {
-                    // The engine draws carets under several lines of its own; the last one says
-                    // what is wrong.
-                    let why = e.to_string();
-                    let why = why
-                        .lines()
-                        .last()
-                        .unwrap_or_default()
-                        .trim()
-                        .trim_start_matches("error: ");
-                    return error(Some(at), format!("not a pattern: {why}"), None);
-                }
-            };
-            let mut fields = Vec::new();
-            for (group, name) in regex
-                .capture_names()
-                .enumerate()
-                .filter_map(|(i, name)| Some((i, name?)))
-            {
-                let Some(field) = field(name) else {
-                    let known = known_groups();
-                    let near = nearest(name, known.iter().map(String::as_str))
-                        .map(|n| format!("did you mean `{n}`? "));
-                    let help = format!(
-                        "{}groups: {}, step_time_<unit>, memory_<unit>, effective_<setting>, evaluation_<name>, \
-                         total_<name>, other_<name>",
-                        near.unwrap_or_default(),
-                        PLAIN
-                            .iter()
-                            .map(|(name, _)| *name)
-                            .collect::<Vec<_>>()
-                            .join(", ")
-                    );
-                    return error(
-                        Some(at),
-                        format!("`{name}` is not a field of a step"),
-                        Some(help),
-                    );
-                };
-                fields.push((group, field));
-            }
-            if fields.is_empty() {
-                let help = "name what it finds: (?P<step>\\d+), (?P<loss>\\S+), …".to_owned();
-                return error(
-                    Some(at),
-                    "the pattern has no named group, so it finds nothing".into(),
-                    Some(help),
-                );
-            }
-            all.push((regex, fields));
+            let compiled = compile(pattern);
+            all.push(compiled.map_err(|(message, help)| error(Some(at), message, help))?);
         }
         let numbered = all
             .iter()
             .any(|(_, fields)| fields.iter().any(|(_, f)| *f == Field::Step));
         Ok(Arc::new(Self { all, numbered }))
     }
+}
+
+/// `Err`: why the pattern cannot be used, and what would help.
+fn compile(pattern: &str) -> Result<Compiled, (String, Option<String>)> {
+    let built = RegexBuilder::new(pattern)
+        .size_limit(MAX_SIZE)
+        .dfa_size_limit(MAX_SIZE)
+        .build();
+    let regex = built.map_err(|e| {
+        // The engine draws carets under several lines of its own; the last one says what is wrong.
+        let why = e.to_string();
+        let why = why.lines().last().unwrap_or_default().trim();
+        let why = why.trim_start_matches("error: ");
+        (format!("not a pattern: {why}"), None)
+    })?;
+    let mut fields = Vec::new();
+    for (group, name) in regex.capture_names().enumerate() {
+        let Some(name) = name else { continue };
+        let field = field(name).ok_or_else(|| {
+            let known = known_groups();
+            let near = did_you_mean(name, known.iter().map(String::as_str));
+            let near = near.map_or_else(String::new, |question| question + " ");
+            let plain: Vec<&str> = PLAIN.iter().map(|(name, _)| *name).collect();
+            let help = format!(
+                "{near}groups: {}, step_time_<unit>, memory_<unit>, effective_<setting>, evaluation_<name>, \
+                 total_<name>, other_<name>",
+                plain.join(", ")
+            );
+            (format!("`{name}` is not a field of a step"), Some(help))
+        })?;
+        fields.push((group, field));
+    }
+    if fields.is_empty() {
+        let help = "name what it finds: (?P<step>\\d+), (?P<loss>\\S+), …";
+        let message = "the pattern has no named group, so it finds nothing";
+        return Err((message.to_owned(), Some(help.to_owned())));
+    }
+    Ok((regex, fields))
 }
 
 pub struct Log {
@@ -256,7 +228,7 @@ impl Reader for Log {
         let mut of_step: BTreeMap<usize, (&Field, f64)> = BTreeMap::new();
         for (place, (field, text)) in found.into_iter().enumerate() {
             if let Field::Effective(name) = field {
-                out.set(name, effective(text));
+                out.set(name, stated(text));
                 continue;
             }
             let Some(value) = whole_text_number(text) else {
@@ -281,14 +253,18 @@ impl Reader for Log {
 
 impl Log {
     fn step(&mut self, found: &[(&Field, f64)], out: &mut Builder) {
+        let evaluations = |step: Option<u64>, out: &mut Builder| {
+            for (field, value) in found {
+                if let Field::Evaluation(name) = field {
+                    out.evaluated(step, name, *value);
+                }
+            }
+        };
         if found
             .iter()
             .all(|(field, _)| matches!(field, Field::Evaluation(_)))
         {
-            found
-                .iter()
-                .for_each(|(field, value)| evaluation(self.newest, field, *value, out));
-            return;
+            return evaluations(self.newest, out);
         }
         let stated = found
             .iter()
@@ -331,68 +307,10 @@ impl Log {
             ..Step::default()
         };
         for (field, value) in found {
-            fill(&mut step, field, *value, out);
+            fill(&mut step, field, *value, &mut out.notes);
         }
+        evaluations(Some(number), out);
         out.step(step);
-    }
-}
-
-fn fill(step: &mut Step, field: &Field, value: f64, out: &mut Builder) {
-    let number = step.step;
-    let positive = Some(value).filter(|v| v.is_finite() && *v > 0.0);
-    let whole = as_count(value).filter(|n| *n > 0);
-    match field {
-        Field::StepsAveraged => step.steps_averaged = whole.filter(|n| *n > 1),
-        Field::Time(scale) => step.step_time_seconds = duration(value * scale),
-        Field::Loss => step.loss = finite(value, "nan_loss", number, &mut out.notes),
-        Field::LearningRate => {
-            step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
-        }
-        Field::GradNorm => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
-        Field::Tokens => step.tokens = whole,
-        Field::TokensPerGpu => step.tokens_per_second_per_gpu = positive,
-        Field::Tflops => step.tflops_per_gpu = positive,
-        Field::GlobalBatchSize => step.global_batch_size = whole,
-        Field::ConsumedSamples => step.consumed_samples = whole,
-        Field::Memory(kind, scale) => {
-            step.memory_bytes = numbers::bytes(value, *scale).filter(|n| *n > 0);
-            step.memory_kind = step.memory_bytes.and(*kind).map(Into::into);
-        }
-        Field::Evaluation(_) => evaluation(Some(number), field, value, out),
-        Field::Other(name) if value.is_finite() => {
-            step.other.insert(name.clone().into(), value);
-        }
-        Field::Step
-        | Field::NumParameters
-        | Field::Effective(_)
-        | Field::Total(_)
-        | Field::Other(_) => {}
-    }
-}
-
-fn evaluation(step: Option<u64>, field: &Field, value: f64, out: &mut Builder) {
-    let Field::Evaluation(name) = field else {
-        return;
-    };
-    if let Some(value) = finite(value, "nan_evaluation", step.unwrap_or(0), &mut out.notes) {
-        out.evaluation(Evaluation {
-            step,
-            samples: None,
-            name: name.clone(),
-            value,
-        });
-    }
-}
-
-/// A setting's text as JSON: number, truth or words.
-fn effective(text: &str) -> Value {
-    match text.trim() {
-        "True" | "true" => true.into(),
-        "False" | "false" => false.into(),
-        text => match whole_text_number(text).filter(|v| v.is_finite()) {
-            Some(number) => setting(number),
-            None => cut(text, 120).into(),
-        },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{LogSection, Parser, Trace};
 
-/// Of all anomalies, in their order.
+/// The kinds of all anomalies, in their order.
 pub fn all_kinds(trace: &Trace) -> Vec<&str> {
     trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
 }

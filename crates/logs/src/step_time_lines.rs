@@ -9,6 +9,7 @@ use super::{
     builder::Builder,
     megatron_line::count,
     numbers::{finite_number, number},
+    values::Checks,
 };
 
 /// Lines without an iteration line among them after which none is waited for.
@@ -35,7 +36,7 @@ impl StepTimeLines {
         let Some((seconds, rest)) = rest.trim_start().strip_prefix(':').and_then(number) else {
             return;
         };
-        if !(rest.starts_with('s') && seconds > 0.0 && seconds < 1e7) {
+        if !rest.starts_with('s') {
             return;
         }
         let after = |word: &str| {
@@ -79,14 +80,15 @@ impl StepTimeLines {
     /// behind `(s):`.
     pub fn iter_time(&mut self, before: &str, rest: &str, out: &mut Builder) {
         let finite = |text: Option<&str>| text.and_then(finite_number);
+        let stated = |text: &str| number(text).map(|(value, _)| value);
         let Some((_, said)) = before.rsplit_once("steps: ") else {
             return;
         };
         let Some(step) = count(said) else { return };
         let mut step = Step {
             step,
-            loss: finite(said.split_once("loss: ").map(|(_, loss)| loss)),
-            step_time_seconds: finite(Some(rest)).filter(|v| *v > 0.0 && *v < 1e7),
+            loss: said.split_once("loss: ").and_then(|(_, loss)| stated(loss)),
+            step_time_seconds: stated(rest),
             ..Step::default()
         };
         if let Some(rate) = finite(rest.split_once("samples/sec: ").map(|(_, rate)| rate)) {
@@ -97,7 +99,7 @@ impl StepTimeLines {
 
     fn take(&mut self, step: Step, out: &mut Builder) {
         if self.alone {
-            out.step(step);
+            checked(step, out);
             return;
         }
         if self.joined {
@@ -124,7 +126,7 @@ impl StepTimeLines {
             {
                 // NeoX: the engine's own time; the line's may hold a checkpoint as well.
                 step.other.insert("samples_per_second".into(), *samples);
-                if let Some(time) = other.step_time_seconds {
+                if let Some(time) = other.step_time_seconds.filter(|v| v.is_finite()) {
                     step.other.insert("iter_time_seconds".into(), time);
                 }
             } else if other.other.is_empty() && is_of(&other, step) {
@@ -158,9 +160,21 @@ impl StepTimeLines {
     fn give(&mut self, out: &mut Builder) {
         self.alone = !self.waiting.is_empty() && !self.joined;
         for step in std::mem::take(&mut self.waiting) {
-            out.step(step);
+            checked(step, out);
         }
     }
+}
+
+/// Hands a step on. Its numbers are checked only here: where there are iteration lines, those state
+/// the step's time and loss.
+fn checked(mut step: Step, out: &mut Builder) {
+    let mut checks = Checks {
+        step: step.step,
+        notes: &mut out.notes,
+    };
+    step.step_time_seconds = checks.seconds("step time in seconds", step.step_time_seconds);
+    step.loss = checks.loss(step.loss);
+    out.step(step);
 }
 
 /// Does a time of its own belong to this iteration?

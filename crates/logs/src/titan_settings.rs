@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 use super::{
     DeviceLine, MemoryReport,
     builder::Builder,
+    numbers::{after, as_count, grouped_number},
     torchtitan::{model_memory, rank},
-    values::{Block, after, count_after, has, number, rest, whole},
+    values::{Block, count_after, grouped_after, has},
 };
 
 #[derive(Default)]
@@ -25,7 +26,7 @@ impl Settings {
             self.collect(text, out);
             return;
         }
-        if let Some(argument) = rest(text, "] arguments ") {
+        if let Some(argument) = after(text, "] arguments ") {
             let split = argument
                 .find(|c: char| c == ' ' || (c == '.' && argument.contains(".. ")))
                 .map(|_| argument);
@@ -34,7 +35,7 @@ impl Settings {
             }
         } else if let Some(config) = ["Running with args: ", "Running with configs: "]
             .iter()
-            .find_map(|k| rest(text, k))
+            .find_map(|k| after(text, k))
         {
             self.dump = Some(Block::default());
             self.collect(config, out);
@@ -87,10 +88,11 @@ impl Settings {
         } else if let Some(count) = size(text) {
             out.trace.num_parameters.get_or_insert(count);
         } else if let Some(arguments) =
-            rest(text, "Building ").filter(|t| has(t, " with ") && has(t, "n_layers"))
+            after(text, "Building ").filter(|t| has(t, " with ") && has(t, "n_layers"))
         {
             model(arguments, out);
-        } else if let Some(what) = rest(text, " capacity: ").filter(|t| t.ends_with("GiB memory")) {
+        } else if let Some(what) = after(text, " capacity: ").filter(|t| t.ends_with("GiB memory"))
+        {
             let kind = if has(text, "CPU capacity") {
                 "cpu"
             } else {
@@ -108,7 +110,7 @@ impl Settings {
                 after_step: None,
                 figures: vec![figure],
             });
-        } else if let Some(flops) = after(text, "Peak FLOPS used for computing MFU: ") {
+        } else if let Some(flops) = grouped_after(text, "Peak FLOPS used for computing MFU: ") {
             out.total("mfu_peak_flops", flops);
         } else if has(text, "Peak flops undefined for") {
             out.notes.add("false_mfu", || {
@@ -223,7 +225,7 @@ impl Settings {
 /// What the first line says counts; each rank repeats it, and torchtitan's counts may come from
 /// another source.
 fn set(out: &mut Builder, name: &str, value: Value) {
-    let whole = value.as_f64().and_then(whole).map(Value::from);
+    let whole = value.as_f64().and_then(as_count).map(Value::from);
     out.set(name, whole.filter(|_| value.is_number()).unwrap_or(value));
 }
 
@@ -282,8 +284,8 @@ fn mesh(text: &str, out: &mut Builder) {
 
 /// `Model llama3 8B size: 8,030,261,248 total parameters`.
 fn size(text: &str) -> Option<u64> {
-    let (count, tail) = number(rest(rest(text, "Model ")?, "size: ")?)?;
-    whole(count).filter(|_| tail.trim_start().starts_with("total parameters"))
+    let (count, tail) = grouped_number(after(after(text, "Model ")?, "size: ")?)?;
+    as_count(count).filter(|_| tail.trim_start().starts_with("total parameters"))
 }
 
 /// The model's arguments, as a data class (`n_layers=32`) or as JSON (`"n_layers": 32`).
@@ -305,7 +307,7 @@ fn model(text: &str, out: &mut Builder) {
         ];
         let value = forms
             .iter()
-            .find_map(|form| after(text, form))
+            .find_map(|form| grouped_after(text, form))
             .filter(|v| v.is_finite() && *v > 0.0);
         if let Some(value) = value.and_then(serde_json::Number::from_f64) {
             set(out, name, Value::Number(value));
@@ -324,7 +326,7 @@ fn scalar(text: &str) -> Value {
         "True" => true.into(),
         "False" => false.into(),
         "None" => Value::Null,
-        _ => number(text)
+        _ => grouped_number(text)
             .filter(|(_, tail)| tail.is_empty())
             .and_then(|(n, _)| serde_json::Number::from_f64(n))
             .map_or_else(|| text.into(), Value::Number),

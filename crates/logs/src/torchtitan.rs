@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use tprimat_words::part;
 
 use super::{
-    Evaluation, MemoryFigure, Step,
+    MemoryFigure, Step,
     builder::Builder,
     format::{Evidence, Reader},
     lines::Line,
+    numbers::{GIB, after, as_count, grouped_number},
     titan_settings::Settings,
-    values::{Checks, GIB, after, bytes, has, number, rest, whole, word_after},
+    values::{Checks, bytes, grouped_after, has, word_after},
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -85,7 +86,10 @@ fn steps(line: &str) -> impl Iterator<Item = (bool, &str)> {
                 .iter()
                 .any(|key| has(segment, key));
             let own_word = before.is_empty() || before.ends_with([' ', ':', ']']);
-            if own_word && measured && has(segment, "loss:") && number(part(segment, 5..)).is_some()
+            if own_word
+                && measured
+                && has(segment, "loss:")
+                && grouped_number(part(segment, 5..)).is_some()
             {
                 return Some((before.ends_with("validate "), segment));
             }
@@ -94,7 +98,7 @@ fn steps(line: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 fn step(segment: &str, out: &mut Builder) {
-    let Some(at) = after(segment, "step:").and_then(whole) else {
+    let Some(at) = grouped_after(segment, "step:").and_then(as_count) else {
         return;
     };
     let lingua = has(segment, "wps:") && has(segment, "iter:");
@@ -102,7 +106,7 @@ fn step(segment: &str, out: &mut Builder) {
         step: at,
         notes: &mut out.notes,
     };
-    let stated = after(segment, "loss:");
+    let stated = grouped_after(segment, "loss:");
     // Stages of a pipeline that do not hold the loss print -1.
     let loss = if stated == Some(-1.0) {
         checks
@@ -115,23 +119,24 @@ fn step(segment: &str, out: &mut Builder) {
     let mut step = Step {
         step: at,
         loss,
-        grad_norm: checks
-            .grad_norm(after(segment, "grad_norm:").or_else(|| after(segment, " grad:"))),
-        learning_rate: checks.learning_rate(after(segment, " lr:")),
+        grad_norm: checks.grad_norm(
+            grouped_after(segment, "grad_norm:").or_else(|| grouped_after(segment, " grad:")),
+        ),
+        learning_rate: checks.learning_rate(grouped_after(segment, " lr:")),
         tokens_per_second_per_gpu: checks.positive(
             "tps",
-            after(segment, " tps:").or_else(|| after(segment, "wps:")),
+            grouped_after(segment, " tps:").or_else(|| grouped_after(segment, "wps:")),
         ),
-        tflops_per_gpu: checks.positive("tflops", after(segment, "tflops:")),
+        tflops_per_gpu: checks.positive("tflops", grouped_after(segment, "tflops:")),
         ..Step::default()
     };
     if lingua {
-        step.step_time_seconds = checks.seconds("iter", after(segment, "iter:"));
+        step.step_time_seconds = checks.seconds("iter", grouped_after(segment, "iter:"));
         step.tflops_per_gpu = checks
-            .positive("flops", after(segment, " flops:"))
+            .positive("flops", grouped_after(segment, " flops:"))
             .map(|v| v / 1e12);
     }
-    if let Some((figure, unit)) = rest(segment, "memory:").and_then(number)
+    if let Some((figure, unit)) = after(segment, "memory:").and_then(grouped_number)
         && unit.starts_with("GiB")
         && let Some(bytes) = bytes(figure, GIB)
     {
@@ -147,7 +152,7 @@ fn step(segment: &str, out: &mut Builder) {
         (" pow:", "power_watts", ""),
         (" acc:", "accumulation_step", ""),
     ] {
-        if let Some((value, tail)) = rest(segment, key).and_then(number)
+        if let Some((value, tail)) = after(segment, key).and_then(grouped_number)
             && value.is_finite()
             && tail.starts_with(unit)
         {
@@ -159,25 +164,22 @@ fn step(segment: &str, out: &mut Builder) {
 }
 
 fn evaluation(segment: &str, out: &mut Builder) {
-    let value = after(segment, "loss:").filter(|v| v.is_finite() && *v >= 0.0);
-    let (Some(step), Some(value)) = (after(segment, "step:").and_then(whole), value) else {
+    // A pipeline stage that does not compute the loss prints −1.
+    let value = grouped_after(segment, "loss:").filter(|v| v.is_nan() || *v >= 0.0);
+    let (Some(step), Some(value)) = (grouped_after(segment, "step:").and_then(as_count), value)
+    else {
         return;
     };
-    let evaluation = Evaluation {
-        step: Some(step),
-        name: "validation_loss".to_owned(),
-        value,
-        ..Evaluation::default()
-    };
     // Every rank prints it.
-    if out.trace.evaluations.last() != Some(&evaluation) {
-        out.evaluation(evaluation);
+    let last = out.trace.evaluations.last();
+    if last.is_none_or(|last| (last.step, last.value) != (Some(step), value)) {
+        out.evaluated(Some(step), "validation_loss", value);
     }
 }
 
 /// `CUDA memory usage for model: 3.76GiB(1.96%)`, before the first step.
 pub fn model_memory(line: &str) -> Option<MemoryFigure> {
-    let (figure, unit) = number(rest(line, "memory usage for model:")?)?;
+    let (figure, unit) = grouped_number(after(line, "memory usage for model:")?)?;
     let bytes = bytes(figure, GIB).filter(|_| unit.starts_with("GiB"))?;
     Some(MemoryFigure {
         kind: "peak_reserved".into(),
@@ -188,10 +190,11 @@ pub fn model_memory(line: &str) -> Option<MemoryFigure> {
 
 /// The rank of a loguru prefix (`[rank-1/8]`), a launcher's (`[rank0]:`) or srun's (`3: `).
 pub fn rank(line: &str) -> Option<u64> {
-    let bracketed = word_after(line, "[rank").and_then(|w| number(w.trim_start_matches('-')));
+    let bracketed =
+        word_after(line, "[rank").and_then(|w| grouped_number(w.trim_start_matches('-')));
     bracketed
-        .or_else(|| number(line).filter(|(_, tail)| tail.starts_with(": ")))
-        .and_then(|(n, _)| whole(n))
+        .or_else(|| grouped_number(line).filter(|(_, tail)| tail.starts_with(": ")))
+        .and_then(|(n, _)| as_count(n))
 }
 
 #[cfg(test)]

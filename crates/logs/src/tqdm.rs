@@ -1,6 +1,6 @@
 //! Progress bars of tqdm, one or several in a line, with whatever text is glued to them.
 
-use super::values::{clock, number};
+use super::{numbers::grouped_number, values::clock};
 use tprimat_words::part;
 
 /// ` 14%|█▍   | 377/2724 [13:55:57<86:19:20, 132.41s/it, loss=2.1]`
@@ -15,7 +15,7 @@ pub struct Bar<'a> {
     pub seconds_per_iteration: Option<f64>,
     /// `key=value` pairs behind the rate.
     pub postfix: &'a str,
-    /// Behind the bar.
+    /// What follows the bar.
     pub rest: &'a str,
 }
 
@@ -57,7 +57,7 @@ fn parse<'a>(before: &'a str, bar: &'a str) -> Option<Bar<'a>> {
     // A line that was cut off ends within its bar.
     let end = find(b']', inner, 4096).or_else(|| (inner.len() < 4096).then_some(inner.len()))?;
     let (text, rest) = (part(inner, ..end), inner.get(end + 1..).unwrap_or(""));
-    // Without a rate yet: `[00:41<13:13]` or `[00:00<?]`.
+    // There may be no rate yet: `[00:41<13:13]` or `[00:00<?]`.
     let (times, tail) = text.split_once(',').unwrap_or((text, ""));
     let elapsed_seconds = clock(times.split('<').next().unwrap_or(""));
     let (rate, postfix) = match tail.split_once(',') {
@@ -79,7 +79,7 @@ fn parse<'a>(before: &'a str, bar: &'a str) -> Option<Bar<'a>> {
 
 /// `132.41s/it`, `1.27it/s` → seconds.
 fn seconds(rate: &str) -> Option<f64> {
-    let (value, unit) = number(rate)?;
+    let (value, unit) = grouped_number(rate)?;
     let value = Some(value).filter(|v| v.is_finite() && *v > 0.0)?;
     match unit.trim() {
         "s/it" => Some(value),

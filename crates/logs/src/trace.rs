@@ -21,7 +21,7 @@ pub struct Trace {
     /// Settings that a later start states otherwise, or that only it states; the first one counts.
     #[serde(skip_serializing_if = "Effective::is_empty", default)]
     pub restated: Effective,
-    /// Of the whole model.
+    /// Parameters of the whole model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_parameters: Option<u64>,
     /// The most that one tensor- and pipeline-parallel rank says that it holds.
@@ -49,6 +49,8 @@ pub struct Trace {
     pub failure: Option<Failure>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub anomalies: Vec<Anomaly>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unreadable: Option<UnreadableLines>,
     /// Lines of steps have no numbers and were counted: what is step k there may be a later step of
     /// the run.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -66,6 +68,9 @@ pub const ABSURD_STEP_TIME: &str = "absurd_step_time";
 
 /// Reports, evaluations and samples that a trace keeps of each kind.
 pub const MAX_REPORTS: usize = 4096;
+
+/// Anomalies of a line that begins as its format's lines do and cannot be read.
+pub const UNREADABLE: [&str; 2] = ["unreadable_line", "truncated"];
 
 /// Anomalies that say of a step that its loss is not a number.
 pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
@@ -101,7 +106,7 @@ fn is_zero(n: &u64) -> bool {
 /// One optimiser step, or the mean over `steps_averaged` of them ending with `step`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// As the log counts: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
+    /// The log's own number: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
     pub step: u64,
     /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,13 +177,21 @@ pub struct RunningAverage {
     pub tflops_per_gpu: Option<f64>,
 }
 
+impl Step {
+    /// How many steps the entry stands for.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.steps_averaged.unwrap_or(1).max(1)
+    }
+}
+
 /// One memory figure, in bytes whatever the log calls its unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFigure {
-    /// As [`Step::memory_kind`], and `device_free`, `device_total`, `device_used_max_rank` (of the
+    /// A [`Step::memory_kind`], or `device_free`, `device_total`, `device_used_max_rank` (of the
     /// fullest device).
     pub kind: Cow<'static, str>,
-    /// As [`Step::memory_source`].
+    /// A [`Step::memory_source`].
     pub source: Cow<'static, str>,
     pub bytes: u64,
 }
@@ -198,7 +211,7 @@ pub struct MemoryReport {
 pub struct Evaluation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// Where the log counts sequences instead of steps (MLPerf).
+    /// Sequences so far, where the log counts these instead of steps (MLPerf).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// `validation_loss`, `eval_accuracy`, `perplexity`, …
@@ -210,9 +223,9 @@ pub struct Evaluation {
 /// absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TelemetrySample {
-    /// As the tool counts its devices, behind the host's name where lines have one: `node7/3`.
+    /// The tool's number of the device, behind the host's name where lines have one: `node7/3`.
     pub device: String,
-    /// As the tool writes it.
+    /// The tool's own text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -264,6 +277,15 @@ pub struct Failure {
     pub class: FailureClass,
     /// The lines of the log that say so, at most a few, cut to a readable length.
     pub evidence: Vec<String>,
+}
+
+/// Lines of a log that begin as its format's lines do and cannot be read: cut off, or mixed with
+/// another process's. What they would have said is in no figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnreadableLines {
+    pub count: u64,
+    /// The number of the first of them, from 1.
+    pub first: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -3,11 +3,10 @@
 use serde_json::Value;
 use tprimat_words::part;
 
-pub use super::numbers::{GIB, as_count as whole, grouped_number as number};
 use super::{
     ABSURD_STEP_TIME,
     builder::{Builder, Notes},
-    numbers::{duration, setting},
+    numbers::{after, as_count, grouped_number, setting},
 };
 
 /// Is `needle` somewhere in `text`?
@@ -15,24 +14,19 @@ pub fn has(text: &str, needle: &str) -> bool {
     memchr::memmem::find(text.as_bytes(), needle.as_bytes()).is_some()
 }
 
-/// What follows the first `key`.
-pub fn rest<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    memchr::memmem::find(text.as_bytes(), key.as_bytes()).map(|at| part(text, at + key.len()..))
-}
-
 /// The number that follows the first `key`, perhaps after spaces.
-pub fn after(text: &str, key: &str) -> Option<f64> {
-    number(rest(text, key)?).map(|(value, _)| value)
+pub fn grouped_after(text: &str, key: &str) -> Option<f64> {
+    grouped_number(after(text, key)?).map(|(value, _)| value)
 }
 
 /// The count that follows the first `key`.
 pub fn count_after(text: &str, key: &str) -> Option<u64> {
-    after(text, key).and_then(whole)
+    grouped_after(text, key).and_then(as_count)
 }
 
 /// The word that follows the first `key`, up to a space or one of `,;)]}|`, without quotes.
 pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    let word = rest(text, key)?.trim_start();
+    let word = after(text, key)?.trim_start();
     let end = word
         .find(|c: char| c.is_whitespace() || ",;)]}|".contains(c))
         .unwrap_or(word.len());
@@ -166,7 +160,8 @@ impl Block {
     }
 }
 
-/// Takes the numbers of one step in; what cannot be is absent and told.
+/// Checks the numbers of one step: a value that cannot be right is left out and noted. No reader
+/// drops one without a note, for a rate over the other steps would be wrong.
 pub struct Checks<'a> {
     pub step: u64,
     pub notes: &'a mut Notes,
@@ -188,12 +183,12 @@ impl Checks<'_> {
     /// A step's time.
     pub fn seconds(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
         let (value, step) = (value?, self.step);
-        let found = duration(value);
+        let found = Some(value).filter(|v| *v > 0.0 && *v < 1e7);
         if found.is_none() {
             self.notes
                 .add_at(step, ABSURD_STEP_TIME, || format!("{name} is {value}"));
         }
-        found.map(|_| value)
+        found
     }
 
     pub fn positive(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
@@ -227,6 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{LogSection, Trace};
 
     #[test]
     fn numbers_as_trainers_print_them() {
@@ -241,11 +237,14 @@ mod tests {
             ("12step", 12.0, "step"),
             ("7.e", 7.0, "e"),
         ] {
-            assert_eq!(number(text), Some((value, left)), "{text}");
+            assert_eq!(grouped_number(text), Some((value, left)), "{text}");
         }
-        assert!(number("nan,").unwrap().0.is_nan() && number("'-Infinity'").unwrap().0 < 0.0);
+        assert!(
+            grouped_number("nan,").unwrap().0.is_nan()
+                && grouped_number("'-Infinity'").unwrap().0 < 0.0
+        );
         for text in ["N/A", "", "-", "nano", ",1", "'"] {
-            assert_eq!(number(text), None, "{text}");
+            assert_eq!(grouped_number(text), None, "{text}");
         }
         assert_eq!(
             (clock("0:07:05.5"), clock("15:19"), clock("1 day, 1:00:00")),
@@ -286,19 +285,164 @@ mod tests {
         prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
 
+    const PATTERNS: [&str; 2] = [
+        r"it (?P<step>\d+)",
+        r"took (?P<step_time_seconds>\S+) s at (?P<tokens_per_second_per_gpu>\S+) lr (?P<learning_rate>\S+)",
+    ];
+
+    fn read(format: &str, log: &str) -> Trace {
+        let mut section = LogSection::named(format);
+        if format == "regex" {
+            section.patterns = PATTERNS.map(str::to_owned).to_vec();
+        }
+        crate::parse(&section, log.as_bytes())
+    }
+
+    fn notes(trace: &Trace) -> Vec<(&str, Option<u64>)> {
+        let all = trace.anomalies.iter();
+        all.map(|a| (&*a.kind, a.step)).collect()
+    }
+
+    #[test]
+    fn every_format_notes_a_step_time_that_cannot_be_one() {
+        let mllog = |step: u64, time: &str| {
+            format!(
+                ":::MLLOG {{\"key\": \"tracked_stats\", \"value\": {{\"train_step_time\": {time}, \
+                 \"reduced_train_loss\": 2.5}}, \"metadata\": {{\"step\": {}}}}}\n",
+                16 * step
+            )
+        };
+        let mllog = ":::MLLOG {\"key\": \"global_batch_size\", \"value\": 16, \"metadata\": {}}\n"
+            .to_owned()
+            + &mllog(1, "0.5")
+            + &mllog(2, "0.0");
+        let logs = [
+            (
+                "regex",
+                "it 1 took 0.01 s at 9 lr 1e-4\nit 2 took 0.00 s at 9 lr 1e-4\n",
+            ),
+            (
+                "maxtext",
+                "completed step: 1, seconds: 4.0, loss: 9.5\ncompleted step: 2, seconds: 0.0, loss: 9.5\n",
+            ),
+            (
+                "llm.c",
+                "step 1/2 | loss 9.5 (+nanz)| norm 1.5 (+nanz)| lr 1.00e-04 | 250.50 ms | -100.0% bf16 MFU | 9 tok/s\n\
+                 step 2/2 | loss 9.5 (+nanz)| norm 1.5 (+nanz)| lr 1.00e-04 | 0.00 ms | -100.0% bf16 MFU | 9 tok/s\n",
+            ),
+            (
+                "nanogpt",
+                "iter 1: loss 9.5, time 101.50ms, mfu 3.25%\niter 2: loss 8.5, time 0.00ms, mfu 3.25%\n",
+            ),
+            (
+                "megatron",
+                "Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU\n\
+                 Step Time : 0.00s GPU utilization: 663.5MODEL_TFLOP/s/GPU\n",
+            ),
+            ("mlperf", &mllog),
+        ];
+        for (format, log) in logs {
+            let trace = read(format, log);
+            let times: Vec<_> = trace.steps.iter().map(|s| s.step_time_seconds).collect();
+            assert!(
+                matches!(times[..], [Some(_), None]),
+                "{format}: {times:?}, {:?}",
+                trace.anomalies
+            );
+            assert!(
+                notes(&trace).contains(&(ABSURD_STEP_TIME, Some(2))),
+                "{format}: {:?}",
+                trace.anomalies
+            );
+        }
+    }
+
+    #[test]
+    fn rates_that_cannot_be_are_noted() {
+        let trace = read("regex", "it 1 took 0.5 s at 0 lr -1\n");
+        let all: Vec<_> = trace.anomalies.iter().map(|a| &*a.detail).collect();
+        assert_eq!(
+            all,
+            [
+                "step 1: tokens per second per GPU is 0",
+                "step 1: learning rate is -1"
+            ]
+        );
+    }
+
+    #[test]
+    fn every_format_notes_an_evaluation_that_is_not_a_number() {
+        let logs = [
+            (
+                "automodel",
+                "x | [val] default | step 3 | epoch 0 | loss nan | lr 5.00e-06 | num_label_tokens 9\n",
+                Some(3),
+            ),
+            ("deepspeed", "ppl: nan\n", None),
+            (
+                "hf-trainer",
+                "{'eval_loss': nan, 'step': 3, 'epoch': 0.5}\n",
+                Some(3),
+            ),
+            (
+                "hf-trainer",
+                "Step\tTraining Loss\tValidation Loss\n3\t2.5\tnan\n",
+                Some(3),
+            ),
+            (
+                "hf-trainer",
+                "  eval_loss               =        nan\n",
+                None,
+            ),
+            (
+                "torchtitan",
+                "validate step: 3  loss:  nan  memory: 44.00GiB(55.00%)  tps: 20,000\n",
+                Some(3),
+            ),
+            (
+                "megatron",
+                " validation loss at iteration 3 | lm loss value: nan | lm loss PPL: 7.3E+03 |\n",
+                Some(3),
+            ),
+            (
+                "maxtext",
+                "eval metrics after step: 3, loss=nan, total_weights=65536\n",
+                Some(3),
+            ),
+            (
+                "llama-recipes",
+                " eval_ppl=tensor(nan) eval_epoch_loss=nan\n",
+                None,
+            ),
+            ("composer", "Eval metrics/eval/CrossEntropy: nan\n", None),
+        ];
+        for (format, log, step) in logs {
+            let trace = read(format, log);
+            let (about, all) = (format!("{format}: {log}"), notes(&trace));
+            assert!(
+                all.contains(&("nan_evaluation", step)),
+                "{about}{:?}",
+                trace.anomalies
+            );
+            let mut told = trace.anomalies.iter();
+            let told = told.find(|a| a.kind == "nan_evaluation").unwrap();
+            assert!(told.detail.ends_with(" is NaN"), "{about}{}", told.detail);
+        }
+    }
+
     proptest! {
         #[test]
         fn nothing_panics_at_a_wide_character(text in pieces()) {
-            let _ = (number(&text), clock(&text), dictionary(&text), word_after(&text, ":"));
-            if let Some((_, rest)) = number(&text) {
+            let _ = (grouped_number(&text), clock(&text), dictionary(&text), word_after(&text, ":"));
+            if let Some((_, rest)) = grouped_number(&text) {
                 prop_assert!(text.ends_with(rest));
             }
         }
 
         #[test]
         fn nothing_panics(text in "\\PC{0,60}", key in "\\PC{0,3}") {
-            let _ = (number(&text), clock(&text), dictionary(&text), dictionary(&format!("{{'{text}")));
-            let _ = (after(&text, &key), word_after(&text, &key));
+            let _ = (grouped_number(&text), clock(&text), dictionary(&text), dictionary(&format!("{{'{text}")));
+            let _ = (grouped_after(&text, &key), word_after(&text, &key));
         }
     }
 }

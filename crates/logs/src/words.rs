@@ -106,7 +106,7 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("Permission denied", Launch, Shell),
 ];
 
-/// Where a line with none of the words above may still be an exception.
+/// A line with none of the words above may still be an exception where it has one of these.
 pub const EXCEPTIONS: &[&str] = &["Error", "Exception"];
 
 /// torchrun tells every rank that it ended itself; these are consequences. So is what is said at a

@@ -7,9 +7,9 @@ use crate::vectorised;
 /// How a row is cut up.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
-    /// Of q.
+    /// How many heads q has.
     pub queries: usize,
-    /// Of k, and as many of v.
+    /// How many heads k has, and v as many.
     pub keys: usize,
     /// Elements of a head, an even number.
     pub width: usize,

@@ -216,7 +216,7 @@ impl<'a> Trainer<'a> {
 
     /// Forward of the first micro-batch, before any training.
     pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
-        let tokens = self.tokens_of(1)?.0;
+        let tokens = self.tokens_of(1, self.rank().0)?.0;
         let inputs = self.tensor(&tokens)?.f_select(0, 0)?;
         let logits = match &self.path {
             StepPath::Fused(fused) => fused.logits(&inputs)?,
@@ -286,6 +286,7 @@ impl<'a> Trainer<'a> {
         let learning_rate =
             schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
+        let mut adding = None;
         let grad_norm = match (&self.path, &batch) {
             (StepPath::Fused(fused), Batch::Fused(micro_batches)) => {
                 for (number, micro_batch) in micro_batches.iter().enumerate() {
@@ -295,6 +296,9 @@ impl<'a> Trainer<'a> {
                     };
                     loss = loss.f_add(&fused.run(micro_batch, weight, turn)?)?;
                 }
+                // Not after the update, which it would make the step wait for.
+                let group = self.group.as_ref();
+                adding = group.map(|group| group.all_reduce(&loss)).transpose()?;
                 let grad_norm = fused.grad_norm(&self.parameters)?;
                 fused.update(
                     &self.parameters,
@@ -348,7 +352,11 @@ impl<'a> Trainer<'a> {
             }
         };
         if let Some(group) = &self.group {
-            group.wait(group.all_reduce(&loss)?)?;
+            let adding = match adding {
+                Some(pending) => pending,
+                None => group.all_reduce(&loss)?,
+            };
+            group.wait(adding)?;
         }
         if step < self.job.train_iters {
             self.prepared = Some((step + 1, self.batch(step + 1)?));
@@ -369,34 +377,47 @@ impl<'a> Trainer<'a> {
 
     /// The tokens of a step, on their way to the device.
     fn batch(&self, step: u64) -> Result<Batch, Stop> {
-        let (inputs, targets) = self.tokens_of(step)?;
-        match self.path {
-            StepPath::Fused(_) => {}
+        let (rank, ranks) = self.rank();
+        let (inputs, targets) = self.tokens_of(step, rank)?;
+        let fused = match &self.path {
+            StepPath::Fused(fused) => fused,
             StepPath::Direct(_) => return Ok(Batch::Direct(inputs, targets)),
             StepPath::Autograd(..) => {
                 let (inputs, targets) = (self.tensor(&inputs)?, self.tensor(&targets)?);
                 return Ok(Batch::Autograd(inputs, targets));
             }
-        }
+        };
+        let everyones = match fused.embeds_for_all() {
+            true => (0..ranks)
+                .map(|rank| Ok(self.tokens_of(step, rank)?.0))
+                .collect::<Result<Vec<_>, Stop>>()?,
+            false => vec![inputs.clone()],
+        };
         let data = &self.job.data;
         let rows = (data.micro_batch_size * data.seq_length) as usize;
         let mut micro_batches = Vec::new();
-        for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
+        for (number, (inputs, targets)) in inputs.chunks(rows).zip(targets.chunks(rows)).enumerate()
+        {
+            let embedded: Vec<i64> = everyones
+                .iter()
+                .flat_map(|inputs| &inputs[number * rows..][..rows])
+                .copied()
+                .collect();
             micro_batches.push(MicroBatch {
                 tokens: device::send(inputs, self.device)?,
                 targets: device::send(targets, self.device)?,
-                segments: fused::segments(inputs, self.device)?,
+                segments: fused.segments(&embedded)?,
                 predictions: (data.micro_batch_size * (data.seq_length - 1)) as f64,
             });
         }
         Ok(Batch::Fused(micro_batches))
     }
 
-    /// This rank's inputs and targets of a step, row after row. Ranks take turns, micro-batch by
+    /// A rank's inputs and targets of a step, row after row. Ranks take turns, micro-batch by
     /// micro-batch.
-    fn tokens_of(&self, step: u64) -> Result<(Vec<i64>, Vec<i64>), Stop> {
+    fn tokens_of(&self, step: u64, rank: u64) -> Result<(Vec<i64>, Vec<i64>), Stop> {
         let data = &self.job.data;
-        let (rank, ranks) = self.rank();
+        let (_, ranks) = self.rank();
         let (rows, micro_steps) = (data.micro_batch_size, data.gradient_accumulation_steps);
         let vocab = self.model.head().size()[0] as u64;
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());

@@ -102,7 +102,7 @@ pub fn panels<'a>(
     drawn
 }
 
-/// Only what has a length.
+/// The bars that have a length.
 fn known(bars: Vec<Bar>) -> Vec<Bar> {
     bars.into_iter()
         .filter(|bar| bar.value.is_finite() && bar.value >= 0.0)

@@ -179,10 +179,7 @@ fn reduced(comparison: &Comparison, groups: &[usize], mut rows: Vec<usize>) -> C
         differences: Vec::new(),
         environment: Vec::new(),
         absent: comparison.absent.iter().map(absent).collect(),
-        failed: comparison.failed,
-        contradicted: comparison.contradicted,
-        suspect: comparison.suspect,
-        unmeasured: comparison.unmeasured,
+        uncounted: comparison.uncounted,
         notes: Vec::new(),
     }
 }

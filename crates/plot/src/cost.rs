@@ -9,7 +9,7 @@ use super::{
     cell_selection::Shown,
     names::{Names, count_absent},
     style::{HEADING, INK},
-    throughput::apart,
+    throughput::bars_apart,
 };
 use crate::format::metric as metric_text;
 
@@ -17,7 +17,7 @@ pub fn cost(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     let subtitle = format!(
         "From the rate and the price of an hour of one device, as configured.{}",
-        apart(comparison)
+        bars_apart(comparison)
     );
     let mut canvas = shown.titled("Cost", &subtitle);
     let mut drawn = 0;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tprimat_figures::Row;
 
-/// `NVIDIA H200`; of several kinds each with its number of cells, and how many cells state none.
-/// Nothing where no cell states its device.
+/// The devices of these cells: `NVIDIA H200`. Of several kinds, each with its number of cells, and how
+/// many cells do not state theirs; `None` where no cell does.
 fn hardware(rows: &[&Row]) -> Option<String> {
     // Their number is among the settings of the workload.
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();

@@ -50,7 +50,16 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
                     (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
-    let mut canvas = shown.titled("Loss and learning rate", subtitle);
+    let mut rates = comparison
+        .rows
+        .iter()
+        .map(|row| median(row, |curve| &curve.learning_rate));
+    let title = if rates.any(|rate| !rate.is_empty()) {
+        "Loss and learning rate"
+    } else {
+        "Loss"
+    };
+    let mut canvas = shown.titled(title, subtitle);
     let names = Names::beside_samples(comparison);
     let (mut without, mut panels, mut unshown) = (Vec::new(), 0, 0);
     for i in 0..comparison.groups.len() {
@@ -133,7 +142,7 @@ pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
     let known = differences(&row.contract, &other.contract).into_iter();
     let known = known.filter(|d| d.is_known() && d.tier == Tier::Convergence);
     let fields: Vec<String> = known.map(|d: FieldDifference| difference(&d)).collect();
-    // It may be a third cell, comparable with the other, that it differs from.
+    // The difference may be from a third cell, which is comparable with the other.
     let fields = if fields.is_empty() {
         String::new()
     } else {

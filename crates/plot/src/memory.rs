@@ -1,24 +1,23 @@
 //! Peak memory, each kind by its name: what one counts another does not.
 
 use tprimat_figures::{RepeatStatus, Row};
+use tprimat_results::GIB;
 
 use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
     cell_selection::Shown,
     names::{Names, count_absent},
-    throughput::apart,
+    throughput::bars_apart,
 };
 use crate::format::bytes;
-
-const GIB: f64 = (1u64 << 30) as f64;
 
 pub fn memory(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     let subtitle = format!(
         "The most that any counted repeat used, of one device. Bars of different names count different things: \
          allocated by the framework (solid), reserved by it (hatched), in use on the device or in the host (outline). Stroke across a bar: what the device has.{}",
-        apart(comparison)
+        bars_apart(comparison)
     );
     let mut canvas = shown.titled("Peak memory", &subtitle);
     let panel = Panel {
@@ -57,7 +56,7 @@ fn bars(row: &Row) -> Entry {
         )
     });
     let bar = |(kind, source, count): (String, String, u64)| {
-        // What counts in the host is under no roof of the device.
+        // Memory of the host has nothing to do with the capacity of the device.
         let roof = row.memory_capacity_bytes.filter(|_| !kind.contains("rss"));
         let of = roof.map_or_else(String::new, |roof| format!(" of {}", bytes(roof)));
         let fill = match () {

@@ -24,7 +24,7 @@ const LABEL_LINES: usize = 6;
 /// Cells without figures that are listed one by one.
 const LISTED: usize = 60;
 
-/// Of all rows, for one width.
+/// The names of all rows of a chart, laid out for one width.
 pub struct Names {
     left: i32,
     room: i32,
@@ -239,7 +239,7 @@ pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
 }
 
 fn why(cell: &AbsentCell) -> String {
-    format!("{}, {}", cell.state, said(&cell.reason))
+    tprimat_sentences::absent(cell.state, &cell.reason)
 }
 
 /// The same in a line, where another picture has the list.

@@ -1,7 +1,7 @@
 //! The picture of the whole comparison: rates of all cells, and the curves of as many as can be
 //! told apart.
 
-use tprimat_figures::{Comparison, Row, rate_unit};
+use tprimat_figures::{Comparison, Judged, Row, rate_unit, sweeps};
 use tprimat_results::quantile;
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     series::{Series, median, thinned},
     style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL},
     sweep,
-    throughput::{BARS, apart, rates},
+    throughput::{BARS, bar_groups, bars_apart, rates},
 };
 
 const HEIGHT: i32 = 380;
@@ -25,13 +25,20 @@ const BEHIND: usize = 100;
 
 pub fn overview(shown: &Shown) -> Canvas {
     let comparison = &shown.comparison;
-    let subtitle = format!("{BARS}{}", apart(comparison));
+    let found = sweeps(shown.all, &Judged::of_comparison(shown.all));
+    let sweeps = sweep::caption(&found);
+    let bars = match bar_groups(comparison) {
+        0 => None,
+        _ => Some(format!("{BARS}{}", bars_apart(comparison))),
+    };
+    let subtitle: Vec<String> = sweeps.into_iter().chain(bars).collect();
+    let subtitle = subtitle.join(" ");
     let unit = rate_unit(comparison.rows.iter());
     let mut canvas = shown.titled(&format!("Training throughput, {unit}"), &subtitle);
     let chosen: Vec<Vec<usize>> = (0..comparison.groups.len())
         .map(|group| chosen(comparison, group))
         .collect();
-    sweep::rates(&mut canvas, shown.all);
+    sweep::rates(&mut canvas, shown.all, &found);
     let swept = sweep::swept_groups(comparison);
     rates(&mut canvas, comparison);
     absent(&mut canvas, comparison);

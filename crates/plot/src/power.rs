@@ -9,7 +9,7 @@ use super::{
     cell_selection::Shown,
     names::{Names, count_absent},
     style::{HEADING, INK},
-    throughput::apart,
+    throughput::bars_apart,
 };
 use crate::format::number;
 
@@ -19,7 +19,7 @@ pub fn power(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     let subtitle = format!(
         "GPU boards only, over the measured steps; means over the counted repeats that were sampled.{}",
-        apart(comparison)
+        bars_apart(comparison)
     );
     let mut canvas = shown.titled("Power and energy", &subtitle);
     let names = Names::wide(comparison);

@@ -97,7 +97,7 @@ struct Panel<'a> {
     /// Below the name.
     said: String,
     outliers: Vec<(f64, f64)>,
-    /// Of the axis.
+    /// Where the axis of seconds begins and ends.
     seconds: [f64; 2],
 }
 

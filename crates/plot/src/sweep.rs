@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use plotters::style::RGBColor;
-use tprimat_figures::{Comparison, Mfu, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps};
+use tprimat_figures::{
+    Best, Comparison, Judged, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps, sweeps_unjudged,
+};
+use tprimat_results::GIB;
 
 use super::{
     axis::{Scale, extent, whole},
@@ -31,21 +34,12 @@ const LOGARITHMIC: f64 = 6.0;
 
 pub fn sweep(shown: &Shown) -> Result<Canvas, String> {
     let comparison = shown.all;
-    let found = sweeps(comparison);
+    let found = sweeps(comparison, &Judged::of_comparison(comparison));
     if found.is_empty() {
         return Err("no axis of the matrix has three numbers or more".to_owned());
     }
-    let curves_are = "Whiskers: 95 % interval over repeats. Ring: the fastest point of a line, named only where all its \
-                      points are one workload. Vertical axes need not begin at 0.";
-    let maps_are = "Maps: darker is faster, on one scale for all maps of a model. Frame: the fastest point, named only \
-                    where all points of the map are one workload. Empty: no figures.";
-    let are_maps = found.iter().map(|one| one.second.is_some());
-    let kinds: BTreeSet<bool> = are_maps.collect();
-    let subtitle: Vec<&str> = kinds
-        .into_iter()
-        .map(|is_map| if is_map { maps_are } else { curves_are })
-        .collect();
-    let mut canvas = Canvas::titled("Sweep", &subtitle.join(" "));
+    let subtitle = caption(&found).unwrap_or_default();
+    let mut canvas = Canvas::titled("Sweep", &subtitle);
     for one in found.iter().take(MOST_SWEEPS) {
         heading(&mut canvas, one);
         for sentence in sweep_sentences(comparison, one) {
@@ -61,9 +55,51 @@ pub fn sweep(shown: &Shown) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
+/// What the marks of the sweeps in a picture are, as far as there are any.
+pub fn caption(found: &[Sweep]) -> Option<String> {
+    let drawn = &found[..found.len().min(MOST_SWEEPS)];
+    let of = |is_map: bool| {
+        drawn
+            .iter()
+            .filter(move |one| one.second.is_some() == is_map)
+    };
+    let has_fastest = |sweep: &Sweep| {
+        let mut best = sweep.surfaces.iter().filter_map(|one| one.best.as_ref());
+        sweep.fields.is_empty() && best.any(Best::is_fastest)
+    };
+    let has_gaps = |sweep: &Sweep| {
+        let places = |surface: &Surface| {
+            let up = values(surface, |p| p.second.unwrap_or(0.0));
+            values(surface, |p| p.x).len() * up.len()
+        };
+        sweep
+            .surfaces
+            .iter()
+            .any(|one| one.points.len() < places(one))
+    };
+    let mut said = Vec::new();
+    if of(false).next().is_some() {
+        said.push("Whiskers: 95 % interval over repeats.");
+        if of(false).any(has_fastest) {
+            said.push("Ring: the fastest point of a line.");
+        }
+        said.push("Vertical axes need not begin at 0.");
+    }
+    if of(true).next().is_some() {
+        said.push("Maps: darker is faster, on one scale for all maps of a model.");
+        if of(true).any(has_fastest) {
+            said.push("Outlined: the fastest point of a map.");
+        }
+        if of(true).any(has_gaps) {
+            said.push("Empty: no figures.");
+        }
+    }
+    (!said.is_empty()).then(|| said.join(" "))
+}
+
 /// The rates of all sweeps, for the picture of the whole comparison.
-pub fn rates(canvas: &mut Canvas, comparison: &Comparison) {
-    for one in sweeps(comparison).iter().take(MOST_SWEEPS) {
+pub fn rates(canvas: &mut Canvas, comparison: &Comparison, sweeps: &[Sweep]) {
+    for one in sweeps.iter().take(MOST_SWEEPS) {
         heading(canvas, one);
         for sentence in sweep_sentences(comparison, one).iter().take(4) {
             canvas.paragraph(sentence, SMALL, FAINT);
@@ -79,7 +115,10 @@ pub fn rates(canvas: &mut Canvas, comparison: &Comparison) {
 /// Groups that are points of a sweep over workloads: a panel for each would compare nothing.
 pub fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
     let mut swept = BTreeSet::new();
-    for one in sweeps(comparison).iter().filter(|s| !s.fields.is_empty()) {
+    for one in sweeps_unjudged(comparison)
+        .iter()
+        .filter(|s| !s.fields.is_empty())
+    {
         let points = one.surfaces.iter().flat_map(|surface| &surface.points);
         swept.extend(points.map(|point| comparison.rows[point.row].group));
     }
@@ -103,14 +142,11 @@ const PANELS: [(&str, Value); 5] = [
         let estimate = &row.tokens_per_second_per_gpu;
         Some((estimate.value, estimate.ci95))
     }),
-    ("MFU, %", |row, _| match &row.mfu {
-        Mfu::Ok { value, .. } => Some((value * 100.0, None)),
-        _ => None,
-    }),
+    ("MFU, %", |row, _| Some((row.mfu.value()? * 100.0, None))),
     ("peak memory, GiB", |row, kind| {
         let peak = row.memory.iter().find(|peak| peak.kind == kind)?;
         let bytes = peak.bytes as f64;
-        Some((bytes / (1u64 << 30) as f64, None))
+        Some((bytes / GIB, None))
     }),
     ("tokens/J", |row, _| {
         Some((row.metrics.get("tokens_per_joule")?.value()?, None))

@@ -139,8 +139,7 @@ fn best(
     said
 }
 
-/// That the best value is the largest or the smallest one that was tried, so that one beyond it may
-/// be better.
+/// The sentence on a best value at the edge of those that were tried: one beyond it may be better.
 fn edge(
     comparison: &Comparison,
     sweep: &Sweep,

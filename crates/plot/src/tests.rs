@@ -1,4 +1,6 @@
-use tprimat_figures::{Comparison, Figure, Metric, RepeatStatus};
+mod layout;
+
+use tprimat_figures::{Comparison, Figure, Metric, RepeatStatus, UncountedRepeats};
 
 use super::{sample::Sample, *};
 
@@ -31,211 +33,12 @@ fn faults(comparison: &Comparison) -> Vec<String> {
     PLOTS.into_iter().flat_map(of).collect()
 }
 
-#[test]
-fn no_words_lie_on_others_or_leave_the_picture() {
-    for cells in [1, 2, 8, 40, 60] {
-        for (groups, repeats, troubled) in [(1, 3, false), (1, 1, true), (cells.min(3), 3, true)] {
-            let found = faults(&comparison(Sample {
-                cells,
-                groups,
-                repeats,
-                troubled,
-                ..PLAIN
-            }));
-            assert!(
-                found.is_empty(),
-                "{cells} cells, {groups} groups, {repeats} repeats: {found:#?}"
-            );
-        }
-    }
-    assert_eq!(
-        faults(&comparison(Sample {
-            cells: 8,
-            groups: 8,
-            ..PLAIN
-        })),
-        [""; 0]
-    );
-}
-
-/// A picture that no viewer opens, or that needs gigabytes to be drawn, is worth nothing: 500
-/// workloads of one cell once made one of 200,000 pixels.
-#[test]
-fn a_picture_has_a_bounded_size_however_many_cells_there_are() {
-    for (cells, groups, troubled) in [
-        (500, 500, false),
-        (500, 1, true),
-        (500, 17, true),
-        (61, 61, true),
-    ] {
-        let mut comparison = comparison(Sample {
-            cells,
-            groups,
-            troubled,
-            ..PLAIN
-        });
-        for (i, row) in comparison.rows.iter_mut().enumerate() {
-            row.labels = (0..80)
-                .map(|n| format!("setting_{n}: {i}, not {}", i + 1).into())
-                .collect();
-            row.loss_group = i;
-        }
-        assert_eq!(
-            faults(&comparison),
-            [""; 0],
-            "{cells} cells in {groups} groups"
-        );
-        let shown = Shown::of(&comparison);
-        for (name, _, draw) in PLOTS {
-            let Ok(canvas) = draw(&shown).map(Canvas::bounded) else {
-                continue;
-            };
-            assert!(
-                canvas.top <= 12_100,
-                "{name} of {cells} cells: {} px",
-                canvas.top
-            );
-            let words = canvas.words();
-            assert!(
-                words.contains(&format!("of {cells} cells from")),
-                "{name} does not say what it leaves out: {words}"
-            );
-        }
-    }
-}
-
-#[test]
-fn of_many_cells_the_baseline_the_fastest_and_the_slowest_are_shown() {
-    let mut comparison = comparison(Sample {
-        cells: 200,
-        groups: 2,
-        ..PLAIN
-    });
-    let of_group = |c: &Comparison, group| -> Vec<(f64, String)> {
-        let members = c.rows.iter().filter(|row| row.group == group);
-        members
-            .map(|row| (row.tokens_per_second_per_gpu.value, row.cell.clone()))
-            .collect()
-    };
-    let baseline = of_group(&comparison, 1).swap_remove(57).1;
-    comparison.groups[1].baseline = baseline;
-    let shown = Shown::of(&comparison);
-    assert_eq!(
-        (shown.comparison.rows.len(), shown.comparison.groups.len()),
-        (60, 2)
-    );
-    for group in [0, 1] {
-        let (all, kept) = (
-            of_group(&comparison, group),
-            of_group(&shown.comparison, group),
-        );
-        let of_all =
-            |pick: fn(f64, f64) -> f64| all.iter().map(|(rate, _)| *rate).reduce(pick).unwrap();
-        let of_kept =
-            |pick: fn(f64, f64) -> f64| kept.iter().map(|(rate, _)| *rate).reduce(pick).unwrap();
-        assert!(
-            kept.iter()
-                .any(|(_, cell)| *cell == comparison.groups[group].baseline)
-        );
-        assert_eq!(
-            (of_all(f64::max), of_all(f64::min)),
-            (of_kept(f64::max), of_kept(f64::min))
-        );
-        assert_eq!(kept.len(), shown.comparison.groups[group].cells.len());
-    }
-    let few = self::comparison(Sample {
-        cells: 60,
-        groups: 3,
-        ..PLAIN
-    });
-    assert_eq!(
-        Shown::of(&few).comparison.rows.len(),
-        60,
-        "nothing is left out"
-    );
-    // The fastest first, whatever the matrix has first.
-    for group in 0..3 {
-        let rates: Vec<f64> = of_group(&Shown::of(&few).comparison, group)
-            .into_iter()
-            .map(|(rate, _)| rate)
-            .collect();
-        assert!(rates.is_sorted_by(|a, b| a >= b), "{rates:?}");
-    }
-}
-
-#[test]
-fn extreme_values_are_drawn_within_the_picture() {
-    for scale in [1e-9, 1e-3, 1e6, 1e15] {
-        let found = faults(&comparison(Sample {
-            scale,
-            troubled: true,
-            ..PLAIN
-        }));
-        assert!(found.is_empty(), "{scale}: {found:#?}");
-    }
-    // Next to each other.
-    let mut mixed = comparison(PLAIN);
-    for (row, value) in mixed.rows.iter_mut().zip([1e-9, 1e15, 0.0, 5e-324, 1e300]) {
-        row.tokens_per_second_per_gpu.value = value;
-        row.repeats[0].curve.loss[3] = Some(value);
-        row.repeats[0].curve.step_time_seconds[9] = Some(value);
-    }
-    assert_eq!(faults(&mixed), [""; 0]);
-}
-
-#[test]
-fn what_is_no_number_is_not_drawn() {
-    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
-        let mut comparison = comparison(PLAIN);
-        for row in &mut comparison.rows[..2] {
-            row.tokens_per_second_per_gpu.value = bad;
-            row.tokens_per_second_per_gpu.ci95 = Some([bad, bad]);
-            row.tokens_per_second = Some(bad);
-            for repeat in &mut row.repeats {
-                repeat.curve.loss = vec![Some(bad); repeat.curve.step.len()];
-                repeat.curve.step_time_seconds = vec![Some(bad); repeat.curve.step.len()];
-                repeat.steady.as_mut().unwrap().tokens_per_second_per_gpu = bad;
-            }
-        }
-        assert_eq!(faults(&comparison), [""; 0], "{bad}");
-        let svg = &named(&pictures(&comparison).unwrap(), "throughput")
-            .svg
-            .clone();
-        assert!(svg.contains("no figure"), "{bad}");
-        assert!(!svg.contains("NaN,") && !svg.contains("=\"NaN\""), "{bad}");
-    }
-}
-
 fn named<'a>(pictures: &'a Pictures, name: &str) -> &'a Picture {
     pictures
         .drawn
         .iter()
         .find(|picture| picture.name == name)
         .unwrap()
-}
-
-#[test]
-fn same_comparison_same_bytes_and_every_svg_is_xml() {
-    let troubled = comparison(Sample {
-        cells: 14,
-        groups: 2,
-        troubled: true,
-        ..PLAIN
-    });
-    let first = pictures(&troubled).unwrap();
-    assert_eq!(first, pictures(&troubled).unwrap());
-    for picture in &first.drawn {
-        assert!(picture.png.starts_with(b"\x89PNG"), "{}", picture.name);
-        let tree = roxmltree::Document::parse(&picture.svg)
-            .unwrap_or_else(|e| panic!("{}: {e}", picture.name));
-        assert_eq!(tree.root_element().tag_name().name(), "svg");
-    }
-    // A name with angle brackets is there as it is.
-    let svg = roxmltree::Document::parse(&named(&first, "throughput").svg).unwrap();
-    assert!(
-        svg.descendants()
-            .any(|node| { node.text().is_some_and(|t| t.contains("a-model-<with>&")) })
-    );
 }
 
 /// The short name of each row.
@@ -507,113 +310,6 @@ fn cells_of_several_device_counts_share_a_line_where_the_metric_joins_them() {
     assert_eq!(faults(&with_counts(1)), [""; 0]);
 }
 
-/// Upright strokes of a picture: colour, place, width, how long each is.
-fn upright(svg: &str) -> Vec<(String, i32, String, i32)> {
-    let svg = roxmltree::Document::parse(svg).unwrap();
-    let stroke = |node: roxmltree::Node| {
-        let points = node
-            .attribute("points")?
-            .split(' ')
-            .map(|p| p.split_once(','));
-        let points: Vec<(i32, i32)> = points
-            .map(|p| Some((p?.0.parse().ok()?, p?.1.parse().ok()?)))
-            .collect::<Option<_>>()?;
-        let [(x, top), (right, bottom)] = points[..] else {
-            return None;
-        };
-        let width = node.attribute("stroke-width").unwrap_or("1").to_owned();
-        (x == right).then(|| {
-            (
-                node.attribute("stroke").unwrap().to_owned(),
-                x,
-                width,
-                bottom - top,
-            )
-        })
-    };
-    svg.descendants()
-        .filter(|n| n.has_tag_name("polyline"))
-        .filter_map(stroke)
-        .collect()
-}
-
-/// Where a picture of step times has dashed lines, by colour, and where strokes at the foot of its
-/// panel.
-fn cuts(comparison: &Comparison) -> [Vec<i32>; 3] {
-    let all = upright(&named(&pictures(comparison).unwrap(), "step_time").svg);
-    let hex = |colour: plotters::style::RGBColor| {
-        format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
-    };
-    let dashed = |colour| {
-        let mut places: Vec<i32> = all
-            .iter()
-            .filter(|(c, ..)| *c == hex(colour))
-            .map(|(_, x, ..)| *x)
-            .collect();
-        places.sort_unstable();
-        // A tick of an axis is one stroke, a dashed line many.
-        let lines = places
-            .chunk_by(|a, b| a == b)
-            .filter(|strokes| strokes.len() > 5);
-        lines.map(|strokes| strokes[0]).collect::<Vec<_>>()
-    };
-    let feet = all
-        .iter()
-        .filter(|(.., width, length)| width == "2" && *length == 10)
-        .map(|(_, x, ..)| *x);
-    [dashed(style::FAINT), dashed(style::INK), feet.collect()]
-}
-
-#[test]
-fn step_times_show_where_the_warm_up_ends_and_where_each_repeat_is_measured_from() {
-    let mut comparison = comparison(Sample { cells: 1, ..PLAIN });
-    let width = (style::WIDTH - 2 * style::MARGIN - 16) / 2;
-    let frame = chart::Frame {
-        left: style::MARGIN,
-        top: 0,
-        width,
-        height: 190,
-        tags: chart::NO_TAGS,
-        title: "",
-        x_title: "",
-    };
-    let at = |step: f64| frame.x([1.0, 60.0]).at(step);
-    // Cut at step 6, three steps after the declared warm-up.
-    assert_eq!(
-        cuts(&comparison),
-        [vec![at(3.0)], vec![at(6.0)], vec![at(6.0); 3]]
-    );
-    let cut =
-        |comparison: &mut Comparison, repeat: usize, first_step: u64, dropped_steps: usize| {
-            let steady = comparison.rows[0].repeats[repeat].steady.as_mut().unwrap();
-            let cut = steady.cut.as_mut().unwrap();
-            (cut.first_step, cut.dropped_steps) = (first_step, dropped_steps as _);
-        };
-    cut(&mut comparison, 1, 12, 9);
-    assert_eq!(
-        cuts(&comparison),
-        [
-            vec![at(3.0)],
-            vec![at(6.0)],
-            vec![at(6.0), at(12.0), at(6.0)]
-        ]
-    );
-    // Nothing was cut besides: one line for both.
-    cut(&mut comparison, 0, 3, 0);
-    assert_eq!(
-        cuts(&comparison),
-        [vec![at(3.0)], vec![], vec![at(3.0), at(12.0), at(6.0)]]
-    );
-    // What does not count is measured from nowhere.
-    comparison.rows[0].repeats[0].status = RepeatStatus::Unmeasured {
-        reason: "no timed step".into(),
-    };
-    assert_eq!(
-        cuts(&comparison),
-        [vec![at(3.0)], vec![at(12.0)], vec![at(12.0), at(6.0)]]
-    );
-}
-
 #[test]
 fn memory_is_shown_beside_what_the_device_has() {
     let mut comparison = comparison(Sample { cells: 1, ..PLAIN });
@@ -633,12 +329,28 @@ fn a_repeat_that_does_not_count_is_marked_and_moves_nothing() {
     comparison.rows[1].repeats[2].status = RepeatStatus::Contradicted {
         fields: vec!["seq_length".into()],
     };
-    comparison.rows[1].contradicted = 1;
+    comparison.rows[1].uncounted.contradicted = 1;
     let svg = named(&pictures(&comparison).unwrap(), "spread").svg.clone();
     assert!(
         svg.contains("n = 3 of 3; #3 contradicts seq_length"),
         "{svg}"
     );
+}
+
+#[test]
+fn the_rates_say_of_every_repeat_why_it_does_not_count() {
+    let mut comparison = comparison(Sample { cells: 2, ..PLAIN });
+    comparison.rows[1].uncounted = UncountedRepeats {
+        failed: 1,
+        contradicted: 2,
+        suspect: 3,
+        unmeasured: 4,
+    };
+    let svg = named(&pictures(&comparison).unwrap(), "throughput")
+        .svg
+        .clone();
+    let counts = "n = 3 of 3, 1 failed, 2 contradicted, 3 suspect, 4 unmeasured";
+    assert!(svg.contains(counts), "{svg}");
 }
 
 #[test]
@@ -741,5 +453,15 @@ fn a_sweep_is_curves_or_a_map_and_names_the_fastest_of_one_workload_alone() {
             !fields
         );
         assert_eq!(svg.contains(&hex(HEAT[0])), second, "a map has shades");
+        // A caption speaks of what its picture has.
+        for name in ["sweep", "compare"] {
+            let svg = &named(&all, name).svg;
+            assert_eq!(svg.contains("darker is faster"), second, "{name}: {svg}");
+            assert_eq!(svg.contains("Whiskers: 95 %"), !second, "{name}: {svg}");
+            let has_bars = name == "compare" && !fields;
+            assert_eq!(svg.contains("Longer is faster"), has_bars, "{name}: {svg}");
+            let is_named = svg.contains("the fastest point of a");
+            assert!(!(fields && is_named), "{name}: {svg}");
+        }
     }
 }

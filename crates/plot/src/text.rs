@@ -34,7 +34,7 @@ pub fn width_of(words: &str, size: i32) -> i32 {
     (width * f64::from(size)).ceil() as i32
 }
 
-/// Of one character, for a size of 1.
+/// The width of one character at a font size of 1.
 fn advance(ch: char) -> f64 {
     const LARGE: u32 = 2048;
     let width = (FONT, LARGE)

@@ -8,6 +8,7 @@ use super::{
     canvas::Canvas,
     cell_selection::Shown,
     names::{Names, absent, count_absent},
+    sweep::swept_groups,
 };
 use crate::format::{number, percent};
 
@@ -23,12 +24,26 @@ pub fn apart(comparison: &Comparison) -> &'static str {
     }
 }
 
+/// The same of a picture of bars, where points of a sweep have none.
+pub fn bars_apart(comparison: &Comparison) -> &'static str {
+    if bar_groups(comparison) > 1 {
+        " Panels are different workloads: do not compare across them."
+    } else {
+        ""
+    }
+}
+
+/// How many groups have bars.
+pub fn bar_groups(comparison: &Comparison) -> usize {
+    comparison.groups.len() - swept_groups(comparison).len()
+}
+
 pub fn throughput(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     if comparison.rows.is_empty() {
         return Err("no cell has figures".to_owned());
     }
-    let subtitle = format!("{BARS}{}", apart(comparison));
+    let subtitle = format!("{BARS}{}", bars_apart(comparison));
     let unit = rate_unit(comparison.rows.iter());
     let mut canvas = shown.titled(&format!("Training throughput, {unit}"), &subtitle);
     rates(&mut canvas, comparison);
@@ -67,9 +82,9 @@ fn rate_figures(row: &Row) -> String {
 /// `n = 3 of 5, 1 contradicted`
 fn counted(row: &Row) -> String {
     let mut words = format!("n = {} of {}", row.n, row.repeats_wanted);
-    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted")] {
+    for (why, count) in row.uncounted.by_why() {
         if count > 0 {
-            words += &format!(", {count} {what}");
+            words += &format!(", {count} {why}");
         }
     }
     words
@@ -79,7 +94,7 @@ pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
     let comparison = &shown.comparison;
     let subtitle = format!(
         "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.{}",
-        apart(comparison)
+        bars_apart(comparison)
     );
     let mut canvas = shown.titled("MFU", &subtitle);
     let panel = Panel {

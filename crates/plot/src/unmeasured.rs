@@ -66,6 +66,6 @@ fn parts(cell: &str) -> (&str, BTreeMap<&str, &str>) {
 fn why(absent: &AbsentCell) -> String {
     match &absent.reason {
         WhyAbsent::Failed { class, .. } if class.name() == "oom" => "out of memory".to_owned(),
-        _ => absent.state.name().to_owned(),
+        _ => absent.state.to_string(),
     }
 }

@@ -95,14 +95,20 @@ pub struct Pulled {
     pub counts: Counts,
     /// What the remote has and is not what its name says, each with the reason.
     pub refused: Vec<String>,
+    /// Why it broke off; what came before is here.
+    pub cut: Option<Error>,
 }
 
 /// What a push did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Pushed {
     pub runs: usize,
+    /// The ids of all its runs that are there now, whoever put them there.
+    pub there: Vec<String>,
     /// Runs of which this cache has lost a file.
     pub incomplete: usize,
+    /// Why it broke off; what went before is there.
+    pub cut: Option<Error>,
 }
 
 /// A name of a remote whose content is not what the name says.
@@ -114,8 +120,8 @@ pub struct Damaged {
     pub digest: Digest,
 }
 
-/// Is told how many of how many are done; false ends the work after what is under way.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) -> bool + Sync);
+/// Is told how many of how many are done; an error ends the work after what is under way.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) -> Result<()> + Sync);
 
 impl Remote {
     /// Reads an address; nothing is asked for yet.
@@ -159,9 +165,9 @@ impl Remote {
         &self.address
     }
 
-    fn lost(&self) -> impl FnOnce(io::Error) -> Error {
+    fn lost(&self, source: io::Error) -> Error {
         let address = self.address.clone();
-        |source| Error::stage(Unreachable { address, source })
+        Error::stage(Unreachable { address, source })
     }
 
     /// What the remote has, of these keys or of all. Names that are none of tprimat's are passed
@@ -171,15 +177,14 @@ impl Remote {
             Some(keys) if keys.len() <= FEW_KEYS => {
                 let found = Mutex::new(Vec::new());
                 let keys: Vec<_> = keys.iter().collect();
-                side_by_side(&keys, |key| {
-                    let names = self.store.list(&format!("{RUNS}/{key}"))?;
-                    held(&found).extend(names);
+                side_by_side(&keys, &|_, _| Ok(()), |key| {
+                    let names = self.store.list(&format!("{RUNS}/{key}"));
+                    held(&found).extend(names.map_err(|error| self.lost(error))?);
                     Ok(())
-                })
-                .map_err(self.lost())?;
+                })?;
                 found.into_inner().unwrap_or_else(PoisonError::into_inner)
             }
-            _ => self.store.list(RUNS).map_err(self.lost())?,
+            _ => self.store.list(RUNS).map_err(|error| self.lost(error))?,
         };
         let all = names.iter().filter_map(|name| key_and_digest(name));
         let wanted = all.filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
@@ -195,9 +200,7 @@ impl Remote {
         let own: HashSet<Digest> = whole.map(|record| record.digest).collect();
         let wanted: Vec<_> = listing.0.iter().filter(|(_, d)| !own.contains(d)).collect();
         let (received, refused) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let done = AtomicUsize::new(0);
-        let asked = side_by_side(&wanted, |(key, digest)| {
+        let asked = side_by_side(&wanted, progress, |(key, digest)| {
             let name = name_of(key, digest);
             match self.bytes(&name)? {
                 Found::Nothing => {}
@@ -205,27 +208,21 @@ impl Remote {
                 Found::Bundle(bytes) => match received_from(cache, &bytes, key, digest) {
                     Ok(one) => held(&received).push(one),
                     Err(Reason::Bundle(why)) => held(&refused).push(format!("{name}: {why}")),
-                    Err(Reason::Here(error)) => {
-                        *held(&failed) = Some(error);
-                        return Err(io::Error::other("this cache cannot take it"));
-                    }
+                    Err(Reason::Here(error)) => return Err(error),
                 },
             }
-            go_on(progress(
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-                wanted.len(),
-            ))
+            Ok(())
         });
         let received: Vec<Received> = std::mem::take(&mut *held(&received));
         // Also after a failure: what came is kept.
         let counts = cache.admit(received)?;
-        if let Some(error) = held(&failed).take() {
-            return Err(error);
-        }
-        asked.map_err(self.lost())?;
         let mut refused = std::mem::take(&mut *held(&refused));
         refused.sort();
-        Ok(Pulled { counts, refused })
+        Ok(Pulled {
+            counts,
+            refused,
+            cut: asked.err(),
+        })
     }
 
     /// Puts there what the remote lacks of these records. What another host puts there meanwhile
@@ -236,51 +233,32 @@ impl Remote {
         records: &[SharedRecord],
         listing: &Listing,
         progress: Progress<'_>,
-    ) -> Result<Pushed> {
-        let missing: Vec<_> = records.iter().filter(|r| !listing.has(r)).collect();
-        let (runs, incomplete, done) = (
-            AtomicUsize::new(0),
-            AtomicUsize::new(0),
-            AtomicUsize::new(0),
-        );
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let pushed = side_by_side(&missing, |record| {
+    ) -> Pushed {
+        let (known, missing): (Vec<_>, Vec<_>) = records.iter().partition(|r| listing.has(r));
+        let id = |record: &SharedRecord| record.attempt().map(|attempt| attempt.id);
+        let there = Mutex::new(known.into_iter().filter_map(id).collect::<Vec<_>>());
+        let (runs, incomplete) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let pushed = side_by_side(&missing, progress, |record| {
             let mut bundle = Vec::new();
-            match cache.pack_record(record, &mut bundle) {
-                Err(error) => {
-                    *held(&failed) = Some(error);
-                    return Err(io::Error::other("this cache cannot be read"));
-                }
-                Ok(false) => drop(incomplete.fetch_add(1, Ordering::Relaxed)),
-                Ok(true) => {
-                    let name = name_of(&record.key, &record.digest);
-                    let is_new = self.store.put_if_absent(&name, bundle)?;
-                    let is_run = record.attempt().is_some();
-                    runs.fetch_add(usize::from(is_new && is_run), Ordering::Relaxed);
-                }
+            if !cache.pack_record(record, &mut bundle)? {
+                incomplete.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
             }
-            go_on(progress(
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-                missing.len(),
-            ))
+            let name = name_of(&record.key, &record.digest);
+            let is_new = self.store.put_if_absent(&name, bundle);
+            let is_new = is_new.map_err(|error| self.lost(error))?;
+            if let Some(id) = id(record) {
+                runs.fetch_add(usize::from(is_new), Ordering::Relaxed);
+                held(&there).push(id);
+            }
+            Ok(())
         });
-        if let Some(error) = held(&failed).take() {
-            return Err(error);
-        }
-        let before = runs.load(Ordering::Relaxed);
-        pushed
-            .map_err(|error| match before {
-                0 => error,
-                _ => io::Error::new(
-                    error.kind(),
-                    format!("{error} ({before} of {} were pushed before)", missing.len()),
-                ),
-            })
-            .map_err(self.lost())?;
-        Ok(Pushed {
+        Pushed {
             runs: runs.into_inner(),
+            there: there.into_inner().unwrap_or_else(PoisonError::into_inner),
             incomplete: incomplete.into_inner(),
-        })
+            cut: pushed.err(),
+        }
     }
 
     /// Reads what the remote has of these records, and puts what is here in the place of what is not
@@ -296,33 +274,19 @@ impl Remote {
             .iter()
             .filter(|r| listing.has(r) && cache.is_whole(r))
             .collect();
-        let (repaired, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
-        let done = AtomicUsize::new(0);
-        let read = side_by_side(&there, |record| {
+        let repaired = Mutex::new(Vec::new());
+        side_by_side(&there, progress, |record| {
             if self.fault(&record.key, &record.digest)?.is_some() {
                 let name = name_of(&record.key, &record.digest);
                 let mut bundle = Vec::new();
-                match cache.pack_record(record, &mut bundle) {
-                    Ok(true) => {
-                        self.store.replace(&name, bundle)?;
-                        held(&repaired).push(name);
-                    }
-                    Ok(false) => {}
-                    Err(error) => {
-                        *held(&failed) = Some(error);
-                        return Err(io::Error::other("this cache cannot be read"));
-                    }
+                if cache.pack_record(record, &mut bundle)? {
+                    let replaced = self.store.replace(&name, bundle);
+                    replaced.map_err(|error| self.lost(error))?;
+                    held(&repaired).push(name);
                 }
             }
-            go_on(progress(
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-                there.len(),
-            ))
-        });
-        if let Some(error) = held(&failed).take() {
-            return Err(error);
-        }
-        read.map_err(self.lost())?;
+            Ok(())
+        })?;
         let mut repaired = std::mem::take(&mut *held(&repaired));
         repaired.sort();
         Ok(repaired)
@@ -332,8 +296,8 @@ impl Remote {
     /// what the name says, with the reason.
     pub fn verify(&self, listing: &Listing, progress: Progress<'_>) -> Result<Vec<Damaged>> {
         let listed: Vec<_> = listing.0.iter().collect();
-        let (damaged, done) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        let read = side_by_side(&listed, |(key, digest)| {
+        let damaged = Mutex::new(Vec::new());
+        side_by_side(&listed, progress, |(key, digest)| {
             if let Some(why) = self.fault(key, digest)? {
                 let name = name_of(key, digest);
                 held(&damaged).push(Damaged {
@@ -342,19 +306,15 @@ impl Remote {
                     digest: *digest,
                 });
             }
-            go_on(progress(
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-                listed.len(),
-            ))
-        });
-        read.map_err(self.lost())?;
+            Ok(())
+        })?;
         let mut damaged = std::mem::take(&mut *held(&damaged));
         damaged.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(damaged)
     }
 
     /// Why what lies under a name is not what the name says, if it is not.
-    fn fault(&self, key: &Digest, digest: &Digest) -> io::Result<Option<String>> {
+    fn fault(&self, key: &Digest, digest: &Digest) -> Result<Option<String>> {
         Ok(match self.bytes(&name_of(key, digest))? {
             Found::Nothing => None,
             Found::TooLarge(why) => Some(why),
@@ -363,14 +323,14 @@ impl Remote {
     }
 
     /// A run that is larger than any run may be is damaged, not out of reach.
-    fn bytes(&self, name: &str) -> io::Result<Found> {
+    fn bytes(&self, name: &str) -> Result<Found> {
         match self.store.get(name, MOST_BYTES) {
             Ok(Some(bytes)) => Ok(Found::Bundle(bytes)),
             Ok(None) => Ok(Found::Nothing),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 Ok(Found::TooLarge(error.to_string()))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(self.lost(error)),
         }
     }
 
@@ -433,9 +393,14 @@ fn key_and_digest(name: &str) -> Option<(Digest, Digest)> {
 /// Does `work` for every item on a few threads; after the first failure no other item is begun.
 fn side_by_side<T: Sync>(
     items: &[T],
-    work: impl Fn(&T) -> io::Result<()> + Sync,
-) -> io::Result<()> {
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    progress: Progress<'_>,
+    work: impl Fn(&T) -> Result<()> + Sync,
+) -> Result<()> {
+    let (next, done, stop) = (
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicBool::new(false),
+    );
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(items.len()) {
@@ -444,7 +409,8 @@ fn side_by_side<T: Sync>(
                     let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
                         return;
                     };
-                    if let Err(error) = work(item) {
+                    let count = || done.fetch_add(1, Ordering::Relaxed) + 1;
+                    if let Err(error) = work(item).and_then(|()| progress(count(), items.len())) {
                         stop.store(true, Ordering::Relaxed);
                         held(&failure).get_or_insert(error);
                     }
@@ -456,13 +422,6 @@ fn side_by_side<T: Sync>(
         Some(error) => Err(error),
         None => Ok(()),
     }
-}
-
-fn go_on(wanted: bool) -> io::Result<()> {
-    if wanted {
-        return Ok(());
-    }
-    Err(io::Error::other("the transfer was ended early"))
 }
 
 fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -73,17 +73,18 @@ impl World {
         let (cache, remote) = (&self.hosts[host], self.remote());
         let listing = remote.list(None).unwrap();
         let records = cache.shared_records().unwrap();
-        remote
-            .push(cache, &records, &listing, &|_, _| true)
-            .unwrap()
+        let pushed = remote.push(cache, &records, &listing, &|_, _| Ok(()));
+        assert!(pushed.cut.is_none(), "{pushed:?}");
+        pushed
     }
 
     fn pull(&self, host: usize) -> Pulled {
         let remote = self.remote();
         let listing = remote.list(None).unwrap();
-        remote
-            .pull(&self.hosts[host], &listing, &|_, _| true)
-            .unwrap()
+        let pulled = remote.pull(&self.hosts[host], &listing, &|_, _| Ok(()));
+        let pulled = pulled.unwrap();
+        assert!(pulled.cut.is_none(), "{pulled:?}");
+        pulled
     }
 
     /// Everything that was measured and decided, with the bytes of the logs.
@@ -162,7 +163,8 @@ proptest! {
         }
         prop_assert_eq!(world.state(0), world.state(1));
         for host in [0, 1] {
-            prop_assert_eq!(world.push(host), Pushed::default());
+            let Pushed { runs, incomplete, .. } = world.push(host);
+            prop_assert_eq!((runs, incomplete), (0, 0));
             prop_assert_eq!(world.pull(host).counts, Counts::default());
         }
     }
@@ -182,6 +184,38 @@ fn texts_that_an_attempt_names_travel_with_it() {
 }
 
 #[test]
+fn a_transfer_that_breaks_off_says_what_went_before_and_why_it_broke_off() {
+    let world = World::new();
+    let all = 64;
+    for number in 0..all {
+        world.run(0, number as u8, number, 10);
+    }
+    let stopped = |_: usize, _: usize| Err(Error::Interrupted(2));
+    let (remote, cache) = (world.remote(), &world.hosts[0]);
+    let records = cache.shared_records().unwrap();
+    let pushed = remote.push(cache, &records, &Listing::default(), &stopped);
+    assert!(
+        matches!(pushed.cut, Some(Error::Interrupted(2))),
+        "{pushed:?}"
+    );
+    let there = world.files().len();
+    assert_eq!((pushed.runs, pushed.there.len()), (there, there));
+    assert!((1..all as usize).contains(&there), "{there} were pushed");
+
+    world.push(0);
+    let listing = remote.list(None).unwrap();
+    let pulled = remote.pull(&world.hosts[1], &listing, &stopped).unwrap();
+    assert!(
+        matches!(pulled.cut, Some(Error::Interrupted(2))),
+        "{pulled:?}"
+    );
+    let here = world.hosts[1].all_attempts().len();
+    assert_eq!(pulled.counts.runs, here);
+    assert!((1..all as usize).contains(&here), "{here} were pulled");
+    assert_eq!(world.pull(1).counts.runs, all as usize - here);
+}
+
+#[test]
 fn only_the_keys_that_are_asked_for_come() {
     let world = World::new();
     let wanted = world.run(0, 1, 1, 10).key;
@@ -190,7 +224,7 @@ fn only_the_keys_that_are_asked_for_come() {
     let remote = world.remote();
     let listing = remote.list(Some(&BTreeSet::from([wanted]))).unwrap();
     let pulled = remote
-        .pull(&world.hosts[1], &listing, &|_, _| true)
+        .pull(&world.hosts[1], &listing, &|_, _| Ok(()))
         .unwrap();
     assert_eq!(pulled.counts.runs, 1);
     assert_eq!(world.hosts[1].all_attempts()[0].key, wanted);
@@ -339,7 +373,7 @@ fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
     let (remote, cache) = (world.remote(), &world.hosts[0]);
     let listing = remote.list(None).unwrap();
     let before = everything_below(world.folder.path());
-    let found = remote.verify(&listing, &|_, _| true).unwrap();
+    let found = remote.verify(&listing, &|_, _| Ok(())).unwrap();
     let [one] = &found[..] else {
         panic!("{found:?}")
     };
@@ -347,11 +381,11 @@ fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
     assert_eq!(everything_below(world.folder.path()), before);
     let records = cache.shared_records().unwrap();
     let repaired = remote
-        .repair(cache, &records, &listing, &|_, _| true)
+        .repair(cache, &records, &listing, &|_, _| Ok(()))
         .unwrap();
     assert_eq!(repaired, std::slice::from_ref(&one.name));
     assert_eq!(world.files().pop_first().unwrap().1, good);
-    assert_eq!(remote.verify(&listing, &|_, _| true).unwrap(), []);
+    assert_eq!(remote.verify(&listing, &|_, _| Ok(())).unwrap(), []);
 }
 
 #[test]

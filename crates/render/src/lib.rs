@@ -117,8 +117,10 @@ impl Templates {
     pub fn render(&self, name: &str, context: &Value) -> Result<Rendered> {
         let run = || self.env.get_template(name)?.render(context);
         let text = run().map_err(|e| {
-            let source = self.sources.iter().find(|(n, _)| n == name).map(|(_, s)| s);
-            Error::invalid(problem(&e, source))
+            let cause = innermost(&e);
+            let wrong = cause.name().unwrap_or(name);
+            let source = self.sources.iter().find(|(name, _)| name == wrong);
+            Error::invalid(problem(cause, source.map(|(_, source)| source)))
         })?;
         let file = name.rsplit('/').next().unwrap_or(name);
         let bytes = text.into_bytes();
@@ -180,7 +182,7 @@ fn too_wide(name: &str, arguments: &[Value], named: &[Value]) -> Option<String> 
             })
         }
         "format" => {
-            // Of `%*d` the width is an argument.
+            // In `%*d` the width is an argument.
             let given = arguments[1..]
                 .iter()
                 .filter(|_| text(0).contains('*'))
@@ -360,6 +362,12 @@ fn yaml(value: &serde_json::Value) -> String {
     }
 }
 
+/// The error in the template that another one includes, rather than that including it failed.
+fn innermost(error: &minijinja::Error) -> &minijinja::Error {
+    let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    cause.map_or(error, innermost)
+}
+
 fn problem(error: &minijinja::Error, source: Option<&Arc<Source>>) -> Problem {
     let what = error.detail().map_or_else(
         || error.kind().to_string(),
@@ -418,6 +426,31 @@ mod tests {
             panic!("{error}")
         };
         assert_eq!(problems[0].position(), Some(("x.sh.j2".into(), 2, 9)));
+    }
+
+    #[test]
+    fn an_included_template_quotes_by_its_own_type_and_errors_name_its_line() {
+        let included = "{# a comment -#}\n{% if job.n > 1 %}\nrun {{ job.name }}\n{%- endif %}\n";
+        let rendered = |job: Value| {
+            let mut templates = Templates::default();
+            templates.add(
+                "lib/run.sh.j2",
+                Source::new("recipes/lib/run.sh.j2", included),
+            )?;
+            let text = "set -e\n{% include \"lib/run.sh.j2\" %} \"$x\"\n";
+            templates.add("x/x.sh.j2", Source::new("templates/x.sh.j2", text))?;
+            Ok(templates.render("x/x.sh.j2", &context! { job })?.bytes)
+        };
+        let bytes = rendered(context! { n => 2, name => "a b" }).unwrap();
+        assert_eq!(
+            String::from_utf8(bytes).unwrap(),
+            "set -e\nrun 'a b' \"$x\"\n"
+        );
+        let Err(Error::Invalid(problems)) = rendered(context! { n => 2 }) else {
+            panic!("a name is missing")
+        };
+        let place = problems[0].position();
+        assert_eq!(place, Some(("recipes/lib/run.sh.j2".into(), 3, 8)));
     }
 
     #[test]

@@ -3,50 +3,71 @@
 use tprimat_figures::{is_host, platform_of};
 use tprimat_job::FailureClass;
 
-/// One sentence for the line below a failed run of this cell.
+/// One sentence for the line below a failed run of this cell. `command` composes a command about it
+/// from its name and its words.
 #[must_use]
-pub fn advice(class: FailureClass, cell: &str) -> &'static str {
+pub fn advice(
+    class: FailureClass,
+    cell: &str,
+    command: impl Fn(&str, &[&str]) -> String,
+) -> String {
+    let of_cell = |name: &str| command(name, &[cell]);
     match class {
         FailureClass::Oom if is_host(platform_of(cell)) => {
-            "this host has too little memory: lower micro_batch_size or seq_length, or take a smaller model; then build again"
+            "this host has too little memory: lower micro_batch_size or seq_length, or take a smaller model; then build again".to_owned()
         }
         FailureClass::Oom => {
-            "`tprimat fit CELL` lists what to change, cheapest first, with the memory it predicts for each; then build again"
+            format!(
+            "`{}` lists what to change, cheapest first, with the memory it predicts for each; then build again",
+            of_cell("fit")
+        )
         }
         FailureClass::Nccl => {
-            "the next build runs it again; if it fails again, set NCCL_DEBUG: INFO in platform_optimizations.<platform>.env"
+            "the next build runs it again; if it fails again, set NCCL_DEBUG: INFO in platform_optimizations.<platform>.env".to_owned()
         }
         FailureClass::Timeout => {
-            "the run took longer than its timeout: raise frameworks.<id>.timeout, or look for the step it hung in with `tprimat logs`"
+            format!(
+            "the run took longer than its timeout: raise frameworks.<id>.timeout, or look for the step it hung in with `{}`",
+            of_cell("logs")
+        )
         }
         FailureClass::Hang => {
-            "`tprimat logs CELL --stacks` shows where its processes were; the next build runs it again. frameworks.<id>.hang_factor and \
-             hang_least allow longer pauses between steps"
+            format!("`{}` shows where its processes were; the next build runs it again. frameworks.<id>.hang_factor and \
+             hang_least allow longer pauses between steps", command("logs", &[cell, "--stacks"]))
         }
         FailureClass::Nan => {
-            "lower the learning rate or lengthen warm-up, and try bf16 where it was fp8; the change is a new measurement"
+            "lower the learning rate or lengthen warm-up, and try bf16 where it was fp8; the change is a new measurement".to_owned()
         }
         FailureClass::Import => {
             "install the package into the Python that runs the recipe (`tprimat recipe show ID requirements.<vendor>.txt`), then \
-             build with --retry-failed"
+             build with --retry-failed".to_owned()
         }
-        FailureClass::Port => "another process holds the port; the next build runs it again",
+        FailureClass::Port => "another process holds the port; the next build runs it again".to_owned(),
         FailureClass::Killed => {
-            "the next build runs it again; unless you stopped it yourself, look for the host's out-of-memory killer (`dmesg`)"
+            "the next build runs it again; unless you stopped it yourself, look for the host's out-of-memory killer (`dmesg`)".to_owned()
         }
         FailureClass::Crash => {
-            "native code of the trainer or a library ended it: `tprimat logs CELL` shows what came before; try other versions of the \
-             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --retry-failed"
+            format!("native code of the trainer or a library ended it: `{}` shows what came before; try other versions of the \
+             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --retry-failed", of_cell("logs"))
         }
         FailureClass::Node => {
-            "the node, a device with its driver, or the container engine failed: `tprimat doctor`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again"
+            format!("the node, a device with its driver, or the container engine failed: `{}`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again", command("doctor", &[]))
         }
         FailureClass::Launch => {
-            "the launcher, weights or data named in the log are not there; put them in place, then build"
+            "the launcher, weights or data named in the log are not there; put them in place, then build".to_owned()
         }
         FailureClass::Unknown => {
-            "`tprimat logs CELL` shows the whole log; once two runs fail with the same exception or exit code, no build repeats \
-             it without --retry-failed"
+            format!("`{}` shows the whole log; once two runs fail with the same exception or exit code, no build repeats \
+             it without --retry-failed", of_cell("logs"))
         }
     }
+}
+
+/// A command on a page that anybody may read: which cell and which matrix is theirs to fill in.
+pub(crate) fn in_general(name: &str, words: &[&str]) -> String {
+    let words = words
+        .iter()
+        .map(|word| if word.starts_with('-') { word } else { "CELL" });
+    let words: Vec<&str> = ["tprimat", name].into_iter().chain(words).collect();
+    words.join(" ")
 }

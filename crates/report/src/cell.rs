@@ -4,11 +4,12 @@
 use std::fmt::Write;
 
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, Figure, Mfu, NoFigure, NoteKind, RepeatStatus,
-    RepeatSummary, Row, rate_unit,
+    AbsentCell, AbsentState, Comparison, Figure, NoFigure, NoteKind, RepeatStatus, RepeatSummary,
+    Row, host_named, rate_unit,
 };
 use tprimat_results::{AttestationStatus, Tier};
-use tprimat_sentences::{change, count, said};
+use tprimat_sentences::{change, said};
+use tprimat_words::plain::counted;
 
 use super::{
     advice::advice,
@@ -24,7 +25,12 @@ use super::{
 
 /// None where the comparison has no such cell.
 #[must_use]
-pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<String> {
+pub fn cell_text(
+    comparison: &Comparison,
+    name: &str,
+    command: impl Fn(&str, &[&str]) -> String,
+    page: &Page,
+) -> Option<String> {
     let mut out = String::new();
     let repeats = if let Some(row) = comparison.rows.iter().find(|r| r.cell == name) {
         figures(&mut out, comparison, row, page);
@@ -38,7 +44,7 @@ pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<Str
         _ = write!(out, "\nRepeats:\n{}\n", sheet(repeats).show_in_parts(page));
         repeats
             .iter()
-            .for_each(|repeat| what_went_wrong(&mut out, name, repeat, page));
+            .for_each(|repeat| what_went_wrong(&mut out, name, repeat, &command, page));
     }
     // Told above, with the cell's figures.
     let above = [NoteKind::Environment, NoteKind::Same];
@@ -79,7 +85,7 @@ fn without_figures(out: &mut String, absent: &AbsentCell, page: &Page) {
     paragraph(
         out,
         "",
-        &format!("{}: {}", absent.state, said(&absent.reason)),
+        &tprimat_sentences::absent(absent.state, &absent.reason),
         page,
         ink,
     );
@@ -202,9 +208,6 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
             Word::inked(format!("{shown}{at}"), ink),
         ));
     }
-    if row.metrics.get("mfu").is_none() {
-        lines.push(("MFU".into(), mfu(row)));
-    }
     let shown = |m: &&tprimat_figures::Metric| m.name != "loss_at_end";
     lines.extend(row.metrics.0.iter().filter(shown).map(|m| {
         let word = match &m.figure {
@@ -266,25 +269,6 @@ fn absent(reason: &NoFigure) -> Word {
 
 fn impossible(reason: &NoFigure) -> Word {
     Word::inked(format!("impossible: {}", said(reason)), Ink::Alarm)
-}
-
-fn mfu(row: &Row) -> Word {
-    match &row.mfu {
-        Mfu::Ok {
-            value,
-            tflops_per_gpu,
-            convention,
-            peak,
-        } => Word::plain(format!(
-            "{}  = {} TFLOP/s ({convention}) ÷ {} TFLOP/s ({})",
-            percent(*value),
-            number(*tflops_per_gpu),
-            number(peak.tflops),
-            peak.source
-        )),
-        Mfu::Absent { reason } => absent(reason),
-        Mfu::Error { reason } => impossible(reason),
-    }
 }
 
 /// In what the cell ran, where that is not as in the baseline; dangerous differences first, and
@@ -381,12 +365,14 @@ fn sheet(repeats: &[RepeatSummary]) -> Sheet {
                 } else {
                     format!(
                         "none seen in {}",
-                        count(usize::try_from(n).unwrap_or(usize::MAX), "check")
+                        counted(usize::try_from(n).unwrap_or(usize::MAX), "check")
                     )
                 }
             }))
         }),
-        ("host", false, |r| Word::plain(&*r.host)),
+        ("host", false, |r| {
+            Word::plain(host_named(&r.host).unwrap_or(MISSING))
+        }),
     ];
     let has = |of: Of| repeats.iter().any(|r| of(r).text != MISSING);
     let columns: Vec<_> = columns.into_iter().filter(|(.., of)| has(*of)).collect();
@@ -436,7 +422,13 @@ fn not_counted(out: &mut String, repeat: u32, why: &str, page: &Page) {
     );
 }
 
-fn what_went_wrong(out: &mut String, cell: &str, repeat: &RepeatSummary, page: &Page) {
+fn what_went_wrong(
+    out: &mut String,
+    cell: &str,
+    repeat: &RepeatSummary,
+    command: impl Fn(&str, &[&str]) -> String,
+    page: &Page,
+) {
     let n = repeat.repeat;
     match &repeat.status {
         RepeatStatus::Ok => {}
@@ -454,10 +446,7 @@ fn what_went_wrong(out: &mut String, cell: &str, repeat: &RepeatSummary, page: &
             paragraph(
                 out,
                 "    ",
-                &format!(
-                    "What to do: {}.",
-                    advice(*class, cell).replace("CELL", cell)
-                ),
+                &format!("What to do: {}.", advice(*class, cell, command)),
                 page,
                 Ink::Plain,
             );

@@ -37,7 +37,7 @@ pub(super) fn shown<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a str> {
     names
 }
 
-/// None where no cell has any.
+/// The table of costs; none where no cell has any.
 pub(super) fn sheet(rows: &[&Row]) -> Option<Sheet> {
     let names = shown(rows.iter().copied());
     if names.is_empty() {

@@ -1,93 +1,54 @@
 //! A comparison for spreadsheets and scripts: `compare.csv` has a row a cell, `compare_repeats.csv`
 //! a row a run.
 //!
-//! Numbers are whole, in the unit that their column names, with a point; what is not known is an
-//! empty field. Text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or
+//! Numbers are whole, with a point, in the unit that ends their column's name (`_seconds`, `_bytes`);
+//! ratios and shares have none. What is not known is an empty field. Names are words joined by `_`,
+//! so that they need no quotes in any language. Text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or
 //! `@`) gets an apostrophe before it, since names and logs are not ours; controls and line ends in
 //! it become spaces.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use csv::Writer;
 use tprimat_figures::{
-    AbsentCell, Comparison, EnvironmentDifference, Figure, Memory, Mfu, RepeatStatus,
-    RepeatSummary, Row, Speedup,
+    AbsentCell, Comparison, EnvironmentDifference, Figure, Memory, Metric, RepeatStatus,
+    RepeatSummary, Row, Speedup, host_named,
 };
 use tprimat_results::AttestationStatus;
 use tprimat_sentences::{dropped_words, each, said, standing};
 
-use super::environment::words;
+use super::{
+    columns::{Cell, Columns, Kind},
+    environment::words,
+    sheet::clean,
+};
 
-/// Columns in the order of their first use.
-#[derive(Default)]
-struct Columns {
-    names: Vec<String>,
-    places: HashMap<String, usize>,
-    /// By column, as far as a row has any.
-    rows: Vec<Vec<String>>,
+fn written(columns: &Columns) -> String {
+    if columns.is_empty() {
+        return String::new();
+    }
+    let mut writer = Writer::from_writer(Vec::new());
+    // A vector takes all that is written, and every record has the header's length.
+    let names = columns.names().map(guarded);
+    writer.write_record(names).expect("memory takes all");
+    for row in columns.rows() {
+        let fields = row.map(|cell| cell.map(field).unwrap_or_default());
+        writer.write_record(fields).expect("memory takes all");
+    }
+    String::from_utf8(writer.into_inner().expect("memory takes all")).expect("made of strings")
 }
 
-impl Columns {
-    fn text(&mut self, name: &str, value: &str) {
-        self.put(name, guarded(value));
-    }
-    fn number(&mut self, name: &str, value: Option<f64>) {
-        self.put(
-            name,
-            value
-                .filter(|v| v.is_finite())
-                .map(|v| v.to_string())
-                .unwrap_or_default(),
-        );
-    }
-    fn count(&mut self, name: &str, value: Option<u64>) {
-        self.put(name, value.map(|v| v.to_string()).unwrap_or_default());
-    }
-    fn place(&mut self, name: &str) -> usize {
-        self.places.get(name).copied().unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            self.places.insert(name.to_owned(), self.names.len() - 1);
-            self.names.len() - 1
-        })
-    }
-    fn put(&mut self, name: &str, value: String) {
-        let at = self.place(name);
-        if let Some(row) = self.rows.last_mut() {
-            if row.len() <= at {
-                row.resize(at + 1, String::new());
-            }
-            row[at] = value;
-        }
-    }
-    fn memory(&mut self, memory: &[Memory]) {
-        for Memory {
-            kind,
-            source,
-            bytes,
-        } in memory
-        {
-            self.count(&format!("memory_{kind}_{source} [B]"), Some(*bytes));
-        }
-    }
-    fn write(self) -> String {
-        if self.names.is_empty() {
-            return String::new();
-        }
-        let mut writer = Writer::from_writer(Vec::new());
-        let empty = String::new();
-        // A vector takes all that is written, and every record has the header's length.
-        let names = self.names.iter().map(|name| guarded(name));
-        writer.write_record(names).expect("memory takes all");
-        for row in &self.rows {
-            let fields = (0..self.names.len()).map(|at| row.get(at).unwrap_or(&empty));
-            writer.write_record(fields).expect("memory takes all");
-        }
-        String::from_utf8(writer.into_inner().expect("memory takes all")).expect("made of strings")
+fn field(cell: &Cell) -> String {
+    match cell {
+        Cell::Text(text) => guarded(text),
+        Cell::Number(number) => number.to_string(),
+        Cell::Count(count) => count.to_string(),
+        Cell::Flag(is_so) => is_so.to_string(),
     }
 }
 
 fn guarded(text: &str) -> String {
-    let text = super::sheet::clean(text);
+    let text = clean(text);
     let is_formula = text
         .trim_start()
         .starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
@@ -95,78 +56,82 @@ fn guarded(text: &str) -> String {
 }
 
 /// Columns that a table of cells always has, whatever its cells have: those before the axes, and
-/// those behind them. Memory, metrics and `metrics_absent` follow where a cell has figures.
+/// those behind them, each with what it holds where no cell has any. Memory, metrics and `metrics_absent` follow where a cell has figures.
 const BEFORE_AXES: [&str; 5] = ["cell", "platform", "framework", "model", "parallelism"];
-const BEHIND_AXES: [&str; 50] = [
-    "state",
-    "reason",
-    "imported_from",
-    "group",
-    "workload",
-    "identical_config",
-    "baseline",
-    "labels",
-    "warnings",
-    "same_launch_as",
-    "same_runs_as",
-    "environment",
-    "attestation",
-    "declared_only",
-    "precision",
-    "device",
-    "n",
-    "repeats_wanted",
-    "failed",
-    "contradicted",
-    "suspect",
-    "unmeasured",
-    "standing",
-    "repeats_added_later",
-    "dropped",
-    "tokens_per_second_per_gpu",
-    "tokens_per_second_per_gpu_ci95_low",
-    "tokens_per_second_per_gpu_ci95_high",
-    "tokens_per_second",
-    "tokens_per_step",
-    "step_time_mean [s]",
-    "step_time_median [s]",
-    "step_time_p95 [s]",
-    "step_time_sd [s]",
-    "step_time_cv",
-    "loss_at_end",
-    "loss_group",
-    "loss_comparable_with_baseline",
-    "last_step",
-    "speedup",
-    "speedup_interval_low",
-    "speedup_interval_high",
-    "speedup_interval_confidence",
-    "speedup_significant",
-    "speedup_p_value",
-    "cost_ratio",
-    "speedup_same_as",
-    "speedup_reason",
-    "mfu",
-    "mfu_absent",
+const BEHIND_AXES: [(&str, Kind); 50] = [
+    ("state", Kind::Text),
+    ("reason", Kind::Text),
+    ("imported_from", Kind::Text),
+    ("group", Kind::Count),
+    ("workload", Kind::Text),
+    ("identical_config", Kind::Flag),
+    ("baseline", Kind::Text),
+    ("labels", Kind::Text),
+    ("warnings", Kind::Text),
+    ("same_launch_as", Kind::Text),
+    ("same_runs_as", Kind::Text),
+    ("environment", Kind::Text),
+    ("attestation", Kind::Text),
+    ("declared_only", Kind::Text),
+    ("precision", Kind::Text),
+    ("device", Kind::Text),
+    ("n", Kind::Count),
+    ("repeats_wanted", Kind::Count),
+    ("failed", Kind::Count),
+    ("contradicted", Kind::Count),
+    ("suspect", Kind::Count),
+    ("unmeasured", Kind::Count),
+    ("standing", Kind::Text),
+    ("repeats_added_later", Kind::Flag),
+    ("dropped", Kind::Text),
+    ("tokens_per_second_per_gpu", Kind::Number),
+    ("tokens_per_second_per_gpu_ci95_low", Kind::Number),
+    ("tokens_per_second_per_gpu_ci95_high", Kind::Number),
+    ("tokens_per_second", Kind::Number),
+    ("tokens_per_step", Kind::Count),
+    ("step_time_mean_seconds", Kind::Number),
+    ("step_time_median_seconds", Kind::Number),
+    ("step_time_p95_seconds", Kind::Number),
+    ("step_time_sd_seconds", Kind::Number),
+    ("step_time_cv", Kind::Number),
+    ("loss_at_end", Kind::Number),
+    ("loss_group", Kind::Count),
+    ("loss_comparable_with_baseline", Kind::Flag),
+    ("last_step", Kind::Count),
+    ("speedup", Kind::Number),
+    ("speedup_interval_low", Kind::Number),
+    ("speedup_interval_high", Kind::Number),
+    ("speedup_interval_confidence", Kind::Number),
+    ("speedup_significant", Kind::Flag),
+    ("speedup_p_value", Kind::Number),
+    ("cost_ratio", Kind::Number),
+    ("speedup_same_as", Kind::Text),
+    ("speedup_reason", Kind::Text),
+    ("mfu", Kind::Number),
+    ("mfu_absent", Kind::Text),
 ];
 
-/// A row a cell, in matrix order within those with figures, then those without.
 #[must_use]
 pub fn csv(comparison: &Comparison) -> String {
+    written(&cells(comparison))
+}
+
+/// A row a cell, in matrix order within those with figures, then those without.
+pub(super) fn cells(comparison: &Comparison) -> Columns {
     let mut columns = Columns::default();
     let axes: BTreeSet<&String> = comparison.rows.iter().flat_map(|r| r.axes.keys()).collect();
     let of_absent = comparison.absent.iter().flat_map(|a| axes_of(&a.cell));
     let of_absent: BTreeSet<&str> = of_absent.map(|(axis, _)| axis).collect();
     let all = axes.iter().map(|axis| axis.as_str()).chain(of_absent);
-    let all: BTreeSet<String> = all.map(|axis| format!("axis {axis}")).collect();
+    let all: BTreeSet<String> = all.map(|axis| format!("axis_{axis}")).collect();
     for name in BEFORE_AXES {
-        columns.place(name);
+        columns.place(name, Kind::Text);
     }
     for name in &all {
-        columns.place(name);
+        columns.place(name, Kind::Text);
     }
-    for name in BEHIND_AXES {
-        columns.place(name);
+    for (name, kind) in BEHIND_AXES {
+        columns.place(name, kind);
     }
     let found = Found {
         axes,
@@ -175,14 +140,14 @@ pub fn csv(comparison: &Comparison) -> String {
         environment: comparison.environment_by_cell(),
     };
     for row in &comparison.rows {
-        columns.rows.push(Vec::new());
+        columns.start_row();
         cell_row(&mut columns, row, comparison, &found);
     }
     for absent in &comparison.absent {
-        columns.rows.push(Vec::new());
+        columns.start_row();
         absent_row(&mut columns, absent);
     }
-    columns.write()
+    columns
 }
 
 /// What is looked up of a comparison for each of its rows.
@@ -202,7 +167,7 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     columns.text("parallelism", &row.parallelism);
     for axis in &found.axes {
         columns.text(
-            &format!("axis {axis}"),
+            &format!("axis_{axis}"),
             row.axes.get(*axis).map_or("", |v| v),
         );
     }
@@ -211,7 +176,7 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     columns.text("imported_from", &row.imported.join("; "));
     columns.count("group", Some(row.group as u64 + 1));
     columns.text("workload", &said(&group.workload));
-    columns.text("identical_config", &group.identical_config.to_string());
+    columns.flag("identical_config", Some(group.identical_config));
     columns.text("baseline", &group.baseline);
     columns.text("labels", &each(&row.labels).join("; "));
     columns.text("warnings", &each(&row.warnings).join("; "));
@@ -239,12 +204,11 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     columns.text("device", row.device.as_deref().unwrap_or_default());
     columns.count("n", Some(row.n as u64));
     columns.count("repeats_wanted", Some(row.repeats_wanted.into()));
-    columns.count("failed", Some(row.failed as u64));
-    columns.count("contradicted", Some(row.contradicted as u64));
-    columns.count("suspect", Some(row.suspect as u64));
-    columns.count("unmeasured", Some(row.unmeasured as u64));
+    for (why, count) in row.uncounted.by_why() {
+        columns.count(why, Some(count as u64));
+    }
     columns.text("standing", &standing(&row.standing).join("; "));
-    columns.text("repeats_added_later", &row.repeats_added_later.to_string());
+    columns.flag("repeats_added_later", Some(row.repeats_added_later));
     columns.text("dropped", &dropped_words(&row.dropped).join("; "));
     // Why a rate is impossible, `mfu_absent` says.
     let estimate = Some(&row.tokens_per_second_per_gpu).filter(|_| row.impossible().is_none());
@@ -262,48 +226,66 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
         row.tokens_per_second.filter(|_| estimate.is_some()),
     );
     columns.count("tokens_per_step", row.tokens_per_step);
-    columns.number("step_time_mean [s]", Some(row.step_time.mean_seconds));
-    columns.number("step_time_median [s]", Some(row.step_time.median_seconds));
-    columns.number("step_time_p95 [s]", Some(row.step_time.p95_seconds));
-    columns.number("step_time_sd [s]", row.step_time.sd_seconds);
+    columns.number("step_time_mean_seconds", Some(row.step_time.mean_seconds));
+    columns.number(
+        "step_time_median_seconds",
+        Some(row.step_time.median_seconds),
+    );
+    columns.number("step_time_p95_seconds", Some(row.step_time.p95_seconds));
+    columns.number("step_time_sd_seconds", row.step_time.sd_seconds);
     columns.number("step_time_cv", row.step_time.cv);
     columns.number("loss_at_end", row.loss_at_end);
     // Losses may be compared where both numbers agree, this one and `group`.
     columns.count("loss_group", Some(row.loss_group as u64 + 1));
     let base = found.rows.get(group.baseline.as_str());
-    let is_comparable = base.map(|base| (base.loss_group == row.loss_group).to_string());
-    columns.text(
+    columns.flag(
         "loss_comparable_with_baseline",
-        &is_comparable.unwrap_or_default(),
+        base.map(|base| base.loss_group == row.loss_group),
     );
     columns.count("last_step", row.last_step);
     speedup_columns(columns, found.speedups.get(row.cell.as_str()).copied());
-    let (value, why) = match &row.mfu {
-        Mfu::Ok { value, .. } => (Some(*value), String::new()),
-        Mfu::Absent { reason } => (None, said(reason)),
-        Mfu::Error { reason } => (None, format!("impossible: {}", said(reason))),
-    };
-    columns.number("mfu", value);
-    columns.text("mfu_absent", &why);
-    columns.memory(&row.memory);
+    columns.number("mfu", row.mfu.value());
+    let why = why_absent(&row.mfu.clone().into());
+    columns.text("mfu_absent", &why.unwrap_or_default());
+    memory(columns, &row.memory);
     let mut absent = Vec::new();
     for metric in &row.metrics.0 {
-        match &metric.figure {
-            Figure::Absent { reason } => absent.push(format!("{}: {}", metric.name, said(reason))),
-            Figure::Error { reason } => {
-                absent.push(format!("{}: impossible: {}", metric.name, said(reason)))
-            }
-            Figure::Ok { .. } => {}
-        }
+        absent.extend(why_absent(&metric.figure).map(|why| format!("{}: {why}", metric.name)));
         // Some are columns already.
         if !["mfu", "loss_at_end", "tokens_per_second"].contains(&metric.name.as_str()) {
-            columns.number(
-                &format!("{} [{}]", metric.name, metric.unit),
-                metric.figure.value(),
-            );
+            columns.number(&column_of(metric), metric.figure.value());
         }
     }
     columns.text("metrics_absent", &absent.join("; "));
+}
+
+fn memory(columns: &mut Columns, memory: &[Memory]) {
+    for Memory {
+        kind,
+        source,
+        bytes,
+    } in memory
+    {
+        columns.count(&format!("memory_{kind}_{source}_bytes"), Some(*bytes));
+    }
+}
+
+/// A metric's name with its unit, where the name does not say it already: `time_to_loss_seconds`.
+/// A price has its own currency: `tokens_per_eur`.
+fn column_of(metric: &Metric) -> String {
+    let name = &metric.name;
+    let currency = match name.as_str() {
+        "tokens_per_dollar" => metric.unit.strip_prefix("tokens/"),
+        "dollars_per_trillion_tokens" => Some(&*metric.unit),
+        _ => None,
+    };
+    match (currency, metric.unit.as_str()) {
+        (Some(currency), _) => name
+            .replace("dollars", "dollar")
+            .replace("dollar", &currency.to_lowercase()),
+        (None, "s") => format!("{name}_seconds"),
+        _ => name.clone(),
+    }
 }
 
 fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
@@ -315,10 +297,7 @@ fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
         "speedup_interval_confidence",
         interval.map(|i| i.confidence),
     );
-    let significant = speedup
-        .and_then(|s| s.significant)
-        .map(|yes| yes.to_string());
-    columns.text("speedup_significant", &significant.unwrap_or_default());
+    columns.flag("speedup_significant", speedup.and_then(|s| s.significant));
     columns.number("speedup_p_value", speedup.and_then(|s| s.p_value));
     columns.number("cost_ratio", speedup.and_then(|s| s.cost_ratio.value()));
     columns.text(
@@ -334,6 +313,15 @@ fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
             .map(said)
             .unwrap_or_default(),
     );
+}
+
+/// Why there is no figure; none where there is one.
+fn why_absent(figure: &Figure) -> Option<String> {
+    match figure {
+        Figure::Ok { .. } => None,
+        Figure::Absent { reason } => Some(said(reason)),
+        Figure::Error { reason } => Some(format!("impossible: {}", said(reason))),
+    }
 }
 
 /// `seq_length` and `4096` of `…@seq_length=4096`.
@@ -352,7 +340,7 @@ fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
         columns.text(name, value);
     }
     for (axis, value) in axes_of(&absent.cell) {
-        columns.text(&format!("axis {axis}"), value);
+        columns.text(&format!("axis_{axis}"), value);
     }
     columns.text("state", absent.state.name());
     columns.text("reason", &said(&absent.reason));
@@ -373,7 +361,7 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
         .iter()
         .flat_map(|a| a.repeats.iter().map(move |x| (&a.cell, None, x)));
     for (cell, row, repeat) in of_rows.chain(of_absent) {
-        columns.rows.push(Vec::new());
+        columns.start_row();
         columns.text("cell", cell);
         columns.count("group", row.map(|r| r.group as u64 + 1));
         columns.text(
@@ -383,7 +371,7 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
         columns.count("loss_group", row.map(|r| r.loss_group as u64 + 1));
         repeat_row(&mut columns, repeat);
     }
-    columns.write()
+    written(&columns)
 }
 
 fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
@@ -399,10 +387,10 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
     };
     columns.count("repeat", Some(repeat.repeat.into()));
     columns.text("attempt", &repeat.attempt);
-    columns.text("host", &repeat.host);
+    columns.text("host", host_named(&repeat.host).unwrap_or_default());
     columns.text("state", status);
     columns.text("reason", &reason);
-    columns.number("started_at [s since 1970]", repeat.started_at);
+    columns.number("started_at_unix_seconds", repeat.started_at);
     let steady = repeat.steady.as_ref();
     columns.number(
         "tokens_per_second_per_gpu",
@@ -411,16 +399,19 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
     columns.number("tokens_per_second", steady.map(|s| s.tokens_per_second));
     columns.count("steps_measured", steady.map(|s| s.steps));
     columns.number(
-        "step_time_mean [s]",
+        "step_time_mean_seconds",
         steady.map(|s| s.step_time.mean_seconds),
     );
     columns.number(
-        "step_time_median [s]",
+        "step_time_median_seconds",
         steady.map(|s| s.step_time.median_seconds),
     );
-    columns.number("step_time_p95 [s]", steady.map(|s| s.step_time.p95_seconds));
     columns.number(
-        "step_time_sd [s]",
+        "step_time_p95_seconds",
+        steady.map(|s| s.step_time.p95_seconds),
+    );
+    columns.number(
+        "step_time_sd_seconds",
         steady.and_then(|s| s.step_time.sd_seconds),
     );
     let cut = steady.and_then(|s| s.cut.as_ref());
@@ -432,7 +423,7 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
             .unwrap_or_default(),
     );
     columns.count("first_measured_step", cut.map(|c| c.first_step));
-    columns.count("dropped_after_warmup [steps]", cut.map(|c| c.dropped_steps));
+    columns.count("dropped_after_warmup_steps", cut.map(|c| c.dropped_steps));
     columns.number(
         "tokens_per_second_per_gpu_all_after_warmup",
         cut.map(|c| c.declared_tokens_per_second_per_gpu),
@@ -441,14 +432,17 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
     columns.count("last_step", repeat.last_step);
     let telemetry = repeat.telemetry.as_ref();
     let energy = telemetry.and_then(|t| t.energy.as_ref());
-    columns.number("gpu_board_energy [J]", energy.map(|e| e.joules));
+    columns.number("gpu_board_energy_joules", energy.map(|e| e.joules));
     columns.text("energy_method", energy.map_or("", |e| &e.method));
-    columns.number("mean_power [W]", telemetry.and_then(|t| t.mean_power_watts));
     columns.number(
-        "max_temperature [C]",
+        "mean_power_watts",
+        telemetry.and_then(|t| t.mean_power_watts),
+    );
+    columns.number(
+        "max_temperature_celsius",
         telemetry.and_then(|t| t.max_temperature_celsius),
     );
-    columns.memory(&repeat.memory);
+    memory(columns, &repeat.memory);
 }
 
 fn attestation(status: AttestationStatus) -> &'static str {
@@ -488,9 +482,19 @@ mod tests {
             with_figures.starts_with(&without),
             "{with_figures:?} {without:?}"
         );
-        let more = with_figures[without.len()..].iter();
-        let is_more = |name: &String| name.contains('[') || name == "metrics_absent";
-        assert!(more.clone().all(is_more), "{more:?}");
-        assert!(without.contains(&"axis x".to_owned()));
+        assert!(without.contains(&"axis_x".to_owned()));
+        // Names need no quotes, and say their unit.
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        for name in &with_figures {
+            assert!(name.chars().all(is_plain), "{name}");
+        }
+        for name in [
+            "memory_peak_rss_proc_bytes",
+            "time_to_loss_seconds",
+            "tokens_per_usd",
+            "usd_per_trillion_tokens",
+        ] {
+            assert!(with_figures.contains(&name.to_owned()), "{with_figures:?}");
+        }
     }
 }

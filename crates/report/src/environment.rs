@@ -94,7 +94,7 @@ mod tests {
         EnvironmentDifference {
             cell_a: "a".into(),
             cell_b: "b".into(),
-            kind: "variable".into(),
+            kind: tprimat_figures::EnvironmentKind::Variable,
             name: name.into(),
             a: Some("1".into()),
             b: None,

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use indexmap::IndexMap;
 use tprimat_figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
 use tprimat_sentences::{each, said};
 
-use super::{format::number, markdown::escaped, sheet::clean};
+use super::{format::number, markdown::escaped, notes::listed, sheet::clean};
 
 /// How a verdict is called.
 #[must_use]
@@ -75,6 +76,26 @@ fn rates(cell: &GateCell) -> Option<String> {
     ))
 }
 
+/// The notes of each cell that no other cell has, then those that several share, each with its
+/// cells.
+fn notes(report: &GateReport) -> (Vec<Vec<String>>, Vec<String>) {
+    let mut own: Vec<Vec<String>> = report.cells.iter().map(|cell| each(&cell.notes)).collect();
+    let mut cells: IndexMap<String, Vec<&str>> = IndexMap::new();
+    for (cell, notes) in report.cells.iter().zip(&own) {
+        for note in notes {
+            cells.entry(note.clone()).or_default().push(&cell.cell);
+        }
+    }
+    cells.retain(|_, of| of.len() > 1);
+    for notes in &mut own {
+        notes.retain(|note| !cells.contains_key(note));
+    }
+    let all: Vec<&str> = report.cells.iter().map(|c| c.cell.as_str()).collect();
+    let shared = cells.iter();
+    let shared = shared.map(|(note, of)| format!("{}: {note}", listed(of, &all)));
+    (own, shared.collect())
+}
+
 /// Lines for a terminal or a log.
 #[must_use]
 pub fn gate_text(report: &GateReport) -> String {
@@ -84,8 +105,9 @@ pub fn gate_text(report: &GateReport) -> String {
         .map(|c| c.cell.chars().count())
         .max()
         .unwrap_or(0);
+    let (own, shared) = notes(report);
     let mut text = String::new();
-    for cell in &report.cells {
+    for (cell, notes) in report.cells.iter().zip(&own) {
         let reason = clean(&said(&cell.reason))
             .split_whitespace()
             .collect::<Vec<_>>()
@@ -96,9 +118,12 @@ pub fn gate_text(report: &GateReport) -> String {
             verdict_name(cell.verdict),
             clean(&cell.cell)
         );
-        for line in rates(cell).iter().chain(&each(&cell.notes)) {
+        for line in rates(cell).iter().chain(notes) {
             _ = writeln!(text, "{:<12}  - {}", "", clean(line));
         }
+    }
+    for note in &shared {
+        _ = writeln!(text, "- {}", clean(note));
     }
     _ = writeln!(text, "{}", gate_headline(report));
     text
@@ -111,11 +136,10 @@ pub fn gate_markdown(report: &GateReport) -> String {
     if !report.cells.is_empty() {
         text.push_str("| verdict | cell | then | now | why |\n|---|---|--:|--:|---|\n");
     }
-    for cell in &report.cells {
+    let (own, shared) = notes(report);
+    for (cell, notes) in report.cells.iter().zip(own) {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "–".to_owned(), number);
-        let why: Vec<String> = std::iter::once(said(&cell.reason))
-            .chain(each(&cell.notes))
-            .collect();
+        let why: Vec<String> = std::iter::once(said(&cell.reason)).chain(notes).collect();
         _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
@@ -128,6 +152,12 @@ pub fn gate_markdown(report: &GateReport) -> String {
                 .collect::<Vec<_>>()
                 .join("<br>")
         );
+    }
+    if !shared.is_empty() {
+        text.push('\n');
+    }
+    for note in &shared {
+        _ = writeln!(text, "- {}", escaped(note));
     }
     _ = writeln!(
         text,
@@ -230,6 +260,28 @@ pub(super) mod tests {
             gate_headline(&all)
                 .contains("2 pass (1 of them not measured since the baseline), 1 FAIL")
         );
+    }
+
+    /// What holds of several cells is read once.
+    #[test]
+    fn a_note_that_several_cells_share_stands_once_with_their_names() {
+        let mut all = report(PLAIN);
+        let note = |text: &str| serde_json::from_value(json!(text)).unwrap();
+        let added = "repeats were added now";
+        for cell in &mut all.cells[..3] {
+            cell.notes.push(note(added));
+        }
+        for text in [gate_text(&all), gate_markdown(&all)] {
+            assert_eq!(text.matches(added).count(), 1, "{text}");
+            let named = format!("- {}: {added}\n", PLAIN[..3].join(", "));
+            assert!(text.contains(&named), "{text}");
+            // What one cell alone has stays with it.
+            assert!(text.contains("torch: 2.9, not 2.8"), "{text}");
+        }
+        for cell in &mut all.cells[3..] {
+            cell.notes.push(note(added));
+        }
+        assert!(gate_text(&all).contains(&format!("- all 4 cells: {added}\n")));
     }
 
     #[test]

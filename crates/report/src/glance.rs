@@ -2,30 +2,30 @@
 //! first, and the few reservations that would change what a reader does. Everything else is in
 //! [`super::table`].
 
+mod reservations;
+
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use indexmap::IndexMap;
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, Difference, Group, Mfu, NoVerdict, NoteKind, Row, Speedup,
-    rate_unit,
+    AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Group, Judged, Mfu, Row, Speedup,
+    Sweep, rate_unit, sweeps,
 };
-use tprimat_results::{AttestationStatus, is_of_model};
 use tprimat_sentences::said;
 use tprimat_words::plain::counted;
 
 use super::{
     format::{bytes, percent},
-    headline::{
-        Headline, SpeedVerdict, across, contradicted, duration, headlines, interval, times,
-    },
+    headline::{Headline, SpeedVerdict, headlines, interval, ratio_intervals, times},
     mark,
     names::short_names,
-    notes::{listed, notes},
+    notes::listed,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     sweep::{sweep_text, swept_groups},
     table::{group_title, ink_of, ink_of_state, rate, repeats},
 };
+use reservations::reservations;
 
 /// Reservations that are told; the others are counted.
 const RESERVATIONS: usize = 3;
@@ -41,6 +41,8 @@ pub struct Commands {
     pub details: String,
     /// Builds them; options may follow.
     pub build: String,
+    /// Says why each would run, or cannot.
+    pub plan: String,
 }
 
 /// The comparison in at most a screen for the usual matrix. `named`: somebody asked for these cells
@@ -57,7 +59,8 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         out.push('\n');
     }
     let swept = swept_groups(comparison);
-    out.push_str(&sweep_text(comparison, page));
+    let sweeps = sweeps(comparison, &Judged::of_comparison(comparison));
+    out.push_str(&sweep_text(comparison, &sweeps, page));
     let groups: Vec<(usize, &Group)> = comparison
         .groups
         .iter()
@@ -72,22 +75,14 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         }
     }
     if is_unmeasured(comparison) {
-        unmeasured(&mut out, &comparison.absent, page);
+        unmeasured(&mut out, &comparison.absent, commands, page);
         return out;
     }
     if comparison.groups.is_empty() {
         out.push_str("No cell has figures.\n\n");
     }
     absent(&mut out, &comparison.absent, page);
-    let tested = comparison
-        .speedups
-        .iter()
-        .filter(|s| s.significant.is_some() && s.same_as.is_none());
-    let tested = tested.count();
-    if tested > 1 {
-        let text = format!(
-            "The intervals of the {tested} ratios hold together at 95 % (Holm's correction): each is wider than it would be alone."
-        );
+    if let Some(text) = correction(comparison, &sweeps, &swept) {
         paragraph(&mut out, "", &text, page, Ink::Dim);
         out.push('\n');
     }
@@ -115,6 +110,51 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         Ink::Dim,
     );
     out
+}
+
+/// The sentence on the correction for several comparisons, where an interval of a difference is
+/// shown: in a table of a workload that is no sweep, or beside a sweep.
+fn correction(
+    comparison: &Comparison,
+    sweeps: &[Sweep],
+    swept: &BTreeSet<usize>,
+) -> Option<String> {
+    let tested = comparison.notes.iter().find_map(|note| match note.fact {
+        Fact::Comparison(ComparisonFact::Tested { comparisons }) => Some(comparisons),
+        _ => None,
+    });
+    let tested = tested.filter(|tested| *tested > 1)?;
+    let in_tables: BTreeSet<&str> = comparison
+        .rows
+        .iter()
+        .filter(|row| !swept.contains(&row.group))
+        .map(|row| row.cell.as_str())
+        .collect();
+    let ratios = comparison.speedups.iter().filter(|s| {
+        s.significant.is_some() && s.interval.is_some() && in_tables.contains(s.a.as_str())
+    });
+    let of_sweeps = sweeps.iter().any(has_intervals);
+    let which = match (ratios.count(), of_sweeps) {
+        (0, false) => return None,
+        (0, true) => "the differences between points of a sweep".to_owned(),
+        (1, false) => "the ratio".to_owned(),
+        (ratios, false) => format!("the {ratios} ratios"),
+        (ratios, true) => format!(
+            "{} and of the differences between points of a sweep",
+            counted(ratios, "ratio")
+        ),
+    };
+    Some(format!(
+        "The 95 % intervals of {which} are corrected for the {tested} pairs of cells that are compared (Holm's correction), which makes them wider."
+    ))
+}
+
+/// Does a sentence on this sweep have an interval that is corrected as those of ratios are? That of the
+/// highest rates of two lines is another, as its own sentence says.
+fn has_intervals(sweep: &Sweep) -> bool {
+    let best = sweep.surfaces.iter().filter_map(|one| one.best.as_ref());
+    best.map(|best| best.interval)
+        .any(|interval| interval.is_some())
 }
 
 /// A workload: its title, the sentence on its fastest cell, its table.
@@ -145,7 +185,7 @@ fn one(
             .iter()
             .position(|row| row.cell == group.baseline)
             .map_or("", |at| names[at].as_str());
-        let against = format!("against {base} (95 % CI)");
+        let against = format!("against {base}");
         out.push_str(&lines(
             comparison,
             &[rows.clone()],
@@ -153,13 +193,7 @@ fn one(
             &against,
             page,
         ));
-        paragraph(
-            out,
-            "  ",
-            &format!("cells: {}", pattern(&rows)),
-            page,
-            Ink::Dim,
-        );
+        cells(out, &rows, page);
     }
     out.push('\n');
 }
@@ -188,20 +222,8 @@ fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Pa
         all.len()
     );
     paragraph(out, "", &title, page, Ink::Strong);
-    out.push_str(&lines(
-        comparison,
-        &rows,
-        &of_rows,
-        "against the baseline (95 % CI)",
-        page,
-    ));
-    paragraph(
-        out,
-        "  ",
-        &format!("cells: {}", pattern(&all)),
-        page,
-        Ink::Dim,
-    );
+    out.push_str(&lines(comparison, &rows, &of_rows, "ratio", page));
+    cells(out, &all, page);
     out.push('\n');
     let mut by_group: Vec<Vec<&Headline>> = vec![Vec::new(); count];
     for headline in told {
@@ -281,10 +303,12 @@ fn lines(
     };
     let mut sheet = Sheet::default();
     let speeds = format!("{} (95 % CI)", rate_unit(rows().copied()));
+    let shown = rows().filter_map(|row| speedups.get(row.cell.as_str()).copied());
+    let against = format!("{against} ({})", ratio_intervals(shown));
     let columns = [
         ("", false, true),
         (speeds.as_str(), true, true),
-        (against, false, true),
+        (against.as_str(), false, true),
         ("repeats", false, true),
         ("MFU", true, has_mfu),
         ("peak memory", true, has_memory),
@@ -362,9 +386,7 @@ fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>) -> Word {
     let Some(speedup) = speedup else {
         return Word::missing();
     };
-    let ends = interval(speedup)
-        .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
-        .unwrap_or_default();
+    let ends = interval(speedup).map_or_else(String::new, |ends| format!(" ({ends})"));
     let verdict = SpeedVerdict::of(speedup);
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match verdict {
@@ -379,11 +401,19 @@ fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>) -> Word {
     Word::inked(text, ink_of(verdict))
 }
 
-/// The cells of a table as `--only` takes them: `cpu/{native,tran}/llama/single@seq=128`.
-fn pattern(rows: &[&Row]) -> String {
+/// Names the cells of a table, where one line can.
+fn cells(out: &mut String, rows: &[&Row], page: &Page) {
+    if let Some(pattern) = pattern(rows) {
+        paragraph(out, "  ", &format!("cells: {pattern}"), page, Ink::Dim);
+    }
+}
+
+/// The cells of a table as `--only` takes them: `cpu/{native,tran}/llama/single@seq=128`. None where
+/// they are many and have not the same axes: their names have no pattern.
+fn pattern(rows: &[&Row]) -> Option<String> {
     const MOST: usize = 6;
     if let [row] = rows {
-        return format!("{}{}", row.cell, mark(&row.imported));
+        return Some(format!("{}{}", row.cell, mark(&row.imported)));
     }
     let part = |of: &dyn Fn(&Row) -> String| {
         let mut values: Vec<String> = Vec::new();
@@ -408,13 +438,13 @@ fn pattern(rows: &[&Row]) -> String {
     // Without its axes a name may be that of another cell.
     let is_everywhere = |name: &String| rows.iter().all(|row| row.axes.contains_key(name));
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.axes.keys()).collect();
-    if rows.len() <= MOST && !names.iter().all(|name| is_everywhere(name)) {
-        let cells: Vec<String> = rows.iter().map(|row| row.cell.clone()).collect();
-        return cells.join(", ");
+    if !names.iter().all(|name| is_everywhere(name)) {
+        let cells = || rows.iter().map(|row| row.cell.clone());
+        return (rows.len() <= MOST).then(|| cells().collect::<Vec<_>>().join(", "));
     }
     let value = |row: &Row, name: &str| row.axes.get(name).cloned().unwrap_or_default();
-    let names = names.into_iter().filter(|name| is_everywhere(name));
     let axes: Vec<String> = names
+        .into_iter()
         .map(|name| format!("{name}={}", part(&|row| value(row, name))))
         .collect();
     let axes = if axes.is_empty() {
@@ -422,7 +452,7 @@ fn pattern(rows: &[&Row]) -> String {
     } else {
         format!("@{}", axes.join(","))
     };
-    format!("{}{axes}", path.join("/"))
+    Some(format!("{}{axes}", path.join("/")))
 }
 
 /// Has nothing been tried yet? Then there is nothing to tell of but what to do.
@@ -435,12 +465,16 @@ fn is_unmeasured(comparison: &Comparison) -> bool {
 }
 
 /// What to do, and how many cells wait for what.
-fn unmeasured(out: &mut String, cells: &[AbsentCell], page: &Page) {
-    out.push_str("Nothing is measured yet; `tprimat build` measures what this host can run.\n\n");
+fn unmeasured(out: &mut String, cells: &[AbsentCell], commands: &Commands, page: &Page) {
+    let Commands { build, plan, .. } = commands;
+    let _ = writeln!(
+        out,
+        "Nothing is measured yet; `{build}` measures what this host can run.\n"
+    );
     let mut reasons: Vec<(String, usize)> = Vec::new();
     for cell in cells {
         let why = if cell.state == AbsentState::Unsupported {
-            "not supported (`tprimat plan` says why)".to_owned()
+            format!("not supported (`{plan}` says why)")
         } else {
             said(&cell.reason)
         };
@@ -451,21 +485,15 @@ fn unmeasured(out: &mut String, cells: &[AbsentCell], page: &Page) {
     }
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     for (why, count) in reasons.iter().take(ABSENT) {
-        let s = if *count == 1 { "" } else { "s" };
-        paragraph(
-            out,
-            "  ",
-            &format!("{count} cell{s}: {why}"),
-            page,
-            Ink::Plain,
-        );
+        let cells = counted(*count, "cell");
+        paragraph(out, "  ", &format!("{cells}: {why}"), page, Ink::Plain);
     }
     let left: usize = reasons.iter().skip(ABSENT).map(|(_, count)| count).sum();
     if left > 0 {
         paragraph(
             out,
             "  ",
-            &format!("{left} more, for other reasons (`tprimat plan`)"),
+            &format!("{left} more, for other reasons (`{plan}`)"),
             page,
             Ink::Dim,
         );
@@ -478,14 +506,17 @@ fn absent(out: &mut String, cells: &[AbsentCell], page: &Page) {
     let mut reasons: IndexMap<(AbsentState, String), Vec<&str>> = IndexMap::new();
     for cell in cells {
         reasons
-            .entry((cell.state, said(&cell.reason)))
+            .entry((
+                cell.state,
+                tprimat_sentences::absent(cell.state, &cell.reason),
+            ))
             .or_default()
             .push(&cell.cell);
     }
     // What went wrong first; that a recipe cannot run a cell is no news.
     reasons.sort_by_key(|(state, _), _| *state);
     for ((state, reason), names) in reasons.iter().take(ABSENT) {
-        let text = format!("no figures: {} ({state}: {reason})", listed(names, &[]));
+        let text = format!("no figures: {} ({reason})", listed(names, &[]));
         paragraph(out, "  ", &text, page, ink_of_state(*state));
     }
     let left: usize = reasons.values().skip(ABSENT).map(Vec::len).sum();
@@ -503,267 +534,5 @@ fn absent(out: &mut String, cells: &[AbsentCell], page: &Page) {
     }
 }
 
-fn not_one_workload(fields: &[&str]) -> String {
-    if fields.iter().any(|field| is_of_model(field)) {
-        return "Cells of different models are not compared".to_owned();
-    }
-    format!(
-        "Cells of different workloads are not compared (they differ in {})",
-        fields.join(", ")
-    )
-}
-
-/// What would change what a reader concludes, the weightiest first.
-fn reservations(comparison: &Comparison, named: bool, build: &str) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    let weighty = |kind: NoteKind| kind < NoteKind::Differs && kind != NoteKind::Refused;
-    // What keeps a cell from having figures is told with the cell.
-    const REASONS: usize = 100;
-    let told: BTreeSet<String> = comparison
-        .absent
-        .iter()
-        .map(|c| said(&c.reason))
-        .filter(|r| !r.is_empty())
-        .collect();
-    let is_told = |text: &str| {
-        told.iter()
-            .take(REASONS)
-            .any(|reason| text.contains(reason))
-    };
-    let own = notes(comparison)
-        .into_iter()
-        .filter(|note| weighty(note.kind) && !is_told(&note.text));
-    all.extend(own.map(|note| note.text));
-    let mut reasons: Vec<(&NoVerdict, usize)> = Vec::new();
-    for reason in comparison
-        .speedups
-        .iter()
-        .filter_map(|speedup| speedup.reason.as_ref())
-    {
-        match reasons.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, count)) => *count += 1,
-            None => reasons.push((reason, 1)),
-        }
-    }
-    for (reason, count) in reasons {
-        let whose = if count == comparison.speedups.len() {
-            String::new()
-        } else {
-            format!(" on {count} of {} ratios", comparison.speedups.len())
-        };
-        all.push(format!("No verdict{whose}: {}.", said(reason)));
-    }
-    if let Some(speedup) = comparison
-        .speedups
-        .iter()
-        .find(|speedup| speedup.apart_seconds.is_some())
-    {
-        let apart = duration(speedup.apart_seconds.unwrap_or_default());
-        all.push(format!(
-            "{} and {} were measured {apart} apart, and no interval covers what changed in between. `{build} --together {} {}` measures both anew, in turns.",
-            speedup.a, speedup.b, speedup.a, speedup.b
-        ));
-    }
-    let contradicted = contradicted(comparison);
-    let is_known = |d: &&Difference| {
-        let mut cells = [&d.cell_a, &d.cell_b].into_iter();
-        !cells.any(|cell| contradicted.contains_key(cell.as_str()))
-    };
-    let refused: BTreeSet<&str> = comparison
-        .differences
-        .iter()
-        .filter(|d| d.refused)
-        .filter(is_known)
-        .map(|d| d.field.field.as_str())
-        .collect();
-    if !refused.is_empty() && !named {
-        let fields: Vec<&str> = refused.into_iter().collect();
-        all.push(format!("{}.{}", not_one_workload(&fields), across(&fields)));
-    }
-    let unattested = || {
-        comparison
-            .rows
-            .iter()
-            .filter(|row| row.attestation == AttestationStatus::NotStated)
-    };
-    let whose = match (unattested().count(), comparison.rows.len()) {
-        (0, _) => return all,
-        (1, _) => unattested().map(|row| row.cell.clone()).collect(),
-        (n, rows) if n == rows => "all cells".to_owned(),
-        (n, rows) => format!("{n} of {rows} cells"),
-    };
-    all.push(format!(
-        "Some settings are only declared: the logs of {whose} do not confirm them."
-    ));
-    all
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{hardware::in_title, stand_ins::*};
-    use tprimat_figures::{Catalogue, CompareSettings, compare};
-
-    fn page() -> Page {
-        Page {
-            width: 100,
-            ..Page::file()
-        }
-    }
-
-    fn shown(cells: &[tprimat_figures::CellInput]) -> String {
-        let comparison = compare(cells, &CompareSettings::default(), &Catalogue::default());
-        let commands = Commands {
-            details: "tprimat compare --details".into(),
-            build: "tprimat build".into(),
-        };
-        glance(&comparison, false, &commands, &page())
-    }
-
-    #[test]
-    fn one_sentence_one_table_and_what_would_change_the_readers_mind() {
-        let mut compiled = test_job();
-        compiled.compile = true;
-        let cells = [
-            measured(
-                "nvd/native/llama/single@compile=false",
-                &test_job(),
-                &[1.0, 1.01, 0.99],
-                None,
-            ),
-            measured(
-                "nvd/tran/llama/single@compile=false",
-                &test_job(),
-                &[1.2, 1.21, 1.19],
-                None,
-            ),
-            measured(
-                "nvd/titan/llama/single@compile=true",
-                &compiled,
-                &[0.88, 0.881, 0.879],
-                None,
-            ),
-        ];
-        insta::assert_snapshot!(shown(&cells));
-    }
-
-    #[test]
-    fn a_command_that_is_named_is_of_the_cells_that_are_shown() {
-        let cells = [
-            measured(
-                "nvd/native/llama/single",
-                &test_job(),
-                &[1.0, 1.01, 0.99],
-                None,
-            ),
-            measured(
-                "nvd/tran/llama/single",
-                &test_job(),
-                &[1.2, 1.21, 1.19],
-                None,
-            ),
-        ];
-        let mut comparison = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        comparison.speedups[0].apart_seconds = Some(90_000.0);
-        let commands = Commands {
-            details: "tprimat compare m --details".into(),
-            build: "tprimat build m".into(),
-        };
-        let said = glance(
-            &comparison,
-            false,
-            &commands,
-            &Page {
-                width: 1000,
-                ..Page::file()
-            },
-        );
-        assert!(
-            said.contains(
-                "`tprimat build m --together nvd/tran/llama/single nvd/native/llama/single`"
-            ),
-            "{said}"
-        );
-        assert!(
-            said.ends_with("figure and note: `tprimat compare m --details`\n"),
-            "{said}"
-        );
-    }
-
-    #[test]
-    fn a_title_names_the_devices_that_are_stated() {
-        let said = |devices: &[Option<&str>]| {
-            let name = |at: usize| format!("nvd/f{at}/llama/single");
-            let cells: Vec<_> = (0..devices.len())
-                .map(|at| measured(&name(at), &test_job(), &[1.0], None))
-                .collect();
-            let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-            for (row, device) in all.rows.iter_mut().zip(devices) {
-                row.device = device.map(str::to_owned);
-            }
-            in_title(&all.rows.iter().collect::<Vec<_>>())
-        };
-        let h200 = Some("NVIDIA H200");
-        assert_eq!(said(&[h200, h200]), "; NVIDIA H200");
-        assert_eq!(
-            said(&[h200, None]),
-            "; NVIDIA H200 (1 of 2 cells), not stated (1 of 2 cells)"
-        );
-        assert_eq!(said(&[None, None]), "");
-    }
-
-    /// Columns that a narrow terminal has no room for are named, with the width that shows them.
-    #[test]
-    fn a_table_names_the_columns_that_it_leaves_out() {
-        let times = [1.0, 1.01, 0.99];
-        let cells = ["native", "tran"].map(|name| {
-            measured(
-                &format!("nvd/{name}/llama/single"),
-                &test_job(),
-                &times,
-                None,
-            )
-        });
-        let comparison = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        let commands = Commands {
-            details: String::new(),
-            build: String::new(),
-        };
-        let of = |width| {
-            let narrow = Page {
-                width,
-                ..Page::file()
-            };
-            glance(&comparison, false, &commands, &narrow)
-        };
-        let said = of(88);
-        assert!(!said.contains("1002 B"), "{said}");
-        let words = "Left out for want of room: peak memory; a terminal of ";
-        let (_, rest) = said.split_once(words).expect(&said);
-        let width: usize = rest.split(' ').next().unwrap().parse().unwrap();
-        assert!(of(width).contains("1002 B"), "{width}: {said}");
-    }
-
-    #[test]
-    fn many_workloads_are_one_table() {
-        let cells: Vec<_> = (1..=5)
-            .flat_map(|n: u32| {
-                let mut job = test_job();
-                job.data.seq_length *= u64::from(n);
-                let seq = job.data.seq_length;
-                let time = f64::from(n);
-                let of = |name: &str, factor: f64| {
-                    let times = [1.0, 1.01, 0.99].map(|t| t * time * factor);
-                    measured(
-                        &format!("nvd/{name}/llama/single@seq={seq}"),
-                        &job,
-                        &times,
-                        None,
-                    )
-                };
-                [of("native", 1.0), of("titan", 0.9)]
-            })
-            .collect();
-        insta::assert_snapshot!(shown(&cells));
-    }
-}
+mod tests;

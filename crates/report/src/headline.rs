@@ -9,11 +9,11 @@ mod uncompared;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_figures::{Comparison, Row, Speedup, SweepPoint, sweeps};
+use tprimat_figures::{Comparison, Row, Speedup, SweepPoint, sweeps_unjudged};
 
 pub use ranking::ranking;
 
-pub(super) use phrases::{duration, interval, same_as, times};
+pub(super) use phrases::{duration, interval, ratio_intervals, same_as, times};
 pub(super) use uncompared::{across, contradicted};
 
 use super::names::short_names;
@@ -169,7 +169,10 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
 /// of their workload.
 fn mixed(comparison: &Comparison) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
-    for sweep in sweeps(comparison).iter().filter(|s| s.surfaces.len() > 1) {
+    for sweep in sweeps_unjudged(comparison)
+        .iter()
+        .filter(|s| s.surfaces.len() > 1)
+    {
         let points = || sweep.surfaces.iter().flat_map(|surface| &surface.points);
         let cell = |point: &SweepPoint| comparison.rows[point.row].cell.as_str();
         for point in points() {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tprimat_figures::{CellHistory, Level, Measurement, Since, rate_unit_of};
+use tprimat_figures::{CellHistory, Level, Measurement, Since, host_named, rate_unit_of};
 use tprimat_plot::history::{causes, day, from, minute, speed, title};
 use tprimat_words::plain::counted;
 
@@ -18,18 +18,27 @@ use super::{
 const IN_FULL: usize = 3;
 
 /// The histories of some cells. `since`: only measurements that started then or later are shown,
-/// seconds since 1970. `named`: somebody asked for these cells, so that each is shown in full.
+/// seconds since 1970. `in_full`: how to ask for each in full; none where somebody did.
 #[must_use]
-pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page: &Page) -> String {
+pub fn history_text(
+    cells: &[CellHistory],
+    since: Option<f64>,
+    in_full: Option<&str>,
+    page: &Page,
+) -> String {
     let shown: Vec<(&CellHistory, Vec<&Measurement>)> = cells
         .iter()
         .map(|cell| (cell, from(cell, since)))
         .filter(|(_, measurements)| !measurements.is_empty())
         .collect();
     let mut out = String::new();
-    if !named && shown.len() > IN_FULL {
+    if let Some(command) = in_full.filter(|_| shown.len() > IN_FULL) {
         out.push_str(&overview(&shown).show(page));
-        out.push_str("\n\n`tprimat history CELL` shows every measurement of a cell and what was changed before it.\n");
+        let _ = writeln!(
+            out,
+            "\n\nA row shows the measurement of the present configuration, or the last one where there is none. `{command}` shows \
+             every measurement of a cell and what was changed before it."
+        );
         return out;
     }
     for (cell, measurements) in &shown {
@@ -75,33 +84,57 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
 /// `cpu/native/llama/single: 4 measurements since 2026-10-02, the last at 54,838 tokens/s/GPU. Last
 /// change of speed: 2026-11-21, 5 % slower (95 % CI 4–6 %). Changed before it: train.py edited.`
 fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
-    let several = if measurements.len() == 1 {
-        "measurement"
-    } else {
-        "measurements"
-    };
     let first = measurements.first().map_or(0.0, |m| m.started_at);
     let unit = rate_unit_of([cell.cell.as_str()]);
     let mut text = format!(
-        "{}: {} {several} since {}",
+        "{}: {} since {}",
         title(cell),
-        measurements.len(),
+        counted(measurements.len(), "measurement"),
         day(first)
     );
+    let doubt = |m: &Measurement| {
+        m.timer_factor.map_or_else(String::new, |factor| {
+            format!(", which may be {factor:.1}× too high")
+        })
+    };
     let with_rate = measurements
         .iter()
         .enumerate()
         .rev()
         .find_map(|(at, m)| Some((at, m, m.tokens_per_second_per_gpu.as_ref()?)));
-    match with_rate {
-        Some((at, m, rate)) if at + 1 == measurements.len() => {
-            _ = write!(text, ", the last at {} {unit}", number(rate.value));
-            match m.timer_factor {
-                Some(factor) => _ = write!(text, ", which may be {factor:.1}× too high."),
-                None => text.push('.'),
-            }
+    // A configuration that was put back counts with what was measured of it, not with what was
+    // measured last.
+    let put_back = cell.present().filter(|m| {
+        measurements
+            .last()
+            .is_none_or(|last| !std::ptr::eq(*last, *m))
+    });
+    match (put_back, with_rate) {
+        (Some(m), _) => {
+            let at = minute(m.started_at);
+            _ = match &m.tokens_per_second_per_gpu {
+                Some(rate) => {
+                    let (rate, doubt) = (number(rate.value), doubt(m));
+                    write!(
+                        text,
+                        ". The present configuration was measured at {at}: {rate} {unit}{doubt}."
+                    )
+                }
+                None => write!(
+                    text,
+                    ". The present configuration was measured at {at} and has no rate."
+                ),
+            };
         }
-        Some((_, m, rate)) => {
+        (None, Some((at, m, rate))) if at + 1 == measurements.len() => {
+            _ = write!(
+                text,
+                ", the last at {} {unit}{}.",
+                number(rate.value),
+                doubt(m)
+            );
+        }
+        (None, Some((_, m, rate))) => {
             _ = write!(
                 text,
                 ". The last one has no rate; the one of {} ran at {} {unit}.",
@@ -109,7 +142,10 @@ fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
                 number(rate.value)
             );
         }
-        None => text.push_str(". None has a rate."),
+        (None, None) => text.push_str(". None has a rate."),
+    }
+    if cell.is_outdated() {
+        text.push_str(" The present configuration is not measured.");
     }
     let (changed, open) = (last_change(measurements), without_verdict(measurements));
     match changed {
@@ -168,7 +204,7 @@ fn overview(cells: &[(&CellHistory, Vec<&Measurement>)]) -> Sheet {
     let columns = [
         ("cell", false),
         ("measurements", true),
-        ("last (UTC)", false),
+        ("measured (UTC)", false),
         (rate_column.as_str(), true),
         ("last change of speed", false),
     ];
@@ -176,7 +212,8 @@ fn overview(cells: &[(&CellHistory, Vec<&Measurement>)]) -> Sheet {
         .into_iter()
         .for_each(|(name, figures)| sheet.column(name, figures));
     for (cell, measurements) in cells {
-        let last = measurements.last();
+        // The measurement that counts now, and the last one where none is known to.
+        let last = cell.present().or_else(|| measurements.last().copied());
         let change = last_change(measurements);
         let said = change.map_or_else(
             || {
@@ -231,7 +268,7 @@ fn timeline(measurements: &[&Measurement], unit: &str, page: &Page) -> String {
         let against = m.since.as_ref().map_or_else(String::new, marked);
         [
             minute(m.started_at),
-            m.host.clone(),
+            host_named(&m.host).unwrap_or("not stated").to_owned(),
             repeats,
             figure,
             against,
@@ -286,15 +323,11 @@ fn timeline(measurements: &[&Measurement], unit: &str, page: &Page) -> String {
             paragraph(&mut out, "      ", &doubt, page, Ink::Bad);
         }
         for (count, why) in not_counted(m) {
-            let whose = if count == 1 {
-                "1 run is".to_owned()
-            } else {
-                format!("{count} runs are")
-            };
+            let verb = if count == 1 { "is" } else { "are" };
             paragraph(
                 &mut out,
                 "      ",
-                &format!("{whose} not counted: {why}"),
+                &format!("{} {verb} not counted: {why}", counted(count, "run")),
                 page,
                 Ink::Dim,
             );
@@ -372,6 +405,7 @@ mod tests {
                 tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
                 timer_factor: None,
                 since: None,
+                counts_now: None,
                 runs: if rates.is_empty() {
                     vec![past(Some("failed (oom)"))]
                 } else {
@@ -422,7 +456,7 @@ mod tests {
             width: 400,
             ..Page::file()
         };
-        let text = history_text(&[cell], None, true, &wide);
+        let text = history_text(&[cell], None, None, &wide);
         for words in [
             "which may be 2.0× too high. Whether the speed changed is not known: 1 comparison has no verdict.",
             "the rate may be 2.0× too high: by the clock",
@@ -434,7 +468,7 @@ mod tests {
 
     #[test]
     fn each_measurement_has_its_speed_and_what_was_changed_before_it() {
-        insta::assert_snapshot!(history_text(&[three()], None, true, &Page::file()));
+        insta::assert_snapshot!(history_text(&[three()], None, None, &Page::file()));
     }
 
     /// The speed of an earlier measurement is not said to be that of the last one.
@@ -451,7 +485,7 @@ mod tests {
                 ..cell.clone()
             })
             .collect();
-        let overview = history_text(&many, None, false, &Page::file());
+        let overview = history_text(&many, None, Some("tprimat history CELL"), &Page::file());
         assert!(
             overview.contains("2026-09-22 14:13") && !overview.contains("1,000"),
             "{overview}"
@@ -494,8 +528,13 @@ mod tests {
                 ..three()
             })
             .collect();
-        insta::assert_snapshot!(history_text(&many, None, false, &Page::file()));
-        let from_the_last = history_text(&many, Some(1.79e9 + 1.5 * 86_400.0), true, &Page::file());
+        insta::assert_snapshot!(history_text(
+            &many,
+            None,
+            Some("tprimat history CELL"),
+            &Page::file()
+        ));
+        let from_the_last = history_text(&many, Some(1.79e9 + 1.5 * 86_400.0), None, &Page::file());
         assert!(
             from_the_last.contains("1 measurement since")
                 && !from_the_last.contains("started (UTC)"),

@@ -5,8 +5,10 @@
 
 mod advice;
 mod cell;
+mod columns;
 mod cost;
 mod csv;
+mod document;
 mod environment;
 mod files;
 mod gate;
@@ -20,6 +22,8 @@ mod names;
 mod notes;
 mod openmetrics;
 mod paint;
+#[cfg(feature = "parquet")]
+mod parquet;
 #[cfg(test)]
 #[path = "../../results/src/stand_ins_for_tests.rs"]
 mod run_stand_ins;
@@ -35,21 +39,23 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use self::csv::*;
+pub use self::csv::{csv, csv_repeats};
+#[cfg(feature = "parquet")]
+pub use self::parquet::parquet;
 pub use advice::advice;
-pub use cell::*;
+pub use cell::cell_text;
 pub use files::{PAGE, files};
-pub use gate::*;
+pub use gate::{gate_annotations, gate_headline, gate_markdown, gate_text, verdict_name};
 pub use glance::{Commands, glance};
-pub use headline::*;
+pub use headline::{Headline, SpeedVerdict, headlines};
 pub use history::history_text;
-pub use html::*;
-pub use junit::*;
-pub use markdown::*;
+pub use html::{Meta, PagePicture, html};
+pub use junit::gate_junit;
+pub use markdown::markdown;
 pub use openmetrics::openmetrics;
 pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
-pub use table::*;
+pub use table::{sentence, table};
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
 pub use tprimat_plot::{
     LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of,

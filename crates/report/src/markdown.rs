@@ -4,72 +4,57 @@
 use std::fmt::Write;
 use tprimat_words::part;
 
-use tprimat_figures::{Comparison, NoteKind, Row};
+use tprimat_figures::{Comparison, Judged};
 use tprimat_sentences::said;
-use tprimat_words::plain::is_active;
+use tprimat_words::plain::{counted, is_active};
 
 use super::{
-    cost,
-    environment::environments,
-    headline::{self, by_group, headlines, leading, refused},
-    notes::{notes, steady_state},
+    document::Document,
+    headline::headlines,
     sheet::{Sheet, Word},
-    table,
 };
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what
 /// closes the text.
 const MOST_BYTES: usize = 64_000;
-/// Of one cell of a table, or of one note.
+/// The most characters of one cell of a table, or of one note.
 const MOST_CHARS: usize = 1_500;
 
 #[must_use]
 pub fn markdown(comparison: &Comparison) -> String {
     let mut out = Budget::default();
-    let sentences = headlines(comparison);
+    let told = headlines(comparison);
+    let document = Document::of(comparison, &Judged::of_comparison(comparison), &told);
     out.always("### Benchmark comparison\n\n");
-    let (refused, more) = refused(&sentences);
-    for headline in refused {
-        out.add(
-            "sentence",
-            &format!("> **{}**\n>\n", escaped(&headline.text)),
-        );
+    for headline in &document.refused {
+        let text = escaped(&headline.text);
+        out.add("sentence", &format!("> **{text}**\n>\n"));
     }
-    if more > 0 {
-        out.add(
-            "sentence",
-            &format!("> **and {more} more that may not be compared: see the notes**\n"),
+    if document.refused_untold > 0 {
+        let text = format!(
+            "> **and {} more that may not be compared: see the notes**\n",
+            document.refused_untold
         );
+        out.add("sentence", &text);
     }
     out.always("\n");
-    let speedups = comparison.speedups_by_cell();
-    let by_group = by_group(comparison, &sentences);
-    for ((group, rows), of_group) in comparison
-        .groups
-        .iter()
-        .zip(comparison.rows_by_group())
-        .zip(&by_group)
-    {
-        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        out.add(
-            "title",
-            &format!("#### {}\n\n", escaped(&table::group_title(group, &rows))),
-        );
-        if let Some(text) = headline::ranking(comparison, group, &rows) {
-            out.add("sentence", &format!("**{}**\n\n", escaped(&text)));
+    for group in &document.groups {
+        out.add("title", &format!("#### {}\n\n", escaped(&group.title)));
+        if let Some(text) = &group.ranking {
+            out.add("sentence", &format!("**{}**\n\n", escaped(text)));
         }
-        for headline in leading(of_group) {
+        for headline in &group.leading {
             out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
         }
-        if let Some(more) = headline::more(of_group) {
+        if let Some(more) = &group.more {
             out.add("sentence", &format!("{more}.\n\n"));
         }
-        out.table(&table::sheet(&rows, &group.baseline, &speedups));
-        for line in steady_state(&rows) {
-            out.add("note", &format!("{}\n\n", escaped(&line)));
+        out.table(&group.figures);
+        for line in &group.steady_state {
+            out.add("note", &format!("{}\n\n", escaped(line)));
         }
-        if let Some(cost) = cost::sheet(&rows) {
-            out.folded("Cost and efficiency", |out| out.table(&cost));
+        if let Some(cost) = &group.cost {
+            out.folded("Cost and efficiency", |out| out.table(cost));
         }
     }
     if comparison.groups.is_empty() {
@@ -91,28 +76,21 @@ pub fn markdown(comparison: &Comparison) -> String {
             |out| out.table(&sheet),
         );
     }
-    let environments = environments(comparison);
-    if !environments.is_empty() {
+    if !document.environments.is_empty() {
         out.folded("Environments that are not the same", |out| {
-            environments.iter().for_each(|found| {
+            for found in &document.environments {
                 let mark = if found.is_dangerous { "**" } else { "" };
-                out.add(
-                    "environment",
-                    &format!("- {mark}{}{mark}\n", escaped(&found.text)),
-                );
-            });
+                let text = format!("- {mark}{}{mark}\n", escaped(&found.text));
+                out.add("environment", &text);
+            }
             out.always("\n");
         });
     }
-    let mut notes = notes(comparison);
-    notes.retain(|note| {
-        note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || more > 0)
-    });
-    if !notes.is_empty() {
-        out.folded(&format!("Notes ({})", notes.len()), |out| {
-            notes
-                .iter()
-                .for_each(|note| out.add("note", &format!("- {}\n", escaped(&note.text))));
+    if !document.notes.is_empty() {
+        out.folded(&format!("Notes ({})", document.notes.len()), |out| {
+            for note in &document.notes {
+                out.add("note", &format!("- {}\n", escaped(&note.text)));
+            }
             out.always("\n");
         });
     }
@@ -193,11 +171,8 @@ impl Budget {
 
     fn finish(mut self) -> String {
         if !self.left_out.is_empty() {
-            let s = |count: usize| if count == 1 { "" } else { "s" };
-            let parts = self
-                .left_out
-                .iter()
-                .map(|(kind, count)| format!("{count} {kind}{}", s(*count)));
+            let parts = self.left_out.iter();
+            let parts = parts.map(|(kind, count)| counted(*count, kind));
             let parts = parts.take(10).collect::<Vec<_>>().join(", ");
             _ = writeln!(
                 self.text,

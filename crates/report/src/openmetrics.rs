@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tprimat_figures::{Comparison, Mfu, Row};
+use tprimat_figures::{Comparison, Row};
 
 /// Labels with their values, and the figure.
 type Sample = (Vec<(String, String)>, f64);
@@ -73,10 +73,7 @@ pub fn openmetrics(comparison: &Comparison, matrix: &str) -> String {
         "tprimat_mfu_ratio",
         "ratio",
         "Model FLOPs utilisation",
-        &|row| match &row.mfu {
-            Mfu::Ok { value, .. } => one(Some(*value)),
-            _ => Vec::new(),
-        },
+        &|row| one(row.mfu.value()),
     );
     gauge(
         "tprimat_peak_memory_bytes",
@@ -100,15 +97,9 @@ pub fn openmetrics(comparison: &Comparison, matrix: &str) -> String {
         "",
         "Runs of the cell, by whether they count",
         &|row| {
-            let counts = [
-                ("counted", row.n),
-                ("failed", row.failed),
-                ("contradicted", row.contradicted),
-                ("suspect", row.suspect),
-                ("unmeasured", row.unmeasured),
-            ];
-            let counts = counts.into_iter();
-            counts
+            [("counted", row.n)]
+                .into_iter()
+                .chain(row.uncounted.by_why())
                 .map(|(state, n)| (vec![("state".to_owned(), state.to_owned())], n as f64))
                 .collect()
         },

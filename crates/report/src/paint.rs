@@ -40,7 +40,7 @@ pub enum Ink {
     Bad,
     /// Impossible or contradicted.
     Alarm,
-    /// Not there.
+    /// For what is not there.
     Dim,
     Strong,
 }

@@ -186,7 +186,7 @@ impl Sheet {
         };
         let shown = (least..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
         let Some(shown) = shown else {
-            return self.list(page);
+            return self.list(page).trim_end().to_owned() + "\n";
         };
         let line = |words: Vec<(&str, Ink)>| {
             let mut line = String::new();

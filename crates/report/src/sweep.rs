@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_figures::{Comparison, Sweep, SweepPoint, rate_unit, sweeps};
+use tprimat_figures::{Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps_unjudged};
 use tprimat_plot::{plain, surface_names, sweep_sentences, unmeasured};
 
 use super::{
@@ -21,19 +21,32 @@ pub(super) struct SweepTable {
     pub axes: usize,
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
+    /// What the marks at the rates mean.
+    pub legend: Vec<&'static str>,
 }
 
-impl SweepTable {
-    /// Has it a `*` at a rate?
-    pub fn names_fastest(&self) -> bool {
-        self.rows.iter().flatten().any(|word| word.ends_with('*'))
+/// The marks behind a point's rate, each with its meaning: what the ordinary table says of a row in
+/// its column of repeats.
+fn marks(row: &Row, is_best: bool) -> Vec<(String, &'static str)> {
+    let mut marks = Vec::new();
+    if row.standing.earlier.is_some() {
+        let meaning = "[earlier]: measured before its configuration changed";
+        marks.push(("[earlier]".to_owned(), meaning));
     }
+    if row.n < row.repeats_wanted as usize {
+        let meaning = "[m/n]: m of the n repeats that the matrix asks for count";
+        marks.push((format!("[{}/{}]", row.n, row.repeats_wanted), meaning));
+    }
+    if is_best {
+        marks.push(("*".to_owned(), "* the fastest of its column"));
+    }
+    marks
 }
 
 /// All sweeps of a comparison, each as one table.
-pub(super) fn sweep_tables(comparison: &Comparison) -> Vec<SweepTable> {
+pub(super) fn sweep_tables(comparison: &Comparison, sweeps: &[Sweep]) -> Vec<SweepTable> {
     let of = |sweep: &Sweep| table(comparison, sweep);
-    sweeps(comparison).iter().map(of).collect()
+    sweeps.iter().map(of).collect()
 }
 
 fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
@@ -45,6 +58,16 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
     let all = || sweep.surfaces.iter().flat_map(|surface| &surface.points);
     let unit = rate_unit(all().map(|point| &comparison.rows[point.row]));
     let place = |point: &SweepPoint| (point.x, point.second);
+    let marked = |surface: &Surface, point: &SweepPoint| {
+        let best = surface.best.as_ref().filter(|best| best.is_fastest());
+        let is_best = best.is_some_and(|best| surface.points[best.at] == *point);
+        marks(&comparison.rows[point.row], is_best)
+    };
+    let mut legend = BTreeSet::new();
+    for surface in &sweep.surfaces {
+        let all = surface.points.iter().flat_map(|p| marked(surface, p));
+        legend.extend(all.map(|(_, meaning)| meaning));
+    }
     let absent: Vec<Vec<tprimat_plot::Unmeasured>> = sweep
         .surfaces
         .iter()
@@ -59,18 +82,18 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
     places.dedup();
     let row = |at: &(f64, Option<f64>)| {
         let values = [Some(at.0), at.1].into_iter().flatten().map(plain);
-        let of =
-            |(surface, absent): (&tprimat_figures::Surface, &Vec<tprimat_plot::Unmeasured>)| {
-                let point = surface.points.iter().find(|point| place(point) == *at);
-                let Some(point) = point else {
-                    let why = absent.iter().find(|p| (p.x, p.second) == *at);
-                    return why.map_or_else(|| "–".to_owned(), |point| point.why.clone());
-                };
-                let best = surface.best.as_ref().filter(|best| best.is_fastest());
-                let is_best = best.is_some_and(|best| surface.points[best.at] == *point);
-                let rate = rate(&comparison.rows[point.row].tokens_per_second_per_gpu);
-                if is_best { format!("{rate} *") } else { rate }
+        let of = |(surface, absent): (&Surface, &Vec<tprimat_plot::Unmeasured>)| {
+            let point = surface.points.iter().find(|point| place(point) == *at);
+            let Some(point) = point else {
+                let why = absent.iter().find(|p| (p.x, p.second) == *at);
+                return why.map_or_else(|| "–".to_owned(), |point| point.why.clone());
             };
+            let mut word = rate(&comparison.rows[point.row].tokens_per_second_per_gpu);
+            for (mark, _) in marked(surface, point) {
+                word += &format!(" {mark}");
+            }
+            word
+        };
         values
             .chain(sweep.surfaces.iter().zip(&absent).map(of))
             .collect()
@@ -84,14 +107,15 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
         axes: axes.len(),
         columns: axes.into_iter().cloned().chain(names).collect(),
         rows: places.iter().map(row).collect(),
+        legend: legend.into_iter().collect(),
     }
 }
 
 /// Every sweep: its title, what is said of it, its table; as wide as the page, so that of many
 /// frameworks there are several tables, one below the other.
-pub(super) fn sweep_text(comparison: &Comparison, page: &Page) -> String {
+pub(super) fn sweep_text(comparison: &Comparison, sweeps: &[Sweep], page: &Page) -> String {
     let mut out = String::new();
-    for table in sweep_tables(comparison) {
+    for table in sweep_tables(comparison, sweeps) {
         paragraph(&mut out, "", &table.title, page, Ink::Strong);
         for sentence in &table.sentences {
             paragraph(&mut out, "", sentence, page, Ink::Plain);
@@ -108,14 +132,8 @@ pub(super) fn sweep_text(comparison: &Comparison, page: &Page) -> String {
             }
             out.push_str(&sheet.bare(page, shown.len(), &BTreeSet::new()));
         }
-        if table.names_fastest() {
-            paragraph(
-                &mut out,
-                "  ",
-                "* the fastest of its column",
-                page,
-                Ink::Dim,
-            );
+        for meaning in &table.legend {
+            paragraph(&mut out, "  ", meaning, page, Ink::Dim);
         }
         out.push('\n');
     }
@@ -147,7 +165,7 @@ fn in_width(table: &SweepTable, width: usize) -> Vec<std::ops::Range<usize>> {
 
 /// Groups all of whose cells stand in the table of a sweep.
 pub(super) fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
-    let found = sweeps(comparison);
+    let found = sweeps_unjudged(comparison);
     let points = found.iter().flat_map(|sweep| &sweep.surfaces);
     let rows: BTreeSet<usize> = points
         .flat_map(|surface| &surface.points)
@@ -162,9 +180,9 @@ pub(super) fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
 }
 
 /// The sweep and the line in it that each cell is a point of.
-pub(super) fn lines(comparison: &Comparison) -> BTreeMap<&str, (usize, usize)> {
+pub(super) fn line_of_cell(comparison: &Comparison) -> BTreeMap<&str, (usize, usize)> {
     let mut lines = BTreeMap::new();
-    for (at, sweep) in sweeps(comparison).iter().enumerate() {
+    for (at, sweep) in sweeps_unjudged(comparison).iter().enumerate() {
         for (line, surface) in sweep.surfaces.iter().enumerate() {
             for point in &surface.points {
                 lines.insert(comparison.rows[point.row].cell.as_str(), (at, line));
@@ -176,7 +194,7 @@ pub(super) fn lines(comparison: &Comparison) -> BTreeMap<&str, (usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use tprimat_figures::{Catalogue, CellInput, CompareSettings, compare};
+    use tprimat_figures::{Catalogue, CellInput, CompareSettings, Judged, compare, sweeps};
 
     use super::*;
     use crate::stand_ins::*;
@@ -200,7 +218,7 @@ mod tests {
             width: 100,
             ..Page::file()
         };
-        sweep_text(&all, &page)
+        sweep_text(&all, &sweeps(&all, &Judged::of_comparison(&all)), &page)
     }
 
     #[test]
@@ -261,6 +279,110 @@ mod tests {
             "{said}"
         );
         assert_eq!(said.matches("out of memory").count(), 2, "{said}");
+    }
+
+    /// The ordinary table says so in its column of repeats.
+    #[test]
+    fn a_point_that_is_not_measured_whole_is_marked() {
+        let mut cells =
+            [1, 2, 4].map(|value| cell("titan", "micro_batch_size", value, 1.0 / value as f64));
+        let whole = text(&cells);
+        assert!(!whole.contains('['), "{whole}");
+        cells[0].repeats_wanted = 5;
+        cells[0].standing.to_come = 2;
+        cells[2].standing.earlier = Some("measured before seq_length changed".to_owned());
+        let marked = text(&cells);
+        let line = |value: &str| {
+            let mut lines = marked.lines();
+            let line = lines.find(|line| line.trim_start().starts_with(value));
+            line.unwrap_or_default().trim_end().to_owned()
+        };
+        assert!(line("1 ").ends_with(" [3/5]"), "{marked}");
+        assert!(!line("2 ").contains('['), "{marked}");
+        assert!(line("4 ").contains(" [earlier]"), "{marked}");
+        assert!(
+            marked.contains("[m/n]: m of the n repeats")
+                && marked.contains("[earlier]: measured before"),
+            "{marked}"
+        );
+    }
+
+    /// The last lines of a summary speak of ratios only where there are any.
+    #[test]
+    fn a_correction_is_named_where_an_interval_of_a_difference_is_shown() {
+        let shown = |cells: &[CellInput]| {
+            let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
+            let commands = crate::Commands {
+                details: "tprimat compare --details".to_owned(),
+                build: "tprimat build".to_owned(),
+                plan: "tprimat plan".to_owned(),
+            };
+            let page = Page {
+                width: 200,
+                ..Page::file()
+            };
+            crate::glance(&all, false, &commands, &page)
+        };
+        let of = |framework, axis, by: f64| {
+            [(1, 1.3), (2, 1.0), (4, 0.97)].map(|(n, time)| cell(framework, axis, n, time * by))
+        };
+        // One line of 3 points: its 3 pairs, among them the 2 ratios, of which none is shown.
+        let line = of("titan", "micro_batch_size", 1.0);
+        let said = shown(&line);
+        let words = "intervals of the differences between points of a sweep are corrected for the 3 \
+                     pairs of cells";
+        assert!(said.contains(words), "{said}");
+        // With a cell beside it that is no point, a table of 3 ratios.
+        let mut with_table = line.to_vec();
+        let mut other = cell("native", "micro_batch_size", 2, 1.5);
+        other.cell = "nvd/native/llama/single".to_owned();
+        other.axes.clear();
+        with_table.push(other);
+        let said = shown(&with_table);
+        let words = "of 3 ratios and of the differences between points of a sweep are corrected for the 4 pairs";
+        assert!(said.contains(words), "{said}");
+        assert!(said.contains("(95 % CI, Holm)"), "{said}");
+        // Over workloads there is neither.
+        let said = shown(&of("titan", "seq_length", 1.0));
+        assert!(!said.contains("corrected for"), "{said}");
+        // One ratio alone has an interval of its own.
+        let mut pair = of("titan", "micro_batch_size", 1.0)[..1].to_vec();
+        pair.extend(of("native", "micro_batch_size", 1.5)[..1].to_vec());
+        let said = shown(&pair);
+        assert!(
+            said.contains("(95 % CI)") && !said.contains("Holm"),
+            "{said}"
+        );
+    }
+
+    /// The interval of two lines at their highest rates is explained by its own sentence.
+    #[test]
+    fn no_correction_is_named_for_the_highest_rates_of_two_lines() {
+        let of = |framework: &str, by: f64| {
+            [(1, 1.3), (2, 1.0), (4, 0.97)].map(|(n, time)| {
+                let mut one = cell(framework, "micro_batch_size", n, time * by);
+                let tprimat_figures::CellState::Ok { summary } = &mut one.state else {
+                    unreachable!("{one:?}")
+                };
+                // The points of a line count one run of it, so none of them is called the fastest.
+                summary.repeats[0].attempt = format!("{framework}-0");
+                one
+            })
+        };
+        let cells = [of("native", 1.0), of("titan", 0.9)].concat();
+        let all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
+        let commands = crate::Commands {
+            details: "tprimat compare --details".to_owned(),
+            build: "tprimat build".to_owned(),
+            plan: "tprimat plan".to_owned(),
+        };
+        let page = Page {
+            width: 1000,
+            ..Page::file()
+        };
+        let said = crate::glance(&all, false, &commands, &page);
+        assert!(said.contains("allow for picking the highest"), "{said}");
+        assert!(!said.contains("corrected for"), "{said}");
     }
 
     /// A page lists under "Not compared" nothing that its sweep says already.

@@ -7,21 +7,18 @@ use std::{
 };
 
 use tprimat_figures::{
-    AbsentState, Comparison, Estimate, Group, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
+    AbsentState, Comparison, Estimate, Group, Judged, Mfu, NoteKind, RepeatStatus, Row, Speedup,
+    Warning, rate_unit, sweeps,
 };
 use tprimat_results::{AttestationStatus, mean, sd};
 use tprimat_sentences::{dropped_words, said, standing};
 
 use super::{
-    cost,
-    environment::environments,
+    document::Document,
     format::{bytes, mark, number, percent, seconds},
     hardware::in_title,
-    headline::{
-        SpeedVerdict, by_group, duration, headlines, interval, leading, more, ranking, refused,
-        same_as, times,
-    },
-    notes::{notes, shortened, steady_state},
+    headline::{SpeedVerdict, duration, headlines, interval, ratio_intervals, same_as, times},
+    notes::shortened,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     sweep::sweep_text,
@@ -31,49 +28,41 @@ use super::{
 #[must_use]
 pub fn table(comparison: &Comparison, page: &Page) -> String {
     let mut out = String::new();
-    let sentences = headlines(comparison);
-    let (refused, untold) = refused(&sentences);
-    for headline in &refused {
+    let told = headlines(comparison);
+    let judged = Judged::of_comparison(comparison);
+    let document = Document::of(comparison, &judged, &told);
+    for headline in &document.refused {
         paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
     }
-    if untold > 0 {
-        paragraph(
-            &mut out,
-            "",
-            &format!("And {untold} more that may not be compared: see the notes."),
-            page,
-            Ink::Bad,
+    if document.refused_untold > 0 {
+        let text = format!(
+            "And {} more that may not be compared: see the notes.",
+            document.refused_untold
         );
+        paragraph(&mut out, "", &text, page, Ink::Bad);
     }
-    if !refused.is_empty() {
+    if !document.refused.is_empty() {
         out.push('\n');
     }
-    out.push_str(&sweep_text(comparison, page));
-    let speedups = comparison.speedups_by_cell();
-    let by_group = by_group(comparison, &sentences);
-    for ((group, rows), of_group) in comparison
-        .groups
-        .iter()
-        .zip(comparison.rows_by_group())
-        .zip(&by_group)
-    {
-        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        paragraph(&mut out, "", &group_title(group, &rows), page, Ink::Strong);
-        if let Some(text) = ranking(comparison, group, &rows) {
-            paragraph(&mut out, "", &text, page, Ink::Strong);
+    let sweeps = sweeps(comparison, &judged);
+    out.push_str(&sweep_text(comparison, &sweeps, page));
+    for group in &document.groups {
+        paragraph(&mut out, "", &group.title, page, Ink::Strong);
+        if let Some(text) = &group.ranking {
+            paragraph(&mut out, "", text, page, Ink::Strong);
         }
-        for headline in leading(of_group) {
+        for headline in &group.leading {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
         }
-        if let Some(more) = more(of_group) {
+        if let Some(more) = &group.more {
             paragraph(&mut out, "", &format!("{more}."), page, Ink::Plain);
         }
-        out.push_str(&sheet(&rows, &group.baseline, &speedups).show(page));
+        out.push_str(&group.figures.show(page));
         out.push('\n');
-        for line in steady_state(&rows) {
-            paragraph(&mut out, "", &line, page, Ink::Plain);
+        for line in &group.steady_state {
+            paragraph(&mut out, "", line, page, Ink::Plain);
         }
-        if let Some(cost) = cost::sheet(&rows) {
+        if let Some(cost) = &group.cost {
             _ = write!(out, "Cost and efficiency:\n{}\n", cost.show_in_parts(page));
         }
         out.push('\n');
@@ -85,11 +74,10 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         out.push_str("Cells without figures:\n");
         for cell in &comparison.absent {
             let text = format!(
-                "{}{}  {}: {}",
+                "{}{}  {}",
                 cell.cell,
                 mark(&cell.imported),
-                cell.state,
-                said(&cell.reason)
+                tprimat_sentences::absent(cell.state, &cell.reason)
             );
             paragraph(&mut out, "  ", &text, page, ink_of_state(cell.state));
         }
@@ -97,7 +85,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     }
     let mut harmless = 0;
     let most = page.most_notes.unwrap_or(usize::MAX);
-    let (told, more): (Vec<_>, Vec<_>) = environments(comparison).into_iter().partition(|found| {
+    let (told, more): (Vec<_>, Vec<_>) = document.environments.iter().partition(|found| {
         harmless += usize::from(!found.is_dangerous);
         found.is_dangerous || harmless <= most
     });
@@ -129,13 +117,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !told.is_empty() {
         out.push('\n');
     }
-    // Environments have a section of their own, and what is refused stands first, if there was
-    // room.
-    let mut notes = notes(comparison);
-    notes.retain(|note| {
-        note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || untold > 0)
-    });
-    let (notes, left_out) = shortened(notes, page.most_notes);
+    let (notes, left_out) = shortened(document.notes, page.most_notes);
     for note in notes {
         let ink = if note.kind < NoteKind::Failed {
             Ink::Bad
@@ -208,7 +190,11 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
     columns
         .iter()
         .for_each(|(name, figures, _)| sheet.column(*name, *figures));
-    sheet.column("against the baseline (95 % CI)", false);
+    let shown = rows
+        .iter()
+        .filter_map(|row| speedups.get(row.cell.as_str()));
+    let intervals = ratio_intervals(shown.copied());
+    sheet.column(format!("against the baseline ({intervals})"), false);
     let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (row.cell.as_str(), *row)).collect();
     let base = by_cell.get(baseline).copied();
     for row in rows {
@@ -279,10 +265,14 @@ pub(super) fn step_time(row: &Row) -> Word {
 }
 
 /// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree
-/// where runs do not.
+/// where runs do not. Runs that are in no unit are not in the step time beside it either.
 pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
-    let rates = &row.tokens_per_second_per_gpu.values;
-    Some(sd(rates)? / mean(rates)?)
+    let estimate = &row.tokens_per_second_per_gpu;
+    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let rates = estimate.values.iter().zip(counted);
+    let rates = rates.filter(|(_, repeat)| estimate.unit.has_run_on(&repeat.host));
+    let rates: Vec<f64> = rates.map(|(rate, _)| *rate).collect();
+    Some(sd(&rates)? / mean(&rates)?)
 }
 
 pub(super) fn mfu(row: &Row) -> Word {
@@ -317,14 +307,10 @@ pub(super) fn group_title(group: &Group, rows: &[&Row]) -> String {
 
 /// How many repeats of a cell do not count, by the reason: `1 failed`.
 pub(super) fn not_counted(row: &Row) -> impl Iterator<Item = String> {
-    let counts = [
-        (row.failed, "failed"),
-        (row.contradicted, "contradicted"),
-        (row.suspect, "suspect"),
-        (row.unmeasured, "unmeasured"),
-    ];
-    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
-    counts.map(|(count, why)| format!("{count} {why}"))
+    let counts = row.uncounted.by_why().into_iter();
+    counts
+        .filter(|(_, count)| *count > 0)
+        .map(|(why, count)| format!("{count} {why}"))
 }
 
 /// `2/3, 1 failed`, and whether the log attests what ran.
@@ -353,7 +339,11 @@ pub(super) fn repeats(row: &Row) -> Word {
         };
         _ = write!(text, ", runs with {}{more}", setting(first));
     }
-    let ink = match (row.contradicted, row.failed, row.warnings.is_empty()) {
+    let ink = match (
+        row.uncounted.contradicted,
+        row.uncounted.failed,
+        row.warnings.is_empty(),
+    ) {
         (0, 0, true) if row.standing.earlier.is_some() => Ink::Bad,
         (0, 0, true) => Ink::Plain,
         (0, ..) => Ink::Bad,
@@ -387,9 +377,7 @@ const LABELS: usize = 3;
 /// from it.
 #[must_use]
 pub fn sentence(speedup: &Speedup) -> String {
-    let ends = interval(speedup)
-        .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
-        .unwrap_or_default();
+    let ends = interval(speedup).map_or_else(String::new, |ends| format!(" ({ends})"));
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match SpeedVerdict::of(speedup) {
         SpeedVerdict::Faster => ", faster",

@@ -1,7 +1,7 @@
 //! What a reader must know of a run's steps: slow first steps, a level shift, an odd last step, a
 //! loss that is no loss.
 //!
-//! Told of the whole series, before any warm-up is declared; the statistics use none of it.
+//! These look at the whole series, before any warm-up is declared; the statistics use none of them.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -66,7 +66,7 @@ impl RunningMedian {
         }
     }
 
-    /// As [`quantile`] has it; of nothing, infinity.
+    /// The median that [`quantile`] gives; infinity of no numbers.
     fn median(&self) -> f64 {
         let Some(below) = self.low.peek().map(|bits| f64::from_bits(*bits)) else {
             return f64::INFINITY;

@@ -19,7 +19,7 @@ const LEAST_SEGMENT: usize = 5;
 /// Two levels that differ by less count as one: a change that small cannot move a mean by half of
 /// it.
 const LEAST_CHANGE: f64 = 0.005;
-/// So that no series, however made, takes more than a few passes over it.
+/// A bound, so that no series takes more than a few passes over it.
 const MOST_PASSES: usize = 16;
 const MOST_CHANGES: usize = 64;
 /// Outliers count as this many deviations from the median.

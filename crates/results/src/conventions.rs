@@ -27,7 +27,7 @@ pub enum FlopsCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Convention {
     pub count: FlopsCount,
-    /// With the forward pass a second time: × 4/3.
+    /// Is the forward pass counted a second time? × 4/3.
     pub recomputed: bool,
 }
 

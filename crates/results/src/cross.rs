@@ -258,7 +258,7 @@ impl CrossChecks {
         }
     }
 
-    /// Of a file that publishes only means: tokens/s × mean step time, and the labels.
+    /// Checks a file that publishes only means: tokens/s × mean step time against its labels.
     fn published(&mut self, trace: &Trace, contract: &Contract) {
         let total = |name: &str| trace.totals.get(name).copied().filter(|v| *v > 0.0);
         let (rate, time) = (total(PUBLISHED_RATE), total(PUBLISHED_STEP_TIME));
@@ -448,7 +448,7 @@ impl CrossChecks {
             return;
         };
         let number = step.step.saturating_add(1 - counts_from.min(1));
-        if number > FIRST_STEPS || step.steps_averaged.unwrap_or(1) > FIRST_STEPS {
+        if number > FIRST_STEPS || step.count() > FIRST_STEPS {
             return;
         }
         let first = FirstLoss {

@@ -220,6 +220,15 @@ pub enum Arithmetic {
         last: u64,
         every: u64,
     },
+    /// Lines that cannot be read may be those of the steps that are missing.
+    StepsLost {
+        /// Steps up to the last line that can be read.
+        read: u64,
+        asked: u64,
+        lines: u64,
+        /// The number of the first of them, from 1.
+        first: u64,
+    },
     SamplesPerStep {
         /// Samples, and the step after which the line says so.
         first: (u64, u64),

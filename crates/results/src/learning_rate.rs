@@ -8,8 +8,8 @@ use super::{
     Arithmetic, AskedSchedule, AttestationStatus, Claim, FieldAttestation, LoggedRates, RateAt,
 };
 
-/// Of the peak: trainers print the rate of this step or the next, and begin warm-up at 0 or at the
-/// first step's.
+/// How far a learning rate may be off, as a part of the peak: trainers print the rate of this step or
+/// the next, and begin warm-up at 0 or at the first step's.
 const TOLERANCE: f64 = 0.02;
 /// A restart or a line of another meaning may be off; a schedule is judged by nearly all of them.
 const MOST: f64 = 0.95;

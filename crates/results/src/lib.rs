@@ -41,25 +41,40 @@ pub mod settings;
 pub mod stats;
 pub mod telemetry_samples;
 
-pub use anomalies::*;
-pub use attest::*;
-pub use changes::*;
-pub use claim::*;
-pub use contract::*;
+pub use anomalies::{
+    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, level_shift, of_losses, of_times,
+    slow_first_steps,
+};
+pub use attest::{
+    Attestation, AttestationStatus, FieldAttestation, attest, ends_early, labels_against,
+};
+pub use changes::{CUSUM, Changes, changes};
+pub use claim::{Claim, ShapeChange, is_of_model};
+pub use contract::{
+    Contract, ContractField, FieldDifference, Source, classes, differences, has_difference,
+};
 pub use conventions::{Convention, FlopsCount};
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use facts::{
     Arithmetic, AskedSchedule, Finding, FirstLoss, LoggedRates, NoSamples, Number, Oddity, Product,
     RateAt, ResultFact, StepTimeSource, TokensFrom, Withheld, in_words,
 };
-pub use flops::*;
-pub use interned::*;
+pub use flops::{FlopsPerToken, flops_per_token};
+pub use interned::{Kept, Known, Shared};
 pub use parse_task::AttemptOutputs;
-pub use result::*;
+pub use result::{IMPORT, RunFacts, RunResult, Workload, devices};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
-pub use stats::*;
-pub use telemetry_samples::*;
+pub use stats::{
+    CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,
+    OUTLIER_LEAST, Welch, decimals_beside, deviation, geometric_mean, holm, is_positive, logs,
+    mean, outlier_limit, quantile, repeats_to_tell, sd, t_interval, verdicts, welch,
+};
+pub use telemetry_samples::{
+    OtherProcess, Point, Reading, Samples, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine,
+    is_none, read_lines,
+};
 pub use tprimat_job::count_parameters;
+pub use tprimat_logs::GIB;
 
 #[cfg(test)]
 use crate as results;

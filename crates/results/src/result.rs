@@ -65,7 +65,7 @@ pub struct Workload {
     /// `effective` where the trainer itself attests these tokens, `derived` where its own figures
     /// show them.
     pub tokens_source: Source,
-    /// Where step times are not the trainer's own: how they were made.
+    /// How step times were made, where they are not the trainer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_source: Option<StepTimeSource>,
     /// The log's number of the first optimiser step, 0 or 1.

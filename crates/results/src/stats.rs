@@ -138,7 +138,7 @@ pub struct Welch {
     /// Two-sided.
     pub p: f64,
     pub freedom: f64,
-    /// Of the logarithm of the ratio.
+    /// The standard error of the logarithm of the ratio.
     pub standard_error: f64,
 }
 
@@ -168,7 +168,7 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
 }
 
 impl Welch {
-    /// Of the ratio, two-sided.
+    /// The two-sided interval of the ratio.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> Option<[f64; 2]> {
         let half = t_quantile(self.freedom, confidence)? * self.standard_error;
@@ -182,9 +182,10 @@ pub struct CorrectedTest {
     /// Holm's.
     pub p: f64,
     pub significant: bool,
-    /// Of the interval: that at which Holm's procedure looks at this comparison, 0.95 or more.
+    /// The confidence of `interval`: that at which Holm's procedure looks at this comparison, 0.95 or
+    /// more.
     pub confidence: f64,
-    /// Without 1 exactly where the comparison is significant.
+    /// It excludes 1 exactly where the comparison is significant.
     pub interval: Option<[f64; 2]>,
 }
 

@@ -1,9 +1,10 @@
 //! Sentences of a comparison.
 
 use super::figures::{
-    ChangedSetting, ComparisonFact, DECLARED, Danger, EnvironmentChange, EnvironmentSummary, Gaps,
-    GroupWorkload, ImpossibleRate, IntervalKind, Label, NoVerdict, NotIdentical, SameLaunch,
-    Standing, Stated, Unit, UnlistedDifference, WarmUpDifference, Warning, WhyAbsent,
+    AbsentState, ChangedSetting, ComparisonFact, DECLARED, Danger, EnvironmentChange,
+    EnvironmentKind, EnvironmentSummary, Fact, Gaps, GroupWorkload, ImpossibleRate, IntervalKind,
+    Label, NoVerdict, NotIdentical, RunFact, SameLaunch, Standing, Stated, Unit,
+    UnlistedDifference, WarmUpDifference, Warning, WhyAbsent,
 };
 use super::{
     metric::no_figure,
@@ -99,11 +100,11 @@ pub(super) fn fact(fact: &ComparisonFact) -> String {
             }
         },
         ComparisonFact::Earlier(earlier) => {
-            format!("{earlier}; `tprimat build` measures it as it is configured now")
+            format!("{earlier}; the next build measures it as it is configured now")
         }
         ComparisonFact::Incomplete { measured, wanted } => {
             format!(
-                "{measured} of {wanted} repeats measured so far; `tprimat build` runs the others"
+                "{measured} of {wanted} repeats measured so far; the next build runs the others"
             )
         }
         ComparisonFact::Imported => {
@@ -114,7 +115,7 @@ pub(super) fn fact(fact: &ComparisonFact) -> String {
             "the log does not confirm the workload, so declared values are used".to_owned()
         }
         ComparisonFact::OtherWarmUp => format!(
-            "cells that drop different warm-up steps get no verdict; `--across {WARMUP}` gives one all the same"
+            "cells that drop different warm-up steps get no verdict; `--across {WARMUP}` gives one anyway"
         ),
         ComparisonFact::MfuImpossible(reason) => {
             format!("MFU is impossible: {}", no_figure(reason))
@@ -156,8 +157,8 @@ pub(super) fn fact(fact: &ComparisonFact) -> String {
             "the speed-up is tested by Welch's t on logarithms".to_owned()
         }
         ComparisonFact::Tested { comparisons } => format!(
-            "speed-ups are tested by Welch's t on logarithms. Their intervals are wider than 95 %, by Holm's correction, so \
-             that the {comparisons} comparisons together raise a false alarm in at most 5 % of tables"
+            "speed-ups are tested by Welch's t on logarithms. Holm's correction makes their 95 % intervals wider, so that \
+             the {comparisons} pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
         ),
         ComparisonFact::OtherLosses {
             baseline,
@@ -264,13 +265,14 @@ pub(super) fn environment(summary: &EnvironmentSummary, baseline: &str) -> Strin
 #[must_use]
 pub fn change(change: &EnvironmentChange) -> String {
     let name = &change.name;
+    let is_variable = change.kind == EnvironmentKind::Variable;
     let mut text = match (&change.a, &change.b) {
         (Some(a), Some(b)) => format!("{name}: {a}, not {b}"),
-        (Some(a), None) => format!("{name}: {a} instead of unset"),
-        (None, b) => format!(
-            "{name}: unset instead of {}",
-            b.as_deref().unwrap_or("unset")
-        ),
+        (Some(a), None) if is_variable => format!("{name}: {a} instead of unset"),
+        (None, Some(b)) if is_variable => format!("{name}: unset instead of {b}"),
+        (Some(a), None) => format!("{name}: {a}, not stated for the other"),
+        (None, Some(b)) => format!("{name}: not stated, {b} for the other"),
+        (None, None) => format!("{name}: not stated"),
     };
     if let Some(why) = &change.dangerous {
         text = format!("{text} ({})", danger(why));
@@ -296,6 +298,7 @@ pub(super) fn danger(danger: &Danger) -> String {
         Danger::Profiled => "a profiler is attached",
         Danger::OtherPowerLimit => "the same device at another power limit",
         Danger::OtherPartition => "the same device, cut up in another way",
+        Danger::SharedHost => "with `share`, runs go beside other runs of the host",
     };
     words.to_owned()
 }
@@ -392,6 +395,7 @@ pub(super) fn no_verdict(why: &NoVerdict) -> String {
         NoVerdict::OtherWork { fields } => {
             format!("the work is not the same: {}", fields.join(", "))
         }
+        NoVerdict::OtherConfiguration { earlier } => format!("only one of them was {earlier}"),
     }
 }
 
@@ -411,6 +415,21 @@ pub(super) fn why_absent(why: &WhyAbsent) -> String {
             class,
             evidence: line,
         } => format!("{}{}", class.name(), evidence(line.as_ref())),
+    }
+}
+
+/// Why a cell has no figures, behind its state where the reason does not say that itself: `failed:
+/// oom: …`, `repeat 1 is not counted: …`
+#[must_use]
+pub fn absent(state: AbsentState, why: &WhyAbsent) -> String {
+    let reason = why_absent(why);
+    match why {
+        WhyAbsent::Fact(fact) | WhyAbsent::FirstOf { fact, .. }
+            if matches!(**fact, Fact::Run(RunFact::NotCounted { .. })) =>
+        {
+            reason
+        }
+        _ => format!("{state}: {reason}"),
     }
 }
 

@@ -1,13 +1,14 @@
 //! What a gate finds.
 
 use tprimat_results::decimals_beside;
+use tprimat_words::plain::counted;
 
 use super::comparison::{
-    changed_setting, environment, gaps, impossible_rate, warm_up, warning, why_absent,
+    absent, changed_setting, environment, gaps, impossible_rate, warm_up, warning,
 };
 use super::figures::{BaselineFault, Change, Dropped, GateNote, GateReason, Needed, When};
 use super::results::difference as values;
-use super::words::{count, evidence, one, units};
+use super::words::{evidence, one, units};
 
 pub(super) fn reason(of: &GateReason) -> String {
     match of {
@@ -19,11 +20,11 @@ pub(super) fn reason(of: &GateReason) -> String {
         } => {
             format!("failed ({}){}", class.name(), evidence(line.as_ref()))
         }
-        GateReason::Absent { state, why } => format!("{state}: {}", why_absent(why)),
+        GateReason::Absent { state, why } => absent(*state, why),
         GateReason::Contradicted { repeats } => {
             format!(
                 "contradicted: {} did not run what was asked for",
-                count(*repeats, "repeat")
+                counted(*repeats, "repeat")
             )
         }
         GateReason::NotInBaseline => "not in the baseline".to_owned(),
@@ -58,7 +59,7 @@ pub(super) fn reason(of: &GateReason) -> String {
         }
         GateReason::SomeAreTheBaselines { known, of } => format!(
             "{known} of {} are the baseline's own: write a new baseline, or measure all of them anew",
-            count(*of, "repeat")
+            counted(*of, "repeat")
         ),
         GateReason::SameMeasurements { now, then } if now == then => {
             "the same measurements as the baseline: nothing was measured since".to_owned()
@@ -181,23 +182,31 @@ pub(super) fn note(of: &GateNote) -> String {
         GateNote::SharesMeasurements { with } => {
             format!("shares its measurements with {with}: one test for both")
         }
-        GateNote::Failed { repeats } => format!("{} failed", count(*repeats, "repeat")),
+        GateNote::Failed { repeats } => format!("{} failed", counted(*repeats, "repeat")),
         GateNote::Disturbed { repeats } => {
-            format!("{} disturbed, so not counted", count(*repeats, "repeat"))
+            format!("{} disturbed, so not counted", counted(*repeats, "repeat"))
+        }
+        GateNote::Unmeasured { repeats } => {
+            let ended = counted(*repeats, "repeat");
+            format!("{ended} ended with nothing to measure, so not counted")
         }
         GateNote::Warning(of) => warning(of),
-        GateNote::AddedLater(when) => match name(*when) {
-            None => "repeats were added after the first results were seen".to_owned(),
-            Some(when) => format!(
-                "repeats were added {when} after the first results were seen: the interval assumes that their number was chosen before"
-            ),
-        },
+        GateNote::AddedLater(when) => {
+            let which = match when {
+                When::Only => return "repeats were added after the first results were seen".into(),
+                When::Now => "repeats measured now",
+                When::Then => "baseline's repeats",
+            };
+            format!(
+                "some of the {which} were added after the first results were seen: the interval assumes that their number was chosen before"
+            )
+        }
         GateNote::Dropped(when, dropped) => {
             let dropped = dropped_words(dropped).join(", ");
             match name(*when) {
-                None => format!("there are measurements that do not count: {dropped}"),
+                None => format!("there are runs that do not count: {dropped}"),
                 Some(when) => format!(
-                    "there are measurements that do not count ({when}: {dropped}): the interval assumes that no run was chosen for \
+                    "there are runs that do not count ({when}: {dropped}): the interval assumes that no run was chosen for \
                      its figures"
                 ),
             }

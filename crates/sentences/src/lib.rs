@@ -12,11 +12,11 @@ mod results;
 mod run;
 mod words;
 
-pub use comparison::{change, changed_setting, gaps, not_identical, standing};
+pub use comparison::{absent, change, changed_setting, gaps, not_identical, standing};
 pub use facts::{each, in_words, said};
 pub use gate::{dropped_words, fault, hours_or_days};
 pub use results::{arithmetic, difference, field, oddity};
 pub use run::{disturbances, uncounted};
-pub use words::{count, few, units};
+pub use words::{few, units};
 
 use tprimat_figures as figures;

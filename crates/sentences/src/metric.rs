@@ -1,12 +1,11 @@
 //! What figures are made of, and why there are none.
 
-use tprimat_results::settings::WARMUP;
+use tprimat_results::{GIB, settings::WARMUP};
+use tprimat_words::plain::counted;
 
 use super::comparison::impossible_rate;
 use super::figures::{Basis, CpuHasNo, MemoryUse, NoFigure, Price};
-use super::words::{count, short};
-
-const GIB: f64 = (1u64 << 30) as f64;
+use super::words::short;
 
 pub(super) fn basis(of: &Basis) -> String {
     match of {
@@ -43,7 +42,7 @@ pub(super) fn basis(of: &Basis) -> String {
             let step = step.map_or_else(String::new, |step| format!(" at step {step}"));
             format!(
                 "the trainer's loss{step}, mean of {}",
-                count(*repeats, "repeat")
+                counted(*repeats, "repeat")
             )
         }
         Basis::TimeToLoss {
@@ -53,7 +52,7 @@ pub(super) fn basis(of: &Basis) -> String {
         } => format!(
             "step times until the mean of {smoothed} logged losses is at most {}, mean of {}",
             short(*target),
-            count(*repeats, "repeat")
+            counted(*repeats, "repeat")
         ),
         Basis::AtPrice { rate, price: of } => {
             format!("{} tokens/s per device at {}", short(*rate), price(of))
@@ -83,7 +82,7 @@ pub(super) fn basis(of: &Basis) -> String {
                 .iter()
                 .map(|[source, method]| format!("{source}, {method}"))
                 .collect();
-            let repeats = count(*of, "repeat");
+            let repeats = counted(*of, "repeat");
             format!(
                 "GPU board energy over the measured steps of {over}{repeats} ({})",
                 methods.join(", ")
@@ -119,8 +118,8 @@ pub(super) fn basis(of: &Basis) -> String {
 }
 
 fn total(rate: f64, gpus: u64) -> String {
-    let devices = if gpus == 1 { "device" } else { "devices" };
-    format!("{} tokens/s per device × {gpus} {devices}", short(rate))
+    let devices = counted(gpus as usize, "device");
+    format!("{} tokens/s per device × {devices}", short(rate))
 }
 
 fn price(price: &Price) -> String {
@@ -221,7 +220,7 @@ pub(super) fn no_figure(why: &NoFigure) -> String {
         } => {
             format!(
                 "{reached} of {} reached a loss of {target}",
-                count(*repeats, "repeat")
+                counted(*repeats, "repeat")
             )
         }
         NoFigure::StepsBeforeTargetNotTimed => {

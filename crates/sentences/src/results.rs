@@ -6,8 +6,9 @@ use tprimat_results::{
     FlopsCount, LoggedRates, NoSamples, Oddity, Product, ResultFact, ShapeChange, StepTimeSource,
     TokensFrom, Withheld, settings::show,
 };
+use tprimat_words::plain::counted;
 
-use super::words::{count, step_time};
+use super::words::step_time;
 
 pub(super) fn sentence(fact: ResultFact<'_>) -> String {
     match fact {
@@ -52,6 +53,21 @@ pub fn arithmetic(fact: &Arithmetic) -> String {
         }
         Arithmetic::LineEvery { last, every } => {
             format!("the last line is of step {last}, and there is one every {every} steps")
+        }
+        Arithmetic::StepsLost {
+            read,
+            asked,
+            lines,
+            first,
+        } => {
+            let others = match read {
+                0 => "no training step was found in the others".to_owned(),
+                read => format!("the others have {}", counted(*read as usize, "step")),
+            };
+            format!(
+                "{} of the log cannot be read (the first is line {first}), and {others}; {asked} were asked for",
+                counted(*lines as usize, "line")
+            )
         }
         Arithmetic::SamplesPerStep {
             first: (samples, step),
@@ -232,7 +248,7 @@ fn asked(schedule: &AskedSchedule) -> String {
     format!(
         "{:.3e} at its peak ({} of warm-up, then a cosine to {:.3e})",
         schedule.peak.0,
-        count(schedule.warmup_steps as usize, "step"),
+        counted(schedule.warmup_steps as usize, "step"),
         schedule.least.0
     )
 }

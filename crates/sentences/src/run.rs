@@ -1,13 +1,14 @@
 //! Sentences on runs, and on a cell's runs together.
 
 use tprimat_results::{FieldDifference, MIN_REPEATS, decimals_beside, settings::show};
+use tprimat_words::plain::counted;
 
 use super::figures::{
     Contradiction, DeviceSet, Disturbance, LogAnomaly, NoEnergy, NoRate, NoTelemetry, NotAssessed,
     NotCounted, OutsideSteps, RunFact, SESSION_GAP_SECONDS, Unchecked, Unit, WhoseClock,
 };
 use super::results::{field, no_samples, oddity, step_time_source, withheld};
-use super::words::{count, evidence, list, one, repeats, seconds, step_time, units, verb};
+use super::words::{evidence, list, one, repeats, seconds, step_time, units, verb};
 
 pub(super) fn fact(fact: &RunFact) -> String {
     match fact {
@@ -107,6 +108,19 @@ pub(super) fn fact(fact: &RunFact) -> String {
             repeats: of,
             detail,
         } => format!("{}: {}", repeats(of), oddity(detail)),
+        RunFact::UnreadableLines {
+            repeats: of,
+            count,
+            first,
+        } => {
+            let lines = match count {
+                1 => format!("line {first} of the log is damaged; what it said is"),
+                _ => format!(
+                    "{count} lines of the log are damaged (the first is line {first}); what they said is"
+                ),
+            };
+            format!("{}: {lines} missing from the figures", repeats(of))
+        }
         RunFact::OddInTheLog { repeats: of, what } => {
             let word = |LogAnomaly { kind, detail }: &LogAnomaly| {
                 if kind == "end_status" {
@@ -138,6 +152,7 @@ pub(super) fn fact(fact: &RunFact) -> String {
             repeats,
             units: n,
             unit,
+            on_unknown_hosts,
         } => {
             let (where_, these, apart) = match unit {
                 Unit::Host => ("on", units(*n, *unit), String::new()),
@@ -149,14 +164,24 @@ pub(super) fn fact(fact: &RunFact) -> String {
             };
             let verdict = match unit {
                 Unit::Session => format!(
-                    ". A verdict needs {MIN_REPEATS} sessions in each cell, or `tprimat build --remeasure` of both in one"
+                    ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --remeasure"
                 ),
                 _ => String::new(),
+            };
+            let left_out = match on_unknown_hosts {
+                0 => String::new(),
+                1 => ". The log of 1 other repeat does not name its host, so the rate, its interval and the step time \
+                      are computed without that repeat"
+                    .to_owned(),
+                more => format!(
+                    ". The logs of {more} other repeats do not name their host, so the rate, its interval and the \
+                     step time are computed without those repeats"
+                ),
             };
             let unit = one(*unit);
             format!(
                 "the {repeats} repeats ran {where_} {these}{apart}; the interval is computed from the {n} {unit} means (n = \
-                 {n}){verdict}"
+                 {n}){verdict}{left_out}"
             )
         }
         RunFact::TokensDeclared => {
@@ -292,13 +317,13 @@ pub(super) fn fact(fact: &RunFact) -> String {
             )
         }
         RunFact::SetAside { repeat, why } => {
-            format!("a measurement of repeat {repeat} was set aside by hand: {why}")
+            format!("a run of repeat {repeat} was set aside by hand: {why}")
         }
         RunFact::MeasuredAgain {
             repeats: of,
             disturbed,
         } => {
-            let runs = count(*disturbed as usize, "run");
+            let runs = counted(*disturbed as usize, "run");
             let were = verb(of, "was", "were");
             format!(
                 "{} {were} measured again after something else disturbed {runs}",
@@ -432,10 +457,8 @@ pub(super) fn no_rate(why: &NoRate) -> String {
                 1 => "the only timed step is".to_owned(),
                 n => format!("all {n} timed steps are"),
             };
-            let s = if *warmup_steps == 1 { "" } else { "s" };
-            format!(
-                "{which} within the declared warm-up of {warmup_steps} step{s}, so there is no rate"
-            )
+            let warm_up = counted(*warmup_steps as usize, "step");
+            format!("{which} within the declared warm-up of {warm_up}, so there is no rate")
         }
         NoRate::LongerThanRun { claimed, run } => {
             format!(
@@ -512,13 +535,14 @@ pub(super) fn unchecked(why: &Unchecked) -> String {
                 .to_owned()
         }
         Unchecked::TooShort => {
-            "the measured steps were over between two looks at the log (ten a second)".to_owned()
+            "the measured steps are short: several ended between two looks at the log (ten a second)"
+                .to_owned()
         }
         Unchecked::FewSteps { least } => {
-            format!("fewer than {least} measured steps follow one another in the log")
+            format!("the log has fewer than {least} measured steps")
         }
         Unchecked::Evaluations { least } => format!(
-            "fewer than {least} measured steps follow one another without an evaluation between them"
+            "fewer than {least} measured steps follow another one without an evaluation in between"
         ),
     }
 }

@@ -1,21 +1,13 @@
 //! What many sentences are made of: counts, lists, numbers.
 
-use super::figures::Unit;
+use tprimat_words::plain::counted;
 
-/// `1 step`, `3 steps`
-#[must_use]
-pub fn count(n: usize, one: &str) -> String {
-    if n == 1 {
-        format!("1 {one}")
-    } else {
-        format!("{n} {one}s")
-    }
-}
+use super::figures::Unit;
 
 /// `3 hosts`, `1 repeat`
 #[must_use]
 pub fn units(n: usize, unit: Unit) -> String {
-    count(n, one(unit))
+    counted(n, one(unit))
 }
 
 pub(super) fn one(unit: Unit) -> &'static str {

@@ -31,3 +31,8 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .min()
         .map(|(_, k)| k)
 }
+
+/// The question whether the nearest of `known` was meant, if one is near enough.
+pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(typed, known).map(|near| format!("did you mean `{near}`?"))
+}

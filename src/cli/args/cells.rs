@@ -77,9 +77,9 @@ pub struct AttemptsArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum AttemptsCommand {
-    /// Keep a measurement but do not count it; the reason is shown beside the figures
+    /// Keep a run but do not count it; the reason is shown beside the figures
     SetAside(SetAsideArgs),
-    /// Let a measurement that was set aside count again
+    /// Let a run that was set aside count again
     Restore(RestoreArgs),
 }
 
@@ -106,10 +106,16 @@ pub struct RestoreArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
-    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed
-    /// [default: all of the cache]
-    #[arg(value_name = "CELL")]
-    pub cells: Vec<String>,
+    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed; with a
+    /// matrix, of its cells [default: all of the cache]
+    #[arg(value_name = "MATRIX | CELL")]
+    pub names: Vec<String>,
+    /// The matrix, in any place
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
     /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
     #[arg(long, value_name = "DATE|AGE")]
     pub since: Option<String>,
@@ -137,7 +143,7 @@ pub struct RenderArgs {
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
-    #[arg(required_unless_present_any = ["attempt", "failed"])]
+    #[arg(required_unless_present_any = ["attempt", "failed", "follow"])]
     pub cell: Option<String>,
     /// The last log of every cell of the matrix whose last run failed
     #[arg(long, conflicts_with_all = ["attempt", "follow"])]
@@ -155,7 +161,7 @@ pub struct LogsArgs {
     pub common: Common,
     #[command(flatten)]
     pub measured: Measured,
-    /// Go on printing while the run goes on
+    /// Go on printing while the run goes on; without a cell, of the one that goes on now
     #[arg(short, long)]
     pub follow: bool,
 }

@@ -44,7 +44,7 @@ pub struct EncodeArgs {
     #[arg(long, value_name = "FILE")]
     pub tokenizer: PathBuf,
     /// PREFIX.idx and PREFIX.bin are written
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
     /// End each document with a token [default: the tokenizer's own, where that is plain]
     #[arg(long, value_name = "TOKEN", num_args = 0..=1, require_equals = true)]

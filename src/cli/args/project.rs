@@ -106,9 +106,26 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, history, baseline, gate, config,
-    /// recipe, fit
-    pub what: String,
+    #[arg(value_enum)]
+    pub what: SchemaName,
+}
+
+/// The formats that have a schema.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum SchemaName {
+    Job,
+    Events,
+    Trace,
+    Result,
+    Summary,
+    Comparison,
+    History,
+    Baseline,
+    Gate,
+    Config,
+    Matrix,
+    Recipe,
+    Fit,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -84,7 +84,10 @@ pub(super) fn refuse_beyond(
         args.overrides.force,
     ) {
         Some(why) => {
-            let help = "nothing was run; `tprimat plan` shows the estimate by cell";
+            let help = format!(
+                "nothing was run; `{}` shows the estimate by cell",
+                engine.plan.command("plan", &[])
+            );
             Err(Error::invalid(Problem::new(why).help(help)))
         }
         None => Ok(()),

@@ -1,4 +1,7 @@
-use std::fs;
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 use super::*;
 use crate::files::Durability;
@@ -89,9 +92,9 @@ fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
         environment: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
         name: "tprimat-x".into(),
     };
-    drop(contained.guard(&[]).unwrap());
+    drop(contained.guard(Path::new("x"), &[]).unwrap());
     assert!(!said.exists(), "an orderly end leaves nothing to do");
-    let mut guard = contained.guard(&[]).unwrap();
+    let mut guard = contained.guard(Path::new("x"), &[]).unwrap();
     let (end, lifeline) = io::pipe().unwrap();
     drop(end);
     // As the kernel does when the supervisor is killed.

@@ -8,7 +8,7 @@ use crate::{
     cache::{Cache, CacheError, Output},
     digest::Digest,
     error::{Error, Result},
-    figures::Comparison,
+    figures::{Comparison, Summary},
     files::Durability,
     report,
 };
@@ -45,8 +45,15 @@ pub(super) fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<O
 pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Comparison> {
     let Output { name, digest, .. } =
         stored.ok_or_else(|| Error::Internal("the comparison has no record".to_owned()))?;
-    let read = cache.get_json(digest)?.ok_or_else(|| gone(digest, name))?;
+    let read = cache
+        .get_json(digest)?
+        .ok_or_else(|| cache.gone(digest, name))?;
     read.map_err(|e| not_ours(digest, name, e))
+}
+
+/// The summary that an aggregate stored.
+pub fn read_summary(cache: &Cache, stored: &Output) -> Result<Summary> {
+    read(cache, &stored.digest, &stored.name)
 }
 
 /// The cells with runs that the last comparison did not count; `outputs` are its task's. A file of
@@ -64,15 +71,7 @@ pub(in crate::execute) fn read_uncounted(
 pub(super) const UNCOUNTED: &str = "uncounted.json";
 
 pub(in crate::execute) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
-    cache.get(digest)?.ok_or_else(|| gone(digest, name))
-}
-
-pub(super) fn gone(digest: &Digest, name: &str) -> Error {
-    CacheError::Gone {
-        what: format!("`{name}` ({})", digest.short()),
-        again: "build again",
-    }
-    .into()
+    cache.get(digest)?.ok_or_else(|| cache.gone(digest, name))
 }
 
 pub(super) fn read<T: serde::de::DeserializeOwned>(

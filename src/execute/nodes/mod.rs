@@ -21,11 +21,27 @@ use std::path::{Path, PathBuf};
 pub(in crate::execute) use conductor::conduct;
 pub use node::supervise_node;
 
-use super::run::{TELEMETRY, hostname};
-use crate::files;
+use super::run::{TELEMETRY, hostname, if_there};
+use crate::{error::Result, files};
 
 /// `tprimat __node DIR` is the supervisor of one node of the run in DIR.
 pub const NODE_ARGUMENT: &str = "__node";
+
+/// Between the id of a run and the number of one of its nodes.
+const NODE_MARK: &str = ".node-";
+
+/// The id under which the processes of one node of a run are known; the first has the run's own.
+fn part_of_run(run_id: &str, number: usize) -> String {
+    match number {
+        0 => run_id.to_owned(),
+        _ => format!("{run_id}{NODE_MARK}{number}"),
+    }
+}
+
+/// The run that such an id belongs to.
+pub(super) fn whole_run(id: &str) -> &str {
+    id.split_once(NODE_MARK).map_or(id, |(run, _)| run)
+}
 
 /// Where the files of a node are: those of node 0 are the run's own.
 pub(super) fn folder_of(dir: &Path, node: usize) -> PathBuf {
@@ -50,28 +66,33 @@ pub(super) struct NodeFile {
 
 /// Logs and samples of each node of a run of several, as far as they are there. A folder may have
 /// come with somebody's project, so nothing is followed through links.
-pub(super) fn files_of(dir: &Path, nodes: usize) -> (Vec<NodeFile>, Vec<NodeFile>) {
-    let is_regular = |file: &NodeFile| {
+pub(super) fn files_of(dir: &Path, nodes: usize) -> Result<(Vec<NodeFile>, Vec<NodeFile>)> {
+    let is_regular = |file: &NodeFile| -> Result<bool> {
+        let found = if_there(&file.path, std::fs::symlink_metadata(&file.path))?;
         let folder = file.path.parent().unwrap_or(dir);
-        files::is_own(folder)
-            && std::fs::symlink_metadata(&file.path).is_ok_and(|found| found.is_file())
-            && files::is_own(&file.path)
+        Ok(found.is_some_and(|found| found.is_file())
+            && files::is_own(folder)
+            && files::is_own(&file.path))
+    };
+    let regular = |all: &mut dyn Iterator<Item = NodeFile>| {
+        all.filter_map(|file| match is_regular(&file) {
+            Ok(is_regular) => is_regular.then_some(Ok(file)),
+            Err(error) => Some(Err(error)),
+        })
+        .collect::<Result<Vec<_>>>()
     };
     let all = if nodes > 1 { 0..nodes } else { 0..0 };
-    let logs = all.clone().skip(1).map(|node| NodeFile {
+    let mut logs = all.clone().skip(1).map(|node| NodeFile {
         node,
         name: format!("log.node-{node}"),
         path: folder_of(dir, node).join("log"),
     });
-    let samples = all.map(|node| NodeFile {
+    let mut samples = all.map(|node| NodeFile {
         node,
         name: format!("telemetry.node-{node}.jsonl"),
         path: telemetry_of(dir, node),
     });
-    (
-        logs.filter(is_regular).collect(),
-        samples.filter(is_regular).collect(),
-    )
+    Ok((regular(&mut logs)?, regular(&mut samples)?))
 }
 
 /// Which node of the run this process is on.

@@ -2,7 +2,9 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{folder_of, messages::Message, name_of_this_node, telemetry_of, this_node};
+use super::{
+    folder_of, messages::Message, name_of_this_node, part_of_run, telemetry_of, this_node,
+};
 use crate::{
     error::{Error, Result},
     execute::{
@@ -71,10 +73,7 @@ fn prepare(dir: &Path, number: usize, name: &str) -> Result<Supervisor, String> 
     let spec = read_spec(dir, env).map_err(here)?;
     let spec = RunSpec {
         // Each node ends its own processes, also where two nodes are one host.
-        run_id: match number {
-            0 => spec.run_id,
-            _ => format!("{}.node-{number}", spec.run_id),
-        },
+        run_id: part_of_run(&spec.run_id, number),
         dir: folder_of(dir, number),
         ..spec
     };

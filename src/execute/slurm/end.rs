@@ -8,13 +8,17 @@ use std::{
 };
 
 use super::{
-    LOOK, WITHDRAWN, claim_path, job_name, job_path, noted,
-    queue::{Commands, fate_of, is_final},
+    LOOK, WITHDRAWN, claim_path, job_name, job_path,
+    node::take,
+    noted,
+    queue::{Commands, OwnJob, fate_of, is_final},
 };
 use crate::{
     cache::Undeclared,
-    execute::run::{ExitKind, RunExit, RunSpec, RunState, read_exit, state_path},
-    files::unix_now,
+    error::Result,
+    execute::leftovers::end_leftovers,
+    execute::log_times::last_seen,
+    execute::run::{ExitKind, RunExit, RunSpec, read_exit},
     host::last_line,
 };
 
@@ -25,7 +29,7 @@ pub(super) const SETTLE: Duration = Duration::from_secs(5);
 const VISIBLE: Duration = Duration::from_secs(90);
 /// How the run of a job that is over ended. The folder is listed first: a client of a network file
 /// system then looks again for files that it did not find before.
-pub(super) fn exit_of_ended(dir: &Path) -> Option<RunExit> {
+pub(super) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
     let _ = fs::read_dir(dir).map(Iterator::count);
     read_exit(dir)
 }
@@ -63,19 +67,25 @@ pub(super) fn unseen(dir: &Path, id: &str) -> String {
 
 /// A supervisor that was told to end does not know why, nor does a trainer that got the signal
 /// first; Slurm does.
-pub(in crate::execute) fn explained(dir: &Path, slurm: &Commands, exit: RunExit) -> RunExit {
+pub(in crate::execute) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunExit {
     let is_told = match exit.status {
         ExitKind::Interrupted | ExitKind::Signal(9 | 15) => true,
         ExitKind::Code(code) => [137, 143].contains(&code),
         _ => false,
     };
-    let Some(id) = id_of(dir).filter(|_| is_told) else {
+    let Some(id) = id_of(&spec.dir).filter(|_| is_told) else {
         return exit;
+    };
+    let name = job_name(&spec.run_id);
+    let job = OwnJob {
+        id: &id,
+        name: &name,
+        dir: &spec.dir,
     };
     // The job's end may take a moment to be known.
     let begun = Instant::now();
     loop {
-        match slurm.fate(&id) {
+        match slurm.fate(job) {
             Some(status) => return RunExit { status, ..exit },
             None if begun.elapsed() >= SETTLE => return exit,
             None => thread::sleep(LOOK),
@@ -85,9 +95,14 @@ pub(in crate::execute) fn explained(dir: &Path, slurm: &Commands, exit: RunExit)
 
 /// The job that has the run of a folder, or that was submitted for it last.
 fn id_of(dir: &Path) -> Option<String> {
-    noted(&claim_path(dir))
-        .or_else(|| noted(&job_path(dir)))
-        .filter(|id| id != WITHDRAWN)
+    noted_job(dir).ok().flatten().filter(|id| id != WITHDRAWN)
+}
+
+fn noted_job(dir: &Path) -> Result<Option<String>> {
+    match noted(&claim_path(dir))? {
+        None => noted(&job_path(dir)),
+        claimed => Ok(claimed),
+    }
 }
 
 /// What became of a run whose tprimat is dead.
@@ -102,41 +117,49 @@ pub(in crate::execute) enum Left {
 
 /// `age`: of an answer of Slurm's that somebody else got.
 pub(in crate::execute) fn left(spec: &RunSpec, slurm: &Commands, age: Duration) -> Left {
-    let id = match noted(&claim_path(&spec.dir)).or_else(|| noted(&job_path(&spec.dir))) {
-        Some(claimed) if claimed == WITHDRAWN => return Left::NeverWas,
-        Some(id) => id,
-        None => match slurm.find(&job_name(&spec.run_id)) {
+    let name = job_name(&spec.run_id);
+    let id = match noted_job(&spec.dir) {
+        Ok(Some(claimed)) if claimed == WITHDRAWN => return Left::NeverWas,
+        Ok(Some(id)) => id,
+        Ok(None) => match slurm.find(&name) {
             Ok(Some(id)) => id,
-            Ok(None) => return Left::NeverWas,
+            // A submission of the dead tprimat may still get through: the run is withdrawn from
+            // it, and where a job was first, that job has the run.
+            Ok(None) => match take(&spec.dir, WITHDRAWN) {
+                Ok(true) => return Left::NeverWas,
+                Ok(false) | Err(_) => return Left::GoesOn,
+            },
             Err(_) => return Left::GoesOn,
         },
+        Err(_) => return Left::GoesOn,
     };
-    let state = match slurm.state(&id, age) {
+    let job = OwnJob {
+        id: &id,
+        name: &name,
+        dir: &spec.dir,
+    };
+    let state = match slurm.state(job, age) {
         Ok(Some(shown)) if !is_final(&shown.state) => return Left::GoesOn,
         Ok(Some(shown)) => Some(shown.state),
-        Ok(None) => slurm.last_state(&id),
+        Ok(None) => slurm.last_state(job),
         Err(_) => return Left::GoesOn,
     };
     // Written just before the end, it may have come in between.
     match exit_of_ended(&spec.dir) {
-        Some(exit) => Left::Ended(Box::new(explained(&spec.dir, slurm, exit))),
-        None if after(state.as_deref(), SETTLE) == After::Ended => {
-            Left::Ended(Box::new(ended_unseen(spec, slurm, &id)))
+        Ok(Some(exit)) => Left::Ended(Box::new(explained(spec, slurm, exit))),
+        Ok(None) if after(state.as_deref(), SETTLE) == After::Ended => {
+            Left::Ended(Box::new(ended_unseen(spec, slurm, job)))
         }
-        None => Left::GoesOn,
+        Ok(None) | Err(_) => Left::GoesOn,
     }
 }
 
-pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExit {
-    let now = unix_now();
-    let state = fs::read(state_path(&spec.dir))
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok());
-    let started_at = if let Some(RunState::Running { since, .. }) = state {
-        since
-    } else {
-        now
-    };
+pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, job: OwnJob) -> RunExit {
+    let id = job.id;
+    // The job may have run on this host, and whoever killed it may have killed its guard as well.
+    // On any other host there is nothing to end.
+    let _ = end_leftovers(&spec.run_id);
+    let (started_at, ended_at) = last_seen(&spec.dir);
     let unknown = || {
         ExitKind::Lost(format!(
             "Slurm job {id} is over and left no word of how its run ended"
@@ -145,20 +168,20 @@ pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExi
     let said = fs::read(spec.dir.join("supervisor.log")).unwrap_or_default();
     let note = (!said.is_empty()).then(|| last_line(&said));
     let status = slurm
-        .last_state(id)
+        .last_state(job)
         .and_then(|state| fate_of(id, &state))
         .unwrap_or_else(unknown);
     RunExit {
         status,
         started_at,
-        ended_at: now,
+        ended_at,
         waited_seconds: 0.0,
         leftover: 0,
         survivors: 0,
         changed: Vec::new(),
         undeclared: Undeclared::default(),
         lost_nodes: None,
-        host: slurm.node(id),
+        host: slurm.node(job),
         note,
     }
 }
@@ -177,5 +200,79 @@ mod tests {
             (after(None, Duration::ZERO), after(None, minute)),
             (After::Wait, After::Ended)
         );
+    }
+
+    /// The description of a run in a folder, and Slurm's commands, which a test writes.
+    fn run_and_commands(folder: &Path) -> (RunSpec, Commands) {
+        let (dir, bin) = (folder.join("run"), folder.join("bin"));
+        crate::files::create_dir_all(&dir).unwrap();
+        crate::files::create_dir_all(&bin).unwrap();
+        let spec = serde_json::from_value(serde_json::json!({
+            "run_id": "run", "dir": dir, "argv": ["true"], "cwd": "/", "timeout_seconds": null,
+            "grace_seconds": 1.0, "devices": [], "exclusive": true, "lock_dir": "/tmp", "meta": null,
+        }));
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        (
+            spec.unwrap(),
+            Commands::new([("PATH".to_owned(), path)].into()),
+        )
+    }
+
+    fn write_command(folder: &Path, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let (path, new) = (folder.join("bin").join(name), folder.join("bin/new"));
+        let text = format!("#!/bin/sh\n{script}\n");
+        crate::files::write_atomically(&new, text.as_bytes(), crate::files::Durability::Plain)
+            .unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
+        fs::rename(new, path).unwrap();
+    }
+
+    #[test]
+    fn an_id_that_was_given_again_says_nothing_of_the_first_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, commands) = run_and_commands(folder.path());
+        take(&spec.dir, "7").unwrap();
+        let of = |name: &str, dir: &Path| {
+            let (of, dir) = (format!("{name}|{}", dir.display()), dir.display());
+            let listed = format!(
+                "case \"$*\" in *%i*) echo '7|COMPLETED|None|{of}';; *%N*) ;; *) echo 'COMPLETED|None|{of}';; esac"
+            );
+            write_command(folder.path(), "squeue", &listed);
+            let shown = format!("echo 'JobId=7 JobName={name} JobState=COMPLETED WorkDir={dir}'");
+            write_command(folder.path(), "scontrol", &shown);
+            let commands = commands.clone();
+            left(&spec, &commands, Duration::ZERO)
+        };
+        // Its own job ended well, so its exit.json is somewhere.
+        let elsewhere = Path::new("/elsewhere");
+        assert!(matches!(of("tprimat-run", elsewhere), Left::GoesOn));
+        assert!(matches!(of("renamed", &spec.dir), Left::GoesOn));
+        assert!(matches!(of("tprimat-another", elsewhere), Left::Ended(_)));
+    }
+
+    #[test]
+    fn a_job_that_comes_between_the_question_and_the_answer_keeps_its_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, commands) = run_and_commands(folder.path());
+        let dir = &spec.dir;
+        // Which knows of no job, and while it is asked one may claim the folder.
+        let squeue = |meanwhile: String| write_command(folder.path(), "squeue", &meanwhile);
+        squeue(format!("echo 7 > {}/claim", dir.display()));
+        assert!(matches!(
+            left(&spec, &commands, Duration::ZERO),
+            Left::GoesOn
+        ));
+        assert_eq!(noted(&claim_path(dir)).unwrap().as_deref(), Some("7"));
+        // Where none came, none can come any more.
+        fs::remove_file(claim_path(dir)).unwrap();
+        squeue(String::new());
+        assert!(matches!(
+            left(&spec, &commands, Duration::ZERO),
+            Left::NeverWas
+        ));
+        assert!(!take(dir, "7").unwrap());
     }
 }

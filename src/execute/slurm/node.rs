@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -49,18 +49,23 @@ fn one() -> usize {
 /// Is this process within the job that has the run of a folder?
 pub(in crate::execute) fn is_of_this_job(dir: &Path) -> bool {
     let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    noted(&claim_path(dir)).is_some_and(|claimed| claimed == job)
+    matches!(noted(&claim_path(dir)), Ok(Some(claimed)) if claimed == job)
 }
 
 /// Takes the run of a folder; false: somebody else has it already. Whoever makes this file is the
 /// only one who may start the run.
 pub(in crate::execute) fn take(dir: &Path, who: &str) -> Result<bool> {
     let path = claim_path(dir);
-    match OpenOptions::new().write(true).create_new(true).open(&path) {
-        Ok(mut file) => file
-            .write_all(who.as_bytes())
-            .map_err(Error::io("cannot write", &path))
-            .map(|()| true),
+    // Written before it has its name: a claim that does not say whose it is would be nobody's for
+    // ever.
+    let claim = || -> io::Result<()> {
+        let mut claim = tempfile::Builder::new().prefix(".tmp-").tempfile_in(dir)?;
+        claim.write_all(who.as_bytes())?;
+        claim.persist_noclobber(&path)?;
+        Ok(())
+    };
+    match claim() {
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(Error::io("cannot make", path)(error)),
     }

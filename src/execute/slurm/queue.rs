@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -72,9 +73,28 @@ impl SlurmError {
     }
 }
 
+/// A job of ours. Slurm gives an id once more where its controller died before it had noted the
+/// first job of that id, so what has neither this name nor this folder is not what was submitted. One
+/// of the two is enough: a job may be renamed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnJob<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+    /// The folder of its run, in which it was started.
+    pub dir: &'a Path,
+}
+
+impl OwnJob<'_> {
+    fn is(&self, name: &str, dir: &str) -> bool {
+        name == self.name || Path::new(dir) == self.dir
+    }
+}
+
 /// What Slurm shows of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shown {
+    name: String,
+    dir: String,
     pub state: String,
     /// Why it waits; empty where there is no reason.
     pub reason: String,
@@ -117,7 +137,7 @@ impl Commands {
 
     /// How a job stands; `None`: Slurm answers, and knows no such job any more. One listing of all
     /// the caller's jobs, at most `age` old, answers for everybody who waits for one.
-    pub(super) fn state(&self, id: &str, age: Duration) -> Result<Option<Shown>, SlurmError> {
+    pub(super) fn state(&self, job: OwnJob, age: Duration) -> Result<Option<Shown>, SlurmError> {
         // Held while Slurm is asked: whoever comes meanwhile gets the same answer.
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if listed
@@ -130,21 +150,31 @@ impl Commands {
             *listed = Some(Listed { at, jobs });
         }
         let found = match listed.as_ref().map(|listed| &listed.jobs) {
-            Some(Ok(jobs)) => jobs.get(id).cloned(),
+            Some(Ok(jobs)) => jobs.get(job.id).cloned(),
             Some(Err(why)) => return Err(why.clone()),
             None => None,
         };
         drop(listed);
         if found.is_some() {
-            return Ok(found);
+            return Ok(found.filter(|shown| job.is(&shown.name, &shown.dir)));
         }
         // Submitted after the listing, or not the caller's own: only an answer about this very job
         // says that it is gone.
         match self.run(
             "squeue",
-            &["--noheader", "--states=all", "--format=%T|%r", "--jobs", id],
+            &[
+                "--noheader",
+                "--states=all",
+                "--format=%T|%r|%j|%Z",
+                "--jobs",
+                job.id,
+            ],
         ) {
-            Ok(said) => Ok(said.lines().next().and_then(|line| shown(line.trim()))),
+            Ok(said) => Ok(said
+                .lines()
+                .next()
+                .and_then(|line| shown(line.trim()))
+                .filter(|shown| job.is(&shown.name, &shown.dir))),
             Err(why) if why.knows_no_such_job() => Ok(None),
             Err(why) => Err(why),
         }
@@ -154,7 +184,12 @@ impl Commands {
         let user = format!("--user={}", nix::unistd::geteuid());
         let said = self.run(
             "squeue",
-            &["--noheader", "--states=all", "--format=%i|%T|%r", &user],
+            &[
+                "--noheader",
+                "--states=all",
+                "--format=%i|%T|%r|%j|%Z",
+                &user,
+            ],
         )?;
         let jobs = said.lines().filter_map(|line| {
             let (id, rest) = line.trim().split_once('|')?;
@@ -181,69 +216,70 @@ impl Commands {
     }
 
     /// The last state that Slurm or its accounting knows of a job.
-    pub(super) fn last_state(&self, id: &str) -> Option<String> {
+    pub(super) fn last_state(&self, job: OwnJob) -> Option<String> {
         // Asked for no job, Slurm tells of all.
-        if id.is_empty() {
+        if job.id.is_empty() {
             return None;
         }
         let shown = self
-            .run("scontrol", &["--oneliner", "show", "job", id])
+            .run("scontrol", &["--oneliner", "show", "job", job.id])
             .ok();
-        let shown = shown.and_then(|text| {
-            text.split_whitespace()
-                .find_map(|w| w.strip_prefix("JobState=").map(str::to_owned))
-        });
-        shown.or_else(|| {
-            let arguments = [
-                "--noheader",
-                "--allocations",
-                "--parsable2",
-                "--format=State",
-                "--jobs",
-                id,
-            ];
-            let said = self.run("sacct", &arguments).ok()?;
-            said.lines()
-                .next()
-                .map(|line| line.trim().to_owned())
-                .filter(|line| !line.is_empty())
+        let word = |text: &str, key: &str| {
+            let mut words = text.split_whitespace();
+            let found = words.find_map(|word| word.strip_prefix(key));
+            found.unwrap_or_default().to_owned()
+        };
+        shown
+            .filter(|text| job.is(&word(text, "JobName="), &word(text, "WorkDir=")))
+            .map(|text| word(&text, "JobState="))
+            .or_else(|| self.recorded(job, "State"))
+    }
+
+    /// What the accounting has of a job, where there is one.
+    fn recorded(&self, job: OwnJob, field: &str) -> Option<String> {
+        let format = format!("--format={field},JobName,WorkDir");
+        let arguments = [
+            "--noheader",
+            "--allocations",
+            "--parsable2",
+            &format,
+            "--jobs",
+            job.id,
+        ];
+        let said = self.run("sacct", &arguments).ok()?;
+        said.lines().find_map(|line| {
+            let (found, rest) = line.trim().split_once('|')?;
+            let (name, dir) = rest.split_once('|')?;
+            (job.is(name, dir) && !found.is_empty()).then(|| found.to_owned())
         })
     }
 
     /// Why a job ended that did not say so itself; `None`: it ended by itself, or nobody knows.
-    pub(super) fn fate(&self, id: &str) -> Option<ExitKind> {
-        fate_of(id, &self.last_state(id)?)
+    pub(super) fn fate(&self, job: OwnJob) -> Option<ExitKind> {
+        fate_of(job.id, &self.last_state(job)?)
     }
 
     /// The node that a job ran on.
-    pub(super) fn node(&self, id: &str) -> Option<String> {
-        if id.is_empty() {
+    pub(super) fn node(&self, job: OwnJob) -> Option<String> {
+        if job.id.is_empty() {
             return None;
         }
-        let said = self
-            .run(
-                "squeue",
-                &["--noheader", "--states=all", "--format=%N", "--jobs", id],
-            )
-            .ok();
-        let said = said.filter(|said| !said.trim().is_empty()).or_else(|| {
-            self.run(
-                "sacct",
-                &[
-                    "--noheader",
-                    "--allocations",
-                    "--parsable2",
-                    "--format=NodeList",
-                    "--jobs",
-                    id,
-                ],
-            )
-            .ok()
-        })?;
-        said.lines()
-            .next()
-            .map(|line| line.trim().to_owned())
-            .filter(|node| !node.is_empty() && !node.starts_with("None"))
+        let arguments = [
+            "--noheader",
+            "--states=all",
+            "--format=%N|%j|%Z",
+            "--jobs",
+            job.id,
+        ];
+        let said = self.run("squeue", &arguments).unwrap_or_default();
+        let shown = said.lines().find_map(|line| {
+            let (node, rest) = line.trim().split_once('|')?;
+            let (name, dir) = rest.split_once('|')?;
+            (job.is(name, dir) && !node.is_empty()).then(|| node.to_owned())
+        });
+        shown
+            .or_else(|| self.recorded(job, "NodeList"))
+            .filter(|node| !node.starts_with("None"))
     }
 }
 
@@ -260,14 +296,19 @@ fn seconds(text: &str) -> Option<f64> {
     Some(f64::from(days) * 86_400.0 + all)
 }
 
+/// `state|reason|name|folder`.
 fn shown(line: &str) -> Option<Shown> {
-    let (state, reason) = line.split_once('|')?;
+    let (state, rest) = line.split_once('|')?;
+    let (reason, rest) = rest.split_once('|')?;
+    let (name, dir) = rest.split_once('|')?;
     let reason = if reason == "None" {
         String::new()
     } else {
         reason.to_owned()
     };
     Some(Shown {
+        name: name.to_owned(),
+        dir: dir.to_owned(),
         state: state.to_owned(),
         reason,
     })

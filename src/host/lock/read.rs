@@ -16,6 +16,10 @@ pub(super) struct LockReader<'a> {
     pub(super) problems: Vec<Problem>,
 }
 
+/// A lock that cannot be read stops `tprimat lock --update` as well.
+const HELP: &str =
+    "restore it from git, or remove it: the next build on each platform's host pins it anew";
+
 type Entries<'t, 'i> = Vec<(&'t str, Range<usize>, &'t Spanned<DeValue<'i>>)>;
 
 impl LockReader<'_> {
@@ -173,15 +177,14 @@ impl LockReader<'_> {
             "not a key of the lock",
         );
         self.problems.push(Problem {
-            help: did_you_mean(name, known.iter().copied()),
+            help: did_you_mean(name, known.iter().copied()).or(Some(HELP.to_owned())),
             ..problem
         });
     }
 
     fn wrong(&mut self, place: Range<usize>, message: String, label: &str) {
         let problem = Problem::new(message).at(self.source, place, label);
-        self.problems
-            .push(problem.help("`tprimat lock --update` writes it anew"));
+        self.problems.push(problem.help(HELP));
     }
 }
 

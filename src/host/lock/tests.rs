@@ -34,7 +34,7 @@ fn the_text_is_sorted_and_readable() {
         .with_section("nvd", section())
         .with_section("cpu", Section::default());
     let expected = r#"# What the numbers of each platform depend on. Written by tprimat; commit it.
-# Refresh a platform on its own host: tprimat lock --update
+# Refresh a platform on its own host: tprimat lock MATRIX --update
 
 version = 1
 

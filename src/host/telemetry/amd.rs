@@ -128,7 +128,7 @@ impl Tool {
             .collect();
         chosen.ok_or_else(|| {
             format!(
-                "`{}` shows {} devices, and not which of them the run has",
+                "`{}` shows {} devices, but none at the addresses of the run's",
                 self.name,
                 shown.len()
             )
@@ -314,7 +314,7 @@ mod tests {
         );
         // One of two, and nobody says which.
         let (_, why) = sampled(&mock(folder.path(), "amd-smi", METRIC, &["gpu-aa"])).unwrap_err();
-        assert!(why.contains("not which of them"), "{why}");
+        assert!(why.contains("none at the addresses of the run"), "{why}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ struct Source {
 
 type Take = dyn FnMut(&AtomicBool) -> Option<(f64, Vec<Reading>)>;
 
-/// Of no samples: who was asked, and why there are none.
+/// Who was asked for samples, and why there are none.
 type Unavailable = (&'static str, String);
 
 /// Samples until it is stopped.

@@ -65,7 +65,7 @@ fn the_older_schema_of_an_amd_box() {
             "gpu_cores": 16896, "software_stack": "rocm", "pytorch_version": "" },
         "training_config": { "max_steps": 3, "global_batch_size": 32, "sequence_length": 1024, "num_gpus": 8 },
         "raw_step_times": [30.0, 4.0, 4.0],
-        "memory_metrics": { "avg_memory_allocated_gb": 100.0 },
+        "memory_metrics": { "peak_memory_allocated_gb": 100.0 },
     }));
     assert_eq!(
         (result.platform.as_deref(), result.framework.as_deref()),
@@ -82,10 +82,97 @@ fn the_older_schema_of_an_amd_box() {
 }
 
 #[test]
+fn an_average_is_not_a_peak_and_memory_of_an_unknown_unit_is_no_figure() {
+    let mut file = unified();
+    for averages in [
+        json!({ "avg_memory_allocated_gb": 20.0, "avg_memory_reserved_gb": 30.0 }),
+        json!({ "peak_memory_allocated_gb": null, "avg_memory_allocated_gb": 20.0 }),
+    ] {
+        for framework in ["nemo", "primus"] {
+            file["framework"] = json!(framework);
+            file["memory_metrics"] = averages.clone();
+            assert_eq!(read(&file).trace.memory, [], "{framework} {averages}");
+        }
+    }
+    let mut file = unified();
+    for (at, odd) in [
+        ("total_memory_gb", json!(12.0)),
+        ("device_name", json!("Some Device")),
+    ] {
+        file["gpu_info"][at] = odd;
+        let result = read(&file);
+        assert_eq!(result.trace.memory, [], "{at}");
+        let unit = result.anomalies.iter().find(|a| a.kind == "memory_unit");
+        let told = &unit.unwrap().detail;
+        assert!(
+            told.contains("\"36 GB\"") && told.contains("left out"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_label_of_another_form_is_told_and_not_claimed() {
+    let mut file = unified();
+    for (name, odd, expected) in [
+        (
+            "learning_rate",
+            json!("3e-4"),
+            "learning_rate is labelled \"3e-4\", which is not a number",
+        ),
+        (
+            "precision",
+            json!(16),
+            "precision is labelled 16, which is not a name",
+        ),
+        (
+            "precision",
+            json!(" "),
+            "precision is labelled \" \", which is not a name",
+        ),
+        (
+            "max_steps",
+            json!([4]),
+            "train_iters is labelled [4], which is not a whole number above 0",
+        ),
+    ] {
+        let mut file = file.clone();
+        file["training_config"][name] = odd;
+        let result = read(&file);
+        let told = result
+            .anomalies
+            .iter()
+            .find(|a| a.kind == "label_unreadable");
+        assert_eq!(told.unwrap().detail, expected);
+        let mut claim = Claim::of_model(None);
+        result.claim(&mut claim);
+        assert!(
+            !claim.covers("learning_rate") && !claim.covers("precision"),
+            "{name}"
+        );
+    }
+    file["training_config"]["learning_rate"] = json!(3e-4);
+    file["training_config"]["precision"] = json!("bf16");
+    let mut claim = Claim::of_model(None);
+    read(&file).claim(&mut claim);
+    let claimed = (
+        claim.job.optimizer.learning_rate,
+        claim.job.precision.as_str(),
+    );
+    assert_eq!(claimed, (3e-4, "bf16"));
+    // A published file's settings pass the same check.
+    let mut published = OldResult::default();
+    published.declare("learning_rate", &json!("3e-4"));
+    published.declare("seq_length", &json!(512));
+    assert_eq!(published.labels, [("seq_length", Label::Count(512))]);
+    assert_eq!(kinds(&published), ["label_unreadable"]);
+}
+
+#[test]
 fn other_names_of_the_same_tables() {
     for table in ["parallelism", "parallel_config"] {
         let result = read(
-            &json!({ "step_times": [1.0], table: { "TP": 2, "PP": 1, "DP": 2 },
+            &json!({ "step_times": [1.0], table: { "TP": 2, "PP": 1, "CP": 1, "DP": 2 },
             "gpu_info": { "device_count": 8 } }),
         );
         assert_eq!(
@@ -93,8 +180,32 @@ fn other_names_of_the_same_tables() {
             Some(2),
             "{table}"
         );
-        assert_eq!(kinds(&result), ["labels_disagree"], "2 × 1 × 2 is not 8");
+        assert_eq!(
+            kinds(&result),
+            ["labels_disagree"],
+            "2 × 1 × 1 × 2 is not 8"
+        );
     }
+}
+
+#[test]
+fn a_degree_that_is_not_stated_is_not_taken_for_one() {
+    let of = |degrees: Value| {
+        read(
+            &json!({ "step_times": [1.0], "parallelism": degrees, "gpu_info": { "device_count": 16 } }),
+        )
+    };
+    assert!(kinds(&of(json!({ "DP": 8 }))).is_empty(), "TP may be 2");
+    let wrong = of(json!({ "TP": 3, "DP": 2 }));
+    assert_eq!(
+        wrong.anomalies[0].detail,
+        "TP 3 × DP 2 = 6, and num_gpus is 16"
+    );
+    let unknown = of(json!({ "strategy_name": "unknown", "PP": 2 }));
+    assert_eq!(
+        unknown.anomalies[0].detail,
+        "the strategy is named `unknown`, with PP 2"
+    );
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl FactBook {
 #[derive(Clone, Debug)]
 pub struct Image {
     pub name: String,
-    /// Of the content, as keys cover it; or why nothing is known.
+    /// The digest of the content, as keys cover it; or why nothing is known.
     pub digest: Result<String, String>,
     /// What the engine of this host has under the name; or why that cannot be said.
     pub here: Result<Option<String>, String>,

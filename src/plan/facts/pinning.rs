@@ -48,17 +48,18 @@ impl FactBook {
         Ok(locked.diff(&probed))
     }
 
-    /// An error that names every line of the lock that this host contradicts.
+    /// An error that names every line of the lock that this host contradicts. `update`: the command
+    /// that writes the lock anew.
     #[must_use]
-    pub fn drift_error(&self, platform: &str, drift: &[FactDiff]) -> Error {
+    pub fn drift_error(&self, platform: &str, drift: &[FactDiff], update: &str) -> Error {
         let text = std::fs::read_to_string(self.root.join(LOCK)).unwrap_or_default();
         let source = Source::new(LOCK, text);
         let problems = drift.iter().map(|diff| {
             let show = |fact: &Option<Fact>| fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| fact_json(f).to_string());
             let message = format!("this host differs from tprimat.lock: {platform}, {}", diff.name);
-            let problem = Problem::new(message).help(
-                "`tprimat lock --update` pins what is here (and makes its results stale); --allow-drift files results under what is here",
-            );
+            let problem = Problem::new(message).help(format!(
+                "`{update}` pins what is here (and makes its results stale); --allow-drift files results under what is here",
+            ));
             let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
             let key = match diff.name.split_once('.') {
                 Some(("datasets" | "tokenizers" | IMAGES, name)) => name,

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::{Change, Memory, changes, memory, untried};
 use crate::{
-    config::Values,
+    config::{Values, schema::Platform},
     job::{Job, Vendor},
+    logs::GIB,
     matrix::CellId,
     plan::{Plan, Support},
     recipe::context,
 };
 
-const GIB: f64 = (1u64 << 30) as f64;
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that
 /// a wrong model withholds no run.
 const WITHHELD_ABOVE: f64 = 1.15;
@@ -146,17 +146,17 @@ impl MemoryFit {
             FitVerdict::DoesNotFit => ("will not fit", "--force runs it"),
             FitVerdict::MayNotFit if is_checked => (
                 "may not fit",
-                "it runs, for a prediction may err by as much",
+                "it runs, since a prediction can be off by that much",
             ),
             FitVerdict::MayNotFit => (
                 "may not fit",
-                "it runs, for this model was never compared with a measured peak",
+                "it runs, since predictions for this model were never compared with a measured peak",
             ),
         };
         let (needed, has) = (gb(needed), gb(capacity.bytes));
         let source = &capacity.source;
         Some(format!(
-            "{words}: needs {needed} a GPU, which has {has} ({source}); {what}, `tprimat fit` shows the sum"
+            "{words}: needs {needed} a GPU, which has {has} ({source}); {what}"
         ))
     }
 }
@@ -235,12 +235,10 @@ fn capacity(plan: &Plan, cell: CellId) -> Option<Capacity> {
         });
     }
     let path = format!("hardware.platforms.{}.memory_per_gpu_gb", of.platform);
-    let stated = plan
-        .config
-        .view(&Values::default(), &of.overlay)
-        .get(&path)
-        .and_then(Value::as_f64);
-    let stated = stated.filter(|gb| *gb > 0.0)?;
+    let defaults = Values::default();
+    let view = plan.config.view(&defaults, &of.overlay);
+    let platform: Platform = view.entry(&of.platform);
+    let stated = platform.memory_per_gpu_gb.filter(|gb| *gb > 0.0)?;
     // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X
     // 206.1·10⁹.
     Some(Capacity {

@@ -313,6 +313,10 @@ fn native_shards(job: &Job, s: &Sizes, state: f64) -> Vec<Part> {
         ),
         ("whole gradients before they are sent", state * at_once),
         ("gradients received from all ranks", received),
+        (
+            "gradients of what the embedding gave, of all ranks",
+            2.0 * s.tokens * s.hidden * s.dp,
+        ),
         WORKSPACES,
     ]
 }

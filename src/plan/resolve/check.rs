@@ -1,6 +1,6 @@
 //! Rules across the settings of a cell.
 
-use super::{SKIPPED, SettingsReader};
+use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{job::Job, matrix::Cell};
 
 /// A run none of whose steps is counted costs its time for nothing.
@@ -17,13 +17,13 @@ pub(super) fn measures(r: &mut SettingsReader, job: &Job, skipped: u64) {
     }
 }
 
-pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job) {
-    batch(r, cell, job);
+pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
+    batch(r, job, block);
     shape(r, cell, job);
     optimizer(r, job);
 }
 
-fn batch(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
     let (data, p) = (&job.data, &job.parallelism);
     let product = data
         .micro_batch_size
@@ -39,15 +39,8 @@ fn batch(r: &mut SettingsReader, cell: &Cell, job: &Job) {
             "GBS = MBS × DP × GA",
         );
     }
-    let block = r.view.parallelism(
-        &cell.parallelism,
-        &cell.model,
-        &cell.platform,
-        job.vendor,
-        &cell.framework,
-    );
     if let Some((path, block)) = block
-        && let Some(stated) = block.ga
+        && let Some(stated) = block.gradient_accumulation_steps
         && stated != data.gradient_accumulation_steps
     {
         let message = format!(
@@ -57,11 +50,7 @@ fn batch(r: &mut SettingsReader, cell: &Cell, job: &Job) {
             p.data_parallel_size,
             data.gradient_accumulation_steps
         );
-        r.problem_of_cell(
-            &path,
-            message,
-            "GA is derived; a stated one is an assertion",
-        );
+        r.problem_of_cell(path, message, "GA is derived; a stated one is an assertion");
     }
 }
 
@@ -121,16 +110,6 @@ fn optimizer(r: &mut SettingsReader, job: &Job) {
                 job.optimizer.r#type
             ),
             "expected adamw, or adam for the same",
-        );
-    }
-    if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
-        r.problem(
-            "training.optimizer.state_precision",
-            format!(
-                "`{}` is not a state precision",
-                job.optimizer.state_precision
-            ),
-            "expected fp32 or bf16",
         );
     }
     if job.optimizer.warmup_steps > job.train_iters {

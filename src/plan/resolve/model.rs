@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::SettingsReader;
 use crate::{
-    config::{Config, NEEDED_SHAPE},
+    config::{
+        Config, NEEDED_SHAPE,
+        schema::{self, Model, Validation},
+    },
     job::{ModelShape, RopeScaling, count_parameters},
     plan::DataKind,
 };
@@ -17,118 +18,150 @@ pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
     if !config.children("models").any(|known| known == id) {
         return None;
     }
-    let nothing = crate::config::Values::default();
-    let mut r = SettingsReader::new(config.view(&nothing, &[]));
-    let named = named_files(&mut r, id);
-    let shape = model(&mut r, id, &named);
+    let mut r = SettingsReader::new(config.general());
+    let stated: Model = r.entry(id);
+    let named = named_files(&mut r, id, &stated);
+    let shape = model(&mut r, id, &stated, &named);
     shape.filter(|_| r.problems.is_empty())
 }
 
+/// What a model's dataset and tokenizer are called, and their paths; without those whose path is not
+/// set, or empty.
 pub(super) fn named_files(
     r: &mut SettingsReader,
     model: &str,
+    stated: &Model,
 ) -> BTreeMap<DataKind, (String, String)> {
-    let kinds = [DataKind::Dataset, DataKind::Tokenizer];
-    kinds
-        .into_iter()
-        .filter_map(|kind| Some((kind, named_file(r, model, kind)?)))
-        .collect()
+    let mut named = BTreeMap::new();
+    for (kind, path, name) in [
+        (
+            DataKind::Dataset,
+            &stated.dataset_path,
+            &stated.dataset_name,
+        ),
+        (
+            DataKind::Tokenizer,
+            &stated.tokenizer_path,
+            &stated.tokenizer_name,
+        ),
+    ] {
+        let Some(path) = path.clone().filter(|path| !path.is_empty()) else {
+            continue;
+        };
+        let name = name.clone().filter(|name| !name.is_empty());
+        match name.or_else(|| kind.name_in(&path)) {
+            Some(name) => drop(named.insert(kind, (name, path))),
+            None => r.problem(
+                &format!("models.{model}.{}_path", kind.name()),
+                format!("`{path}` does not end with a name"),
+                &format!("give it a {}_name", kind.name()),
+            ),
+        }
+    }
+    named
 }
 
-/// What a model's dataset or tokenizer is called, and its path; nothing where the path is not set,
-/// or empty.
-fn named_file(r: &mut SettingsReader, model: &str, kind: DataKind) -> Option<(String, String)> {
-    let at = |what: &str| format!("models.{model}.{}_{what}", kind.name());
-    let path = r.string(&at("path")).filter(|path| !path.is_empty())?;
-    let stated = r.string(&at("name")).filter(|name| !name.is_empty());
-    let Some(name) = stated.or_else(|| kind.name_in(&path)) else {
-        r.problem(
-            &at("path"),
-            format!("`{path}` does not end with a name"),
-            &format!("give it a {}_name", kind.name()),
-        );
-        return None;
-    };
-    Some((name, path))
-}
-
-/// None: the shape is not known, which is one problem and says all that is missing.
+/// The model's shape. None where it is not known, which is one problem and says all that is missing.
 pub(super) fn model(
     r: &mut SettingsReader,
     model: &str,
+    stated: &Model,
     named: &BTreeMap<DataKind, (String, String)>,
 ) -> Option<ModelShape> {
-    if !is_complete(r, model) {
+    let (
+        Some(architecture),
+        Some(layers),
+        Some(hidden),
+        Some(ffn_hidden),
+        Some(heads),
+        Some(vocabulary),
+    ) = (
+        &stated.architecture,
+        stated.num_layers,
+        stated.hidden_size,
+        stated.ffn_hidden_size,
+        stated.num_attention_heads,
+        stated.vocab_size,
+    )
+    else {
+        incomplete(r, model);
         return None;
-    }
-    let at = |key: &str| format!("models.{model}.{key}");
-    let heads = r.positive(&at("num_attention_heads"));
-    let hidden = r.positive(&at("hidden_size"));
-    let head_dim = r.u64(&at("head_dim"));
-    if head_dim.is_none() && !hidden.is_multiple_of(heads) {
+    };
+    if stated.head_dim.is_none() && !hidden.is_multiple_of(heads) {
         let message =
             format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
         r.problem(
-            &at("hidden_size"),
+            &format!("models.{model}.hidden_size"),
             message,
             "hidden_size % num_attention_heads must be 0, or head_dim stated",
         );
     }
-    let rope_scaling = r.view.table(&at("rope_scaling"));
+    let name_of = |kind| named.get(&kind).map(|(name, _)| name.clone());
     let mut shape = ModelShape {
-        architecture: r.word(&at("architecture")).to_lowercase(),
-        num_layers: r.positive(&at("num_layers")),
+        architecture: architecture.to_lowercase(),
+        num_layers: layers,
         hidden_size: hidden,
-        ffn_hidden_size: r.positive(&at("ffn_hidden_size")),
+        ffn_hidden_size: ffn_hidden,
         num_attention_heads: heads,
-        num_kv_heads: r.u64(&at("num_kv_heads")).unwrap_or(heads),
-        head_dim: head_dim.unwrap_or(hidden / heads),
-        vocab_size: r.positive(&at("vocab_size")),
-        max_position_embeddings: r.u64(&at("max_position_embeddings")).unwrap_or(0),
-        rope_theta: r.f64(&at("rope_theta")).unwrap_or(0.0),
-        rope_scaling: None,
-        norm_eps: r.real(&at("norm_eps")),
-        tie_embeddings: r.flag(&at("tie_embeddings")),
-        qkv_bias: r.flag(&at("qkv_bias")),
+        num_kv_heads: stated.num_kv_heads.unwrap_or(heads),
+        head_dim: stated.head_dim.unwrap_or(hidden / heads),
+        vocab_size: vocabulary,
+        max_position_embeddings: stated.max_position_embeddings.unwrap_or(0),
+        rope_theta: stated.rope_theta.unwrap_or(0.0),
+        rope_scaling: rope_scaling(r, model, stated),
+        norm_eps: stated.norm_eps,
+        tie_embeddings: stated.tie_embeddings,
+        qkv_bias: stated.qkv_bias,
         num_parameters: 0,
-        dataset: named.get(&DataKind::Dataset).map(|(name, _)| name.clone()),
-        tokenizer: named
-            .get(&DataKind::Tokenizer)
-            .map(|(name, _)| name.clone()),
-        nemo_recipe: r
-            .string(&at("nemo_recipe"))
+        dataset: name_of(DataKind::Dataset),
+        tokenizer: name_of(DataKind::Tokenizer),
+        nemo_recipe: stated
+            .nemo_recipe
+            .as_ref()
             .map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
-        primus_config: r.string(&at("primus_config")),
+        primus_config: stated.primus_config.clone(),
     };
-    if !rope_scaling.is_empty() {
-        match serde_json::from_value::<RopeScaling>(Value::Object(
-            rope_scaling.into_iter().collect(),
-        )) {
-            Ok(scaling) => shape.rope_scaling = Some(scaling),
-            Err(e) => r.problem(
-                &at("rope_scaling"),
-                format!("rope_scaling of `{model}`: {e}"),
-                "here",
-            ),
-        }
-    }
-    count(r, model, &mut shape);
+    count(r, model, stated.num_parameters, &mut shape);
     Some(shape)
 }
 
-/// Is all stated that a shape needs? If not, one problem says all that is missing.
-fn is_complete(r: &mut SettingsReader, model: &str) -> bool {
+/// All four numbers of a scaling, or none.
+fn rope_scaling(r: &mut SettingsReader, model: &str, stated: &Model) -> Option<RopeScaling> {
+    let stated = stated.rope_scaling.as_ref()?;
+    if *stated == schema::RopeScaling::default() {
+        return None;
+    }
+    let whole = || {
+        Ok(RopeScaling {
+            factor: stated.factor.ok_or("factor")?,
+            low_freq_factor: stated.low_freq_factor.ok_or("low_freq_factor")?,
+            high_freq_factor: stated.high_freq_factor.ok_or("high_freq_factor")?,
+            original_max_position_embeddings: stated
+                .original_max_position_embeddings
+                .ok_or("original_max_position_embeddings")?,
+        })
+    };
+    let scaling: Result<RopeScaling, &str> = whole();
+    if let Err(missing) = scaling {
+        r.problem(
+            &format!("models.{model}.rope_scaling"),
+            format!("rope_scaling of `{model}`: missing field `{missing}`"),
+            "here",
+        );
+    }
+    scaling.ok()
+}
+
+/// One problem says all that a shape lacks.
+fn incomplete(r: &mut SettingsReader, model: &str) {
     let at = |key: &str| format!("models.{model}.{key}");
+    if r.view.is_faulty_around(&at("num_layers")) {
+        return;
+    }
     let missing: Vec<&str> = NEEDED_SHAPE
         .into_iter()
         .filter(|key| r.view.get(&at(key)).is_none())
         .collect();
-    if missing.is_empty() {
-        return true;
-    }
-    if r.view.is_faulty_around(&at("num_layers")) {
-        return false;
-    }
     let missing = missing.join(", ");
     let problem = match r.view.unlike_built_in(model) {
         Some(unlike) => {
@@ -147,13 +180,12 @@ fn is_complete(r: &mut SettingsReader, model: &str) -> bool {
         }
     };
     r.push(problem);
-    false
 }
 
 /// Sets the number of parameters, which must be about the one that is stated.
-fn count(r: &mut SettingsReader, model: &str, shape: &mut ModelShape) {
+fn count(r: &mut SettingsReader, model: &str, stated: Option<u64>, shape: &mut ModelShape) {
     let at = |key: &str| format!("models.{model}.{key}");
-    let tolerance = r.real("validation.num_parameters_tolerance");
+    let tolerance = r.section::<Validation>().num_parameters_tolerance;
     let Some(count) = count_parameters(shape) else {
         r.problem(
             &at("architecture"),
@@ -166,8 +198,8 @@ fn count(r: &mut SettingsReader, model: &str, shape: &mut ModelShape) {
         return;
     };
     shape.num_parameters = count;
-    if let Some(stated) = r.f64(&at("num_parameters"))
-        && (stated - count as f64).abs() > tolerance * count as f64
+    if let Some(stated) = stated
+        && stated.abs_diff(count) as f64 > tolerance * count as f64
     {
         r.problem(
             &at("num_parameters"),

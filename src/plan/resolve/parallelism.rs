@@ -1,17 +1,24 @@
 //! How a cell's GPUs are divided: TP × PP × CP × DP = GPUs, on how many nodes, sharded how.
 
+use std::sync::Arc;
+
 use super::SettingsReader;
 use crate::{
+    config::schema::Parallelism,
     error::did_you_mean,
-    job::{ParallelismJob, Sharding, Vendor},
+    job::{ParallelismJob, Sharding},
     matrix::Cell,
 };
+
+/// A block of `parallelism`, and its path.
+pub(super) type Block = (Arc<str>, Parallelism);
 
 /// Err: the strategy says nothing for the cell, or asks for more GPUs than one host has.
 pub(super) fn parallelism(
     r: &mut SettingsReader,
     cell: &Cell,
-    vendor: Vendor,
+    block: Option<&Block>,
+    platform_gpus: Option<u64>,
 ) -> Result<ParallelismJob, String> {
     let Cell {
         platform,
@@ -19,34 +26,30 @@ pub(super) fn parallelism(
         parallelism: strategy,
         ..
     } = cell;
-    let platform_gpus = r.u64(&format!("hardware.platforms.{platform}.num_gpus"));
-    let found = r
-        .view
-        .parallelism(strategy, model, platform, vendor, &cell.framework);
-    let Some((path, block)) = found else {
+    let Some((path, block)) = block else {
         let gpus = platform_gpus.unwrap_or(1);
         return Err(format!(
             "the strategy `{strategy}` says nothing for {model} on {platform}: add `{model}: {{ {platform}: {{ TP: 1, PP: 1, DP: {gpus} }} }}` below `parallelism.{strategy}`, with the degrees that you want"
         ));
     };
+    r.is_guessing |= r.view.is_guessed(path);
     // One device where nobody says how many there are.
-    let of_nodes = block.nodes.unwrap_or(1).max(1);
+    let of_nodes = block.nodes.unwrap_or(1);
     let of_platform = || Some(platform_gpus?.saturating_mul(of_nodes));
     let num_gpus = block.num_gpus.or_else(of_platform).unwrap_or(1);
-    let num_nodes = nodes(&path, platform, (num_gpus, block.nodes), platform_gpus)?;
+    let num_nodes = nodes(path, platform, (num_gpus, block.nodes), platform_gpus)?;
     let (tp, pp, cp) = (
-        block.tp.unwrap_or(1).max(1),
-        block.pp.unwrap_or(1).max(1),
-        block.cp.unwrap_or(1).max(1),
+        block.tensor_model_parallel_size.unwrap_or(1),
+        block.pipeline_model_parallel_size.unwrap_or(1),
+        block.context_parallel_size.unwrap_or(1),
     );
     let model_parallel = tp.saturating_mul(pp).saturating_mul(cp);
     let dp = block
-        .dp
-        .unwrap_or((num_gpus / model_parallel).max(1))
-        .max(1);
-    if model_parallel.saturating_mul(dp) != num_gpus {
+        .data_parallel_size
+        .unwrap_or((num_gpus / model_parallel).max(1));
+    if model_parallel.saturating_mul(dp) != num_gpus && !r.is_guessing {
         r.problem_of_cell(
-            &path,
+            path,
             format!(
                 "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, and num_gpus is {num_gpus}",
                 model_parallel.saturating_mul(dp)
@@ -54,7 +57,7 @@ pub(super) fn parallelism(
             "TP × PP × CP × DP must equal the number of GPUs",
         );
     }
-    let sharding = sharding(r, &path, block.sharding.as_deref());
+    let sharding = sharding(r, path, block.sharding.as_deref());
     Ok(ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,
@@ -79,15 +82,15 @@ fn nodes(
         format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`)")
     };
     let nodes = match (stated, of_host) {
-        (Some(nodes), _) => nodes.max(1),
-        (None, Some(of_host)) if num_gpus > of_host.max(1) => {
-            if num_gpus % of_host.max(1) != 0 {
+        (Some(nodes), _) => nodes,
+        (None, Some(of_host)) if num_gpus > of_host => {
+            if num_gpus % of_host != 0 {
                 return Err(format!(
                     "`{path}` asks for {num_gpus} GPUs, and {}: a run over several hosts takes whole hosts; `nodes` states another number of hosts",
                     told()
                 ));
             }
-            num_gpus / of_host.max(1)
+            num_gpus / of_host
         }
         _ => 1,
     };

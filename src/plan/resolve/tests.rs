@@ -574,6 +574,49 @@ fn a_model_without_a_shape_is_one_problem_that_lists_what_is_missing() {
 }
 
 #[test]
+fn a_batch_that_nobody_states_is_one_problem_and_no_number_is_judged_in_its_place() {
+    let recipes = recipes();
+    let mut file = full();
+    file["training"]["data"]
+        .as_object_mut()
+        .unwrap()
+        .remove("global_batch_size");
+    let Err(Unresolved::Problems(problems)) = resolve(
+        &load(&file).unwrap(),
+        &cell("nvd", "cmd", "m"),
+        &recipes.recipes["cmd"],
+    ) else {
+        panic!("it has no batch")
+    };
+    let messages: Vec<&str> = problems
+        .iter()
+        .map(|p| p.problem.message.as_str())
+        .collect();
+    assert_eq!(messages, ["`training.data.global_batch_size` is not set"]);
+}
+
+#[test]
+fn degrees_are_not_judged_beside_one_that_is_wrong() {
+    let recipes = recipes();
+    let mut file = full();
+    file["parallelism"]["s"] = json!({ "num_gpus": 8, "nodes": 1, "TP": "two", "DP": 4 });
+    let source = Source::new("config.yaml", file.to_string());
+    let (config, problems) = Config::read(source, &BTreeMap::new(), &[]);
+    assert_eq!(
+        problems.len(),
+        1,
+        "{}",
+        crate::config::tests::show(&problems)
+    );
+    let found = resolve(
+        &config.unwrap(),
+        &cell("nvd", "cmd", "m"),
+        &recipes.recipes["cmd"],
+    );
+    assert!(found.is_ok(), "TP 1 × DP 4 is nobody's");
+}
+
+#[test]
 fn an_executor_is_the_platform_s_or_its_vendor_s_key_by_key() {
     let recipes = recipes();
     let execution = |file: &Value, platform: &str| match resolve(

@@ -99,6 +99,24 @@ shift 3
 eval "$*"
 "#;
 
+/// A folder that does not say which run it is of may be one that somebody wants to see.
+#[test]
+fn a_folder_that_nobody_knows_is_named_and_left_alone() {
+    let project = Project::new(ONE_RUN);
+    mock(&project, "nsys", NSYS);
+    let folder = "cache/profiles/strange";
+    project
+        .write(&format!("{folder}/owner.lock"), "")
+        .write(&format!("{folder}/spec.json"), "no JSON");
+    let ran = run(&project, &["build", "--profile", "nsys"]).ends_with(0);
+    assert!(
+        ran.stderr.contains("left alone: nobody knows which run") && ran.stderr.contains(folder),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(project.names_in(folder), ["owner.lock", "spec.json"]);
+}
+
 #[test]
 fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
     let project = Project::new(ONE_RUN);

@@ -450,7 +450,7 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
         let of = |repeat: u32| &plan[&format!("train {SMALL}#{repeat}")];
         assert_eq!(of(1).state, "fresh");
         assert!(
-            of(1).reason.starts_with("does not count: ") && of(1).reason.contains(why),
+            of(1).reason.starts_with("ended well, but ") && of(1).reason.contains(why),
             "{}",
             of(1).reason
         );
@@ -478,6 +478,23 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
         );
         let logs = project.run(&["logs", "--failed"]).ends_with(0).stdout;
         assert!(logs.starts_with(&format!("==> {SMALL}#1 ")), "{logs}");
+        // One word and one count, wherever it is said.
+        let ended = project.run(&["build"]).ends_with(1).stderr;
+        assert!(
+            ended.contains("(1 not counted)") && ended.contains("ended well and do not count: 1 "),
+            "{ended}"
+        );
+        for (command, told) in [
+            (&["plan"][..], "2 cells (1 fresh, 1 not counted)".to_owned()),
+            (&["plan"], format!("not counted  {SMALL}")),
+            (&["explain", SMALL], format!("not counted  train {SMALL}#1")),
+            (&["compare"], format!("no figures: {SMALL} (repeat 1 ")),
+            (&["attempts", SMALL], "  does not count: ".to_owned()),
+        ] {
+            let said = project.run(command).ends_with(0).stdout;
+            assert!(said.contains(&told), "{command:?}: {told}: {said}");
+            assert!(!said.contains("contradicted:"), "{command:?}: {said}");
+        }
         // Whoever wants them all the same gets them, once.
         assert_eq!(
             (project.build(&["--retry-failed"]).code, project.launches()),

@@ -1,9 +1,11 @@
 //! Objects and published files that are gone: made again where something needs them, and only then.
 
+use std::process::Stdio;
+
 use tprimat::cache::TaskKind;
 
 use super::LATER;
-use crate::support::{Project, tasks::SMALL};
+use crate::support::{Project, Ran, tasks::SMALL, until};
 
 #[test]
 fn what_is_lost_and_needed_is_made_again() {
@@ -47,6 +49,85 @@ fn what_is_lost_and_needed_is_made_again() {
             }],
         );
     }
+}
+
+#[test]
+fn a_damaged_file_costs_its_own_task_and_the_build_goes_on() {
+    let project = Project::built();
+    let (first, launches) = (format!("{SMALL}#1"), project.launches());
+    let log = project.output(TaskKind::Train, &format!("train {first}"), "log");
+    project.lose_result(&first).lose_summary(SMALL);
+    project.damage(log);
+    project.edit("config.yaml", "norm_eps: 1e-5", "norm_eps: 1e-6");
+    let ran = project.run(&["build", "-j", "1"]).ends_with(1);
+    let words = words_of(&ran);
+    assert!(
+        words.contains(&format!("`log` of train {first}")) && words.contains("trains again"),
+        "{ran:?}"
+    );
+    // Both runs of the other model were made all the same, and the lost one is made next.
+    assert_eq!(project.launches(), launches + 2);
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), launches + 3);
+    project.expect_nothing();
+    // Where there is nothing to compare, nothing is drawn of it either.
+    let summary = project.output(
+        TaskKind::Aggregate,
+        &format!("aggregate {SMALL}"),
+        "summary.json",
+    );
+    project.damage(summary);
+    project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 2.00");
+    let ran = project.run(&["build"]).ends_with(1);
+    assert!(
+        ran.stderr.contains("`summary.json` of aggregate"),
+        "{ran:?}"
+    );
+    assert!(words_of(&ran).contains("nothing was published; output stays as it was"));
+    project.run(&["build"]).ends_with(0);
+    project.expect_nothing();
+    // Nor does the end of a build need these two.
+    for (name, code) in [("compare.json", 1), ("uncounted.json", 0)] {
+        project.damage(project.output(TaskKind::Compare, "compare m", name));
+        project.remove("output/compare.png");
+        let ran = project.run(&["build"]).ends_with(code);
+        assert!(!ran.stderr.contains("rror:"), "{name}: {ran:?}");
+        project.run(&["build"]).ends_with(0);
+        project.expect_nothing();
+    }
+}
+
+fn words_of(ran: &Ran) -> String {
+    ran.stderr.replace('\n', " ")
+}
+
+#[test]
+fn what_is_set_aside_during_a_build_is_missed_by_the_next_one() {
+    let project = Project::built();
+    let launches = project.launches();
+    project.edit("config.yaml", "norm_eps: 1e-5", "norm_eps: 1e-6");
+    project.write(
+        "mood.sh",
+        "until [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.02; done",
+    );
+    let mut build = project.tprimat(&["build"]);
+    let mut build = build
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("a run", || project.launches() > launches);
+    let first = format!("{SMALL}#1");
+    project
+        .run(&["attempts", "set-aside", &first, "--reason", "a test"])
+        .ends_with(0);
+    project.write("go", "");
+    assert!(build.wait().unwrap().success());
+    // That build had judged the run before, and has since read that it does not count.
+    let again = project.run(&["build", "--json"]).ends_with(0);
+    assert_ne!(again.json()["ran"], 0, "{again:?}");
+    assert_eq!(project.launches(), launches + 3);
+    project.expect_nothing();
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod options;
 mod oracle;
 mod random;
 mod shared;
+mod undeclared;
 mod world;
 
 /// All that comes after the summaries.

@@ -38,7 +38,7 @@ pub enum Tails {
 /// How step times vary around the level of their run.
 #[derive(Clone, Copy, Debug)]
 pub struct Noise {
-    /// Of AR(1).
+    /// The coefficient of an AR(1) process.
     pub phi: f64,
     /// Relative standard deviation of a step.
     pub sd: f64,

@@ -88,7 +88,7 @@ fn noise_is_not_shaved_off() {
                     found.share < 0.015 && found.often < 0.07 && found.told < 0.03,
                     "{tails:?} {phi} {n}"
                 );
-                // Of a run's few outliers, one at the very start counts as warm-up.
+                // A run has few outliers, and one at its very start counts as warm-up.
                 assert!(
                     found.bias.abs()
                         < if tails == Tails::Outliers {

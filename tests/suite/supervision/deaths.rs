@@ -87,7 +87,12 @@ fn a_trainer_that_had_ended_when_its_tprimat_died_has_ended_well() {
     kill(supervisor, Signal::SIGSTOP).unwrap();
     project.write("go", "");
     // What has ended and was not waited for yet has no arguments any more.
-    until("the trainer has ended", || project.processes().len() == 1);
+    until("the trainer has ended", || {
+        let is_watching =
+            |line: &str| line.contains("__supervise") || line.contains("tprimat-guard");
+        let processes = project.processes();
+        processes.iter().all(|(_, line)| is_watching(line))
+    });
     running.terminate();
     kill(supervisor, Signal::SIGCONT).unwrap();
     let exit = running.wait().unwrap();
@@ -229,12 +234,29 @@ fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
     assert!(sweep().is_empty());
 }
 
+/// Workers in sessions of their own would go on beside the next build, and nobody would hold their
+/// devices.
+#[test]
+fn when_tprimat_and_the_supervisor_are_killed_the_guard_ends_the_workers() {
+    let (project, child) = build();
+    until("it trains", || all_are_up(&project));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    kill(supervisor(&project), Signal::SIGKILL).unwrap();
+    die(child);
+    until("nothing is left", || project.processes().is_empty());
+}
+
 #[test]
 fn when_all_are_killed_the_sweep_ends_the_workers() {
     let (project, child) = build();
     until("it trains", || all_are_up(&project));
     // Stopped, tprimat cannot end what its supervisor leaves.
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    for (pid, line) in project.processes() {
+        if line.contains("tprimat-guard") {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+    }
     kill(supervisor(&project), Signal::SIGKILL).unwrap();
     die(child);
     let leftovers = execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();

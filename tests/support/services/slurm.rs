@@ -197,11 +197,9 @@ impl Drop for Cluster {
                 let _ = kill(pid, Signal::SIGKILL);
             }
         }
-        // The last steps' own daemons name the folder of this test.
-        for (pid, line) in self.project.processes() {
-            if line.contains("slurm") {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
+        // The last steps' own daemons name the folder of this test, and so do the jobs' processes.
+        for (pid, _) in self.project.processes() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }

@@ -72,8 +72,13 @@ pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
 /// Is it a regular file or a folder of the caller's own, and not a link?
 #[must_use]
 pub fn is_own(path: &Path) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|found| !found.is_symlink() && found.uid() == geteuid().as_raw())
+    fs::symlink_metadata(path).is_ok_and(|found| is_own_entry(&found))
+}
+
+/// The same of what was found of it without following links.
+#[must_use]
+pub fn is_own_entry(found: &fs::Metadata) -> bool {
+    !found.is_symlink() && found.uid() == geteuid().as_raw()
 }
 
 /// Who else controls it, in words; a link counts as well as what it leads to.

@@ -65,7 +65,7 @@ pub fn blob(n: u32) -> Vec<u8> {
 /// What a build does with a measurement, then says that it did.
 fn record(cache: &Cache, n: u32) {
     cache.put(&blob(n), Durability::Synced).unwrap();
-    cache.record_attempt(&attempt(n, 0, n, n)).unwrap();
+    record_with_outputs(cache, &attempt(n, 0, n, n)).unwrap();
     say(&format!("attempt {n}"));
     cache
         .record_entry(&entry(TaskKind::Parse, n, n, n))

@@ -172,7 +172,7 @@ pub fn small_disk(root: &Path) {
         .unwrap_err()
         .to_string());
     for n in 0.. {
-        if let Err(e) = cache.record_attempt(&attempt(n, 0, n, n)) {
+        if let Err(e) = record_with_outputs(&cache, &attempt(n, 0, n, n)) {
             say(&e.to_string());
             let again = Cache::open(root).unwrap();
             assert!(
@@ -275,12 +275,25 @@ fn folders_that_go_missing_are_made_again() {
     for round in 0..3 {
         cache.ensure_writable().unwrap();
         let object = cache.put(b"object", Durability::Synced).unwrap();
-        cache.record_attempt(&attempt(round, 0, 1, 1)).unwrap();
+        record_with_outputs(&cache, &attempt(round, 0, 1, 1)).unwrap();
         let again = Cache::open(&root).unwrap();
         assert!(again.has(&object) && again.attempts(&digest(round)).len() == 1);
         assert!(root.join("CACHEDIR.TAG").exists());
         fs::remove_dir_all(&root).unwrap();
     }
+}
+
+/// Whoever recorded an attempt removes what it was made of.
+#[test]
+fn an_attempt_whose_output_is_gone_is_not_recorded_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    let error = cache.record_attempt(&attempt(1, 0, 1, 1)).unwrap_err();
+    assert!(
+        error.to_string().contains("is gone from the cache"),
+        "{error}"
+    );
+    record_with_outputs(&cache, &attempt(1, 0, 1, 1)).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod model;
 mod processes;
 mod state;
 
-use tprimat_base::digest::Digest;
+use tprimat_base::{digest::Digest, error::Error, files::Durability};
 use tprimat_job::RunOutcome;
 
 use super::*;
@@ -55,6 +55,14 @@ fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         is_held: false,
         recorded: 0,
     }
+}
+
+/// Records an attempt whose outputs are in the cache, as a build does.
+fn record_with_outputs(cache: &Cache, attempt: &Attempt) -> Result<(), Error> {
+    for output in &attempt.outputs {
+        cache.put(output.size.to_string().as_bytes(), Durability::Plain)?;
+    }
+    cache.record_attempt(attempt)
 }
 
 fn outputs(entry: &EntryRef<'_>) -> Vec<Output> {

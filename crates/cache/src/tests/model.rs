@@ -255,7 +255,7 @@ impl World {
                 self.attempts += 1;
                 let attempt = attempt(key, generation, task, self.attempts);
                 self.record(Recorded::Attempt(attempt.clone()), |w| {
-                    w.caches[who].record_attempt(&attempt).unwrap()
+                    record_with_outputs(&w.caches[who], &attempt).unwrap()
                 });
                 assert!(plain(self.caches[who].attempts(&attempt.key)).contains(&attempt));
             }
@@ -264,7 +264,7 @@ impl World {
                 if !attempts.is_empty() {
                     let again = which.get(&attempts).clone();
                     self.record(Recorded::Attempt(again.clone()), |w| {
-                        w.caches[who].record_attempt(&again).unwrap()
+                        record_with_outputs(&w.caches[who], &again).unwrap()
                     });
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tprimat_base::files::Durability;
+use tprimat_base::files::{self, Durability};
 
 use super::*;
 
@@ -13,10 +13,11 @@ fn the_fingerprint_changes_with_the_state_and_only_then() {
         Cache::open(folder.path()).unwrap(),
         Cache::open(folder.path()).unwrap(),
     );
-    let mut before = cache.fingerprint();
+    let now = || Cache::open(folder.path()).unwrap().fingerprint();
+    let mut before = now();
     let mut step = |what: &str, changes: bool, act: &dyn Fn()| {
         act();
-        let after = cache.fingerprint();
+        let after = now();
         assert_eq!(after != before, changes, "{what}");
         before = after;
     };
@@ -39,7 +40,7 @@ fn the_fingerprint_changes_with_the_state_and_only_then() {
             .unwrap()
     });
     step("an attempt", true, &|| {
-        cache.record_attempt(&attempt(1, 0, 1, 1)).unwrap()
+        record_with_outputs(&cache, &attempt(1, 0, 1, 1)).unwrap()
     });
     step("a memo", false, &|| {
         cache.store_memo(&object, b"memo").unwrap()
@@ -68,6 +69,43 @@ fn the_fingerprint_changes_with_the_state_and_only_then() {
             .unwrap();
         fs::remove_file(segment.path()).unwrap();
     });
+}
+
+#[test]
+fn a_fingerprint_is_of_what_a_process_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Cache::open(folder.path()).unwrap();
+    let (cache, other) = (open(), open());
+    let parse = |n| entry(TaskKind::Parse, n, n, n);
+    cache.record_entry(&parse(1)).unwrap();
+    assert_eq!(cache.fingerprint(), open().fingerprint());
+    // What somebody recorded since the last look is not in a verdict that was made before.
+    other.record_entry(&parse(2)).unwrap();
+    assert_ne!(cache.fingerprint(), open().fingerprint());
+    assert!(!cache.has_heard_of_others());
+    // Later it knows as much, and also that its verdict may be older.
+    cache.refresh().unwrap();
+    assert_eq!(cache.fingerprint(), open().fingerprint());
+    assert!(cache.has_heard_of_others() && !open().has_heard_of_others());
+}
+
+#[test]
+fn nothing_is_recorded_in_a_file_that_lost_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    let parse = |n| entry(TaskKind::Parse, n, n, n);
+    cache.record_entry(&parse(1)).unwrap();
+    // A backup that is put back, say: the same bytes in another file.
+    for segment in fs::read_dir(folder.path().join("segments")).unwrap() {
+        let segment = segment.unwrap().path();
+        let bytes = fs::read(&segment).unwrap();
+        fs::remove_file(&segment).unwrap();
+        files::write_atomically(&segment, &bytes, Durability::Plain).unwrap();
+    }
+    cache.record_entry(&parse(2)).unwrap();
+    let later = Cache::open(folder.path()).unwrap();
+    assert!(later.entry(&digest(1)).is_some() && later.entry(&digest(2)).is_some());
+    assert_eq!(cache.fingerprint(), later.fingerprint());
 }
 
 #[test]
@@ -113,7 +151,7 @@ fn a_snapshot_of_other_segments_is_ignored() {
         .set_len(length - 1)
         .unwrap();
     let cache = Cache::open(folder.path()).unwrap();
-    cache.record_attempt(&attempt(3, 0, 1, 1)).unwrap();
+    record_with_outputs(&cache, &attempt(3, 0, 1, 1)).unwrap();
     assert!(fs::metadata(&segment).unwrap().len() > length);
     drop(cache);
     let cache = Cache::open(folder.path()).unwrap();
@@ -146,4 +184,82 @@ fn threads_share_one_cache() {
             .count(),
         1
     );
+}
+
+/// Whoever asks again is told the same as somebody who asks for the first time, whatever came in
+/// between and whoever recorded it.
+#[test]
+fn undeclared_files_are_known_of_new_attempts_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, other) = (
+        Cache::open(folder.path()).unwrap(),
+        Cache::open(folder.path()).unwrap(),
+    );
+    let wrote = |key, id| Attempt {
+        undeclared: Undeclared {
+            changed: vec!["out.txt".into()],
+            made: Vec::new(),
+        },
+        ..attempt(key, 0, key, id)
+    };
+    let found = |cache: &Cache| {
+        let mut found = cache.undeclared_attempts(|_| true);
+        found.sort_by_key(|attempt| attempt.recorded);
+        found
+    };
+    let check = |expected: &[&str]| {
+        cache.refresh().unwrap();
+        let again = found(&cache);
+        assert_eq!(again, found(&Cache::open(folder.path()).unwrap()));
+        let ids: Vec<&str> = again.iter().map(|attempt| attempt.id.as_str()).collect();
+        assert_eq!(ids, expected);
+        again
+    };
+    check(&[]);
+    record_with_outputs(&cache, &wrote(1, 1)).unwrap();
+    record_with_outputs(&cache, &attempt(2, 0, 2, 2)).unwrap();
+    check(&["00000001"]);
+    record_with_outputs(&other, &wrote(1, 3)).unwrap();
+    check(&["00000001", "00000003"]);
+    let why = SetAside {
+        reason: "a test".into(),
+        at: 1.0,
+    };
+    cache.set_aside(&wrote(1, 1), Some(&why)).unwrap();
+    assert_eq!(check(&["00000001", "00000003"])[0].set_aside, Some(why));
+    cache.set_aside(&wrote(1, 1), None).unwrap();
+    assert_eq!(check(&["00000001", "00000003"])[0].set_aside, None);
+    let wanted = cache.undeclared_attempts(|attempt| attempt.id == "00000003");
+    assert_eq!(wanted.len(), 1);
+}
+
+/// A build asks for each of its runs: what was found is not read again, however many runs there are.
+#[test]
+fn undeclared_files_of_known_attempts_are_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    let wrote = |key| Attempt {
+        undeclared: Undeclared {
+            made: vec!["out.txt".into()],
+            ..Undeclared::default()
+        },
+        ..attempt(key, 0, key, key)
+    };
+    record_with_outputs(&cache, &wrote(1)).unwrap();
+    assert_eq!(cache.undeclared_attempts(|_| true).len(), 1);
+    let segment = fs::read_dir(folder.path().join("segments"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let damaged = vec![0; fs::read(&segment).unwrap().len()];
+    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &damaged, 0).unwrap();
+    assert!(
+        cache.all_attempts().is_empty(),
+        "it cannot be read any more"
+    );
+    record_with_outputs(&cache, &wrote(2)).unwrap();
+    assert_eq!(cache.undeclared_attempts(|_| true).len(), 2);
 }

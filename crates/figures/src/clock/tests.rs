@@ -270,7 +270,7 @@ fn lines_that_were_held_back_refuse_nothing() {
     let together = [vec![23.0; 5], vec![24.0; 5]].concat();
     assert_eq!(told(held(&together, true)), None);
     assert!(refused(held(&together, false)).contains("by the trainer's own clock"));
-    // Of ten steps a look's length, pauses after some look like pauses after most.
+    // Among ten steps, each as long as a look, pauses after some look like pauses after most.
     let mut quick = dated(&[0.1; 100], &every(0.13, 100), 25.0);
     quick.trace.dated_by_lines = true;
     quick
@@ -458,9 +458,21 @@ fn a_check_that_could_not_be_made_is_told() {
         matches!(&brief[..], [(NoteKind::Remark, note)] if note.contains("between two looks at the log")),
         "{brief:?}"
     );
+    // The first look finds eight of ten steps, or the lines that a buffer held back.
+    let mut first_look = vec![1.0; 8];
+    first_look.extend([1.1, 1.1]);
+    for (seconds, why) in [(0.01, "between two looks"), (1.0, "came several at a time")] {
+        let mut run = dated(&[seconds; 10], &first_look, 60.0);
+        (run.trace.dated_by_lines, run.ended_at) = (true, None);
+        let told = unchecked(run);
+        assert!(
+            matches!(&told[..], [(_, note)] if note.contains(why)),
+            "{told:?}"
+        );
+    }
     let few = unchecked(held(every(2.0, 3), 3));
     assert!(
-        matches!(&few[..], [(NoteKind::Remark, note)] if note.ends_with("fewer than 5 measured steps follow one another in the log")),
+        matches!(&few[..], [(NoteKind::Remark, note)] if note.ends_with("the log has fewer than 6 measured steps")),
         "{few:?}"
     );
     let none = unchecked(dated(&[2.0; 10], &[], 60.0));

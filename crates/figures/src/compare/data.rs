@@ -11,8 +11,8 @@ use tprimat_results::{
 
 use crate::{
     Danger, Dropped, Estimate, Figure, GroupWorkload, Label, Memory, Metrics, Mfu, NoFigure,
-    NoVerdict, Note, Price, RepeatStatus, RepeatSummary, StepTime, Summary, Warning, WhyAbsent,
-    summary::attempts,
+    NoVerdict, Note, Price, RepeatStatus, RepeatSummary, StepTime, Summary, UncountedRepeats,
+    Warning, WhyAbsent, summary::attempts,
 };
 
 pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
@@ -123,18 +123,9 @@ pub struct Comparison {
     pub environment: Vec<EnvironmentDifference>,
     /// Cells without figures, in matrix order.
     pub absent: Vec<AbsentCell>,
-    /// Repeats that failed, of all cells; a cell that failed as a whole is one.
-    #[serde(default)]
-    pub failed: usize,
-    /// Repeats that contradict their job, of all cells.
-    #[serde(default)]
-    pub contradicted: usize,
-    /// Repeats that something else disturbed, of all cells.
-    #[serde(default)]
-    pub suspect: usize,
-    /// Repeats that ended well with nothing to measure, of all cells.
-    #[serde(default)]
-    pub unmeasured: usize,
+    /// Repeats of all cells, with figures or without; a cell that failed as a whole is one of them.
+    #[serde(flatten)]
+    pub uncounted: UncountedRepeats,
     pub notes: Vec<Note>,
 }
 
@@ -159,14 +150,8 @@ pub struct Row {
     /// Repeats that count, of those wanted.
     pub n: usize,
     pub repeats_wanted: u32,
-    pub failed: usize,
-    pub contradicted: usize,
-    /// Disturbed by something else, so kept and not counted.
-    #[serde(default)]
-    pub suspect: usize,
-    /// Ended well with nothing to measure.
-    #[serde(default)]
-    pub unmeasured: usize,
+    #[serde(flatten)]
+    pub uncounted: UncountedRepeats,
     #[serde(default, skip_serializing_if = "Standing::is_present")]
     pub standing: Standing,
     /// Repeats were added when the results of fewer were there to be looked at.
@@ -250,7 +235,7 @@ impl Comparison {
     /// The cells with runs that do not count: first those that have figures all the same, each part
     /// in matrix order.
     #[must_use]
-    pub fn uncounted(&self) -> Vec<&str> {
+    pub fn cells_with_uncounted(&self) -> Vec<&str> {
         let rows = self.rows.iter().map(|row| (&row.cell, &row.repeats));
         let absent = self.absent.iter().map(|a| (&a.cell, &a.repeats));
         rows.chain(absent)
@@ -348,7 +333,8 @@ pub struct Speedup {
     /// name, and is not counted again in the correction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<String>,
-    /// After Holm's correction over the table; null = not assessed, see `reason`.
+    /// After Holm's correction over all pairs of cells that the comparison judges, those of its sweeps
+    /// among them; null = not assessed, see `reason`.
     pub significant: Option<bool>,
     /// Corrected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -451,9 +437,13 @@ impl AbsentState {
     }
 }
 
+/// For people: whose runs ended well and have no figure, is "not counted" wherever that is said.
 impl fmt::Display for AbsentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(match self {
+            Self::Contradicted | Self::Suspect | Self::Unmeasured => "not counted",
+            Self::Failed | Self::Missing | Self::Unsupported => self.name(),
+        })
     }
 }
 
@@ -476,14 +466,35 @@ pub struct AbsentCell {
     pub repeats: Vec<RepeatSummary>,
 }
 
+/// Who states something that a cell ran in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvironmentKind {
+    /// The environment of its runs.
+    Variable,
+    /// What its trainer prints, or tprimat.lock says of Python's packages.
+    Version,
+    /// What else tprimat.lock says of the host.
+    Fact,
+}
+
+impl fmt::Display for EnvironmentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Variable => "variable",
+            Self::Version => "version",
+            Self::Fact => "fact",
+        })
+    }
+}
+
 /// Something besides the workload that is not the same in two cells of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvironmentDifference {
     pub cell_a: String,
     /// The group's baseline.
     pub cell_b: String,
-    /// `variable`, `version` or `fact`.
-    pub kind: String,
+    pub kind: EnvironmentKind,
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub a: Option<String>,

@@ -5,21 +5,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use tprimat_results::{AttestationStatus, settings::agree};
 
 use crate::{
-    CellInput, CellState, CompareSettings, ComparisonFact, Difference, EnvironmentDifference, Gaps,
-    Group, IntervalKind, Mfu, NoVerdict, Note, NoteKind, RepeatStatus, Row, SameLaunch, Speedup,
-    Unit, UnlistedDifference, environment_summary,
-    guard::{Candidate, Grouped, of_convergence},
+    CellInput, CellState, CompareSettings, Comparison, ComparisonFact, Difference,
+    EnvironmentDifference, Gaps, Group, IntervalKind, Mfu, NoVerdict, Note, NoteKind, RepeatStatus,
+    Row, SameLaunch, Unit, UnlistedDifference, all_hosts,
+    comparability::{Candidate, Grouped, of_convergence},
+    environment_summary,
 };
 
-/// All but what is to be known of losses and environments.
+/// All but what is to be known of losses and environments. `tests`: how many the comparison made.
 pub(super) fn notes(
     cells: &[CellInput],
-    rows: &[Row],
-    groups: &[Group],
-    speedups: &[Speedup],
-    differences: &[Difference],
+    comparison: &Comparison,
+    tests: usize,
     settings: &CompareSettings,
 ) -> Vec<Note> {
+    let Comparison {
+        rows,
+        groups,
+        speedups,
+        differences,
+        ..
+    } = comparison;
     let mut notes = of_contracts(rows, groups, differences);
     let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (&*row.cell, row)).collect();
     notes.extend(cells.iter().flat_map(|cell| of_cell(cell, &by_cell)));
@@ -62,7 +68,7 @@ pub(super) fn notes(
             },
         ));
     }
-    notes.extend(of_methods(cells, rows, speedups));
+    notes.extend(of_methods(cells, rows, tests));
     notes
 }
 
@@ -217,7 +223,7 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
 }
 
 /// How intervals and verdicts came about.
-fn of_methods(cells: &[CellInput], rows: &[Row], speedups: &[Speedup]) -> Vec<Note> {
+fn of_methods(cells: &[CellInput], rows: &[Row], tests: usize) -> Vec<Note> {
     let mut notes = Vec::new();
     if rows
         .iter()
@@ -236,31 +242,22 @@ fn of_methods(cells: &[CellInput], rows: &[Row], speedups: &[Speedup]) -> Vec<No
                 None
             }
         });
-        let is_named = |host: &&String| !["", "not stated"].contains(&host.as_str());
-        let hosts: BTreeSet<&String> = summaries
-            .flat_map(|summary| &summary.hosts)
-            .filter(is_named)
-            .collect();
+        let hosts = summaries.flat_map(|summary| &summary.hosts);
+        let hosts = all_hosts(hosts).unwrap_or_default();
         let estimates = || rows.iter().map(|r| &r.tokens_per_second_per_gpu);
         let made: BTreeSet<(IntervalKind, Unit)> = estimates()
             .filter_map(|e| Some((e.interval?, e.unit)))
             .collect();
         let fact = ComparisonFact::Intervals {
             made: made.into_iter().collect(),
-            hosts: hosts.into_iter().cloned().collect(),
+            hosts: hosts.into_iter().map(str::to_owned).collect(),
             all_are_hosts: estimates().all(|e| e.unit == Unit::Host),
         };
         notes.push(Note::new(NoteKind::Method, fact));
     }
-    let comparisons = speedups
-        .iter()
-        .filter(|s| s.significant.is_some() && s.same_as.is_none())
-        .count();
-    if comparisons > 0 {
-        notes.push(Note::new(
-            NoteKind::Method,
-            ComparisonFact::Tested { comparisons },
-        ));
+    if tests > 0 {
+        let fact = ComparisonFact::Tested { comparisons: tests };
+        notes.push(Note::new(NoteKind::Method, fact));
     }
     notes
 }

@@ -5,7 +5,7 @@ use tprimat_job::FailureClass;
 use tprimat_results::FieldDifference;
 
 use super::{Fact, NoFigure};
-use crate::{Gaps, IntervalKind, Unit};
+use crate::{EnvironmentKind, Gaps, IntervalKind, Unit};
 
 /// What is found where cells are compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub enum ComparisonFact {
         as_cell: String,
         measured: SameLaunch,
     },
-    /// As `Standing::earlier` says.
+    /// What `Standing::earlier` says.
     Earlier(String),
     Incomplete {
         measured: u32,
@@ -128,9 +128,11 @@ pub struct EnvironmentSummary {
     pub follows: Vec<String>,
 }
 
-/// A variable, version or fact that differs; `None`: not set there.
+/// A variable, version or fact that differs; `None`: a variable is not set there, anything else not
+/// stated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentChange {
+    pub kind: EnvironmentKind,
     pub name: String,
     pub a: Option<String>,
     pub b: Option<String>,
@@ -173,6 +175,10 @@ pub enum NoVerdict {
     OtherWork {
         fields: Vec<String>,
     },
+    /// One of them has figures of an earlier configuration; what `Standing::earlier` says of it.
+    OtherConfiguration {
+        earlier: String,
+    },
 }
 
 /// How a cell differs from its baseline; beside every figure that puts one next to the other.
@@ -181,7 +187,7 @@ pub enum NoVerdict {
 pub enum Label {
     /// The sentence, where that is all that is kept: see [`super::in_words`].
     Said(String),
-    /// As `Standing::earlier` says of both, or of each that it holds of.
+    /// What `Standing::earlier` says of both; [`Self::Earlier`] is what it says of each.
     BothEarlier(String),
     Earlier(Vec<(String, String)>),
     Imported {
@@ -239,6 +245,8 @@ pub enum Danger {
     Profiled,
     OtherPowerLimit,
     OtherPartition,
+    /// Only one side's runs may have run beside others on their host.
+    SharedHost,
 }
 
 /// A danger in which a cell ran, whoever shares it.
@@ -272,7 +280,7 @@ pub enum WhyAbsent {
         class: FailureClass,
         evidence: Option<String>,
     },
-    /// As the cell's state says.
+    /// The cell's state, in its own words.
     Stated(String),
 }
 

@@ -116,6 +116,10 @@ pub enum GateNote {
     Disturbed {
         repeats: usize,
     },
+    /// Repeats that ended well with nothing to measure.
+    Unmeasured {
+        repeats: usize,
+    },
     Warning(Warning),
     AddedLater(When),
     Dropped(When, Vec<Dropped>),

@@ -16,7 +16,7 @@ pub enum Basis {
         rate: f64,
         gpus: u64,
     },
-    /// As [`Basis::TotalRate`], over all of a long run.
+    /// [`Basis::TotalRate`], kept up over all of a long run.
     WithoutPause {
         #[serde(with = "super::any_number")]
         rate: f64,

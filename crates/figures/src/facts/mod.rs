@@ -19,11 +19,18 @@ mod metric;
 mod note;
 mod run;
 
-pub use comparison::*;
-pub use gate::*;
-pub use metric::*;
-pub use note::*;
-pub use run::*;
+pub use comparison::{
+    ComparisonFact, Danger, EnvironmentChange, EnvironmentSummary, GroupWorkload, ImpossibleRate,
+    Label, NoVerdict, NotIdentical, SameLaunch, UnlistedDifference, WarmUpDifference, Warning,
+    WhyAbsent,
+};
+pub use gate::{BaselineFault, Change, GateNote, GateReason, Needed, When};
+pub use metric::{Basis, CpuHasNo, MemoryUse, NoFigure};
+pub use note::{Fact, Note, NoteKind};
+pub use run::{
+    Contradiction, DeviceSet, Disturbance, LogAnomaly, NoEnergy, NoRate, NoTelemetry, NotAssessed,
+    NotCounted, OutsideSteps, RunFact, Unchecked, WhoseClock,
+};
 use tprimat_results::facts::any_number;
 
 tprimat_results::facts! {

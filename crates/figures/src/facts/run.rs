@@ -249,7 +249,7 @@ pub enum RunFact {
         rate: f64,
         #[serde(with = "super::any_number")]
         rate_at_median: f64,
-        /// Where the log shows only every so-many-th step.
+        /// Steps from one line of the log to the next, where it does not show each.
         every: Option<u64>,
     },
     /// The log shows only every so-many-th step.
@@ -260,6 +260,13 @@ pub enum RunFact {
     Anomaly {
         repeats: Vec<u32>,
         detail: Oddity,
+    },
+    /// Lines of the log that begin as its steps do and were lost.
+    UnreadableLines {
+        repeats: Vec<u32>,
+        count: u64,
+        /// The number of the first of them.
+        first: u64,
     },
     OddInTheLog {
         repeats: Vec<u32>,
@@ -276,6 +283,9 @@ pub enum RunFact {
         repeats: usize,
         units: usize,
         unit: Unit,
+        /// Repeats that belong to no unit, since their logs do not name their host.
+        #[serde(default)]
+        on_unknown_hosts: usize,
     },
     TokensDeclared,
     TokensDerived,
@@ -365,7 +375,7 @@ pub enum NotCounted {
         by: Contradiction,
         fields: Vec<FieldAttestation>,
     },
-    /// As it was judged when the run ended.
+    /// The judgement when the run ended.
     Suspect(String),
     NoRate(NoRate),
 }

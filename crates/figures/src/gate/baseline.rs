@@ -44,7 +44,7 @@ pub struct BaselineCell {
     /// When the first of the repeats began and the last one ended, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<[f64; 2]>,
-    /// As the trainer names it.
+    /// The trainer's name for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// More repeats were made after the results of the first ones were seen.
@@ -183,6 +183,7 @@ impl BaselineCell {
             cell: &self.cell,
             platform: &self.platform,
             framework: &self.framework,
+            is_earlier: false,
             is_imported: !self.imported.is_empty(),
             environment: &self.environment,
             versions: &self.versions,

@@ -1,3 +1,6 @@
+mod cells;
+mod verdicts;
+
 use proptest::prelude::*;
 use serde_json::json;
 use tprimat_job::{FailureClass, Job};
@@ -5,7 +8,7 @@ use tprimat_results::{CUSUM, Contract};
 
 use super::*;
 use crate::{
-    DECLARED, Dropped, NoRate,
+    DECLARED, Dropped, NoRate, RepeatStatus,
     sentences::{each, fault, said},
     stand_ins::{test_job as job, *},
 };
@@ -25,7 +28,7 @@ fn of_times(name: &str, job: &Job, times: &[f64]) -> GateInput {
     input(measured(name, job, times, None))
 }
 
-/// Of other runs than those that are gated.
+/// Made from other runs than those that are gated.
 fn baseline(cells: &[GateInput]) -> Baseline {
     let mut then = Baseline::of("m", cells);
     for cell in &mut then.cells {
@@ -53,68 +56,6 @@ fn one(then: &[f64], now: &[f64], limit: f64) -> GateCell {
 }
 
 const STEADY: [f64; 5] = [1.0, 1.01, 0.99, 1.005, 0.995];
-
-#[test]
-fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
-    let slower = STEADY.map(|t| t * 1.1);
-    let failed = one(&STEADY, &slower, 0.03);
-    assert_eq!(failed.verdict, GateVerdict::Fail, "{failed:?}");
-    assert!(
-        said(&failed.reason).starts_with("−9.09 % (95 % CI −10.13 to −8.04 %): ")
-            && said(&failed.reason).contains("beyond the limit of −3 %, and significant"),
-        "{:?}",
-        failed.reason
-    );
-    assert_eq!(one(&STEADY, &STEADY, 0.03).verdict, GateVerdict::Pass);
-    assert_eq!(
-        one(&slower, &STEADY, 0.03).verdict,
-        GateVerdict::Pass,
-        "faster is no regression"
-    );
-    let noisy = [0.8, 1.3, 1.0, 1.1, 0.9];
-    assert_eq!(
-        one(&STEADY, &noisy, 0.03).verdict,
-        GateVerdict::Inconclusive
-    );
-    let beyond = one(&STEADY, &noisy.map(|t| t * 1.05), 0.03);
-    assert!(
-        said(&beyond.reason).contains("not significant; "),
-        "{:?}",
-        beyond.reason
-    );
-}
-
-/// What these repeats cannot tell is said as that, with how many could; and a pass below 1 is not
-/// silent.
-#[test]
-fn a_reason_is_true_and_says_what_would_help() {
-    let rates = |level: f64| [0.99, 1.0, 1.01, 1.0].map(|of| 1000.0 * level * of);
-    let open = of_values(&rates(1.0), &rates(0.98), 0.03);
-    assert_eq!(open.verdict, GateVerdict::Inconclusive);
-    let words = "−2.00 % (95 % CI −3.37 to −0.61 %): these repeats cannot tell whether it is beyond the limit of −3 %; about 7 repeats now and in the baseline would tell, at this spread";
-    assert_eq!(said(&open.reason), words);
-    let near = of_values(&rates(1.0), &rates(0.970_01), 0.03);
-    assert!(
-        said(&near.reason)
-            .ends_with("; more than 100 repeats would be needed to tell, at this spread"),
-        "{:?}",
-        near.reason
-    );
-    let slower = of_values(&rates(1.0), &rates(0.98), 0.05);
-    assert_eq!(slower.verdict, GateVerdict::Pass);
-    assert!(
-        said(&slower.reason).ends_with(": slower than the baseline, but within the limit of −5 %"),
-        "{:?}",
-        slower.reason
-    );
-    let same = of_values(&rates(1.0), &rates(1.0), 0.05);
-    assert!(
-        said(&same.reason).starts_with("no significant change: ")
-            && said(&same.reason).ends_with("; limit −5 %"),
-        "{:?}",
-        same.reason
-    );
-}
 
 #[test]
 fn a_cell_whose_log_confirms_nothing_is_told_to_be_declared() {
@@ -161,31 +102,6 @@ fn a_gate_against_an_old_baseline_says_how_old_it_is() {
         said(&notes[0]).starts_with("measured 30 days after the baseline: "),
         "{notes:?}"
     );
-}
-
-#[test]
-fn few_repeats_give_no_verdict_and_equal_ones_an_exact_one() {
-    for (then, now) in [(1, 5), (5, 1), (2, 5), (5, 2), (1, 1)] {
-        let cell = one(&STEADY[..then], &STEADY[..now], 0.5);
-        assert_eq!(
-            (cell.verdict, cell.p_value),
-            (GateVerdict::Inconclusive, None)
-        );
-        assert!(
-            said(&cell.reason).contains("needs 3 each") && cell.ratio.is_some(),
-            "{:?}",
-            cell.reason
-        );
-    }
-    let exact = |factor: f64, limit: f64| one(&[1.0; 3], &[factor; 3], limit).verdict;
-    assert_eq!(exact(1.0, 0.0), GateVerdict::Pass);
-    assert_eq!(
-        exact(1.0 / 0.97, 0.03),
-        GateVerdict::Pass,
-        "the limit itself is allowed"
-    );
-    assert_eq!(exact(1.1, 0.03), GateVerdict::Fail);
-    assert_eq!(exact(0.9, 0.03), GateVerdict::Pass);
 }
 
 #[test]
@@ -320,256 +236,6 @@ fn another_warm_up_is_refused_where_the_steady_state_was_not_looked_for() {
 }
 
 #[test]
-fn only_selected_cells_are_gated_and_new_ones_are_listed() {
-    let other = "nvd/fsdp/llama/maximum_performance";
-    let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
-    let slower = of_times(CELL, &job(), &STEADY.map(|t| t * 1.5));
-    let report = gate(
-        &then,
-        &[
-            GateInput {
-                selected: false,
-                ..slower
-            },
-            of_times(other, &job(), &STEADY),
-        ],
-        0.03,
-    );
-    let verdicts: Vec<_> = report.cells.iter().map(|c| c.verdict).collect();
-    assert_eq!(verdicts, [GateVerdict::NotSelected, GateVerdict::New]);
-    assert_eq!(
-        report.verdict,
-        GateVerdict::Inconclusive,
-        "nothing was gated"
-    );
-}
-
-#[test]
-fn a_new_cell_says_what_its_rate_leaves_open() {
-    let mut new = measured("nvd/fsdp/llama/maximum_performance", &job(), &STEADY, None);
-    new.environment
-        .variables
-        .insert("CUDA_LAUNCH_BLOCKING".into(), "1".into());
-    let CellState::Ok { summary } = &mut new.state else {
-        panic!("it is measured")
-    };
-    summary.dropped = vec![Dropped {
-        repeat: 1,
-        remeasured: 2,
-        ..Dropped::default()
-    }];
-    let report = gate(
-        &baseline(&[of_times(CELL, &job(), &STEADY)]),
-        &[input(new)],
-        0.03,
-    );
-    let cell = &report.cells[1];
-    assert_eq!(
-        (cell.verdict, cell.n_now),
-        (GateVerdict::New, Some(STEADY.len()))
-    );
-    let notes = cell.words().1;
-    for words in [
-        "CUDA_LAUNCH_BLOCKING=1: the host waits",
-        "there are measurements that do not count: ",
-    ] {
-        assert!(notes.contains(words), "{words}: {notes}");
-    }
-}
-
-/// Of a cell that the baseline lacks.
-fn of_new(state: CellState) -> (GateVerdict, Option<GateCell>) {
-    let mut report = gate(
-        &baseline(&[of_times(CELL, &job(), &STEADY)]),
-        &[
-            of_times(CELL, &job(), &STEADY),
-            input(cell("a/b/c/d", state)),
-        ],
-        0.03,
-    );
-    assert!(
-        report.cells.len() <= 2 && report.cells[0].verdict == GateVerdict::Pass,
-        "{report:?}"
-    );
-    (report.verdict, report.cells.drain(..).nth(1))
-}
-
-/// With the status of its last repeat, or of all.
-fn with_status(status: &RepeatStatus, all: bool) -> CellState {
-    let mut cell = measured(CELL, &job(), &STEADY, None);
-    let CellState::Ok { summary } = &mut cell.state else {
-        unreachable!()
-    };
-    for repeat in summary.repeats.iter_mut().skip(if all { 0 } else { 4 }) {
-        repeat.status = status.clone();
-    }
-    if all {
-        (summary.tokens_per_second_per_gpu, summary.n) = (None, 0);
-    }
-    cell.state
-}
-
-#[test]
-fn a_new_cell_that_ran_in_vain_fails_the_gate() {
-    let fails = |state: CellState, words: &str| {
-        let (verdict, cell) = of_new(state);
-        let cell = cell.expect(words);
-        assert_eq!(
-            (verdict, cell.verdict),
-            (GateVerdict::Fail, GateVerdict::Fail),
-            "{cell:?}"
-        );
-        assert!(
-            said(&cell.reason).starts_with(words),
-            "{words}: {:?}",
-            cell.reason
-        );
-    };
-    let evidence = vec!["AssertionError: boom".to_owned()];
-    let boom = CellState::Failed {
-        class: FailureClass::Unknown,
-        evidence: evidence.clone(),
-    };
-    fails(boom, "failed (unknown): AssertionError: boom");
-    fails(
-        with_status(
-            &RepeatStatus::Failed {
-                class: FailureClass::Nan,
-                evidence,
-            },
-            true,
-        ),
-        "failed: ",
-    );
-    let contradicted = RepeatStatus::Contradicted {
-        fields: vec!["seq_length".into()],
-    };
-    fails(with_status(&contradicted, true), "contradicted: ");
-    fails(
-        with_status(&contradicted, false),
-        "contradicted: 1 repeat did not run",
-    );
-    fails(
-        with_status(
-            &RepeatStatus::Unmeasured {
-                reason: NoRate::NoStep,
-            },
-            true,
-        ),
-        "unmeasured: ",
-    );
-}
-
-#[test]
-fn a_new_cell_that_was_not_measured_is_listed_with_the_reason() {
-    let new = |state: CellState, words: &str| {
-        let (verdict, cell) = of_new(state);
-        let cell = cell.expect(words);
-        assert_eq!(
-            (verdict, cell.verdict, cell.now),
-            (GateVerdict::Pass, GateVerdict::New, None),
-            "{cell:?}"
-        );
-        assert!(
-            said(&cell.reason).starts_with(words),
-            "{words}: {:?}",
-            cell.reason
-        );
-    };
-    let missing = CellState::Missing {
-        reason: "waits for amd".into(),
-    };
-    new(
-        missing,
-        "not in the baseline, nor measured: missing: waits for amd",
-    );
-    let suspect = RepeatStatus::Suspect {
-        reason: "another process".into(),
-    };
-    new(
-        with_status(&suspect, true),
-        "not in the baseline, nor measured: suspect: ",
-    );
-    assert_eq!(
-        of_new(CellState::Unsupported {
-            reason: "no".into()
-        }),
-        (GateVerdict::Pass, None)
-    );
-    let failed = RepeatStatus::Failed {
-        class: FailureClass::Nan,
-        evidence: vec![],
-    };
-    let beside = of_new(with_status(&failed, false)).1.unwrap();
-    assert_eq!(
-        (
-            beside.verdict,
-            beside.now.is_some(),
-            &*said(&beside.notes[0])
-        ),
-        (GateVerdict::New, true, "1 repeat failed")
-    );
-}
-
-/// A gate of `times` then and now: p-values as they are corrected, and notes.
-fn p_values(
-    names: &[&str],
-    times: impl Fn(&str) -> [f64; 5],
-    attempt: impl Fn(&str) -> String,
-) -> Vec<GateCell> {
-    let of = |factor: f64| -> Vec<GateInput> {
-        let cell = |name: &&str| {
-            let mut cell = of_times(name, &job(), &times(name).map(|t| t * factor));
-            let CellState::Ok { summary } = &mut cell.input.state else {
-                unreachable!()
-            };
-            for repeat in &mut summary.repeats {
-                repeat.attempt = format!("{} {}", attempt(name), repeat.repeat);
-            }
-            cell
-        };
-        names.iter().map(cell).collect()
-    };
-    gate(&baseline(&of(1.0)), &of(1.02), 0.03).cells
-}
-
-#[test]
-fn cells_that_share_their_measurements_are_one_test() {
-    let times = |name: &str| {
-        if name == "a/b/c/noisy" {
-            [1.0, 1.2, 0.9, 1.1, 0.8]
-        } else {
-            STEADY
-        }
-    };
-    let p = |cells: &[GateCell]| cells.iter().map(|c| c.p_value.unwrap()).collect::<Vec<_>>();
-    let alone = p_values(&["a/b/c/x", "a/b/c/noisy"], times, str::to_owned);
-    let shared = |name: &str| {
-        if name == "a/b/c/noisy" {
-            name.to_owned()
-        } else {
-            "one".to_owned()
-        }
-    };
-    let twins = p_values(&["a/b/c/x", "a/b/c/twin", "a/b/c/noisy"], times, shared);
-    assert_eq!(p(&twins), [p(&alone)[0], p(&alone)[0], p(&alone)[1]]);
-    assert_eq!(
-        each(&twins[1].notes),
-        ["shares its measurements with a/b/c/x: one test for both"]
-    );
-    // Rates that are equal by chance are two tests.
-    let others = p_values(
-        &["a/b/c/x", "a/b/c/twin", "a/b/c/noisy"],
-        times,
-        str::to_owned,
-    );
-    assert!(
-        p(&others)[0] > p(&alone)[0] && others[1].notes.is_empty(),
-        "{others:?}"
-    );
-}
-
-#[test]
 fn what_may_differ_is_named() {
     let mut other = Job { seed: 7, ..job() };
     other.data.micro_batch_size = 4;
@@ -617,51 +283,6 @@ fn a_file_whose_figures_cannot_be_is_refused() {
     let text = serde_json::to_string(&good).unwrap();
     assert_eq!(serde_json::from_str::<Baseline>(&text).unwrap(), good);
     assert!(!text.contains("price") && text.contains(&json!(BASELINE_SCHEMA).to_string()));
-}
-
-/// One cell's report from values alone.
-fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
-    let mut cell = GateCell::new("c", GateVerdict::Inconclusive, GateReason::NotInBaseline);
-    let Some(test) = Test::of(now, then, Unit::Repeat) else {
-        return cell;
-    };
-    cell.ratio = geometric_mean(now)
-        .zip(geometric_mean(then))
-        .map(|(a, b)| a / b);
-    (cell.ci95, cell.p_value) = (Some(test.ci95), Some(test.p));
-    judge(&mut cell, &test, limit, 1);
-    cell
-}
-
-/// Three rates a share `off` beyond (or, below 0, within) a limit of 3 %, hardly varying.
-fn beside_the_limit(off: f64) -> GateCell {
-    let rates = |factor: f64| [1.0 - 1e-8, 1.0, 1.0 + 1e-8].map(|r| r * factor);
-    of_values(&rates(100.0), &rates(97.0 * (1.0 - off)), 0.03)
-}
-
-#[test]
-fn no_figure_is_rounded_onto_the_limit_that_it_is_held_against() {
-    let beyond = beside_the_limit(2e-5);
-    assert_eq!(beyond.verdict, GateVerdict::Fail, "{beyond:?}");
-    assert!(
-        said(&beyond.reason).starts_with("−3.002 % (95 % CI −3.002 to −3.002 %): beyond the limit"),
-        "{:?}",
-        beyond.reason
-    );
-    let within = beside_the_limit(-2e-5);
-    assert_eq!(within.verdict, GateVerdict::Pass, "{within:?}");
-    assert!(
-        said(&within.reason).starts_with(
-            "−2.998 % (95 % CI −2.998 to −2.998 %): slower than the baseline, but within"
-        ),
-        "{:?}",
-        within.reason
-    );
-    assert!(
-        said(&beside_the_limit(0.0).reason).starts_with("−3.00 % ("),
-        "{:?}",
-        beside_the_limit(0.0).reason
-    );
 }
 
 #[test]
@@ -732,103 +353,6 @@ fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
         .verdict,
         GateVerdict::Fail
     );
-}
-
-fn rank(verdict: GateVerdict) -> u8 {
-    match verdict {
-        GateVerdict::Fail => 0,
-        GateVerdict::Inconclusive => 1,
-        _ => 2,
-    }
-}
-
-proptest! {
-    #[test]
-    fn a_wider_limit_never_makes_it_worse(
-        then in prop::collection::vec(0.5f64..2.0, 1..6),
-        now in prop::collection::vec(0.5f64..2.0, 1..6),
-        a in 0.0f64..0.9,
-        b in 0.0f64..0.9,
-    ) {
-        let (tight, wide) = (a.min(b), a.max(b));
-        let (tight, wide) = (of_values(&then, &now, tight), of_values(&then, &now, wide));
-        prop_assert!(rank(tight.verdict) <= rank(wide.verdict));
-    }
-
-    #[test]
-    fn it_passes_only_within_and_fails_only_beyond_the_limit(
-        then in prop::collection::vec(0.9f64..1.1, 3..6),
-        now in prop::collection::vec(0.9f64..1.1, 3..6),
-        limit in 0.0f64..0.2,
-    ) {
-        let cell = of_values(&then, &now, limit);
-        let (ratio, [low, _]) = (cell.ratio.unwrap(), cell.ci95.unwrap());
-        match cell.verdict {
-            GateVerdict::Pass => prop_assert!(low >= 1.0 - limit - 1e-6 && ratio >= low - 1e-9),
-            GateVerdict::Fail => prop_assert!(ratio < 1.0 - limit && cell.p_value.unwrap() < 0.05),
-            _ => {}
-        }
-    }
-}
-
-/// Standard normal numbers, always the same ones: splitmix64 and Box–Muller.
-struct Normal(u64);
-
-impl Normal {
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-    fn next(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-    /// Five repeats of a rate, with 1 % of noise.
-    fn rates(&mut self, rate: f64) -> Vec<f64> {
-        (0..5).map(|_| rate * (0.01 * self.next()).exp()).collect()
-    }
-}
-
-/// Shares of failures and passes over 2,000 gates of one cell whose rate became `factor` of what it
-/// was.
-fn shares(factor: f64, limit: f64) -> (f64, f64) {
-    let mut random = Normal(1);
-    let (mut failed, mut passed) = (0, 0);
-    for _ in 0..2000 {
-        let (then, now) = (random.rates(100.0), random.rates(100.0 * factor));
-        match of_values(&then, &now, limit).verdict {
-            GateVerdict::Fail => failed += 1,
-            GateVerdict::Pass => passed += 1,
-            _ => {}
-        }
-    }
-    (f64::from(failed) / 2000.0, f64::from(passed) / 2000.0)
-}
-
-#[test]
-fn error_rates_are_those_that_the_definition_promises() {
-    let (false_alarms, passed) = shares(1.0, 0.03);
-    assert!(
-        false_alarms <= 0.05 && passed >= 0.9,
-        "no regression: {false_alarms} fail, {passed} pass"
-    );
-    // With no tolerance at all, an alarm is a one-sided 2.5 %.
-    let (false_alarms, _) = shares(1.0, 0.0);
-    assert!(
-        false_alarms <= 0.035,
-        "no regression, no tolerance: {false_alarms} fail"
-    );
-    let (found, missed) = shares(0.94, 0.03);
-    assert!(
-        found >= 0.9 && missed <= 0.001,
-        "6 % slower: {found} fail, {missed} pass"
-    );
-    // At the limit itself at most 2.5 % pass.
-    let (_, passed) = shares(0.97, 0.03);
-    assert!(passed <= 0.035, "at the limit: {passed} pass");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) fn tokens_per_dollar(of: &Subject) -> Computed {
     Ok((rate * SECONDS_PER_HOUR / price.per_gpu_hour, basis))
 }
 
-/// Of all devices: twice as many cost twice as much for half as long.
+/// The number of devices does not matter: twice as many cost twice as much for half as long.
 pub(super) fn dollars_per_trillion(of: &Subject) -> Computed {
     let (rate, price) = (of.rate()?, price(of)?);
     let gpu_hours = TRILLION / rate / SECONDS_PER_HOUR;

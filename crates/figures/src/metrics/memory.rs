@@ -19,7 +19,7 @@ pub(super) fn headroom(of: &Subject) -> Computed {
         .memory
         .iter()
         .filter(|m| KINDS.contains(&m.kind.as_str()) && m.bytes > 0);
-    // Of equal ones the first in the list.
+    // Among equal ones, the first in the list.
     let rank = |m: &Memory| {
         KINDS
             .iter()

@@ -291,22 +291,9 @@ fn tflops(of: &Subject) -> Computed {
 }
 
 fn mfu(of: &Subject) -> Computed {
-    match mfu_of(of.cell, of.summary, of.rate()?, of.catalogue) {
-        Mfu::Ok {
-            value,
-            tflops_per_gpu,
-            convention,
-            peak,
-        } => Ok((
-            value,
-            Basis::Mfu {
-                tflops_per_gpu,
-                convention,
-                peak,
-            },
-        )),
-        Mfu::Absent { reason } => Err(absent(reason)),
-        Mfu::Error { reason } => Err(error(reason)),
+    match Figure::from(mfu_of(of.cell, of.summary, of.rate()?, of.catalogue)) {
+        Figure::Ok { value, basis } => Ok((value, basis)),
+        none => Err(none),
     }
 }
 

@@ -7,7 +7,7 @@ use tprimat_results::{Tier, contract::classes, differences, settings::WARMUP};
 use super::{absent, figure};
 use crate::{
     Basis, Figure, Metric, NoFigure,
-    guard::{Candidate, measure_alike},
+    comparability::{Candidate, measure_alike},
 };
 
 /// What more devices change by themselves; anything else in which the work or its execution differs

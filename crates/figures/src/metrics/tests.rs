@@ -127,7 +127,7 @@ fn the_worked_examples() {
     is(&cell, "days_to_1t_tokens", 135.435);
     is(&cell, "days_to_15t_tokens", 2031.525);
     is(&cell, "gpu_hours_per_trillion_tokens", 26_003.52);
-    // Of the driver's own count of bytes.
+    // The driver's own count of bytes.
     cell.environment
         .facts
         .insert("memory_bytes".into(), "85520809984".into());
@@ -388,7 +388,7 @@ fn a_stated_tdp_wins() {
     );
 }
 
-/// Of a run of 50 steps at 12.27 s, which took 613.5 s; 8 devices at 650 W make 3,190,200 J.
+/// A run of 50 steps at 12.27 s, which took 613.5 s; 8 devices at 650 W make 3,190,200 J.
 fn telemetry(joules: f64, seconds: f64, devices: u64) -> Telemetry {
     let energy = serde_json::json!({ "joules": 1.0, "method": "counter" });
     let json = serde_json::json!({ "source": "nvml", "devices": devices, "seconds": 1.0, "energy": energy });
@@ -523,7 +523,7 @@ fn memory_is_of_one_kind_and_fits_the_device() {
     );
 }
 
-/// Of these (step, seconds, loss).
+/// A run with these steps: number, seconds, loss.
 fn curve_of(lines: &[(u64, f64, f64)]) -> Curve {
     let mut curve = Curve::default();
     for (step, seconds, loss) in lines {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use tprimat_logs::{UNREADABLE, UnreadableLines};
 use tprimat_results::{
     Finding, Oddity, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
@@ -35,11 +36,12 @@ pub(crate) fn notes(
             .into_iter()
             .map(remark),
     );
+    notes.extend(unreadable_lines(counted));
     notes.extend(odd_in_the_log(counted).into_iter().map(remark));
     let replicated = match estimate {
         Some(e) if e.values.len() == 1 => Some(RunFact::OneRepeat),
         Some(e) if e.ci95.is_none() => Some(RunFact::NoVariation),
-        Some(e) => replication(e),
+        Some(e) => replication(e, counted),
         None => None,
     };
     notes.extend(replicated.map(remark));
@@ -91,7 +93,7 @@ pub(crate) fn add<T: PartialEq>(what: T, repeat: u32, found: &mut Vec<(T, Vec<u3
     }
 }
 
-/// Where step times do not come from the trainer, and why.
+/// Says which step times do not come from the trainer, and why.
 fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<RunFact> {
     let mut found = Vec::new();
     for (repeat, (_, result)) in repeats.iter().zip(results) {
@@ -135,11 +137,34 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 /// the figures.
 const SHOWN: [&str; 3] = ["absurd_value", "end_status", "second_start"];
 
+/// What a lost line would have said may be a step of the measured part: no figure is whole.
+fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, result) in counted {
+        if let Some(lines) = result.trace.unreadable {
+            add(lines, repeat.repeat, &mut found);
+        }
+    }
+    let note = |(lines, repeats): (UnreadableLines, _)| {
+        let fact = RunFact::UnreadableLines {
+            repeats,
+            count: lines.count,
+            first: lines.first,
+        };
+        Note::new(NoteKind::Doubtful, fact)
+    };
+    found.into_iter().map(note).collect()
+}
+
 fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
     let mut found = Vec::new();
     for (repeat, result) in counted {
         let all = &result.trace.anomalies;
-        let kinds: BTreeSet<&str> = all.iter().map(|a| a.kind.as_str()).collect();
+        // Lines that were counted have a note of their own.
+        let is_counted =
+            |kind: &&str| result.trace.unreadable.is_some() && UNREADABLE.contains(kind);
+        let kinds = all.iter().map(|a| a.kind.as_str());
+        let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
         let first = |kind: &str| {
             all.iter()
                 .find(|a| a.kind == kind && SHOWN.contains(&kind))
@@ -354,7 +379,7 @@ fn is_left(
     }
 }
 
-/// Where the measured part begins, if not after the declared warm-up, and whether step times change
+/// Says where the measured part begins, if not after the declared warm-up, and whether step times change
 /// in it for good.
 fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     let Some((steady, cut)) = repeat
@@ -466,12 +491,7 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .collect();
         let times: Vec<f64> = timed.iter().map(|(_, time)| *time).collect();
         let every = cross::interval(&result.trace.steps);
-        let is_sampled = every > 1
-            && result
-                .trace
-                .steps
-                .iter()
-                .all(|s| s.steps_averaged.unwrap_or(1) <= 1);
+        let is_sampled = every > 1 && result.trace.steps.iter().all(|s| s.count() == 1);
         let StepTime {
             mean_seconds: mean,
             median_seconds: median,
@@ -519,11 +539,14 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 }
 
 /// What the n of the interval counts, where it is not the repeats.
-fn replication(estimate: &Estimate) -> Option<RunFact> {
+fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<RunFact> {
     let (repeats, units, unit) = (estimate.values.len(), estimate.units.len(), estimate.unit);
+    let hosts = counted.iter().map(|(_, result)| &result.host);
+    let on_unknown_hosts = hosts.filter(|host| !unit.has_run_on(host)).count();
     (unit != Unit::Repeat).then_some(RunFact::Replication {
-        repeats,
+        repeats: repeats - on_unknown_hosts,
         units,
         unit,
+        on_unknown_hosts,
     })
 }

@@ -30,6 +30,26 @@ fn a_step_time_that_follows_from_the_rate_is_said_to() {
     );
 }
 
+#[test]
+fn a_repeat_on_an_unknown_host_is_named_where_hosts_are_the_units() {
+    let results: Vec<_> = [("a", 1.0), ("a", 1.1), ("b", 1.2), ("", 5.0)]
+        .into_iter()
+        .zip(1..)
+        .map(|((host, time), repeat)| {
+            let mut result = run(&[time; 6]);
+            result.host = host.to_owned();
+            (repeat, result)
+        })
+        .collect();
+    let summary = summarize(&results, &Statistics::default());
+    let step_time = summary.step_time.unwrap().mean_seconds;
+    assert!(close(step_time, 1.1), "the rate's three runs: {step_time}");
+    let told: Vec<String> = summary.notes.iter().map(|note| note.text()).collect();
+    let expected = "the 3 repeats ran on 2 hosts; the interval is computed from the 2 host means (n = 2). The log of 1 other \
+                    repeat does not name its host, so the rate, its interval and the step time are computed without that repeat";
+    assert!(told.iter().any(|text| text == expected), "{told:?}");
+}
+
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * b.abs()
 }

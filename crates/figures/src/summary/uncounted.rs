@@ -7,7 +7,7 @@ use crate::{NoRate, NotCounted, Statistics};
 
 /// Why a run does not count; none where it does.
 #[must_use]
-pub fn uncounted(result: &RunResult, statistics: &Statistics) -> Option<NotCounted> {
+pub fn why_uncounted(result: &RunResult, statistics: &Statistics) -> Option<NotCounted> {
     notes::not_counted(&summarize_repeat(1, result, statistics).status, result)
 }
 

@@ -42,8 +42,8 @@ pub struct RocmSmi {
     columns: Vec<String>,
     csv: Vec<String>,
     documents: Documents,
-    /// Of `GPU[0] : key: value` lines, by device: the sample that is being collected, and the keys
-    /// that it has. The tool goes through the devices once a key.
+    /// The sample of each device that is being collected from lines `GPU[0] : key: value`, and the
+    /// keys that it has so far. The tool goes through all devices for one key after another.
     keyed: BTreeMap<String, (TelemetrySample, BTreeSet<String>)>,
 }
 

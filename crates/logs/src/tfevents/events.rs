@@ -5,7 +5,7 @@ use super::{
     record::Records,
     tags::{self, Place},
 };
-use crate::{Evaluation, Step, Trace, builder::Builder, lines::cut, numbers};
+use crate::{Step, Trace, builder::Builder, lines::cut, numbers, values::Checks};
 
 pub const FORMAT: &str = "tfevents";
 /// Values of a step that are kept besides the known ones.
@@ -65,7 +65,8 @@ struct Scalar {
 #[derive(Default)]
 struct Events {
     step: Option<Step>,
-    /// Of Megatron's `iteration-time`, which is a mean since the last time it was written.
+    /// The steps that Megatron's `iteration-time` was written for: it is a mean since the last time it
+    /// was written.
     timed: Timed,
 }
 
@@ -91,17 +92,7 @@ impl Events {
         let value = scalar.value;
         match place {
             Place::Evaluation(name) => {
-                if let Some(value) =
-                    numbers::finite(value, "nan_evaluation", number, &mut out.notes)
-                {
-                    out.evaluation(Evaluation {
-                        step: Some(number),
-                        samples: None,
-                        name: cut(name, MAX_TAG),
-                        value,
-                    });
-                }
-                return;
+                return out.evaluated(Some(number), cut(name, MAX_TAG), value);
             }
             Place::Total(name) => return out.total(&cut(name, MAX_TAG), value),
             Place::Setting(name) => {
@@ -155,19 +146,24 @@ impl Events {
 impl Place<'_> {
     fn put(self, step: &mut Step, tag: &str, value: f64, notes: &mut crate::builder::Notes) {
         let number = step.step;
-        let positive = Some(value).filter(|v| v.is_finite() && *v > 0.0);
+        let mut checks = Checks {
+            step: number,
+            notes: &mut *notes,
+        };
         let whole = numbers::as_count(value).filter(|n| *n > 0);
         match self {
-            Place::Time | Place::MeanTime => step.step_time_seconds = numbers::duration(value),
-            Place::Loss => step.loss = numbers::finite(value, "nan_loss", number, notes),
-            Place::LearningRate => {
-                step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
+            Place::Time | Place::MeanTime => {
+                step.step_time_seconds = checks.seconds(tag, Some(value))
             }
+            Place::Loss => step.loss = numbers::finite(value, "nan_loss", number, notes),
+            Place::LearningRate => step.learning_rate = checks.learning_rate(Some(value)),
             Place::GradNorm => {
                 step.grad_norm = numbers::finite(value, "nan_grad_norm", number, notes)
             }
-            Place::Tflops => step.tflops_per_gpu = positive,
-            Place::TokensPerGpu => step.tokens_per_second_per_gpu = positive,
+            Place::Tflops => step.tflops_per_gpu = checks.positive(tag, Some(value)),
+            Place::TokensPerGpu => {
+                step.tokens_per_second_per_gpu = checks.positive(tag, Some(value))
+            }
             Place::GlobalBatchSize => step.global_batch_size = whole,
             Place::ConsumedSamples => step.consumed_samples = whole,
             Place::Memory(kind, unit) => {

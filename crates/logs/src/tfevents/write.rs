@@ -91,4 +91,30 @@ mod tests {
         assert_eq!(steps, [(1, Some(0.25), Some(9.5)), (2, None, Some(8.5))]);
         assert_eq!(crate::testing::kinds(&trace), Vec::<&str>::new());
     }
+
+    #[test]
+    fn what_cannot_be_is_noted() {
+        let scalar = |tag, step, value| Scalar {
+            tag,
+            step,
+            time: 1.7e9,
+            value,
+        };
+        let file = event_file(
+            1.7e9,
+            &[
+                scalar("perf/step_time_seconds", 1, 0.0),
+                scalar("lm loss validation", 1, f64::NAN),
+            ],
+        );
+        let trace = crate::tfevents(&file);
+        let notes: Vec<_> = trace.anomalies.iter().map(|a| (&*a.kind, a.step)).collect();
+        assert_eq!(
+            notes,
+            [
+                (crate::ABSURD_STEP_TIME, Some(1)),
+                ("nan_evaluation", Some(1))
+            ]
+        );
+    }
 }

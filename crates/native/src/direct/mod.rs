@@ -54,7 +54,7 @@ struct Common {
     cosines: Buffer,
     sines: Buffer,
     eps: f32,
-    /// Of a micro-batch: tokens, and tokens of a sequence.
+    /// Tokens of a micro-batch (`rows`), and of one of its sequences (`length`).
     rows: usize,
     length: usize,
 }

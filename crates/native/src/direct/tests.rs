@@ -168,7 +168,7 @@ proptest! {
         ];
         prop_assert!((norms[0] / norms[1] - 1.0).abs() < 1e-4, "{norms:?}");
         for (ours, theirs) in ours.list.iter().zip(&theirs.list) {
-            // Of a softmax that sees one position only, rounding is all that a gradient has.
+            // The gradient of a softmax that sees one position only is nothing but rounding.
             let error = difference(ours.grad(), theirs.grad(), 1e-3 * norms[1]);
             prop_assert!(error < 2e-4, "{}: {error:e}", ours.name);
         }

@@ -84,7 +84,7 @@ pub struct Product<'a> {
     pub left: &'a Tensor,
     pub right: &'a Tensor,
     pub out: &'a Tensor,
-    /// Of the size and kind of `out`; may be `out` itself.
+    /// Added to the product. Has the size and kind of `out`, and may be `out` itself.
     pub add: Option<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
     /// fp32 scalars that the factors are multiplied with; there for fp8, and only in the layout

@@ -6,16 +6,22 @@
 //!   the unit before it runs; after its backward pass, each rank is sent the gradients of its part
 //!   by all others, and adds them up once the unit after it has run. Gathered weights and whole
 //!   gradients of layers have two places each, which layers take in turns; embedding and head share
-//!   one.
+//!   one for their weights. The head's gradient stays whole until the last micro-batch.
+//!
+//!   A step touches few rows of the embedding. So its gradient is never whole: each rank is sent
+//!   what all ranks would add to those rows, and adds up its own part of them.
 //!
 //! Vectors (norms and biases) are whole on every rank; their gradients are added up once at the end
 //! of a step.
 
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, ops::Range, rc::Rc};
 
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
-use super::{backend::Backend, kernels};
+use super::{
+    backend::Backend,
+    kernels::{self, Segments},
+};
 use crate::{
     parameters::{MATRICES, Parameters, Place, Unit, VECTORS},
     ranks::{Group, Pending},
@@ -28,11 +34,23 @@ const LAYERS_AT_ONCE: usize = 2;
 /// layer.
 const EARLY: usize = 2;
 
+/// The embedding's unit.
+const EMBEDDING: usize = 0;
+
 pub enum Exchange {
     /// There is one rank.
     None,
     Replicas(Replicas),
     Shards(Shards),
+}
+
+/// What the exchange must know of a job.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub layers: usize,
+    /// Tokens of a micro-batch of one rank.
+    pub tokens: i64,
+    pub hidden: i64,
 }
 
 /// Where a micro-batch is in its step.
@@ -58,18 +76,25 @@ pub struct Shards {
     weights: Tensor,
     gradients: Tensor,
     vectors: Tensor,
+    /// Gathered weights of the embedding or the head, and of layers in turns.
     ends: Slot,
     layers: Vec<Slot>,
+    /// Whole gradients: of the head, and of layers in turns.
+    end_gradients: Tensor,
+    layer_gradients: Vec<Tensor>,
     num_layers: usize,
     /// The gradients of this rank's part of a unit, from every rank.
     received: Tensor,
     receiving: Cell<Option<Receiving>>,
+    /// The gradients of what the embedding gave the first layer, from every rank in its order.
+    embedded: Tensor,
+    gathering_embedded: Cell<Option<Pending>>,
+    adding_vectors: Cell<Option<Pending>>,
 }
 
-/// Room for one whole unit.
+/// Room for the weights of one whole unit.
 struct Slot {
     weights: Tensor,
-    gradients: Tensor,
     /// The unit whose weights are there, or on their way.
     holds: Cell<Option<usize>>,
     gathering: Cell<Option<Pending>>,
@@ -78,7 +103,8 @@ struct Slot {
 struct Receiving {
     unit: usize,
     pending: Pending,
-    /// Whether they are added to those of earlier micro-batches.
+    /// Whether they are added to those that are there: of earlier micro-batches, or of the embedding
+    /// that is the head as well.
     is_added: bool,
 }
 
@@ -87,7 +113,7 @@ impl Exchange {
         parameters: &Parameters,
         backend: Rc<dyn Backend>,
         group: Option<Rc<dyn Group>>,
-        layers: usize,
+        sizes: Sizes,
     ) -> Result<Self, TchError> {
         let Some(group) = group else {
             return Ok(Self::None);
@@ -98,7 +124,7 @@ impl Exchange {
                 &shards.units,
                 backend,
                 group,
-                layers,
+                sizes,
             )?),
             None => Self::Replicas(Replicas::new(parameters, group)?),
         })
@@ -107,10 +133,10 @@ impl Exchange {
     /// The flat buffers in which a step finds weights and gradients at `place`.
     pub fn buffers<'a>(&'a self, parameters: &'a Parameters, place: &Place) -> [&'a Tensor; 2] {
         match self {
-            Self::Shards(shards) if place.is_matrix() => {
-                let slot = shards.slot(place.unit);
-                [&slot.weights, &slot.gradients]
-            }
+            Self::Shards(shards) if place.is_matrix() => [
+                &shards.slot(place.unit).weights,
+                shards.whole_gradients(place.unit),
+            ],
             _ => {
                 let group = &parameters.groups[if place.is_matrix() { MATRICES } else { VECTORS }];
                 [&group.values, &group.grads]
@@ -137,9 +163,33 @@ impl Exchange {
         matches!(self, Self::None)
     }
 
-    /// Whether a micro-batch adds its gradients of matrices to those of the one before.
-    pub fn accumulates(&self, turn: Turn) -> bool {
-        !turn.is_first && self.shared().is_none()
+    /// The tokens whose rows of the embedding's gradient this rank adds up, of a matrix that begins
+    /// its unit; `None`: it adds up those of its own micro-batches, whichever they are.
+    pub fn embedded_tokens(&self) -> Option<Range<i64>> {
+        let Self::Shards(shards) = self else {
+            return None;
+        };
+        let hidden = shards.embedded.size()[1];
+        let (first, length) = shards.own_embedding();
+        Some(first / hidden..(first + length + hidden - 1) / hidden)
+    }
+
+    /// Once the gradient `dx` of what the embedding gave the first layer is queued: begins to show
+    /// it to the ranks that hold the rows.
+    pub fn gather_embedded(&self, dx: &Tensor) -> Result<(), TchError> {
+        match self {
+            Self::Shards(shards) => shards.gather_embedded(dx),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a micro-batch adds its gradients of a unit's matrices to those of the one before.
+    pub fn accumulates(&self, unit: usize, turn: Turn) -> bool {
+        let stay = match self {
+            Self::Shards(shards) => shards.layer(unit).is_none(),
+            _ => true,
+        };
+        stay && !turn.is_first
     }
 
     /// Before a unit runs; `next` is the one after it.
@@ -171,22 +221,63 @@ impl Exchange {
         }
     }
 
-    /// After the last micro-batch: every rank has the sum of all gradients, or its part of it.
+    /// Before a step's first micro-batch.
+    pub fn begin(&self) -> Result<(), TchError> {
+        match self {
+            Self::Shards(shards) => {
+                let mut own = shards.units[EMBEDDING].part(&shards.gradients)?;
+                own.f_zero_().map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// After the layers' backward passes: adds what this micro-batch gives the rows of an embedding
+    /// whose gradient is shared out. `false`: it is whole.
+    pub fn embedding_backward(&self, segments: &Segments) -> Result<bool, TchError> {
+        match self {
+            Self::Shards(shards) => shards.embedding_backward(segments).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// Where the matrices' gradients begin that are complete once the last backward pass is queued,
+    /// in a buffer of `length` elements. The others are after [`Self::finish`].
+    pub fn complete_from(&self, length: i64) -> i64 {
+        match self {
+            Self::Shards(shards) => shards.units.get(EARLY).map_or(length, |unit| unit.start),
+            _ => length,
+        }
+    }
+
+    /// After the last micro-batch: begins to add up the gradients of vectors.
+    pub fn add_up_vectors(&self) -> Result<(), TchError> {
+        match self {
+            Self::None => Ok(()),
+            Self::Replicas(replicas) => replicas.reduce(&replicas.vectors),
+            Self::Shards(shards) => {
+                let pending = shards.group.all_reduce(&shards.vectors)?;
+                shards.adding_vectors.set(Some(pending));
+                Ok(())
+            }
+        }
+    }
+
+    /// After that: every rank has the sum of all gradients, or its part of it.
     pub fn finish(&self) -> Result<(), TchError> {
         match self {
             Self::None => Ok(()),
-            Self::Replicas(replicas) => {
-                replicas.reduce(&replicas.vectors)?;
-                replicas
-                    .pending
-                    .take()
-                    .into_iter()
-                    .try_for_each(|pending| replicas.group.wait(pending))
-            }
+            Self::Replicas(replicas) => replicas
+                .pending
+                .take()
+                .into_iter()
+                .try_for_each(|pending| replicas.group.wait(pending)),
             Self::Shards(shards) => {
-                let vectors = shards.group.all_reduce(&shards.vectors)?;
                 shards.add_up()?;
-                shards.group.wait(vectors)
+                match shards.adding_vectors.take() {
+                    Some(pending) => shards.group.wait(pending),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -270,8 +361,9 @@ impl Shards {
         units: &[Unit],
         backend: Rc<dyn Backend>,
         group: Rc<dyn Group>,
-        num_layers: usize,
+        sizes: Sizes,
     ) -> Result<Self, TchError> {
+        let num_layers = sizes.layers;
         let (matrices, vectors) = (&parameters.groups[MATRICES], &parameters.groups[VECTORS]);
         let is_layer = |unit: usize| (1..=num_layers).contains(&unit);
         let longest = |of_layers: bool| {
@@ -289,7 +381,6 @@ impl Shards {
         let slot = |length| {
             Ok::<_, TchError>(Slot {
                 weights: zeros(length, &matrices.values)?,
-                gradients: zeros(length, &matrices.grads)?,
                 holds: Cell::default(),
                 gathering: Cell::default(),
             })
@@ -299,7 +390,16 @@ impl Shards {
             .map(|_| slot(of_layers))
             .collect::<Result<_, _>>()?;
         let ends = slot(of_ends)?;
+        let layer_gradients = (0..LAYERS_AT_ONCE.min(num_layers))
+            .map(|_| zeros(of_layers, &matrices.grads))
+            .collect::<Result<_, _>>()?;
+        let end_gradients = zeros(of_ends, &matrices.grads)?;
         let received = zeros(of_layers.max(of_ends), &matrices.grads)?;
+        let rows = sizes.tokens * group.size() as i64;
+        let (length, device) = (rows * sizes.hidden, matrices.grads.device());
+        let embedded = group
+            .allocate(length, Kind::BFloat16, device)?
+            .f_reshape([rows, sizes.hidden])?;
         Ok(Self {
             backend,
             units: units.to_vec(),
@@ -308,19 +408,34 @@ impl Shards {
             vectors: vectors.grads.shallow_clone(),
             ends,
             layers,
+            end_gradients,
+            layer_gradients,
             num_layers,
             received,
             receiving: Cell::default(),
+            embedded,
+            gathering_embedded: Cell::default(),
+            adding_vectors: Cell::default(),
             group,
         })
     }
 
+    /// The number of a unit's layer; `None`: it is the embedding or the head.
+    fn layer(&self, unit: usize) -> Option<usize> {
+        unit.checked_sub(1).filter(|layer| *layer < self.num_layers)
+    }
+
     fn slot(&self, unit: usize) -> &Slot {
-        let is_layer = (1..=self.num_layers).contains(&unit);
-        if is_layer {
-            &self.layers[(unit - 1) % self.layers.len()]
-        } else {
-            &self.ends
+        match self.layer(unit) {
+            Some(layer) => &self.layers[layer % self.layers.len()],
+            None => &self.ends,
+        }
+    }
+
+    fn whole_gradients(&self, unit: usize) -> &Tensor {
+        match self.layer(unit) {
+            Some(layer) => &self.layer_gradients[layer % self.layer_gradients.len()],
+            None => &self.end_gradients,
         }
     }
 
@@ -349,30 +464,62 @@ impl Shards {
         Ok(())
     }
 
-    /// What a unit has left in its slot must have been sent before the next one writes there.
+    /// What a unit has left in its place must have been sent before the next one writes there.
     fn before_gradients(&self, unit: usize) -> Result<(), TchError> {
         let receiving = self.receiving.take();
-        let is_same = receiving
-            .as_ref()
-            .is_some_and(|last| std::ptr::eq(self.slot(last.unit), self.slot(unit)));
+        let is_same = receiving.as_ref().is_some_and(|last| {
+            std::ptr::eq(self.whole_gradients(last.unit), self.whole_gradients(unit))
+        });
         self.receiving.set(receiving);
         if is_same { self.add_up() } else { Ok(()) }
     }
 
     /// Begins to send the other ranks their parts of a unit's gradients, and to receive this
-    /// rank's.
+    /// rank's. The head's are complete after the last micro-batch only.
     fn send(&self, unit: usize, turn: Turn) -> Result<(), TchError> {
+        let is_layer = self.layer(unit).is_some();
+        if !is_layer && !turn.is_last {
+            return Ok(());
+        }
         self.add_up()?;
-        let sent = self.whole(unit, &self.slot(unit).gradients)?;
+        let sent = self.whole(unit, self.whole_gradients(unit))?;
         let pending = self
             .group
             .all_to_all(&sent, &self.whole(unit, &self.received)?)?;
         self.receiving.set(Some(Receiving {
             unit,
             pending,
-            is_added: !turn.is_first,
+            is_added: if is_layer {
+                !turn.is_first
+            } else {
+                unit == EMBEDDING
+            },
         }));
         Ok(())
+    }
+
+    /// Where this rank's part of the embedding's unit begins in it, and how long it is.
+    fn own_embedding(&self) -> (i64, i64) {
+        let length = self.units[EMBEDDING].length;
+        (self.group.rank() as i64 * length, length)
+    }
+
+    fn gather_embedded(&self, dx: &Tensor) -> Result<(), TchError> {
+        let (all, count) = (self.embedded.f_view([-1])?, dx.numel() as i64);
+        let mut own = all.f_narrow(0, self.group.rank() as i64 * count, count)?;
+        own.f_copy_(&dx.f_view([-1])?)?;
+        let pending = self.group.all_gather(&own, &all)?;
+        self.gathering_embedded.set(Some(pending));
+        Ok(())
+    }
+
+    fn embedding_backward(&self, segments: &Segments) -> Result<(), TchError> {
+        let own = self.units[EMBEDDING].part(&self.gradients)?;
+        if let Some(pending) = self.gathering_embedded.take() {
+            self.group.wait(pending)?;
+        }
+        let (first, _) = self.own_embedding();
+        kernels::embedding_backward(&*self.backend, &self.embedded, segments, &own, first)
     }
 
     /// Adds up what every rank has sent of the last unit.

@@ -557,14 +557,17 @@ pub fn cross_entropy(
         )
 }
 
-/// Adds the gradient of each position to its token's row of `gradient`.
+/// Adds the gradient of each position to its token's row of the matrix whose elements from `first`
+/// on are in `gradient`; rows that are not there are left out.
 pub fn embedding_backward(
     backend: &dyn Backend,
     dx: &Tensor,
     segments: &Segments,
     gradient: &Tensor,
+    first: i64,
 ) -> Result<(), TchError> {
     let (rows, cols) = dx.size2()?;
+    let elements = gradient.numel() as i64;
     let Segments {
         order,
         starts,
@@ -572,12 +575,16 @@ pub fn embedding_backward(
     } = segments;
     let count = tokens.size()[0];
     let fits = is(dx, Kind::BFloat16, &[rows, cols])
-        && is(order, Kind::Int, &[rows])
+        && order.kind() == Kind::Int
+        && order.numel() as i64 <= rows
         && is(starts, Kind::Int, &[count + 1])
         && is(tokens, Kind::Int, &[count])
-        && is_state(gradient.kind())
-        && gradient.size().get(1) == Some(&cols);
-    require(fits && cols % 8 == 0, "embedding_backward", &[dx, gradient])?;
+        && is_state(gradient.kind());
+    let is_aligned = [cols, first, elements].iter().all(|n| n % 8 == 0);
+    require(fits && is_aligned, "embedding_backward", &[dx, gradient])?;
+    if count == 0 {
+        return Ok(());
+    }
     Arguments::default()
         .tensor(dx)
         .tensor(order)
@@ -586,6 +593,8 @@ pub fn embedding_backward(
         .tensor(gradient)
         .int(cols)
         .int(bf16_flag(gradient))
+        .long(first)
+        .long(elements)
         .launch(
             backend,
             "embedding_backward",

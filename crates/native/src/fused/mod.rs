@@ -23,7 +23,7 @@ mod rank_tests;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, rc::Rc, time::Instant};
+use std::{cell::RefCell, ops::Range, rc::Rc, time::Instant};
 
 use tch::{Device, Kind, TchError, Tensor};
 use tprimat_job::Job;
@@ -32,7 +32,7 @@ pub use self::exchange::Turn;
 use self::{
     backend::{Backend, FP8_STEP},
     choices::Choices,
-    exchange::Exchange,
+    exchange::{Exchange, Sizes},
     kernels::{Angles, Norm, Segments},
     layer::{Accumulate, Common, Layer, Saved},
     operand::{Format, Fp8, Matrix, Operand, Scratch, Weight},
@@ -67,7 +67,7 @@ pub struct Fused {
     logits_at_once: i64,
     /// After the last step nothing is gathered for another one.
     last_step: u64,
-    /// Of stochastic rounding, where the job asks for it.
+    /// The seed of stochastic rounding, where the job asks for it.
     rounding_seed: Option<u64>,
     /// For the `start` event.
     description: serde_json::Value,
@@ -170,7 +170,12 @@ impl Fused {
         group: Option<Rc<dyn Group>>,
     ) -> Result<Self, TchError> {
         let device = backend.device();
-        let exchange = Exchange::new(parameters, backend.clone(), group, shape.layers as usize)?;
+        let sizes = Sizes {
+            layers: shape.layers as usize,
+            tokens: (job.data.micro_batch_size * job.data.seq_length) as i64,
+            hidden: shape.hidden,
+        };
+        let exchange = Exchange::new(parameters, backend.clone(), group, sizes)?;
         let index = parameters.index();
         let joined = |names: &[String]| {
             let indices: Option<Vec<usize>> = names
@@ -464,25 +469,44 @@ impl Fused {
         Ok((hidden.values, scales))
     }
 
+    /// Whether [`Self::segments`] needs the tokens of all ranks, in their order.
+    pub fn embeds_for_all(&self) -> bool {
+        self.exchange.embedded_tokens().is_some()
+    }
+
+    /// Where this rank adds up gradients of the embedding for a micro-batch of these tokens.
+    pub fn segments(&self, tokens: &[i64]) -> Result<Segments, TchError> {
+        let kept = self.exchange.embedded_tokens();
+        segments(
+            tokens,
+            kept.unwrap_or(0..i64::MAX),
+            self.common.backend.device(),
+        )
+    }
+
     /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and
-    /// returns that product, an fp32 scalar on the device.
+    /// returns that product, an fp32 scalar on the device. After the last micro-batch,
+    /// [`Self::grad_norm`] has the ranks' sums.
     pub fn run(&self, batch: &MicroBatch, weight: f64, turn: Turn) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
             let exchange = &self.exchange;
             let accumulate = Accumulate {
-                matrices: exchange.accumulates(turn),
+                matrices: exchange.accumulates(1, turn),
                 vectors: !turn.is_first,
             };
             if turn.is_first {
                 self.refresh()?;
+                exchange.begin()?;
             }
             let (x, mut kept) = self.forward(&batch.tokens, true)?;
             let (hidden, scales) = self.head_input(&x)?;
             let mut dx = self.common.matrix(x.size()[0], x.size()[1])?;
             exchange.before(self.head_unit(), None)?;
             exchange.before_gradients(self.head_unit())?;
-            let loss = self.loss(&hidden, batch, weight, accumulate.matrices, &dx.values)?;
-            if !self.tied {
+            let accumulates = exchange.accumulates(self.head_unit(), turn);
+            let loss = self.loss(&hidden, batch, weight, accumulates, &dx.values)?;
+            // Replicas wait until a tied embedding has added its rows.
+            if !self.tied || exchange.shared().is_some() {
                 exchange.after_gradients(self.head_unit(), turn)?;
             }
             drop(hidden);
@@ -506,27 +530,35 @@ impl Fused {
                 };
                 exchange.before_gradients(1 + n)?;
                 dx = layer.backward(&self.common, saved, dx, accumulate)?;
+                if n == 0 {
+                    exchange.gather_embedded(&dx.values)?;
+                }
                 exchange.after_gradients(1 + n, turn)?;
             }
-            // A tied head has put its gradient there already.
-            if !self.tied {
-                exchange.before_gradients(0)?;
-                self.forget_embedded(&batch.segments.tokens, turn)?;
-            }
-            kernels::embedding_backward(
-                backend,
-                &dx.values,
-                &batch.segments,
-                &self.embedding.gradient,
-            )?;
-            exchange.after_gradients(0, turn)?;
+            self.embedding_backward(&dx.values, &batch.segments, turn)?;
             if turn.is_last {
-                exchange.finish()
-            } else {
-                Ok(())
-            }?;
+                exchange.add_up_vectors()?;
+            }
             Ok(loss)
         })
+    }
+
+    fn embedding_backward(
+        &self,
+        dx: &Tensor,
+        segments: &Segments,
+        turn: Turn,
+    ) -> Result<(), TchError> {
+        if self.exchange.embedding_backward(segments)? {
+            return Ok(());
+        }
+        // A tied head has put its gradient there already.
+        if !self.tied {
+            self.forget_embedded(&segments.tokens, turn)?;
+        }
+        let (backend, gradient) = (&*self.common.backend, &self.embedding.gradient);
+        kernels::embedding_backward(backend, dx, segments, gradient, 0)?;
+        self.exchange.after_gradients(0, turn)
     }
 
     /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since
@@ -534,7 +566,7 @@ impl Fused {
     fn forget_embedded(&self, tokens: &Tensor, turn: Turn) -> Result<(), TchError> {
         if !self.exchange.is_alone() {
             // Other ranks have written other rows.
-            if !self.exchange.accumulates(turn) {
+            if turn.is_first {
                 let _ = self.embedding.gradient.shallow_clone().f_zero_()?;
             }
             return Ok(());
@@ -668,9 +700,12 @@ fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
     None
 }
 
-/// Positions sorted by their token: the order in which gradients of the embedding are added up.
-pub fn segments(tokens: &[i64], on: Device) -> Result<Segments, TchError> {
-    let mut order: Vec<i32> = (0..tokens.len() as i32).collect();
+/// Positions of the tokens in `kept`, sorted by their token: the order in which gradients of the
+/// embedding are added up.
+fn segments(tokens: &[i64], kept: Range<i64>, on: Device) -> Result<Segments, TchError> {
+    let mut order: Vec<i32> = (0..tokens.len() as i32)
+        .filter(|position| kept.contains(&tokens[*position as usize]))
+        .collect();
     order.sort_by_key(|position| tokens[*position as usize]);
     let (mut starts, mut distinct) = (Vec::new(), Vec::new());
     for (i, position) in order.iter().enumerate() {

@@ -210,14 +210,14 @@ impl Bench<'_> {
             length: length as u64,
         };
         let (inputs, targets) = tokens.batch(0, batch as u64, shape.vocab as u64)?;
-        let segments = segments(&inputs, gpu.device())?;
+        let segments = segments(&inputs, 0..shape.vocab, gpu.device())?;
         let embedding = float(&[shape.vocab, hidden])?;
         self.time(
             "embedding backward",
             micro,
             size(rows * hidden),
             0.0,
-            || kernels::embedding_backward(gpu, &x, &segments, &embedding),
+            || kernels::embedding_backward(gpu, &x, &segments, &embedding, 0),
         )?;
         drop(embedding);
         let targets = Tensor::f_from_slice(&targets)?.f_to_device(gpu.device())?;

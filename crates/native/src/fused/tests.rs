@@ -288,7 +288,7 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
         let batch = MicroBatch {
             tokens: Tensor::from_slice(&inputs),
             targets: Tensor::from_slice(&targets),
-            segments: segments(&inputs, Device::Cpu).unwrap(),
+            segments: fused.segments(&inputs).unwrap(),
             predictions: 3.0 * (length - 1) as f64,
         };
         losses[1] += fused
@@ -428,7 +428,7 @@ fn a_step_forgets_the_rows_of_the_last_one() {
         let batch = MicroBatch {
             tokens: Tensor::from_slice(tokens),
             targets: Tensor::from_slice(tokens),
-            segments: segments(tokens, Device::Cpu).unwrap(),
+            segments: fused.segments(tokens).unwrap(),
             predictions: 4.0,
         };
         drop(

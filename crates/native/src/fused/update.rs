@@ -8,22 +8,40 @@ use super::{
     Fused,
     kernels::{self, AdamW, Update},
 };
-use crate::parameters::{Group, MATRICES, Parameters};
+use crate::parameters::{MATRICES, Parameters, VECTORS};
 
 impl Fused {
-    /// Global 2-norm of the accumulated gradients, an fp32 scalar on the device.
+    /// Global 2-norm of the accumulated gradients, an fp32 scalar on the device. Gradients that are
+    /// still on their way arrive while those that are complete are summed.
     pub fn grad_norm(&self, parameters: &Parameters) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
-            let partial = |group: &Group| kernels::squares(&*self.common.backend, &group.grads);
-            let mut sums = parameters
-                .groups
-                .iter()
-                .map(partial)
-                .collect::<Result<Vec<_>, _>>()?;
-            if let Some(ranks) = self.exchange.shared() {
-                sums[MATRICES] = sums[MATRICES].f_sum(Kind::Float)?.f_reshape([1])?;
-                ranks.wait(ranks.all_reduce(&sums[MATRICES])?)?;
+            let gradients = &parameters.groups[MATRICES].grads;
+            let length = gradients.numel() as i64;
+            let complete = self.exchange.complete_from(length);
+            let squares = |from: i64, to: i64| {
+                kernels::squares(
+                    &*self.common.backend,
+                    &gradients.f_narrow(0, from, to - from)?,
+                )
+            };
+            let mut sums = Vec::new();
+            if complete < length {
+                sums.push(squares(complete, length)?);
             }
+            self.exchange.finish()?;
+            if complete > 0 {
+                sums.push(squares(0, complete)?);
+            }
+            if let Some(ranks) = self.exchange.shared() {
+                sums = vec![
+                    Tensor::f_cat(&sums, 0)?
+                        .f_sum(Kind::Float)?
+                        .f_reshape([1])?,
+                ];
+                ranks.wait(ranks.all_reduce(&sums[0])?)?;
+            }
+            let vectors = &parameters.groups[VECTORS].grads;
+            sums.push(kernels::squares(&*self.common.backend, vectors)?);
             Tensor::f_cat(&sums, 0)?.f_sum(Kind::Float)?.f_sqrt()
         })
     }

@@ -4,6 +4,7 @@ use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Spe
 use tprimat_results::{FieldDifference, Tier, differences};
 use tprimat_sentences as sentences;
 use tprimat_sentences::{said, standing};
+use tprimat_words::plain::counted;
 
 use super::{
     SpeedVerdict,
@@ -99,16 +100,22 @@ pub(super) fn pair_sentence(
     if let Some(seconds) = speedup.apart_seconds {
         parts.push(format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
-             the option --together of `tprimat build` measures both anew, in turns",
+             a build with --together and both names measures them anew, in turns",
             duration(seconds)
         ));
     }
+    let added: Vec<&str> = [(a, name_a), (b, name_b)]
+        .into_iter()
+        .filter(|(row, _)| row.repeats_added_later)
+        .map(|(_, name)| name)
+        .collect();
+    if !added.is_empty() {
+        parts.push(format!(
+            "Repeats of {} were added after the first results were seen",
+            added.join(" and ")
+        ));
+    }
     for (row, name) in [(a, name_a), (b, name_b)] {
-        if row.repeats_added_later {
-            parts.push(format!(
-                "Repeats of {name} were added after the first results were seen"
-            ));
-        }
         parts.extend(
             standing(&row.standing)
                 .iter()
@@ -127,7 +134,7 @@ pub(super) fn pair_sentence(
     if let Some(other) = &speedup.same_as {
         parts.push(format!("{name_a} has the same measurements as {other}"));
     }
-    // That both are one measurement is the reason above.
+    // Where both are one measurement, the reason above says so.
     if a.launches_as(b) && !a.is_measured_as(b) {
         parts.push(format!("{name_a} {}", same_as(a, name_b, Some(b))));
     }
@@ -136,7 +143,7 @@ pub(super) fn pair_sentence(
     let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
     for (row, name) in [(a, name_a), (b, name_b)] {
-        // What only one of the two runs with is among the differences.
+        // A variable that only one of the two runs with is among the differences.
         let is_told = |warning: &Warning| {
             let Warning::Variable { name, .. } = warning else {
                 return false;
@@ -308,7 +315,7 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
     if !by_labels_only(first) || !by_labels_only(second) {
         parts.extend(only_declared(pair));
     }
-    // What they drop as warm-up is told from the cell's side, not the baseline's.
+    // The sentence on warm-up is about the cell, whichever of the two cells stands first here.
     let name = if pair.is_turned {
         second_name
     } else {
@@ -327,15 +334,8 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
 fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
     let mut gaps = Gaps::of_speed(pair.first, pair.second);
     let all = differences(&pair.first.contract, &pair.second.contract);
-    // One device has nobody to share its state with.
-    let is_alone = [pair.first, pair.second]
-        .iter()
-        .all(|row| row.contract.count("num_gpus") == Some(1));
     for side in [&mut gaps.only_a, &mut gaps.only_b] {
-        side.retain(|stated| {
-            let says_nothing = is_alone && stated.field == "sharding";
-            !says_nothing && !follows(&stated.field, &all)
-        });
+        side.retain(|stated| !follows(&stated.field, &all));
     }
     (!gaps.is_empty()).then(|| {
         format!(
@@ -440,8 +440,9 @@ fn totals(pair: &Pair<'_>) -> Option<String> {
     let times = format!("{}× as much", ratio(first / second, None));
     (gpus != others).then(|| {
         format!(
-            "In total {} tokens/s on {gpus} GPUs against {} on {others}, {times}",
+            "In total {} tokens/s on {} against {} on {others}, {times}",
             number(first),
+            counted(gpus as usize, "GPU"),
             number(second)
         )
     })

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use tprimat_figures::{
-    RatioInterval, RepeatStatus, Row, Speedup, Unit, Warning, rate_unit, unit_in_prose,
+    RatioInterval, RepeatStatus, Row, Speedup, Unit, Warning, host_named, rate_unit, unit_in_prose,
 };
+use tprimat_results::CONFIDENCE;
 use tprimat_sentences::{each, hours_or_days};
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     mark,
 };
 
-/// That the clock shows step times to be too short.
+/// The sentence on step times that the clock shows to be too short.
 pub(super) fn short_step_times(row: &Row, rate: &str) -> Option<String> {
     let factor = row.timer_factor?;
     Some(format!(
@@ -45,8 +46,8 @@ pub(super) fn unnamed_hosts(rows: &[&Row]) -> Option<String> {
         .flat_map(|r| &r.repeats)
         .filter(|r| r.status == RepeatStatus::Ok);
     let hosts: BTreeSet<&str> = counted.map(|r| r.host.as_str()).collect();
-    let is_unnamed = |host: &&str| ["", "not stated"].contains(host);
-    let unnamed = hosts.iter().filter(|host| is_unnamed(host)).count();
+    let is_unnamed = |host: &&&str| host_named(host).is_none();
+    let unnamed = hosts.iter().filter(is_unnamed).count();
     match (unnamed, hosts.len()) {
         (0, _) => None,
         (_, n) if n == unnamed && rows.len() == 1 => {
@@ -76,7 +77,7 @@ pub(in super::super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> St
 /// `1.31×`
 pub(in super::super) fn times(speedup: &Speedup) -> String {
     let width = speedup.interval.map(|i| i.high - i.low);
-    // What is called faster or slower is not told to be as fast.
+    // A ratio that is called faster or slower is never printed as 1.
     let print = if speedup.significant == Some(true) {
         ratio_beside_1
     } else {
@@ -85,13 +86,35 @@ pub(in super::super) fn times(speedup: &Speedup) -> String {
     format!("{}×", print(speedup.ratio, width))
 }
 
-/// `95 % CI 1.29–1.33`. Where a table has several comparisons it is wider than that, and a note
-/// says so once.
+/// What stands above the intervals of these ratios. Where several pairs of cells were judged, Holm's
+/// correction makes each interval wider than one of 95 % would be alone.
+pub(in super::super) fn ratio_intervals<'a>(
+    shown: impl IntoIterator<Item = &'a Speedup>,
+) -> &'static str {
+    let confidences = shown
+        .into_iter()
+        .filter_map(|s| Some(s.interval?.confidence));
+    // The last one that Holm's procedure looks at is of 95 %, up to rounding.
+    let is_corrected = confidences.fold(0.0, f64::max) > CONFIDENCE + 1e-9;
+    if is_corrected {
+        "95 % CI, Holm"
+    } else {
+        "95 % CI"
+    }
+}
+
+/// `1.29–1.33`, below the head of a column that says which interval that is. Ratios without a verdict
+/// are not corrected, whatever the head says: `95 % CI 1.29–1.33`.
 pub(in super::super) fn interval(speedup: &Speedup) -> Option<String> {
     let RatioInterval { low, high, .. } = speedup.interval?;
     let width = Some(high - low).filter(|width| width.is_finite())?;
+    let kind = if speedup.significant.is_none() {
+        "95 % CI "
+    } else {
+        ""
+    };
     Some(format!(
-        "95 % CI {}–{}",
+        "{kind}{}–{}",
         ratio_beside_1(low, Some(width)),
         ratio_beside_1(high, Some(width))
     ))

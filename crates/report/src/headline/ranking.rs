@@ -1,6 +1,6 @@
 //! Which cell of a workload is the fastest.
 
-use tprimat_figures::{Comparison, Group, Label, Row, Speedup};
+use tprimat_figures::{Comparison, Group, Judged, Label, Row, Speedup};
 use tprimat_results::Tier;
 
 use super::{
@@ -13,11 +13,16 @@ use crate::{
     names::short_names,
 };
 
-/// Who is the fastest of a workload of three or more cells, and by how much it beats the baseline:
+/// The sentence on the fastest of three or more cells of a workload, with its lead over the baseline:
 /// `Fastest: titan, 61,894 tokens/s per GPU, 13 % faster than the baseline native (95 % CI 11–15 %;
 /// compile differs).` Two cells have one sentence that says it already.
 #[must_use]
-pub fn ranking(comparison: &Comparison, group: &Group, rows: &[&Row]) -> Option<String> {
+pub fn ranking(
+    comparison: &Comparison,
+    judged: &Judged,
+    group: &Group,
+    rows: &[&Row],
+) -> Option<String> {
     let speedups = comparison.speedups_by_cell();
     let names = short_names(rows);
     let at_base = rows.iter().position(|row| row.cell == group.baseline)?;
@@ -77,10 +82,13 @@ pub fn ranking(comparison: &Comparison, group: &Group, rows: &[&Row]) -> Option<
     } else {
         format!(" ({})", details.join("; "))
     };
-    // The intervals of the rates, because the two are not tested against each other.
+    // Points of a sweep are tested against each other; of others the intervals of the rates decide.
     let is_apart = |other: &Row| {
         let ends = |row: &Row| row.tokens_per_second_per_gpu.ci95;
-        matches!((ends(row), ends(other)), (Some([low, _]), Some([_, high])) if low > high)
+        let judged = judged.are_apart(&row.cell, &other.cell);
+        judged.unwrap_or_else(
+            || matches!((ends(row), ends(other)), (Some([low, _]), Some([_, high])) if low > high),
+        )
     };
     let word = if at == 0 {
         "Fastest"

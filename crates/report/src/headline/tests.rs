@@ -1,7 +1,7 @@
 use serde_json::json;
 use tprimat_figures::{
-    Catalogue, CompareSettings, EnvironmentDifference, Figure, Price, RatioInterval, Warning,
-    compare,
+    Catalogue, CompareSettings, EnvironmentDifference, Figure, Judged, Price, RatioInterval,
+    Warning, compare,
 };
 
 use super::*;
@@ -181,7 +181,7 @@ fn cells_of_two_sessions_say_so() {
     let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
     assert!(!only(&comparison).text.contains(" apart"));
     comparison.speedups[0].apart_seconds = Some(30.0 * 86_400.0);
-    let words = "They were measured 30 days apart, and the interval does not cover what changed in between: the option --together";
+    let words = "They were measured 30 days apart, and the interval does not cover what changed in between: a build with --together";
     assert!(
         only(&comparison).text.contains(words),
         "{:?}",
@@ -275,6 +275,13 @@ fn what_it_costs_is_said_where_it_says_something() {
         text.contains(". Repeats of amd/prim were added after the first results were seen."),
         "{text}"
     );
+    comparison.rows[0].repeats_added_later = true;
+    let text = only(&comparison).text;
+    assert_eq!(text.matches("were added after").count(), 1, "{text}");
+    assert!(
+        text.contains("Repeats of amd/prim and nvd/nemo were added"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -286,7 +293,7 @@ fn more_devices_are_not_hidden_behind_a_rate_of_one() {
         "{text}"
     );
     assert!(
-        text.contains("In total 1,024 tokens/s on 1 GPUs against 1,862 on 2, 0.55× as much"),
+        text.contains("In total 1,024 tokens/s on 1 GPU against 1,862 on 2, 0.55× as much"),
         "{text}"
     );
 }
@@ -348,7 +355,12 @@ fn the_ranking_names_the_fastest_cell_and_not_the_largest_difference() {
     let said = |cells: &[(&str, f64)]| {
         let cells: Vec<_> = cells.iter().map(|(name, by)| cell(name, *by)).collect();
         let all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        ranking(&all, &all.groups[0], &all.rows.iter().collect::<Vec<_>>())
+        ranking(
+            &all,
+            &Judged::of_comparison(&all),
+            &all.groups[0],
+            &all.rows.iter().collect::<Vec<_>>(),
+        )
     };
     let some = said(&[("nemo", 1.0), ("slower", 3.0), ("titan", 0.8)]).unwrap();
     assert!(
@@ -367,6 +379,37 @@ fn the_ranking_names_the_fastest_cell_and_not_the_largest_difference() {
         "No cell is distinguishably faster than the baseline nemo (1,024 tokens/s per GPU)."
     );
     assert_eq!(said(&[("nemo", 1.0), ("titan", 0.8)]), None);
+}
+
+/// The intervals of the two fastest rates overlap, and the test of the two finds a difference.
+#[test]
+fn the_ranking_tells_points_of_a_sweep_apart_as_the_sweep_does() {
+    let points = [(1, 1.5), (2, 1.0), (4, 0.96)].map(|(value, time)| {
+        let mut job = test_job();
+        job.data.micro_batch_size = value;
+        let times = [1.0, 1.01, 0.99].map(|near| near * time);
+        let name = format!("nvd/titan/llama/single@micro_batch_size={value}");
+        let mut cell = measured(&name, &job, &times, None);
+        cell.axes = [("micro_batch_size".to_owned(), value.to_string())].into();
+        cell
+    });
+    let all = compare(&points, &CompareSettings::default(), &Catalogue::default());
+    let ends = |row: usize| all.rows[row].tokens_per_second_per_gpu.ci95.unwrap();
+    assert!(ends(1)[1] > ends(2)[0], "they overlap");
+    assert!(
+        tprimat_figures::sweeps(&all, &Judged::of_comparison(&all))[0].surfaces[0]
+            .best
+            .as_ref()
+            .unwrap()
+            .is_fastest()
+    );
+    let rows: Vec<&Row> = all.rows.iter().collect();
+    let said = ranking(&all, &Judged::of_comparison(&all), &all.groups[0], &rows).unwrap();
+    assert!(
+        said.starts_with("Fastest: titan (micro_batch_size=4)"),
+        "{said}"
+    );
+    assert!(!said.contains("not clearly apart"), "{said}");
 }
 
 #[test]
@@ -457,7 +500,7 @@ fn what_differs_is_in_the_sentence_or_forbids_it() {
     assert!(
         refused
             .text
-            .ends_with(" `--across seq_length` compares them all the same."),
+            .ends_with(" `--across seq_length` compares them anyway."),
         "{refused:?}"
     );
 }
@@ -468,7 +511,7 @@ fn a_dangerous_setting_is_in_the_sentence() {
     comparison.environment.push(EnvironmentDifference {
         cell_a: "amd/prim/llama/single".into(),
         cell_b: "nvd/nemo/llama/single".into(),
-        kind: "variable".into(),
+        kind: tprimat_figures::EnvironmentKind::Variable,
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: None,
         b: Some("1".into()),
@@ -595,6 +638,30 @@ fn what_only_one_log_states_of_how_it_trains_is_in_the_sentence() {
     // Kernels have names of their own in each framework, and what is off is as if it were absent.
     let other = with(json!({"attention": "flash", "deterministic": false, "lora_rank": 0}));
     assert!(other.short.ends_with(". Same workload."), "{other:?}");
+}
+
+/// With one device nothing is sharded, whatever a log calls it; with two it may explain the speed.
+#[test]
+fn sharding_that_one_log_states_is_in_the_sentence_where_there_is_something_to_share() {
+    let headline = |devices: u64| {
+        let stated = json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": devices, "precision": "bf16",
+            "optimizer": "adamw", "data": "random", "micro_batch_size": 2});
+        let mut sharded = stated.clone();
+        sharded["sharding"] = "full_shard".into();
+        let cells = [
+            imported("nvd/nemo/llama/single", stated, &[1.0, 1.01, 0.99, 1.0]),
+            imported("nvd/fsdp/llama/single", sharded, &[0.5, 0.505, 0.495, 0.5]),
+        ];
+        only(&compare(
+            &cells,
+            &CompareSettings::default(),
+            &Catalogue::default(),
+        ))
+        .text
+    };
+    let words = "states sharding (";
+    assert!(!headline(1).contains(words), "{}", headline(1));
+    assert!(headline(2).contains(words), "{}", headline(2));
 }
 
 #[test]

@@ -102,14 +102,11 @@ const CROSSABLE: [&str; 6] = [
     "data",
 ];
 
-/// ` `--across precision` compares them all the same.`; nothing where no field in the way is one to
+/// ` `--across precision` compares them anyway.`; nothing where no field in the way is one to
 /// compare across: tokens/s of two models say nothing of each other.
 pub(in super::super) fn across(fields: &[&str]) -> String {
     if fields.iter().all(|field| CROSSABLE.contains(field)) {
-        format!(
-            " `--across {}` compares them all the same.",
-            fields.join(",")
-        )
+        format!(" `--across {}` compares them anyway.", fields.join(","))
     } else {
         String::new()
     }

@@ -5,21 +5,24 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
-    AbsentCell, Basis, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
-    Figure, Memory, Mfu, Note, RepeatStatus, RepeatSummary, Row, Unit,
+    AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
+    EnvironmentKind, Figure, Memory, Note, RepeatStatus, RepeatSummary, Row, Unit,
 };
 use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
 use tprimat_sentences::{each, said, units};
 
 use super::{
-    super::{advice::advice, notes::steady_state},
+    super::{
+        advice::{advice, in_general},
+        notes::steady_state,
+    },
     MOST,
-    page::{id, in_unit, mfu_figure},
+    page::{id, in_unit},
 };
 
 /// Characters of log tails in the whole page: a matrix that fails as a whole must still open.
 const TAILS: usize = 1 << 20;
-/// Of one tail.
+/// The most bytes of one log's tail.
 const TAIL: usize = 8 << 10;
 
 #[derive(Serialize)]
@@ -28,6 +31,8 @@ pub struct Detail<'a> {
     cell: &'a str,
     /// Absent of a cell with figures.
     state: Option<&'a str>,
+    /// The state for people.
+    word: Option<String>,
     reason: Option<String>,
     baseline: Option<&'a str>,
     device: Option<&'a str>,
@@ -73,7 +78,7 @@ struct Named<'a> {
 
 #[derive(Serialize)]
 struct Surrounding<'a> {
-    kind: &'a str,
+    kind: EnvironmentKind,
     name: &'a str,
     value: Option<&'a str>,
     differs: bool,
@@ -89,7 +94,7 @@ struct Repeat {
     #[serde(flatten)]
     summary: RepeatSummary,
     /// After a failure.
-    what_to_do: Option<&'static str>,
+    what_to_do: Option<String>,
     /// Earlier lines of the log's tail for which there was no room.
     tail_left_out: usize,
 }
@@ -161,6 +166,7 @@ fn of_row<'a>(
         id: id(at),
         cell: &row.cell,
         state: None,
+        word: None,
         reason: None,
         baseline,
         device: row.device.as_deref(),
@@ -194,6 +200,7 @@ fn of_absent<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell, room: usize
         id: id(at),
         cell: &cell.cell,
         state: Some(cell.state.name()),
+        word: Some(cell.state.to_string()),
         reason: Some(said(&cell.reason)),
         baseline: None,
         device: None,
@@ -260,7 +267,7 @@ fn settings<'a>(
             source: contract.map(|f| f.source),
             baseline: of_pair(field),
             declared: attested.and_then(|a| a.declared.as_ref()).map(text),
-            // What nobody asked for is attested by nothing, and stated all the same.
+            // A setting that nobody asked for is stated, though nothing attests it.
             stated: attested
                 .and_then(|a| a.effective.as_ref())
                 .or_else(|| {
@@ -314,26 +321,7 @@ fn figures(row: &Row) -> Vec<Named<'_>> {
             "a counted repeat logs no loss at its last step",
         ),
     ];
-    let has_mfu = row.metrics.get("mfu").is_some();
-    let mfu = (!has_mfu).then(|| (mfu_figure(&row.mfu), &row.mfu));
     let mut all: Vec<Named<'_>> = own.into_iter().flatten().collect();
-    if let Some((figure, mfu)) = mfu {
-        all.push(of_figure("MFU", "fraction", figure));
-        if let Mfu::Ok {
-            tflops_per_gpu,
-            convention,
-            ..
-        } = mfu
-        {
-            let figure = Figure::Ok {
-                value: *tflops_per_gpu,
-                basis: Basis::ByConvention {
-                    convention: convention.clone(),
-                },
-            };
-            all.push(of_figure("achieved", "TFLOP/s/GPU", figure));
-        }
-    }
     all.extend(
         row.metrics
             .0
@@ -386,7 +374,7 @@ fn surroundings<'a>(
         .iter()
         .filter(|d| Some(&*d.cell_b) == baseline)
         .collect();
-    let of = |kind: &'static str, name: &'a str, value: Option<&'a str>| {
+    let of = |kind: EnvironmentKind, name: &'a str, value: Option<&'a str>| {
         let difference = differing.iter().find(|d| d.kind == kind && d.name == name);
         Surrounding {
             kind,
@@ -399,9 +387,9 @@ fn surroundings<'a>(
         }
     };
     let maps = [
-        ("variable", variables),
-        ("version", &row.versions),
-        ("fact", facts),
+        (EnvironmentKind::Variable, variables),
+        (EnvironmentKind::Version, &row.versions),
+        (EnvironmentKind::Fact, facts),
     ];
     let own = maps
         .into_iter()
@@ -412,10 +400,10 @@ fn surroundings<'a>(
     for difference in &differing {
         if !all
             .iter()
-            .any(|s| (s.kind, s.name) == (&*difference.kind, &*difference.name))
+            .any(|s| (s.kind, s.name) == (difference.kind, &*difference.name))
         {
             all.push(Surrounding {
-                kind: &difference.kind,
+                kind: difference.kind,
                 name: &difference.name,
                 value: difference.a.as_deref(),
                 differs: true,
@@ -446,7 +434,7 @@ fn repeat(cell: &str, repeat: &RepeatSummary, room: usize) -> Repeat {
         telemetry.power_series = Vec::new();
     }
     let what_to_do = match &repeat.status {
-        RepeatStatus::Failed { class, .. } => Some(advice(*class, cell)),
+        RepeatStatus::Failed { class, .. } => Some(advice(*class, cell, in_general)),
         _ => None,
     };
     Repeat {

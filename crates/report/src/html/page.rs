@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tprimat_figures::{
-    Basis, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, rate_unit,
+    Comparison, Figure, Group, Judged, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, rate_unit,
+    sweeps,
 };
 use tprimat_plot::{format::mark, loss_apart, short_names};
 use tprimat_results::AttestationStatus;
 use tprimat_sentences::{dropped_words, each, said, standing, units};
-use tprimat_words::part;
+use tprimat_words::{part, plain::counted};
 
 use super::super::{
     Headline, SpeedVerdict,
     format::{bytes, number, percent, seconds},
     hardware::in_title,
-    headline::{by_group, interval, leading, ranking, times},
+    headline::{by_group, interval, leading, ranking, ratio_intervals, times},
     headlines,
     notes::{notes, steady_state},
-    sweep::{lines, sweep_tables},
+    sweep::{line_of_cell, sweep_tables},
     table::{not_counted, spread_of_repeats},
 };
 use super::MOST;
@@ -48,8 +49,8 @@ struct SweepSection {
     /// In the navigation: `llama over seq_length`.
     name: String,
     title: String,
-    /// Is a rate marked as the fastest?
-    names_fastest: bool,
+    /// What the marks at the rates mean.
+    legend: Vec<&'static str>,
     sentences: Vec<String>,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -112,6 +113,8 @@ struct Absent<'a> {
     id: String,
     cell: &'a str,
     state: &'a str,
+    /// The state for people.
+    word: String,
     reason: String,
     imported: bool,
 }
@@ -120,6 +123,7 @@ impl<'a> Page<'a> {
     pub fn of(comparison: &'a Comparison) -> Self {
         let told = headlines(comparison);
         let speedups = comparison.speedups_by_cell();
+        let judged = Judged::of_comparison(comparison);
         let told_of = by_group(comparison, &told);
         let groups = comparison
             .groups
@@ -130,14 +134,14 @@ impl<'a> Page<'a> {
             rows.retain(|(at, _)| *at < MOST);
             (!rows.is_empty()).then(|| {
                 let shown: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
-                let ranking = ranking(comparison, group, &shown);
+                let ranking = ranking(comparison, &judged, group, &shown);
                 table(&rows, &speedups, (ranking, told), group)
             })
         });
         let mut groups: Vec<GroupTable<'a>> = groups.collect();
         name_apart(&mut groups);
         // A sweep says itself that its points are different workloads.
-        let lines = lines(comparison);
+        let lines = line_of_cell(comparison);
         let is_told = |h: &Headline| {
             let other = h.b.as_deref().and_then(|cell| lines.get(cell));
             other.is_some() && lines.get(h.a.as_str()) == other
@@ -171,16 +175,17 @@ impl<'a> Page<'a> {
             id: id(comparison.rows.len() + at),
             cell: &cell.cell,
             state: cell.state.name(),
+            word: cell.state.to_string(),
             reason: said(&cell.reason),
             imported: !cell.imported.is_empty(),
         };
         Self {
             comparable: comparison.comparable,
             counts: counts(comparison),
-            sweeps: sweep_tables(comparison)
+            sweeps: sweep_tables(comparison, &sweeps(comparison, &judged))
                 .into_iter()
                 .map(|table| SweepSection {
-                    names_fastest: table.names_fastest(),
+                    legend: table.legend,
                     name: table.name,
                     title: table.title,
                     sentences: table.sentences,
@@ -209,38 +214,21 @@ pub fn id(at: usize) -> String {
 }
 
 fn counts(comparison: &Comparison) -> Vec<String> {
-    let plural =
-        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    let mut counts = vec![plural(
-        comparison.rows.len(),
-        "cell with figures",
-        "cells with figures",
+    let mut counts = vec![format!(
+        "{} with figures",
+        counted(comparison.rows.len(), "cell")
     )];
+    let uncounted = &comparison.uncounted;
     let more = [
-        (comparison.groups.len(), "workload", "workloads"),
-        (
-            comparison.absent.len(),
-            "cell without figures",
-            "cells without figures",
-        ),
-        (comparison.failed, "failed run", "failed runs"),
-        (
-            comparison.contradicted,
-            "contradicted run",
-            "contradicted runs",
-        ),
-        (comparison.suspect, "suspect run", "suspect runs"),
-        (
-            comparison.unmeasured,
-            "run with nothing to measure",
-            "runs with nothing to measure",
-        ),
+        (comparison.groups.len(), "workload", ""),
+        (comparison.absent.len(), "cell", " without figures"),
+        (uncounted.failed, "failed run", ""),
+        (uncounted.contradicted, "contradicted run", ""),
+        (uncounted.suspect, "suspect run", ""),
+        (uncounted.unmeasured, "run", " with nothing to measure"),
     ];
-    counts.extend(
-        more.into_iter()
-            .filter(|(n, ..)| *n > 0)
-            .map(|(n, one, many)| plural(n, one, many)),
-    );
+    let more = more.into_iter().filter(|(n, ..)| *n > 0);
+    counts.extend(more.map(|(n, noun, which)| counted(n, noun) + which));
     counts
 }
 
@@ -262,9 +250,15 @@ fn table<'a>(
         .find(|row| row.cell == group.baseline);
     let metrics = metric_columns(rows);
     let unit = rate_unit(rows.iter().map(|(_, row)| *row));
+    let shown = || rows.iter().filter_map(|(_, row)| speedup(row));
+    let against_baseline = if shown().any(|s| s.interval.is_some()) {
+        format!("against the baseline ({})", ratio_intervals(shown()))
+    } else {
+        "against the baseline".to_owned()
+    };
     let columns = [
         unit,
-        "against the baseline",
+        &against_baseline,
         "repeats",
         "step time",
         "MFU",
@@ -489,32 +483,8 @@ fn step_time(row: &Row) -> Shown {
     }
 }
 
-pub fn mfu_figure(mfu: &Mfu) -> Figure {
-    match mfu {
-        Mfu::Ok {
-            value,
-            convention,
-            peak,
-            ..
-        } => Figure::Ok {
-            value: *value,
-            basis: Basis::Said(format!(
-                "{convention} FLOPs ÷ {} TFLOP/s ({})",
-                number(peak.tflops),
-                peak.source
-            )),
-        },
-        Mfu::Absent { reason } => Figure::Absent {
-            reason: reason.clone(),
-        },
-        Mfu::Error { reason } => Figure::Error {
-            reason: reason.clone(),
-        },
-    }
-}
-
 fn mfu(mfu: &Mfu) -> Shown {
-    figure(&mfu_figure(mfu), "fraction")
+    figure(&mfu.clone().into(), "fraction")
 }
 
 fn memory(row: &Row) -> Shown {

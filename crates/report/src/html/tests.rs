@@ -410,7 +410,8 @@ fn a_suspect_repeat_is_told_with_its_reason() {
     let mut comparison = of(&cells());
     let reason = "its GPU gpu-0 was also used by process 7 (<b>)".to_owned();
     comparison.rows[1].repeats[0].status = tprimat_figures::RepeatStatus::Suspect { reason };
-    (comparison.rows[1].suspect, comparison.suspect) = (1, 1);
+    comparison.rows[1].uncounted.suspect = 1;
+    comparison.uncounted.suspect = 1;
     let text = page(&comparison);
     for words in [
         "badge suspect\">suspect</span>",
@@ -436,7 +437,7 @@ fn a_cut_and_a_dangerous_variable_are_told() {
     comparison.environment = vec![EnvironmentDifference {
         cell_a: "nvd/tran/llama/maximum_performance".into(),
         cell_b: "nvd/native/llama/maximum_performance".into(),
-        kind: "variable".into(),
+        kind: tprimat_figures::EnvironmentKind::Variable,
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: Some("1".into()),
         b: None,
@@ -478,7 +479,7 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     comparison.environment = vec![EnvironmentDifference {
         cell_a: cell,
         cell_b: speedup.b.clone(),
-        kind: "fact".into(),
+        kind: tprimat_figures::EnvironmentKind::Fact,
         name: "driver".into(),
         a: Some("1".into()),
         b: Some("2".into()),

@@ -55,9 +55,10 @@ KERNEL(768, 2) cross_entropy(bf16* logits, const i64* targets, float* losses, in
 
 // Adds the gradients of the positions order[starts[s] .. starts[s + 1]], which all hold token tokens[s], to that
 // token's row. Segment s is blockIdx.x. A block of 256 threads takes 256 columns: lane l eight of them, slice i every
-// eighth position, and the slices are added up in order.
+// eighth position, and the slices are added up in order. `gradient` has `count` elements of the whole matrix from
+// `first` on, both multiples of 8; what lies beside them is another rank's.
 KERNEL(256) embedding_backward(const bf16* dx, const int* order, const int* starts, const int* tokens, void* gradient,
-                               int cols, int is_bf16) {
+                               int cols, int is_bf16, i64 first, i64 count) {
     __shared__ float part[8][32][8];
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
     const int c = (blockIdx.y * 32 + lane) * 8;
@@ -81,7 +82,8 @@ KERNEL(256) embedding_backward(const bf16* dx, const int* order, const int* star
                 for (int k = 0; k < 8; k++) sum[k] += part[other][lane][k];
     }
     if (slice != 0 || c >= cols) return;
-    const i64 at = (i64)tokens[blockIdx.x] * cols + c;
+    const i64 at = (i64)tokens[blockIdx.x] * cols + c - first;
+    if (at < 0 || at >= count) return;
     for (int k = 0; k < 8; k++) put_gradient(gradient, at + k, sum[k], is_bf16, 1);
 }
 

@@ -1,4 +1,4 @@
-//! The guard: which summaries may stand side by side, and how they differ.
+//! Which summaries may stand side by side, and how they differ: the comparability guard.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,7 +34,7 @@ pub(super) struct Candidate<'a> {
     pub estimate: &'a Estimate,
     pub step_time: &'a StepTime,
     pub group: usize,
-    /// Among candidates of one group: whose losses may be laid over each other.
+    /// Losses may be laid over each other where candidates of one group have the same number here.
     pub loss_group: usize,
 }
 
@@ -504,7 +504,7 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<WarmUpDiffe
 
 /// May a difference between the two be tested? Not where one of them still measures steps that the
 /// other declares to be warm-up, and nobody has looked whether they are. docs/METRICS.md, "Steady
-/// state". Declared steps and the name of the rule, of each.
+/// state". Each is given as its declared warm-up steps and the name of its rule.
 pub(super) fn measure_alike(a: (u64, &str), b: (u64, &str)) -> bool {
     a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM)
 }

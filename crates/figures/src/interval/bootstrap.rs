@@ -1,4 +1,5 @@
-//! Bootstrap of Student's t: an interval that does not take logarithms of rates for normal.
+//! Bootstrap of Student's t: an interval that does not assume that logarithms of rates are normally
+//! distributed.
 
 use tprimat_results::{
     CONFIDENCE, mean, quantile, sd,
@@ -16,7 +17,7 @@ const SEED: u64 = 0x7470_7269_6d61_7421;
 /// 95 % interval of the geometric mean: bootstrap-t on logarithms (Efron and Tibshirani 1993,
 /// section 12.5).
 ///
-/// None below [`BOOTSTRAP_FROM`] values or where nothing varies.
+/// None below `BOOTSTRAP_FROM` values or where nothing varies.
 #[must_use]
 pub fn bootstrap_interval(values: &[f64]) -> Option<[f64; 2]> {
     let mut logs = logs(values).filter(|l| l.len() >= BOOTSTRAP_FROM)?;

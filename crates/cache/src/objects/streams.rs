@@ -1,0 +1,133 @@
+//! Streams of an object's bytes, which check what they carry: in (`Checked`, `Packer`) and out
+//! (`ObjectReader`).
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+};
+
+use tprimat_base::{
+    digest::Digest,
+    error::{Error, Result},
+};
+
+use super::ZSTD_MAGIC;
+
+/// A reader that keeps its own error, so that it is told apart from those of the file that is
+/// written.
+pub(super) struct Noted<'a> {
+    pub(super) reader: &'a mut ObjectReader,
+    pub(super) error: Option<io::Error>,
+}
+
+impl Read for Noted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer).map_err(|error| {
+            let told = io::Error::new(error.kind(), error.to_string());
+            self.error = Some(error);
+            told
+        })
+    }
+}
+
+/// Fails at its end unless what was read is what the digest says.
+pub(super) struct Checked<R> {
+    pub(super) source: R,
+    pub(super) hasher: blake3::Hasher,
+    pub(super) digest: Digest,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
+            let message = "is not what its digest says";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(read)
+    }
+}
+
+impl<R: Read> Checked<io::Take<R>> {
+    pub(super) fn new(source: R, digest: &Digest, size: u64) -> Self {
+        Self {
+            source: source.take(size.saturating_add(1)),
+            hasher: blake3::Hasher::new(),
+            digest: *digest,
+        }
+    }
+}
+
+/// Reads bytes to their end, and fails unless they are what the digest says. Nothing is stored.
+pub(crate) fn check_expected(source: impl Read, digest: &Digest, size: u64) -> Result<()> {
+    io::copy(&mut Checked::new(source, digest, size), &mut io::sink())
+        .map(drop)
+        .map_err(Error::io("cannot read", digest.to_string()))
+}
+
+/// Takes raw bytes and writes them compressed.
+pub(super) struct Packer<'a> {
+    pub(super) hasher: blake3::Hasher,
+    pub(super) encoder: zstd::Encoder<'static, &'a File>,
+}
+
+impl Write for Packer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.encoder.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.encoder.flush()
+    }
+}
+
+/// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
+pub struct ObjectReader {
+    content: Box<dyn Read + Send>,
+    hasher: blake3::Hasher,
+    digest: Digest,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+}
+
+impl ObjectReader {
+    pub(super) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
+        let mut stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
+        let content: Box<dyn Read + Send> = match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
+            true => Box::new(zstd::Decoder::with_buffer(stored)?),
+            false => Box::new(stored),
+        };
+        Ok(Self {
+            content,
+            hasher: blake3::Hasher::new(),
+            digest,
+            file,
+            path,
+        })
+    }
+
+    /// Removes the file that was read, but not a sound one that took its place meanwhile.
+    pub(super) fn drop_object(&self) {
+        let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
+        if inode(self.file.metadata()) == inode(fs::metadata(&self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
+            let message = format!("object {} is damaged", self.digest.short());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(read)
+    }
+}

@@ -1,0 +1,222 @@
+use super::*;
+
+fn cache() -> (tempfile::TempDir, Cache) {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(&folder.path().join("cache")).unwrap();
+    (folder, cache)
+}
+
+/// Bytes that zstd cannot shrink.
+fn noise(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn stored_size(cache: &Cache, digest: &Digest) -> u64 {
+    fs::metadata(cache.object_path(digest)).unwrap().len()
+}
+
+#[test]
+fn an_object_that_is_larger_than_memory_is_an_error_that_says_so() {
+    let (_folder, cache) = cache();
+    let bytes = vec![7; 3 << 20];
+    let digest = cache.put(&bytes, Durability::Plain).unwrap();
+    assert!(stored_size(&cache, &digest) < 1 << 12, "a bomb");
+    let error = cache.get_at_most(&digest, 1 << 20).unwrap_err().to_string();
+    assert!(error.contains("larger than 1 MiB"), "{error}");
+    assert!(cache.has(&digest), "it may be a log that somebody needs");
+    assert_eq!(
+        cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(),
+        Some(&bytes[..])
+    );
+    assert_eq!(
+        cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(),
+        Some(&bytes[..])
+    );
+}
+
+#[test]
+fn json_streams_in_and_out_as_the_same_bytes() {
+    let (_folder, cache) = cache();
+    let value: Vec<String> = (0..40_000).map(|i| format!("cell {i}")).collect();
+    let (digest, size) = cache.put_json(&value, Durability::Plain).unwrap();
+    let mut whole = serde_json::to_vec_pretty(&value).unwrap();
+    whole.push(b'\n');
+    assert_eq!((digest, size), (Digest::of(&whole), whole.len() as u64));
+    assert_eq!(
+        cache
+            .get_json::<Vec<String>>(&digest)
+            .unwrap()
+            .unwrap()
+            .unwrap(),
+        value
+    );
+    assert!(
+        cache
+            .get_json::<Vec<u64>>(&digest)
+            .unwrap()
+            .unwrap()
+            .is_err()
+            && cache.has(&digest),
+        "other JSON is kept"
+    );
+    // Damage that leaves valid JSON behind shows at the end, and the object goes.
+    let path = cache.object_path(&digest);
+    let changed = String::from_utf8(whole)
+        .unwrap()
+        .replace("cell 7", "cell 8");
+    fs::remove_file(&path).unwrap();
+    files::write_atomically(&path, changed.as_bytes(), Durability::Plain).unwrap();
+    assert!(cache.get_json::<Vec<String>>(&digest).unwrap().is_none() && !cache.has(&digest));
+}
+
+#[test]
+fn a_private_file_is_stored_for_its_owner_alone() {
+    let (folder, cache) = cache();
+    for (mode, large) in [(0o600, false), (0o600, true), (0o644, false)] {
+        let path = folder.path().join(format!("{mode}-{large}"));
+        let bytes = noise(if large { 3 << 20 } else { 100 + mode as usize });
+        files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
+        fchmod(File::open(&path).unwrap(), Mode::from_bits_truncate(mode)).unwrap();
+        let (digest, _) = cache.put_file(&path, Durability::Plain).unwrap();
+        let stored = fs::metadata(cache.object_path(&digest)).unwrap().mode() & 0o777;
+        assert_eq!(stored & !mode, 0, "{stored:o} of {mode:o}");
+        assert_eq!(stored & 0o400, 0o400);
+    }
+}
+
+#[test]
+fn bytes_and_files_come_back() {
+    let (folder, cache) = cache();
+    let magic = [&ZSTD_MAGIC[..], &noise(100)].concat();
+    let large_magic = [&ZSTD_MAGIC[..], &noise(3 << 20)].concat();
+    let log = "step 1 loss 2.0\n".repeat(200_000).into_bytes();
+    for bytes in [
+        vec![],
+        b"small".to_vec(),
+        noise(5000),
+        noise(SMALL as usize),
+        noise(3 << 20),
+        magic,
+        large_magic,
+        log,
+    ] {
+        let path = folder.path().join("file");
+        files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
+        let (digest, size) = cache.put_file(&path, Durability::Synced).unwrap();
+        assert_eq!((digest, size), (Digest::of(&bytes), bytes.len() as u64));
+        let by_file = fs::read(cache.object_path(&digest)).unwrap();
+        assert!(cache.has(&digest));
+        assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
+        fs::remove_file(cache.object_path(&digest)).unwrap();
+        assert_eq!(
+            (cache.has(&digest), cache.get(&digest).unwrap()),
+            (false, None)
+        );
+
+        assert_eq!(cache.put(&bytes, Durability::Plain).unwrap(), digest);
+        assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
+        assert_eq!(
+            by_file.starts_with(&ZSTD_MAGIC),
+            fs::read(cache.object_path(&digest))
+                .unwrap()
+                .starts_with(&ZSTD_MAGIC)
+        );
+    }
+    assert_eq!(
+        fs::read_dir(cache.root.join("tmp")).unwrap().count(),
+        0,
+        "nothing temporary is left"
+    );
+}
+
+#[test]
+fn compresses_what_shrinks_and_nothing_else() {
+    let (_folder, cache) = cache();
+    let log = b"loss 2.0\n".repeat(10_000);
+    assert!(
+        stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap()) < log.len() as u64 / 10
+    );
+    assert_eq!(
+        stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()),
+        9000
+    );
+}
+
+#[test]
+fn a_folder_in_the_place_of_an_object_is_no_object() {
+    let (folder, cache) = cache();
+    let digest = Digest::of("object");
+    let path = cache.object_path(&digest);
+    files::create_dir_all(&path).unwrap();
+    assert_eq!(
+        (cache.has(&digest), cache.get(&digest).unwrap()),
+        (false, None)
+    );
+    assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest);
+    assert!(cache.has(&digest));
+    // One with something in it is somebody's.
+    fs::remove_file(&path).unwrap();
+    files::create_dir_all(&path.join("thesis")).unwrap();
+    assert!(
+        cache
+            .put(b"object", Durability::Plain)
+            .unwrap_err()
+            .to_string()
+            .contains("is a folder where the cache")
+    );
+    files::create_dir_all(&folder.path().join("cache/segments/0009-x.seg")).unwrap();
+    Cache::open(&folder.path().join("cache"))
+        .unwrap()
+        .record_preimage("text")
+        .unwrap();
+}
+
+#[test]
+fn a_stored_object_is_not_written_again() {
+    let (_folder, cache) = cache();
+    let digest = cache.put(b"once", Durability::Plain).unwrap();
+    let inode = || fs::metadata(cache.object_path(&digest)).unwrap().ino();
+    let before = inode();
+    cache.put(b"once", Durability::Synced).unwrap();
+    assert_eq!(inode(), before);
+}
+
+#[test]
+fn a_damaged_object_is_dropped_and_can_be_stored_again() {
+    let (_folder, cache) = cache();
+    for bytes in [b"plain".to_vec(), b"packed ".repeat(5000)] {
+        let digest = cache.put(&bytes, Durability::Plain).unwrap();
+        let damage = |change: fn(&mut Vec<u8>)| {
+            let path = cache.object_path(&digest);
+            let mut stored = fs::read(&path).unwrap();
+            change(&mut stored);
+            fs::remove_file(&path).unwrap();
+            files::write_atomically(&path, &stored, Durability::Plain).unwrap();
+        };
+        let changes: [fn(&mut Vec<u8>); 4] = [
+            |b| b.truncate(b.len() - 1),
+            |b| b.push(0),
+            |b| *b.last_mut().unwrap() ^= 1,
+            Vec::clear,
+        ];
+        for change in changes {
+            damage(change);
+            let mut reader = cache.reader(&digest).unwrap().unwrap();
+            let error = io::copy(&mut reader, &mut io::sink()).unwrap_err();
+            assert_eq!(error.raw_os_error(), None, "{error}");
+            assert!(cache.has(&digest), "a reader changes nothing");
+            assert_eq!(cache.get(&digest).unwrap(), None);
+            assert!(!cache.has(&digest));
+            cache.put(&bytes, Durability::Plain).unwrap();
+            damage(change);
+            cache.put(&bytes, Durability::Plain).unwrap();
+            assert_eq!(
+                cache.get(&digest).unwrap().as_deref(),
+                Some(&bytes[..]),
+                "a put repairs"
+            );
+        }
+    }
+}

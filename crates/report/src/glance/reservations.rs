@@ -1,0 +1,115 @@
+//! The reservations that would change what a reader of a comparison concludes.
+
+use std::collections::BTreeSet;
+
+use tprimat_figures::{Comparison, Difference, NoVerdict, NoteKind};
+use tprimat_results::{AttestationStatus, is_of_model};
+use tprimat_sentences::said;
+
+use crate::{
+    headline::{across, contradicted, duration},
+    notes::notes,
+    sweep::line_of_cell,
+};
+
+fn not_one_workload(fields: &[&str]) -> String {
+    if fields.iter().any(|field| is_of_model(field)) {
+        return "Cells of different models are not compared".to_owned();
+    }
+    format!(
+        "Cells of different workloads are not compared (they differ in {})",
+        fields.join(", ")
+    )
+}
+
+/// What would change what a reader concludes, the weightiest first.
+pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let weighty = |kind: NoteKind| kind < NoteKind::Differs && kind != NoteKind::Refused;
+    // What keeps a cell from having figures is told with the cell.
+    const REASONS: usize = 100;
+    let told: BTreeSet<String> = comparison
+        .absent
+        .iter()
+        .map(|c| said(&c.reason))
+        .filter(|r| !r.is_empty())
+        .collect();
+    let is_told = |text: &str| {
+        told.iter()
+            .take(REASONS)
+            .any(|reason| text.contains(reason))
+    };
+    let own = notes(comparison)
+        .into_iter()
+        .filter(|note| weighty(note.kind) && !is_told(&note.text));
+    all.extend(own.map(|note| note.text));
+    let mut reasons: Vec<(&NoVerdict, usize)> = Vec::new();
+    for reason in comparison
+        .speedups
+        .iter()
+        .filter_map(|speedup| speedup.reason.as_ref())
+    {
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((reason, 1)),
+        }
+    }
+    for (reason, count) in reasons {
+        let whose = if count == comparison.speedups.len() {
+            String::new()
+        } else {
+            format!(" on {count} of {} ratios", comparison.speedups.len())
+        };
+        all.push(format!("No verdict{whose}: {}.", said(reason)));
+    }
+    if let Some(speedup) = comparison
+        .speedups
+        .iter()
+        .find(|speedup| speedup.apart_seconds.is_some())
+    {
+        let apart = duration(speedup.apart_seconds.unwrap_or_default());
+        all.push(format!(
+            "{} and {} were measured {apart} apart, and no interval covers what changed in between. `{build} --together {} {}` measures both anew, in turns.",
+            speedup.a, speedup.b, speedup.a, speedup.b
+        ));
+    }
+    let contradicted = contradicted(comparison);
+    let is_known = |d: &&Difference| {
+        let mut cells = [&d.cell_a, &d.cell_b].into_iter();
+        !cells.any(|cell| contradicted.contains_key(cell.as_str()))
+    };
+    // A sweep says itself that its points are different workloads.
+    let lines = line_of_cell(comparison);
+    let is_of_sweep = |d: &&Difference| {
+        let line = lines.get(d.cell_a.as_str());
+        line.is_some() && line == lines.get(d.cell_b.as_str())
+    };
+    let refused: BTreeSet<&str> = comparison
+        .differences
+        .iter()
+        .filter(|d| d.refused && !is_of_sweep(d))
+        .filter(is_known)
+        .map(|d| d.field.field.as_str())
+        .collect();
+    if !refused.is_empty() && !named {
+        let fields: Vec<&str> = refused.into_iter().collect();
+        all.push(format!("{}.{}", not_one_workload(&fields), across(&fields)));
+    }
+    let unattested = || {
+        comparison
+            .rows
+            .iter()
+            .filter(|row| row.attestation == AttestationStatus::NotStated)
+    };
+    let whose = match (unattested().count(), comparison.rows.len()) {
+        (0, _) => return all,
+        (1, _) => unattested().map(|row| row.cell.clone()).collect(),
+        (n, rows) if n == rows => "all cells".to_owned(),
+        (n, rows) => format!("{n} of {rows} cells"),
+    };
+    all.push(format!(
+        "Some settings are only declared: the logs of {whose} do not confirm them. A trainer that prints the settings it used confirms \
+         them (`effective` in docs/recipes.md)."
+    ));
+    all
+}

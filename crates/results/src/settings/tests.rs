@@ -1,0 +1,162 @@
+use serde_json::json;
+
+use super::*;
+
+fn effective(name: &str, stated: Value) -> Option<Value> {
+    let stated = serde_json::from_value(stated).unwrap();
+    SETTINGS
+        .iter()
+        .find(|s| s.name == name)
+        .unwrap()
+        .effective(&stated)
+}
+
+#[test]
+fn a_setting_is_found_flat_grouped_and_under_other_names() {
+    assert_eq!(
+        effective("seq_length", json!({"sequence_length": "2048"})),
+        Some(json!(2048))
+    );
+    assert_eq!(
+        effective("optimizer", json!({"optimizer": {"type": "AdamW"}})),
+        Some(json!("adamw"))
+    );
+    assert_eq!(
+        effective("precision", json!({"dtype": "torch.bfloat16"})),
+        Some(json!("bf16"))
+    );
+    assert_eq!(
+        effective("num_layers", json!({"model": {"num_layers": 2}})),
+        Some(json!(2))
+    );
+    assert_eq!(effective("dropout", json!({"dropout": null})), None);
+    assert_eq!(
+        effective(
+            "rope_scaling_factor",
+            json!({"rope_scaling": {"factor": 8.0}})
+        ),
+        Some(json!(8.0))
+    );
+    assert_eq!(
+        effective("rope_scaling_factor", json!({"rope_scaling": null})),
+        None
+    );
+}
+
+#[test]
+fn daily_words_of_trainers_are_one_word() {
+    for (word, plain) in [
+        ("bf16-mixed", "bf16"),
+        ("torch.bfloat16", "bf16"),
+        ("16-mixed", "fp16"),
+        ("FusedAdam", "adamw"),
+        ("adamw_torch_fused", "adamw"),
+        ("synthetic", "random"),
+        ("ddp", "none"),
+        ("full_shard", "zero3"),
+        ("FSDP2", "zero3"),
+        ("shard_grad_op", "zero2"),
+        ("distributed_optimizer", "zero1"),
+    ] {
+        assert_eq!(canonical(&word.into()), json!(plain));
+    }
+}
+
+#[test]
+fn what_the_table_does_not_have_is_found_wherever_it_stands() {
+    let stated = json!({"lora_rank": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
+            "model": {"num_layers": 2, "sliding_window": 4096}, "nothing": null});
+    let found = unlisted(&serde_json::from_value(stated).unwrap());
+    let expected = json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
+    assert_eq!(serde_json::to_value(found).unwrap(), expected);
+}
+
+#[test]
+fn a_job_declares_how_its_positions_are_scaled() {
+    let declared = |job: &Job| {
+        (SETTINGS
+            .iter()
+            .find(|s| s.name == "rope_scaling_factor")
+            .unwrap()
+            .declared)(job)
+    };
+    let mut job = Job::default();
+    assert_eq!(declared(&job), None, "learned positions");
+    job.model.rope_theta = 5e5;
+    assert_eq!(declared(&job), Some(json!(1.0)));
+    job.model.rope_scaling = Some(tprimat_job::RopeScaling {
+        factor: 8.0,
+        ..Default::default()
+    });
+    assert_eq!(declared(&job), Some(json!(8.0)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn values_that_agree_are_of_one_class(
+        picks in proptest::collection::vec(0usize..12, 2..20),
+    ) {
+        let near = 3e-4 * (1.0 + 4e-7);
+        let all = [json!(1), json!(1.0), json!(true), json!("1"), json!(2048), json!(3e-4), json!(near), json!(near * (1.0 + 7e-7)),
+            json!("adamw"), json!("nan"), json!("inf"), json!("-2.5")];
+        let values: Vec<&Value> = picks.iter().map(|i| &all[*i]).collect();
+        let classes = classes(&values);
+        for (a, class_a) in values.iter().zip(&classes) {
+            for (b, class_b) in values.iter().zip(&classes) {
+                proptest::prop_assert!(!agree(a, b) || class_a == class_b, "{a} and {b} in {values:?}: {classes:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_far_apart_are_of_several_classes() {
+    let values = [json!(1), json!(2), json!("adamw"), json!("sgd"), json!(1)];
+    let values: Vec<&Value> = values.iter().collect();
+    let classes = classes(&values);
+    assert_eq!(classes[0], classes[4]);
+    assert_eq!(
+        classes
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        4
+    );
+    assert!(!agree(&json!("inf"), &json!(5)), "nothing is near infinity");
+}
+
+#[test]
+fn names_are_unique() {
+    let names: std::collections::BTreeSet<_> = fields().collect();
+    assert_eq!(names.len(), SETTINGS.len() + 1);
+}
+
+#[test]
+fn fields_are_known_by_their_own_name_only() {
+    assert!(
+        ["global_batch_size", "dropout", "precision", "warmup"]
+            .into_iter()
+            .all(known_field)
+    );
+    assert!(
+        !["global_batchsize", "world_size", "", "Precision"]
+            .into_iter()
+            .any(known_field)
+    );
+}
+
+#[test]
+fn reals_agree_up_to_single_precision_and_counts_exactly() {
+    assert!(agree(&json!(3e-4), &json!(f64::from(3e-4f32))));
+    assert!(!agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001)));
+    assert!(
+        agree(&json!("nan"), &json!("nan"))
+            && agree(&json!("inf"), &json!("inf"))
+            && !agree(&json!("nan"), &json!(1))
+    );
+    assert!(
+        agree(&json!(true), &json!(1))
+            && agree(&json!("1e-4"), &json!(0.0001))
+            && !agree(&json!("a"), &json!("b"))
+    );
+}

@@ -1,0 +1,269 @@
+//! What a build says at its end: how it went, the figures, where they are.
+
+use std::{collections::BTreeSet, path::Path};
+
+use serde_json::{Value, json};
+
+use super::counts::{RepeatCounts, cells, held};
+use crate::{
+    cache::{TaskKind, Undeclared, is_of_one_file},
+    cli::{
+        args::{BuildArgs, Globals},
+        blocked::{self, Coverage},
+        compare, memo,
+        output::{page, print, print_json},
+        plan::rows,
+    },
+    digest::Digest,
+    error::{Result, exit},
+    execute::{self, BuildSummary, Event, EventSink, reading},
+    figures::{Comparison, NotCounted},
+    files::Standing,
+    graph::{Engine, State, Statuses},
+    job::FailureClass,
+    plan::{Plan, PlanRequest},
+    publish,
+};
+
+/// A build that has run all it could.
+pub(super) struct Ended<'a> {
+    pub engine: &'a Engine<'a>,
+    pub statuses: &'a Statuses,
+    pub summary: BuildSummary,
+    pub seconds: f64,
+    /// Nothing is left to be pushed to the remote cache.
+    pub is_shared: bool,
+    /// What was shared with it, for `--json`.
+    pub remote: Value,
+}
+
+/// Says how the build ended, shows its figures, keeps a memo of it; its exit code.
+pub(super) fn finish(
+    globals: &Globals,
+    ended: &Ended,
+    args: &BuildArgs,
+    request: &PlanRequest,
+    memo_name: &Digest,
+    events: &EventSink,
+) -> Result<i32> {
+    let Ended {
+        engine,
+        statuses,
+        summary,
+        seconds,
+        is_shared,
+        remote,
+    } = ended;
+    let after = rows(engine, statuses);
+    let count = |state| after.iter().filter(|r| r.state == state).count();
+    let (comparison, is_unread) = comparison(engine, statuses, events)?;
+    let verdict = RepeatCounts::of(engine, comparison.as_ref());
+    let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
+    let failed = count(State::Failed);
+    let (mut nan, mut log_failed) = (0, 0);
+    for run in reading::uncounted_runs(engine, statuses)? {
+        match run.why {
+            NotCounted::Failed {
+                class: FailureClass::Nan,
+                ..
+            } => nan += 1,
+            NotCounted::Failed { .. } => log_failed += 1,
+            _ => {}
+        }
+    }
+    events.report(&Event::BuildFinished {
+        ok: count(State::Fresh),
+        failed,
+        cells: cells(engine, statuses, comparison.as_ref()),
+        runs: summary.runs,
+        waiting: count(State::Waiting) + count(State::Blocked),
+        unsupported: count(State::Unsupported),
+        nan,
+        log_failed,
+        contradicted,
+        suspect: verdict.uncounted.suspect,
+        unmeasured: verdict.uncounted.unmeasured,
+        seconds: *seconds,
+        output: Some(publish::output_dir(engine.plan)),
+    });
+    let coverage = Coverage::of(engine, statuses, comparison.as_ref());
+    let in_vain = verdict.uncounted.suspect > 0 && coverage.has_no_results()
+        || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
+    let held = held(engine, statuses);
+    let code = if failed > 0
+        || is_unread
+        || verdict.is_bad()
+        || in_vain
+        || !held.is_empty()
+        || (coverage.is_nothing() && !args.cached_only)
+        || (args.remote_required && !is_shared)
+    {
+        exit::FAILED
+    } else if args.require_complete && incomplete > 0 {
+        exit::STALE
+    } else {
+        exit::OK
+    };
+    if in_vain {
+        let then = if held.is_empty() {
+            ", and build again"
+        } else {
+            ""
+        };
+        let message = format!(
+            "nothing of this build counts: every run was disturbed; see the reasons above{then}"
+        );
+        events.report(&Event::Note { message });
+    }
+    for (doubt, cells) in &held {
+        let cells: Vec<&str> = cells.iter().copied().collect();
+        events.report(&Event::Note {
+            message: format!("{} not counted: {doubt}", blocked::few(&cells)),
+        });
+    }
+    if let Some(path) = changed_meanwhile(engine, statuses) {
+        let message = format!(
+            "{path} was changed while this build ran, which built what was planned before; build again"
+        );
+        events.report(&Event::Note { message });
+    }
+    let mut counts = serde_json::Map::new();
+    for state in State::ALL {
+        counts.insert(state.name().into(), count(state).into());
+    }
+    let value = json!({
+        "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
+        "failed_repeats": verdict.uncounted.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted, "suspect": verdict.uncounted.suspect,
+        "unmeasured": verdict.uncounted.unmeasured, "incomplete": incomplete, "held": held.values().map(BTreeSet::len).sum::<usize>(), "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
+        "remote": remote,
+    });
+    if globals.json {
+        print_json("build", &value)?;
+    } else if args.events.as_deref() != Some(Path::new("-")) {
+        show(globals, args, engine.plan, comparison.as_ref(), &coverage)?;
+        eprintln!(
+            "{}",
+            published(engine, statuses, request, (comparison.as_ref(), is_unread))
+        );
+    }
+    if code == exit::OK
+        && !args.last.failed
+        && count(State::Fresh) + count(State::Unsupported) == after.len()
+        && incomplete == 0
+        && *is_shared
+    {
+        // A later build that finds nothing to do says the same, but for what it ran and shared.
+        let mut idle = value;
+        idle["ran"] = 0.into();
+        idle.as_object_mut().map(|idle| idle.remove("remote"));
+        memo::store(engine, statuses, request, memo_name, &idle);
+    }
+    Ok(code)
+}
+
+/// Prints the figures, and which cells have none.
+fn show(
+    globals: &Globals,
+    args: &BuildArgs,
+    plan: &Plan,
+    comparison: Option<&Comparison>,
+    coverage: &Coverage,
+) -> Result<()> {
+    if let Some(comparison) = comparison {
+        let (common, measured) = (&args.selection.common, &args.selection.measured);
+        let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
+        let commands = crate::report::Commands {
+            details: compare::details(globals, &matrix, &common.sets, measured, &[]),
+            build: compare::command("build", globals, &matrix, &common.sets, measured),
+            plan: compare::command("plan", globals, &matrix, &common.sets, measured),
+        };
+        let page = page();
+        print(&if args.details {
+            crate::report::table(comparison, &page)
+        } else {
+            crate::report::glance(comparison, false, &commands, &page)
+        })?;
+    }
+    if let Some(text) = coverage.text(&plan.command("plan", &[])) {
+        eprintln!("{}", text.trim_end());
+    }
+    Ok(())
+}
+
+/// What stands in the output folder now.
+fn published(
+    engine: &Engine,
+    statuses: &Statuses,
+    request: &PlanRequest,
+    (comparison, is_unread): (Option<&Comparison>, bool),
+) -> String {
+    let folder = publish::output_dir(engine.plan);
+    let output = folder
+        .strip_prefix(&request.root)
+        .unwrap_or(&folder)
+        .display();
+    let report = statuses.get(engine.dag.over_all(TaskKind::Report));
+    if report.state == State::Fresh && report.outputs().is_empty() {
+        let stays = if folder.join(publish::NOTICE).is_file() {
+            "keeps the figures of an earlier build, marked as outdated"
+        } else {
+            "stays as it was"
+        };
+        format!("nothing was published, since no cell has figures now; {output} {stays}")
+    } else if is_unread || report.state == State::Failed {
+        format!("nothing was published; {output} stays as it was")
+    } else if comparison.is_none_or(|comparison| comparison.rows.is_empty()) {
+        format!("a page that says what is not measured: {output}")
+    } else {
+        format!("results, table and picture: {output}")
+    }
+}
+
+/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for
+/// the next plan to judge.
+fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
+    let plan = engine.plan;
+    let mut evidence = plan.reads.evidence().ok()?;
+    // Files that the runs may have written themselves have a message of their own.
+    for attempt in engine
+        .dag
+        .order
+        .iter()
+        .filter_map(|node| statuses.get(*node).attempt())
+    {
+        let Undeclared { changed, made } = &attempt.undeclared;
+        changed
+            .iter()
+            .chain(made)
+            .for_each(|name| evidence.forget(&plan.root.join(name)));
+    }
+    match evidence.check() {
+        Standing::Changed(path) if !path.is_dir() => Some(
+            path.strip_prefix(&plan.root)
+                .unwrap_or(&path)
+                .display()
+                .to_string(),
+        ),
+        _ => None,
+    }
+}
+
+fn comparison(
+    engine: &Engine,
+    statuses: &Statuses,
+    events: &EventSink,
+) -> Result<(Option<Comparison>, bool)> {
+    let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
+    let Some(stored) = status.outputs().first() else {
+        return Ok((None, false));
+    };
+    match execute::derived::read_comparison(engine.cache, Some(stored)) {
+        Ok(comparison) => Ok((Some(comparison), false)),
+        Err(error) if is_of_one_file(&error) => {
+            let message = error.to_string();
+            events.report(&Event::Note { message });
+            Ok((None, true))
+        }
+        Err(error) => Err(error),
+    }
+}

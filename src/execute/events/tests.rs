@@ -1,0 +1,278 @@
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+use indicatif::ProgressDrawTarget;
+
+use super::{
+    bars::{Bars, NARROW},
+    *,
+};
+
+fn a_build() -> Vec<Event> {
+    let task = || "train cpu/native/llama/single#2".to_owned();
+    let step = |step| Event::Step {
+        task: task(),
+        step,
+        steps_total: Some(50),
+        step_time_seconds: Some(0.1),
+        loss: Some(5.123_456),
+        tokens_per_second: Some(1234.6),
+        power_watts: Some(2801.4),
+    };
+    vec![
+        Event::BuildStarted {
+            tasks: 12,
+            stale: 2,
+            queue: Vec::new(),
+        },
+        Event::TaskStarted {
+            task: task(),
+            cell: None,
+            repeat: Some(2),
+            reason: "never run".into(),
+        },
+        Event::TaskWaiting {
+            task: task(),
+            what_for: "device cpu, held by pid 7 (run x)".into(),
+        },
+        step(1),
+        step(2),
+        Event::TaskFinished {
+            task: task(),
+            outcome: Outcome::Failed,
+            seconds: 3.21,
+            class: Some(crate::job::FailureClass::Oom),
+            evidence: vec!["out of memory".into()],
+            what_to_do: Some("look".into()),
+        },
+        Event::BuildFinished {
+            ok: 1,
+            failed: 4,
+            cells: CellCounts {
+                done: 1,
+                failed: 2,
+                unsupported: 3,
+                ..CellCounts::default()
+            },
+            runs: 12,
+            waiting: 0,
+            unsupported: 3,
+            nan: 0,
+            log_failed: 3,
+            contradicted: 2,
+            suspect: 0,
+            unmeasured: 1,
+            seconds: 4.0,
+            output: None,
+        },
+    ]
+}
+
+#[test]
+fn on_a_narrow_terminal_a_bar_is_cut_at_its_end_which_is_the_name() {
+    let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::Measurements);
+    let message = |bars: &Bars| bars.message("train a/b/c/d#1", "step 3/50");
+    assert_eq!(message(&bars), "step 3/50");
+    bars.is_narrow = true;
+    assert_eq!(message(&bars), "step 3/50  train a/b/c/d#1");
+    assert!(NARROW.contains("wide_msg"), "only that is cut");
+    a_build().iter().for_each(|event| bars.report(event));
+}
+
+#[test]
+fn plain_lines_are_few_and_say_what_a_person_needs() {
+    let mut bytes = Vec::new();
+    let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
+    for event in a_build() {
+        plain.report(&event);
+    }
+    let expected = "\
+2 of 12 tasks to do
+train cpu/native/llama/single#2: started (never run)
+train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
+train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
+train cpu/native/llama/single#2: failed (oom) after 3.2 s
+    out of memory
+    what to do: look
+1 of 6 selected cells measured (2 failed, 3 unsupported); 12 runs made in 4.0 s; runs that ended well and do not count: 3 whose log reports a failure, 2 contradicted by their logs, 1 with nothing to measure
+";
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+/// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
+#[test]
+fn a_measurement_that_ends_says_how_far_the_build_is() {
+    let mut bytes = Vec::new();
+    let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
+    let queue = [
+        "train a#1",
+        "train a#2",
+        "train twin#1",
+        "train broken#1",
+        "parse a#1",
+    ];
+    plain.report(&Event::BuildStarted {
+        tasks: 9,
+        stale: 5,
+        queue: queue.map(String::from).to_vec(),
+    });
+    let end = |task: &str, outcome, seconds| Event::TaskFinished {
+        task: task.to_owned(),
+        outcome,
+        seconds,
+        class: None,
+        evidence: Vec::new(),
+        what_to_do: None,
+    };
+    let start = |task: &str| Event::TaskStarted {
+        task: task.to_owned(),
+        cell: None,
+        repeat: Some(1),
+        reason: "never run".into(),
+    };
+    for event in [
+        end("train broken#1", Outcome::Waiting, 0.0),
+        start("train a#1"),
+        end("train a#1", Outcome::Ok, 300.0),
+        end("train twin#1", Outcome::Cached, 0.0),
+        end("parse a#1", Outcome::Ok, 0.1),
+        start("train a#2"),
+        end("train a#2", Outcome::Ok, 310.0),
+    ] {
+        plain.report(&event);
+    }
+    let expected = "\
+5 of 9 tasks to do, 4 of them runs
+train a#1: started (never run)
+train a#1: ok after 300.0 s (2 of 4 runs over; about 5 min of measuring left, and 1 run of unknown length)
+train a#2: started (never run)
+train a#2: ok after 310.0 s
+";
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+#[test]
+fn a_quiet_build_tells_what_failed_and_a_verbose_one_every_task() {
+    let told = |amount| {
+        let mut bytes = Vec::new();
+        let mut plain = PlainLines::new(&mut bytes, Duration::MAX, amount);
+        let parse = || "parse cpu/native/llama/single#1".to_owned();
+        plain.report(&Event::TaskStarted {
+            task: parse(),
+            cell: None,
+            repeat: None,
+            reason: "never run".into(),
+        });
+        plain.report(&Event::TaskFinished {
+            task: parse(),
+            outcome: Outcome::Ok,
+            seconds: 0.1,
+            class: None,
+            evidence: Vec::new(),
+            what_to_do: None,
+        });
+        for event in a_build() {
+            plain.report(&event);
+        }
+        String::from_utf8(bytes).unwrap()
+    };
+    let quiet = told(Amount::Failures);
+    let failure = "train cpu/native/llama/single#2: failed (oom) after 3.2 s\n    out of memory\n    what to do: look\n";
+    assert_eq!(quiet, failure);
+    let all = told(Amount::EveryTask);
+    for part in [
+        "parse cpu/native/llama/single#1: started (never run)\n",
+        "parse cpu/native/llama/single#1: ok after 0.1 s\n",
+        failure,
+    ] {
+        assert!(all.contains(part), "{all}");
+    }
+    assert!(!told(Amount::Measurements).contains("parse"));
+}
+
+#[test]
+fn json_lines_come_back_as_the_events_they_were() {
+    let mut bytes = Vec::new();
+    let mut json = JsonLines::new(&mut bytes);
+    for event in a_build() {
+        json.report(&event);
+    }
+    let lines: Vec<Event> = bytes
+        .split(|&b| b == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(lines, a_build());
+    assert!(
+        String::from_utf8(bytes)
+            .unwrap()
+            .contains(r#""event":"task_waiting""#)
+    );
+}
+
+#[test]
+fn bars_go_when_their_tasks_are_done() {
+    let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::default());
+    let events = a_build();
+    for event in &events[..5] {
+        bars.report(event);
+    }
+    assert_eq!(bars.running.len(), 1);
+    for event in &events[5..] {
+        bars.report(event);
+    }
+    assert!(bars.running.is_empty());
+}
+
+#[test]
+fn a_closed_pipe_is_no_error_and_is_not_written_to_again() {
+    struct Closed(std::sync::mpsc::Sender<()>);
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            self.0.send(()).unwrap();
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let mut plain = PlainLines::new(Closed(sender), Duration::ZERO, Amount::default());
+    for event in a_build() {
+        plain.report(&event);
+    }
+    drop(plain);
+    assert_eq!(receiver.iter().count(), 1);
+}
+/// A build that ran nothing has not measured its cells within its own few moments.
+#[test]
+fn a_build_without_runs_says_where_the_figures_are_from() {
+    let ended = |done, waiting| {
+        let cells = CellCounts {
+            done,
+            waiting,
+            ..CellCounts::default()
+        };
+        sentence(&Event::BuildFinished {
+            ok: 9,
+            failed: 0,
+            cells,
+            runs: 0,
+            waiting: 0,
+            unsupported: 0,
+            nan: 0,
+            log_failed: 0,
+            contradicted: 0,
+            suspect: 0,
+            unmeasured: 0,
+            seconds: 0.3,
+            output: None,
+        })
+    };
+    let in_the_cache = "4 of 4 selected cells measured; every run was in the cache (0.3 s)";
+    assert_eq!(ended(4, 0), in_the_cache);
+    let none = "0 of 4 selected cells measured (4 waiting); no run was made (0.3 s)";
+    assert_eq!(ended(0, 4), none);
+}

@@ -1,0 +1,194 @@
+//! An event as a person reads it.
+
+use tprimat_live::{Event, Outcome, Progress};
+
+use crate::{
+    execute::secrets::masked,
+    words::plain::{self, counted},
+};
+
+/// `3 of 14 runs over, 1 running; about 12 min of measuring left`; nothing of a single one,
+/// and nothing at the end.
+pub(super) fn far(progress: &Progress) -> Option<String> {
+    let runs = progress.runs();
+    let running = runs.running + runs.waiting;
+    if runs.all < 2 || runs.queued + running == 0 {
+        return None;
+    }
+    let over = runs.all - runs.queued - running;
+    let mut said = format!("{over} of {} runs over", runs.all);
+    if running > 0 {
+        said += &format!(", {running} running");
+    }
+    let left = progress.left();
+    if let Some(seconds) = left.seconds {
+        said += &format!("; {} of measuring left", span(seconds));
+        if left.runs_without_estimate > 0 {
+            said += &format!(
+                ", and {} of unknown length",
+                counted(left.runs_without_estimate, "run")
+            );
+        }
+    }
+    Some(said)
+}
+
+/// `under 1 s`, `about 95 s`, `about 12 min`, `about 3.5 h`
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => "under 1 s".to_owned(),
+        s if s < 120.0 => format!("about {s:.0} s"),
+        s if s < 7200.0 => format!("about {:.0} min", s / 60.0),
+        s => format!("about {:.1} h", s / 3600.0),
+    }
+}
+
+pub(super) fn step_words(event: &Event) -> String {
+    let Event::Step {
+        step,
+        steps_total,
+        loss,
+        tokens_per_second,
+        power_watts,
+        ..
+    } = event
+    else {
+        return String::new();
+    };
+    let mut words = match steps_total {
+        Some(total) => format!("step {step}/{total}"),
+        None => format!("step {step}"),
+    };
+    if let Some(loss) = loss {
+        words += &format!("  loss {loss:.4}");
+    }
+    if let Some(rate) = tokens_per_second {
+        words += &format!("  {} tokens/s", crate::report::number(*rate));
+    }
+    if let Some(watts) = power_watts {
+        words += &format!("  {watts:.0} W");
+    }
+    words
+}
+
+/// The event as a person reads it. Names, reasons and lines of logs are strangers' words.
+pub(super) fn sentence(event: &Event) -> String {
+    let words = words(event);
+    plain::without_commands(&masked(&plain::lines(&words))).into_owned()
+}
+
+fn words(event: &Event) -> String {
+    match event {
+        Event::BuildStarted {
+            tasks, stale: 0, ..
+        } => format!("none of {tasks} tasks is to do"),
+        Event::BuildStarted {
+            tasks,
+            stale,
+            queue,
+        } => {
+            let runs = queue.iter().filter(|name| name.starts_with("train "));
+            let runs = match runs.count() {
+                0 => String::new(),
+                1 => ", 1 of them a run".to_owned(),
+                runs => format!(", {runs} of them runs"),
+            };
+            format!("{stale} of {tasks} tasks to do{runs}")
+        }
+        Event::TaskStarted { task, reason, .. } => format!("{task}: started ({reason})"),
+        Event::TaskWaiting { task, what_for } => format!("{task}: waiting for {what_for}"),
+        Event::Step { task, .. } => format!("{task}: {}", step_words(event)),
+        Event::TaskFinished {
+            task,
+            outcome: Outcome::Cached,
+            ..
+        } => format!("{task}: not run, another task has made the same"),
+        Event::TaskFinished {
+            task,
+            outcome: Outcome::Waiting,
+            ..
+        } => format!("{task}: not run, something before it failed or is missing"),
+        // The run did nothing wrong, and why the build ends is said at its end.
+        Event::TaskFinished {
+            task,
+            outcome: Outcome::Interrupted,
+            seconds,
+            ..
+        } => format!("{task}: interrupted after {seconds:.1} s; the next build runs it again"),
+        Event::TaskFinished {
+            task,
+            outcome,
+            seconds,
+            class,
+            evidence,
+            what_to_do,
+        } => {
+            let name = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
+            let mut text = format!("{task}: {}{name} after {seconds:.1} s", outcome.name());
+            for line in evidence {
+                text += &format!("\n    {line}");
+            }
+            if let Some(advice) = what_to_do {
+                text += &format!("\n    what to do: {advice}");
+            }
+            text
+        }
+        Event::Note { message } => format!("note: {message}"),
+        Event::BuildFinished {
+            cells,
+            runs,
+            nan,
+            log_failed,
+            contradicted,
+            suspect,
+            unmeasured,
+            seconds,
+            ..
+        } => {
+            let others = [
+                (cells.failed, "failed"),
+                (cells.not_counted, "not counted"),
+                (cells.waiting, "waiting"),
+                (cells.unsupported, "unsupported"),
+                (cells.not_measured, "not measured"),
+            ];
+            let others: Vec<String> = (others.into_iter())
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, word)| format!("{count} {word}"))
+                .collect();
+            let mut text = format!(
+                "{} of {} measured",
+                cells.done,
+                counted(cells.all(), "selected cell")
+            );
+            if !others.is_empty() {
+                text += &format!(" ({})", others.join(", "));
+            }
+            text += &match *runs {
+                0 if cells.done == cells.all() => {
+                    format!("; every run was in the cache ({seconds:.1} s)")
+                }
+                0 => format!("; no run was made ({seconds:.1} s)"),
+                runs => format!("; {} made in {seconds:.1} s", counted(runs, "run")),
+            };
+            let uncounted = [
+                (nan, "with a loss that is NaN"),
+                (log_failed, "whose log reports a failure"),
+                (contradicted, "contradicted by their logs"),
+                (suspect, "disturbed"),
+                (unmeasured, "with nothing to measure"),
+            ];
+            let uncounted = uncounted.into_iter().filter(|(count, _)| **count > 0);
+            let uncounted: Vec<String> = uncounted
+                .map(|(count, what)| format!("{count} {what}"))
+                .collect();
+            if !uncounted.is_empty() {
+                text += &format!(
+                    "; runs that ended well and do not count: {}",
+                    uncounted.join(", ")
+                );
+            }
+            text
+        }
+    }
+}

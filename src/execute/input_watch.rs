@@ -1,0 +1,300 @@
+//! The kernel's word of each write to a run's inputs (inotify), so that an edit which is taken back
+//! before anybody looks is seen as well. It knows of this host's writes only: what another host
+//! writes to a shared file system is seen by the looks of [`watched_inputs`](super::watched_inputs).
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io::{self, PipeReader, PipeWriter},
+    mem,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor},
+};
+
+use super::{run::lock, watched_inputs::Watched};
+
+/// Two writes of one file within this time may be an edit and its end, whatever is there now.
+const PUT_BACK: Duration = Duration::from_secs(1);
+/// Between two readings of events: a run that writes in these folders all the time is not slowed by
+/// it.
+const NAP: Duration = Duration::from_millis(100);
+/// How often the kernel is asked for more at once: enough for all that its queue holds, and not for
+/// ever where somebody writes faster than this reads.
+const READINGS: usize = 512;
+
+/// Watches until it is told to finish.
+pub(super) struct InputWatch {
+    changed: Arc<Mutex<BTreeSet<String>>>,
+    end: PipeWriter,
+    thread: JoinHandle<()>,
+}
+
+impl InputWatch {
+    /// `None`: the kernel watches no more for this user, or there is nothing to watch.
+    pub fn start(watched: &[Watched]) -> Option<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
+        let inputs: Vec<Input> = watched
+            .iter()
+            .filter(|one| one.is_watchable())
+            .flat_map(|one| one.files().into_iter().map(|file| (one.clone(), file)))
+            .filter_map(|(one, file)| Input::watch(&inotify, one, file))
+            .collect();
+        if inputs.is_empty() {
+            return None;
+        }
+        let (ended, end) = io::pipe().ok()?;
+        let changed = Arc::new(Mutex::new(BTreeSet::new()));
+        let of_thread = changed.clone();
+        let thread = thread::Builder::new()
+            .name("inputs".into())
+            .spawn(move || follow(&inotify, inputs, &ended, &of_thread))
+            .ok()?;
+        Some(Self {
+            changed,
+            end,
+            thread,
+        })
+    }
+
+    /// Marks the inputs that were seen to be written so far.
+    pub fn mark(&self, watched: &mut [Watched]) {
+        mark(&lock(&self.changed), watched);
+    }
+
+    /// Marks all inputs that were written until now.
+    pub fn finish(self, watched: &mut [Watched]) {
+        drop(self.end);
+        let _ = self.thread.join();
+        mark(&lock(&self.changed), watched);
+    }
+}
+
+fn mark(changed: &BTreeSet<String>, watched: &mut [Watched]) {
+    for one in watched.iter_mut().filter(|one| changed.contains(&one.name)) {
+        one.mark_changed();
+    }
+}
+
+/// One file of an input.
+struct Input {
+    watched: Watched,
+    path: PathBuf,
+    name: OsString,
+    /// Where its writes are told, and renames that put another file in its place.
+    folder: WatchDescriptor,
+    /// A write has begun.
+    is_open: bool,
+    written_at: Option<Instant>,
+}
+
+impl Input {
+    fn watch(inotify: &Inotify, watched: Watched, path: PathBuf) -> Option<Self> {
+        // Whoever writes through a link writes the file behind it.
+        let path = path.canonicalize().ok()?;
+        let writes =
+            AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
+        let folder = inotify.add_watch(path.parent()?, writes).ok()?;
+        keep_apart(inotify, &path);
+        Some(Self {
+            name: path.file_name()?.to_owned(),
+            folder,
+            watched,
+            path,
+            is_open: false,
+            written_at: None,
+        })
+    }
+
+    /// How many writes of it these events end. Between its parts a write holds nothing that anybody
+    /// meant.
+    fn writes(&mut self, events: &[InotifyEvent]) -> usize {
+        let mut ended = 0;
+        for event in events {
+            // The queue was full, and nobody knows what was not told.
+            ended += usize::from(event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW));
+            if event.wd != self.folder || event.name.as_ref() != Some(&self.name) {
+                continue;
+            }
+            if event.mask.contains(AddWatchFlags::IN_MODIFY) {
+                self.is_open = true;
+            } else if event.mask.contains(AddWatchFlags::IN_MOVED_TO) || self.is_open {
+                // Who writes a file and renames it may close it later.
+                self.is_open = false;
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// Had it another content than planned? That of two writes in a row nobody knows.
+    fn has_changed(&mut self, writes: usize) -> bool {
+        let last = self.written_at.replace(Instant::now());
+        let is_again = writes > 1 || last.is_some_and(|last| last.elapsed() < PUT_BACK);
+        is_again || !self.watched.is_as_planned()
+    }
+}
+
+/// The kernel tells two renames in a row as one, unless the end of the first file's name is told
+/// between them.
+fn keep_apart(inotify: &Inotify, file: &Path) {
+    let _ = inotify.add_watch(file, AddWatchFlags::IN_ATTRIB);
+}
+
+fn follow(
+    inotify: &Inotify,
+    mut inputs: Vec<Input>,
+    ended: &PipeReader,
+    changed: &Mutex<BTreeSet<String>>,
+) {
+    let mut is_over = false;
+    while !is_over {
+        let mut both = [
+            PollFd::new(inotify.as_fd(), PollFlags::POLLIN),
+            PollFd::new(ended.as_fd(), PollFlags::POLLIN),
+        ];
+        let _ = poll(&mut both, PollTimeout::NONE);
+        is_over = both[1].any() == Some(true);
+        if !is_over {
+            thread::sleep(NAP);
+        }
+        let readings = std::iter::from_fn(|| inotify.read_events().ok());
+        let events: Vec<InotifyEvent> = readings.take(READINGS).flatten().collect();
+        for mut input in mem::take(&mut inputs) {
+            let writes = input.writes(&events);
+            if writes > 0 && input.has_changed(writes) {
+                lock(changed).insert(input.watched.name);
+                continue;
+            }
+            if writes > 0 {
+                // It may be another file now.
+                keep_apart(inotify, &input.path);
+            }
+            inputs.push(input);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{
+        digest::Digest,
+        files::{Durability, write_atomically},
+    };
+
+    /// Is the file marked after what was done to it while it was watched?
+    fn is_marked(work: impl FnOnce(&Path)) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        let mut one = Watched::file("file", path.clone(), Digest::of("planned"), None);
+        assert!(one.is_as_planned());
+        let mut watched = [one];
+        let watch = InputWatch::start(&watched).unwrap();
+        work(&path);
+        watch.finish(&mut watched);
+        watched[0].is_written()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "plays an editor")]
+    fn in_place(path: &Path, text: &str) {
+        fs::write(path, text).unwrap();
+    }
+
+    fn by_rename(path: &Path, text: &str) {
+        write_atomically(path, text.as_bytes(), Durability::Plain).unwrap();
+    }
+
+    fn from_another_folder(path: &Path, text: &str) {
+        let folder = tempfile::tempdir_in(path.parent().unwrap()).unwrap();
+        by_rename(&folder.path().join("new"), text);
+        #[expect(clippy::disallowed_methods, reason = "plays an editor")]
+        fs::rename(folder.path().join("new"), path).unwrap();
+    }
+
+    const EDITORS: [fn(&Path, &str); 3] = [in_place, by_rename, from_another_folder];
+
+    #[test]
+    fn an_edit_that_is_taken_back_at_once_is_seen() {
+        let pairs = EDITORS
+            .iter()
+            .flat_map(|edit| EDITORS.iter().map(move |back| (edit, back)));
+        thread::scope(|scope| {
+            for (edit, put_back) in pairs {
+                scope.spawn(move || {
+                    assert!(is_marked(|path| {
+                        edit(path, "another");
+                        put_back(path, "planned");
+                    }));
+                });
+                scope.spawn(move || {
+                    assert!(is_marked(|path| {
+                        put_back(path, "planned");
+                        thread::sleep(PUT_BACK + 3 * NAP);
+                        edit(path, "another");
+                        thread::sleep(3 * NAP);
+                        put_back(path, "planned");
+                    }));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_touch_a_link_and_the_same_bytes_written_again_are_no_edit() {
+        assert!(!is_marked(|path| {
+            let file = fs::File::open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+                .unwrap();
+            fs::hard_link(path, path.with_extension("link")).unwrap();
+            by_rename(&path.with_extension("other"), "beside it");
+        }));
+        thread::scope(|scope| {
+            for write in EDITORS {
+                scope.spawn(move || {
+                    assert!(!is_marked(|path| {
+                        write(path, "planned");
+                        thread::sleep(PUT_BACK + 3 * NAP);
+                        write(path, "planned");
+                    }));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_written_beside_an_input_without_end_holds_nothing_up() {
+        assert!(!is_marked(|path| {
+            let beside = [path.with_extension("a"), path.with_extension("b")];
+            let is_over = std::sync::atomic::AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        beside.iter().for_each(|file| in_place(file, "more"));
+                    }
+                });
+                thread::sleep(3 * NAP);
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+        }));
+    }
+
+    #[test]
+    fn a_run_that_writes_one_of_its_inputs_all_the_time_is_told_once() {
+        assert!(is_marked(|path| {
+            for number in 0..1000 {
+                in_place(path, &number.to_string());
+            }
+        }));
+    }
+}

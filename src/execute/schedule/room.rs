@@ -1,0 +1,233 @@
+//! What runs now, and what of this host is left for others.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    digest::Digest,
+    graph::TaskId,
+    job::Vendor,
+    plan::{Place, Prepared},
+};
+
+/// What a task needs to run. The default is that of a derived task: one of the host's slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// Nothing else may run on this host meanwhile.
+    pub exclusive: bool,
+    /// A batch system runs it, so it takes nothing of this host.
+    pub is_job: bool,
+    /// How many jobs the batch system may have at once, where somebody says so.
+    pub most_jobs: Option<usize>,
+    /// GPUs of this host.
+    pub gpus: usize,
+}
+
+impl Needs {
+    pub fn of(prepared: &Prepared) -> Self {
+        let (execution, job) = (&prepared.resolved.execution, prepared.job());
+        let most_jobs = execution.slurm.max_jobs;
+        // A step of an allocation has its nodes to itself, as a run has this host, which may be one
+        // of them; where several are wanted, Slurm keeps them apart.
+        let is_job = match execution.place {
+            Place::Local => false,
+            Place::Slurm => true,
+            Place::Allocation => most_jobs.is_some_and(|most| most > 1),
+        };
+        let has_gpus_here = execution.place == Place::Local && job.vendor != Vendor::Cpu;
+        Self {
+            exclusive: !is_job && !prepared.resolved.share,
+            is_job,
+            most_jobs: most_jobs.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            gpus: if has_gpus_here {
+                job.parallelism.num_gpus as usize
+            } else {
+                0
+            },
+        }
+    }
+}
+
+/// A task that runs now.
+pub(super) struct Running {
+    pub needs: Needs,
+    /// The GPUs that it was given.
+    gpus: Vec<usize>,
+    pub since: Instant,
+    pub key: Option<Digest>,
+    pub preimage: String,
+}
+
+impl Running {
+    pub fn new(needs: Needs, gpus: Vec<usize>, key: Option<Digest>, preimage: String) -> Self {
+        Self {
+            needs,
+            gpus,
+            since: Instant::now(),
+            key,
+            preimage,
+        }
+    }
+}
+
+pub(super) struct Room {
+    /// Tasks at once.
+    most: usize,
+    running: HashMap<TaskId, Running>,
+    free_gpus: Vec<usize>,
+    cool_until: Option<Instant>,
+    /// The pause after the last measurement, where that was one of the CPU.
+    pause_of_cpu: Option<Duration>,
+}
+
+impl Room {
+    pub fn of(jobs: usize, gpus: usize) -> Self {
+        Self {
+            most: jobs.max(1),
+            running: HashMap::new(),
+            free_gpus: (0..gpus).collect(),
+            cool_until: None,
+            pause_of_cpu: None,
+        }
+    }
+
+    /// Does nothing run, here or elsewhere?
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = TaskId> {
+        self.running.keys().copied()
+    }
+
+    fn here(&self) -> impl Iterator<Item = &Running> {
+        self.running
+            .values()
+            .filter(|running| !running.needs.is_job)
+    }
+
+    /// May no other task of any kind start on this host?
+    pub fn is_full(&self) -> bool {
+        self.here().any(|running| running.needs.exclusive) || self.here().count() >= self.most
+    }
+
+    /// Is the host left idle after a measurement?
+    pub fn is_cooling(&self) -> bool {
+        self.cool_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    pub fn cool_down(&mut self, seconds: f64, of: Vendor) {
+        let idle = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.cool_until = Some(Instant::now() + idle);
+        self.pause_of_cpu = (of == Vendor::Cpu).then_some(idle);
+    }
+
+    /// A derived task has kept the CPU busy since the last measurement. Where the next one is of the
+    /// CPU too, the pause before it begins anew. Derived tasks do not wait for the end of the pause:
+    /// they would then run just before the measurement.
+    pub fn cool_down_anew(&mut self) {
+        if let Some(idle) = self.pause_of_cpu {
+            self.cool_until = Some(Instant::now() + idle);
+        }
+    }
+
+    /// May the batch system be given one more job? Without a limit of its own, as many as tasks.
+    pub fn takes_job(&self, most: Option<usize>) -> bool {
+        let jobs = self.running.len() - self.here().count();
+        jobs < most.unwrap_or(self.most).max(1)
+    }
+
+    /// Is there what a training needs of a host that is not full?
+    pub fn fits(&self, needs: &Needs) -> bool {
+        let is_alone = || self.here().next().is_none();
+        needs.is_job || needs.gpus <= self.free_gpus.len() && (!needs.exclusive || is_alone())
+    }
+
+    pub fn take_gpus(&mut self, count: usize) -> Vec<usize> {
+        self.free_gpus.drain(..count).collect()
+    }
+
+    pub fn enter(&mut self, node: TaskId, running: Running) {
+        self.running.insert(node, running);
+    }
+
+    /// Gives back what a task had.
+    pub fn leave(&mut self, node: TaskId) -> Option<Running> {
+        let running = self.running.remove(&node)?;
+        self.free_gpus.extend(&running.gpus);
+        self.free_gpus.sort_unstable();
+        Some(running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(exclusive: bool, gpus: usize) -> Needs {
+        Needs {
+            exclusive,
+            gpus,
+            ..Needs::default()
+        }
+    }
+
+    fn enter(room: &mut Room, node: usize, needs: Needs) {
+        let gpus = room.take_gpus(needs.gpus);
+        let running = Running::new(needs, gpus, None, String::new());
+        room.enter(TaskId::new(node), running);
+    }
+
+    #[test]
+    fn a_run_that_owns_the_host_is_alone_on_it() {
+        let mut room = Room::of(4, 0);
+        enter(&mut room, 0, needs(false, 0));
+        assert!(!room.is_full() && !room.fits(&needs(true, 0)));
+        room.leave(TaskId::new(0));
+        assert!(room.fits(&needs(true, 0)));
+        enter(&mut room, 1, needs(true, 0));
+        assert!(room.is_full());
+    }
+
+    #[test]
+    fn a_gpu_is_given_to_one_run_at_a_time() {
+        let mut room = Room::of(4, 3);
+        enter(&mut room, 0, needs(false, 2));
+        assert!(room.fits(&needs(false, 1)) && !room.fits(&needs(false, 2)));
+        let left = room.leave(TaskId::new(0)).unwrap();
+        assert_eq!(left.gpus, [0, 1]);
+        assert_eq!(room.take_gpus(3), [0, 1, 2]);
+    }
+
+    #[test]
+    fn the_pause_of_a_cpu_begins_anew_when_tprimat_has_used_it() {
+        let until = |of: Vendor| {
+            let mut room = Room::of(1, 0);
+            room.cool_down(3600.0, of);
+            let before = room.cool_until.unwrap();
+            while Instant::now() + Duration::from_secs(3600) <= before {}
+            room.cool_down_anew();
+            (before, room.cool_until.unwrap())
+        };
+        let (before, after) = until(Vendor::Cpu);
+        assert!(after > before);
+        let (before, after) = until(Vendor::Nvd);
+        assert_eq!(after, before);
+    }
+
+    #[test]
+    fn jobs_of_a_batch_system_are_counted_apart() {
+        let mut room = Room::of(1, 0);
+        let job = Needs {
+            is_job: true,
+            ..Needs::default()
+        };
+        enter(&mut room, 0, needs(true, 0));
+        assert!(room.fits(&job) && room.takes_job(None));
+        enter(&mut room, 1, job);
+        assert!(!room.takes_job(None) && room.takes_job(Some(2)));
+        assert_eq!(room.here().count(), 1);
+    }
+}

@@ -1,0 +1,230 @@
+//! What people are told of a task's start and end, and what to do about a failure.
+
+use super::Scheduler;
+use crate::{
+    cache::{Attempt, TaskKind, is_interrupted},
+    execute::events::{Event, Outcome},
+    figures::NotCounted,
+    graph::{State, Statuses, TaskId, label},
+    job::{FailureClass, RunOutcome},
+    matrix::CellId,
+    plan::Plan,
+    report, sentences,
+    words::plain::counted,
+};
+
+/// A run that ended well, and whose log is not parsed yet.
+pub(super) struct Unread {
+    pub name: String,
+    pub seconds: f64,
+}
+
+impl Scheduler<'_> {
+    fn name(&self, node: TaskId) -> String {
+        label(self.engine.plan, &self.engine.dag.task(node))
+    }
+
+    pub(super) fn say(&self, message: String) {
+        self.events.report(&Event::Note { message });
+    }
+
+    pub(super) fn say_started(&self, node: TaskId, statuses: &Statuses) {
+        let task = self.engine.dag.task(node);
+        let name = self.name(node);
+        let present = || self.engine.present(node, statuses);
+        let reason = statuses.get(node).reason.as_ref();
+        let reason = reason.map(|r| r.describe(self.engine, task.kind, &name, present));
+        self.events.report(&Event::TaskStarted {
+            task: name,
+            cell: (!task.kind.is_over_all()).then(|| self.engine.plan.cells[task.cell].id.clone()),
+            // Only what measures has one: people watch runs, not bookkeeping.
+            repeat: (task.kind == TaskKind::Train).then_some(task.repeat),
+            reason: reason.unwrap_or_default(),
+        });
+    }
+
+    /// Says of a task that will not run whether it needs no run or cannot have one.
+    pub(super) fn say_settled(&self, node: TaskId, statuses: &Statuses) {
+        let outcome = match statuses.get(node).state {
+            State::Fresh => Outcome::Cached,
+            _ => Outcome::Waiting,
+        };
+        self.say_finished(self.name(node), outcome, 0.0);
+    }
+
+    pub(super) fn say_ended_well(&self, task: String, seconds: f64) {
+        self.say_finished(task, Outcome::Ok, seconds);
+    }
+
+    /// The end of a task of which there is nothing else to say.
+    fn say_finished(&self, task: String, outcome: Outcome, seconds: f64) {
+        self.events.report(&Event::TaskFinished {
+            task,
+            outcome,
+            seconds,
+            class: None,
+            evidence: Vec::new(),
+            what_to_do: None,
+        });
+    }
+
+    pub(super) fn say_failed(&self, node: TaskId, outcome: &RunOutcome, seconds: f64) {
+        let RunOutcome::Failed {
+            class,
+            evidence,
+            status,
+        } = outcome
+        else {
+            return;
+        };
+        let mut evidence = evidence.clone();
+        let (ended, class, advice) = match is_interrupted(outcome) {
+            true => (
+                Outcome::Interrupted,
+                None,
+                "nothing: the next build runs it again".to_owned(),
+            ),
+            false => {
+                if !evidence.contains(status) {
+                    evidence.push(status.clone());
+                }
+                let cell = self.engine.dag.task(node).cell;
+                let advice = advice_on(self.engine.plan, cell, *class);
+                (Outcome::Failed, Some(*class), advice)
+            }
+        };
+        self.events.report(&Event::TaskFinished {
+            task: self.name(node),
+            outcome: ended,
+            seconds,
+            class,
+            evidence,
+            what_to_do: Some(advice),
+        });
+    }
+
+    /// Says of a task of which nothing was recorded that it failed, and why.
+    pub(super) fn say_not_run(&self, node: TaskId, why: &str) {
+        self.events.report(&Event::TaskFinished {
+            task: self.name(node),
+            outcome: Outcome::Failed,
+            seconds: 0.0,
+            class: None,
+            evidence: vec![why.to_owned()],
+            what_to_do: None,
+        });
+    }
+
+    /// What a person should know of an attempt besides how it ended.
+    pub(super) fn say_what_is_odd(&mut self, node: TaskId, attempt: &Attempt) {
+        let name = self.name(node);
+        if let Some(told) = attempt.undeclared.told()
+            && self.told.insert(told.clone())
+        {
+            self.say(format!("{name}: {told}"));
+        }
+        if let (Some(why), RunOutcome::Failed { .. }) = (&attempt.suspect, &attempt.outcome) {
+            self.say(format!(
+                "{name} may not fail again, so the next build tries it once more: {why}"
+            ));
+        }
+    }
+
+    /// Says what the next training waits for, where one is to come and the wait is noticed.
+    pub(super) fn say_cooldown(&self, after: TaskId, seconds: f64) {
+        if seconds < 1.0 {
+            return;
+        }
+        if let Some(next) = self.queue.trainings().next() {
+            let after = self.name(after);
+            self.events.report(&Event::TaskWaiting {
+                task: self.name(next.node),
+                what_for: format!("the cooldown of {seconds:.0} s after {after}"),
+            });
+        }
+    }
+
+    /// A trainer may take its whole grace to end, and silence would look like a hang.
+    pub(super) fn say_what_is_waited_for(&self) {
+        let is_run = |node: &TaskId| self.engine.dag.task(*node).kind == TaskKind::Train;
+        let runs = self.room.running().filter(is_run).count();
+        if runs > 0 {
+            let (is, it) = if runs == 1 {
+                ("is", "it")
+            } else {
+                ("are", "them")
+            };
+            self.say(format!(
+                "interrupted: {} {is} being ended; a second Ctrl-C ends {it} at once",
+                counted(runs, "run")
+            ));
+        }
+    }
+
+    /// The runs whose logs nobody parses any more, because the build was stopped before.
+    pub(super) fn say_what_is_unread(&mut self) {
+        for (_, Unread { name, seconds }) in std::mem::take(&mut self.unread) {
+            self.say_ended_well(name, seconds);
+        }
+    }
+
+    /// Says of a run that ended well why it does not count.
+    pub(super) fn say_not_counted(
+        &self,
+        cell: CellId,
+        Unread { name, seconds }: Unread,
+        why: &NotCounted,
+        statuses: &Statuses,
+    ) {
+        let plan = self.engine.plan;
+        let is_disturbed = matches!(why, NotCounted::Suspect(_));
+        let class = match why {
+            NotCounted::Failed { class, .. } => Some(*class),
+            _ => None,
+        };
+        let what_to_do = match class {
+            Some(class) if class.is_deterministic() => Some(advice_on(plan, cell, class)),
+            // Its advice would be to build again, and a build keeps a run that ended well.
+            Some(_) => Some(format!(
+                "`{}` says more; `{}` measures the cell anew",
+                plan.command("show", &[&plan.cells[cell].id]),
+                plan.command("build", &["--only", &plan.cells[cell].id, "--remeasure"])
+            )),
+            None if is_disturbed => None,
+            None => Some(format!(
+                "`{}` says more; correct the configuration or, where the log is misread, [log] in recipe.toml, which takes no new run",
+                plan.command("show", &[&plan.cells[cell].id])
+            )),
+        };
+        let mut evidence = vec![sentences::uncounted(why)];
+        if self.holds_other_repeats(cell, statuses) {
+            evidence.push(
+                "its cell's other repeats would not count either and are not started; --retry-failed runs them anyway"
+                    .to_owned(),
+            );
+        }
+        self.events.report(&Event::TaskFinished {
+            task: name,
+            outcome: Outcome::NotCounted,
+            seconds,
+            class,
+            evidence,
+            what_to_do,
+        });
+    }
+
+    /// Are there repeats of a cell in the queue that will not be started?
+    fn holds_other_repeats(&self, cell: CellId, statuses: &Statuses) -> bool {
+        self.queued_of(cell).first().is_some_and(|train| {
+            let status = self.engine.evaluate(train.node, statuses);
+            status.is_ok_and(|status| status.state == State::Failed)
+        })
+    }
+}
+
+/// What to do about a failure of this class, with the cell's own name in the commands.
+fn advice_on(plan: &Plan, cell: CellId, class: FailureClass) -> String {
+    report::advice(class, &plan.cells[cell].id, |name, words| {
+        plan.command(name, words)
+    })
+}

@@ -1,0 +1,130 @@
+//! The commands that messages suggest: each names what its user named, so that pasting it does what
+//! is meant.
+
+use std::path::PathBuf;
+
+use super::{Plan, PlanRequest};
+
+/// What a command line said of the project, its matrix and its measurements, apart from the cells.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub directory: Option<PathBuf>,
+    pub matrix: Option<String>,
+    pub sets: Vec<String>,
+    pub repeats: Option<u32>,
+    pub allow_drift: bool,
+    pub executor: Option<String>,
+}
+
+/// Commands that take a matrix and its settings, and neither `--repeats` nor `--executor`.
+const OF_SETTINGS: &[&str] = &[
+    "attempts restore",
+    "attempts set-aside",
+    "doctor",
+    "fit",
+    "graph",
+    "history",
+    "lock",
+];
+
+/// Commands that take a cell in the first place.
+const OF_A_CELL: &[&str] = &["attempts", "explain", "logs", "render", "show"];
+
+impl Asked {
+    pub fn of(request: &PlanRequest) -> Self {
+        Self {
+            directory: request.directory.clone(),
+            matrix: request.matrix.clone(),
+            sets: request.sets.clone(),
+            repeats: request.repeats,
+            allow_drift: request.allow_drift,
+            executor: request.executor.clone(),
+        }
+    }
+
+    /// tprimat NAME MATRIX WORDS, with the options that it needs to mean the same matrix and the
+    /// same measurements. Behind a cell the matrix is named by `--matrix`, which every command
+    /// takes.
+    #[must_use]
+    pub fn command(&self, name: &str, words: &[&str]) -> String {
+        let directory = self.directory.as_ref().map(|path| path.to_string_lossy());
+        let mut all = vec!["tprimat"];
+        all.extend(directory.iter().flat_map(|path| ["-C", &**path]));
+        all.extend(name.split(' '));
+        let is_of_cells =
+            OF_A_CELL.contains(&name) || words.first().is_some_and(|word| !word.starts_with('-'));
+        match self.matrix.as_deref() {
+            Some(matrix) if is_of_cells => {
+                let (cells, options) = words.split_at(
+                    words
+                        .iter()
+                        .position(|word| word.starts_with('-'))
+                        .unwrap_or(words.len()),
+                );
+                all.extend(cells);
+                all.extend(["--matrix", matrix]);
+                all.extend(options);
+            }
+            matrix => {
+                all.extend(matrix);
+                all.extend(words);
+            }
+        }
+        all.extend(self.sets.iter().flat_map(|set| ["--set", set]));
+        let repeats = self.repeats.map(|n| n.to_string());
+        if !OF_SETTINGS.contains(&name) {
+            all.extend(repeats.iter().flat_map(|n| ["--repeats", n]));
+            all.extend(self.allow_drift.then_some("--allow-drift"));
+            let executor = self.executor.as_deref();
+            all.extend(executor.iter().flat_map(|word| ["--executor", word]));
+        }
+        shlex::try_join(all).unwrap_or_else(|_| format!("tprimat {name}"))
+    }
+}
+
+impl Plan {
+    /// A command about this plan's matrix; see [`Asked::command`].
+    #[must_use]
+    pub fn command(&self, name: &str, words: &[&str]) -> String {
+        self.asked.command(name, words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suggested_command_names_what_was_named() {
+        let none = Asked::default();
+        assert_eq!(none.command("build", &[]), "tprimat build");
+        assert_eq!(
+            none.command("show", &["a/b/c/d@lr=0.1"]),
+            "tprimat show 'a/b/c/d@lr=0.1'"
+        );
+        let other = Asked {
+            matrix: Some("my other.toml".into()),
+            sets: vec!["training.seed=2".into()],
+            repeats: Some(5),
+            ..Asked::default()
+        };
+        assert_eq!(
+            other.command("baseline", &["-o", "FILE"]),
+            "tprimat baseline 'my other.toml' -o FILE --set 'training.seed=2' --repeats 5"
+        );
+        assert_eq!(
+            other.command("logs", &["a/b/c/d", "--stacks"]),
+            "tprimat logs a/b/c/d --matrix 'my other.toml' --stacks --set 'training.seed=2' --repeats 5"
+        );
+        let there = Asked {
+            directory: Some("/a b".into()),
+            matrix: Some("m".into()),
+            repeats: Some(5),
+            ..Asked::default()
+        };
+        assert_eq!(
+            there.command("attempts restore", &["1ab"]),
+            "tprimat -C '/a b' attempts restore 1ab --matrix m"
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! A disk that is full, and one that cannot be written.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use crate::support::{ONE_RUN, Project, Ran, files_below};
+use serde_json::Value;
+
+/// Runs a script with mounts of its own; `None` where this machine does not allow that.
+fn with_mounts(project: &Project, script: &str) -> Option<Ran> {
+    let unshare = |arguments: &[&str]| -> Command {
+        let mut command = project.command("unshare");
+        command
+            .args(["--mount", "--user", "--map-root-user"])
+            .args(arguments);
+        command
+    };
+    let probe = "mkdir -p probe && mount -t tmpfs none probe";
+    let can = unshare(&["bash", "-c", probe])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped: this machine does not let users mount");
+        return None;
+    }
+    Some(
+        unshare(&["bash", "-c", script])
+            .env("T", crate::support::TPRIMAT)
+            .output()
+            .unwrap()
+            .into(),
+    )
+}
+
+/// The parts of a script's output, each after a line `== name`.
+fn parts(text: &str) -> Vec<(&str, &str)> {
+    text.split("== ")
+        .skip(1)
+        .map(|part| part.split_once('\n').unwrap())
+        .collect()
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_lost() {
+    let project = Project::new(ONE_RUN);
+    fs::create_dir(project.path("cache")).unwrap();
+    let fills = "[ -e \"$TPRIMAT_PROJECT_DIR/fill\" ] && head -c 64m /dev/zero > \"$TPRIMAT_PROJECT_DIR/cache/.fill\" 2>/dev/null\njob()";
+    project.edit("trainer.sh", "job()", fills);
+    let script = r#"
+        mount -t tmpfs -o mode=755,size=24m none cache
+        echo "== full before"; head -c 12m /dev/zero > cache/.fill; $T build 2>&1; echo $?
+        rm cache/.fill; touch fill
+        echo "== full while it trains"; $T build 2>&1; echo $?
+        rm cache/.fill fill
+        echo "== space again"; $T build --json 2>/dev/null; echo "exit $?"; wc -l < launches; ls cache/runs
+    "#;
+    let Some(ran) = with_mounts(&project, script) else {
+        return;
+    };
+    let parts = parts(&ran.stdout);
+    let [(_, before), (_, during), (_, after)] = parts[..] else {
+        panic!("{ran:?}")
+    };
+    assert!(
+        before.starts_with("error: cannot write to the cache")
+            && before.ends_with("needs 16 MiB\n2\n"),
+        "{before}"
+    );
+    assert!(
+        during.contains("No space left on device") && during.ends_with("\n1\n"),
+        "{during}"
+    );
+    assert_eq!(during.matches("error:").count(), 1, "{during}");
+    let (json, rest) = after.split_once("exit ").unwrap();
+    let value: Value = serde_json::from_str(json).unwrap();
+    assert_eq!(
+        (&value["summary"]["failed"], &value["incomplete"]),
+        (&0.into(), &0.into())
+    );
+    // The run that could not be recorded, and the one that was.
+    assert_eq!(rest, "0\n2\n", "{after}");
+    assert!(project.path("output/compare.json").exists());
+}
+
+#[test]
+fn a_read_only_cache_serves_what_it_has() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let before = files_below(&project.path("cache"));
+    let script = r#"
+        mount --bind cache cache && mount -o remount,bind,ro cache
+        for command in plan "show cpu/cmd/tiny/single" compare build "explain cpu/cmd/tiny/single"; do
+            echo "== $command"; $T $command > /dev/null; echo $?
+        done
+        echo "== build with work"; $T build --repeats 2 2>&1; echo $?
+    "#;
+    let Some(ran) = with_mounts(&project, script) else {
+        return;
+    };
+    let parts = parts(&ran.stdout);
+    assert_eq!(parts.len(), 6, "{ran:?}");
+    for (name, result) in &parts[..5] {
+        assert_eq!(*result, "0\n", "{name}: {}", ran.stderr);
+    }
+    let refused = format!(
+        "error: cannot write to the cache {}: Read-only file system (os error 30)\n2\n",
+        project.path("cache").display()
+    );
+    assert_eq!(parts[5].1, refused);
+    assert_eq!(project.launches(), 1);
+    assert_eq!(files_below(&project.path("cache")), before);
+}

@@ -1,0 +1,145 @@
+//! What is said of an imported run: that it does not count, where it ran, and only what its file
+//! states.
+
+use crate::support::{ONE_RUN, Project};
+use serde_json::{Value, json};
+
+const CELL: &str = "cpu/cmd/tiny/single";
+const DAY: f64 = 86_400.0;
+
+/// A file that tprimat published of three repeats.
+fn published() -> Value {
+    let theirs = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    theirs.run(&["build"]).ends_with(0);
+    serde_json::from_str(&theirs.read("output/train_cpu_cmd_tiny.json")).unwrap()
+}
+
+fn imported(file: &Value) -> (Project, String) {
+    let project = Project::new(ONE_RUN);
+    project.write("train_cpu_cmd_tiny.json", &file.to_string());
+    let told = project.run(&["import", "train_cpu_cmd_tiny.json"]);
+    let told = told.ends_with(0).stdout;
+    (project, told)
+}
+
+/// The paragraph of one import in what `show` says of all.
+fn paragraph(shown: &str, cell: &str, number: u32) -> String {
+    let start = shown.find(&format!("{cell}#{number} ")).unwrap();
+    let rest = &shown[start..];
+    let end = rest.find(&format!("{cell}#{} ", number + 1));
+    rest[..end.unwrap_or(rest.len())].replace('\n', " ")
+}
+
+#[test]
+fn a_run_that_does_not_count_says_so_beside_its_figure() {
+    let mut file = published();
+    file["repeats"][1]["status"] = "suspect".into();
+    file["repeats"][1]["reason"] = "another process used the GPU".into();
+    let (project, told) = imported(&file);
+    let second = told.lines().find(|line| line.contains("#2 ")).unwrap();
+    assert!(
+        second.contains("does not count: another process used the GPU")
+            && !second.contains("tokens/s"),
+        "{told}"
+    );
+    let shown = project.run(&["show", CELL]).ends_with(0).stdout;
+    let one = project.run(&["show", &format!("{CELL}#2")]).ends_with(0);
+    for said in [paragraph(&shown, CELL, 2), one.stdout] {
+        let marked = "; does not count: another process used the GPU";
+        assert!(said.contains(marked), "{said}");
+    }
+    assert!(!paragraph(&shown, CELL, 1).contains("not count"), "{shown}");
+}
+
+#[test]
+fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
+    let cell = "cpu/cmd/tiny/other";
+    let project = Project::new(ONE_RUN);
+    let effective = json!({"seq_length": 16, "global_batch_size": 2, "num_gpus": 1});
+    let mut log = json!({"event": "start", "schema": "tprimat.events/1", "trainer": "stub",
+        "effective": effective})
+    .to_string();
+    for step in 1..=12 {
+        let time = 0.25 + 0.001 * f64::from(step * step % 7);
+        let line = json!({"event": "step", "step": step, "step_time_seconds": time,
+            "loss": 5.0 - 0.1 * f64::from(step), "tokens": 32});
+        log += &format!("\n{line}");
+    }
+    log += "\n{\"event\":\"end\",\"status\":\"ok\",\"steps\":12}\n";
+    project.write("a.log", &log);
+    project.write("b.log", &format!("launched\n{log}"));
+    for log in ["a.log", "b.log"] {
+        project.run(&["import", cell, "--log", log]).ends_with(0);
+    }
+    let shown = project.run(&["show", cell]).ends_with(0).stdout;
+    let one = project.run(&["show", &format!("{cell}#2")]).ends_with(0);
+    for said in [paragraph(&shown, cell, 2), one.stdout] {
+        assert!(
+            said.contains("no rate: it is the same run as repeat 1"),
+            "{said}"
+        );
+        assert!(!said.contains("of warm-up:"), "{said}");
+    }
+    assert!(
+        paragraph(&shown, cell, 1).contains("of warm-up:"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_host_that_no_file_names_is_not_another_host() {
+    let mut file = published();
+    for (repeat, host) in ["node-a", "", "not stated"].into_iter().enumerate() {
+        file["repeats"][repeat]["host"] = host.into();
+    }
+    let (project, _) = imported(&file);
+    let shown = project.run(&["show", CELL, "--json"]).ends_with(0).json();
+    let speed = &shown["tokens_per_second_per_gpu"];
+    assert_eq!((&shown["n"], &speed["unit"]), (&json!(3), &json!("repeat")));
+    // Nor is it a change of the host.
+    for (then, now, is_change) in [("", "node-a", false), ("node-b", "node-a", true)] {
+        let project = Project::new(ONE_RUN);
+        for (name, host, days) in [("then", then, 0.0), ("now", now, 3.0)] {
+            let mut file = file.clone();
+            for repeat in file["repeats"].as_array_mut().unwrap() {
+                repeat["host"] = host.into();
+                for at in ["started_at", "ended_at"] {
+                    repeat[at] = json!(repeat[at].as_f64().unwrap() + days * DAY);
+                }
+                for time in repeat["step_times"].as_array_mut().unwrap() {
+                    *time = json!(time.as_f64().unwrap() * (1.0 + days / 100.0));
+                }
+            }
+            let name = format!("{name}.json");
+            project.write(&name, &file.to_string());
+            project.run(&["import", &name]).ends_with(0);
+        }
+        let history = project
+            .run(&["history", CELL, "--json"])
+            .ends_with(0)
+            .json();
+        let changes = history["cells"][0]["measurements"][1]["since"]["changes"].to_string();
+        assert_eq!(changes.contains("\"host\""), is_change, "{history:#}");
+        assert!(!history.to_string().contains("not stated"), "{history:#}");
+    }
+}
+
+#[test]
+fn curves_of_a_run_without_a_date_are_told_of() {
+    let project = Project::new(ONE_RUN);
+    let result = json!({
+        "training_config": { "max_steps": 4, "global_batch_size": 2, "sequence_length": 16, "num_gpus": 1 },
+        "step_times": [0.9, 0.251, 0.252, 0.253], "loss_values": [5.0, 4.9, 4.8, 4.7],
+    });
+    project.write("old.json", &result.to_string());
+    let other = "cpu/cmd/tiny/other";
+    project
+        .run(&["import", other, "--result", "old.json"])
+        .ends_with(0);
+    let report = ["report", "--imported", "--tensorboard", "curves"];
+    let told = project.run(&report).ends_with(0).stderr;
+    assert!(
+        told.contains("note: 1 run does not say when it began: its curves are dated 1970"),
+        "{told}"
+    );
+}

@@ -1,0 +1,284 @@
+//! Results of our own that come back, and files of others that look like them.
+
+use std::fs;
+
+use crate::import::{consistent, project, published, times};
+use crate::support::{ONE_RUN, Project};
+use serde_json::{Value, json};
+
+/// What another box published is taken in whole: every repeat, what the trainer stated, memory,
+/// hosts.
+#[test]
+fn our_own_results_come_back_as_they_were() {
+    let theirs = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    theirs.run(&["build"]).ends_with(0);
+    let file = theirs.read("output/train_cpu_cmd_tiny.json");
+    let measured = theirs
+        .run(&["show", "cpu/cmd/tiny/single", "--json"])
+        .ends_with(0)
+        .json();
+    // The same warm-up is declared there, and nothing of that cell has run.
+    let ours = project();
+    ours.write("results/train_cpu_cmd_tiny.json", &file);
+    ours.run(&["import", "results"]).ends_with(0);
+    let imported = ours
+        .run(&["show", "cpu/cmd/tiny/single", "--json"])
+        .ends_with(0)
+        .json();
+    for path in [
+        "/n",
+        "/memory",
+        "/attestation",
+        "/hosts",
+        "/tokens_per_second_per_gpu/values",
+    ] {
+        assert_eq!(imported.pointer(path), measured.pointer(path), "{path}");
+    }
+    let ran = |summary: &Value, repeat: usize| summary["repeats"][repeat]["started_at"].clone();
+    assert!(
+        (0..3).all(|repeat| ran(&imported, repeat) == ran(&measured, repeat)),
+        "{imported:#}"
+    );
+    let again = ours
+        .run(&["import", "results", "--json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(
+        again["imported"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|run| run["known"] == true)
+            .count(),
+        3,
+        "{again:#}"
+    );
+    let published: Value = serde_json::from_str(&file).unwrap();
+    assert_eq!(published["gpu_info"]["software_stack"], "cpu");
+}
+
+/// A log that shows every second step: the file says which, so they are not taken for all.
+#[test]
+fn the_steps_of_our_own_results_keep_their_numbers() {
+    let theirs = Project::new(ONE_RUN);
+    theirs.edit("config.yaml", "train_iters: 6", "train_iters: 12");
+    theirs.edit("trainer.sh", "\"step\":'$step'", "\"step\":'$((step * 2))'");
+    theirs.edit("trainer.sh", "\"steps\":6", "\"steps\":12");
+    theirs.run(&["build"]).ends_with(0);
+    let cell = "cpu/cmd/tiny/single";
+    let shown = |project: &Project| project.run(&["show", cell, "--json"]).ends_with(0).json();
+    let mut published: Value =
+        serde_json::from_str(&theirs.read("output/train_cpu_cmd_tiny.json")).unwrap();
+    assert_eq!(published["steps"], json!([2, 4, 6, 8, 10, 12]));
+    assert_eq!(published["repeats"][0]["steps"], published["steps"]);
+    let ours = project();
+    ours.edit("config.yaml", "train_iters: 6", "train_iters: 12");
+    ours.write("results/train_cpu_cmd_tiny.json", &published.to_string());
+    ours.run(&["import", "results"]).ends_with(0);
+    let values = "/tokens_per_second_per_gpu/values";
+    assert_eq!(shown(&ours).pointer(values), shown(&theirs).pointer(values));
+    // As files were before they had numbers.
+    let old = project();
+    published["repeats"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("steps");
+    old.write("results/train_cpu_cmd_tiny.json", &published.to_string());
+    let said = old.run(&["import", "results"]).ends_with(0).stdout;
+    assert!(said.contains("CONTRADICTED"), "{said}");
+    // Numbers that are none are no reason to guess.
+    published["repeats"][0]["steps"] = json!([2, 4, 4, 8, 10, 12]);
+    old.write("results/train_cpu_cmd_tiny.json", &published.to_string());
+    let said = old.run(&["import", "results"]).ends_with(2).stderr;
+    assert!(said.contains("`steps` of repeat 1 do not rise"), "{said}");
+}
+
+/// What this repository publishes gives the figures that it publishes, energy included.
+#[test]
+fn published_results_of_gpus_give_their_figures_again() {
+    let project = project();
+    for folder in [
+        "native-h200-1b",
+        "native-h200-qwen",
+        "native-h200x4",
+        "single-gpu-h100",
+        "multi-gpu-h200",
+    ] {
+        let at = format!("{}/docs/measured/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let ran = project.run(&["import", &at]).ends_with(0);
+        assert!(
+            !ran.stdout.contains("CONTRADICTED") && ran.stdout.contains(": attested, "),
+            "{}",
+            ran.stdout
+        );
+        assert!(ran.stderr.lines().count() <= 3, "{}", ran.stderr);
+    }
+    let warm_up = "benchmarking.warmup.skip_steps=5";
+    let again = project
+        .run(&["compare", "--imported", "--json", "--set", warm_up])
+        .ends_with(0)
+        .json();
+    let figure = |row: &Value, name: &str| {
+        let metrics = row["metrics"].as_array().unwrap();
+        metrics
+            .iter()
+            .find(|metric| metric["name"] == name)
+            .unwrap()["figure"]["value"]
+            .as_f64()
+    };
+    let mut seen = 0;
+    for (folder, name) in [
+        (
+            "native-h200-1b",
+            "train_h200_native_llama-1b_single_precision-fp8.json",
+        ),
+        ("native-h200-1b", "train_h200_titan_llama-1b.json"),
+        (
+            "native-h200-qwen",
+            "train_h200_native_qwen_single_precision-fp8.json",
+        ),
+        ("native-h200x4", "train_h200_titan_llama.json"),
+        (
+            "native-h200x4",
+            "train_h200_native_llama-1b_four_replicas.json",
+        ),
+        (
+            "single-gpu-h100",
+            "train_nvd_titan_llama-1b_single_compile-true.json",
+        ),
+        ("multi-gpu-h200", "train_h200_fsdp_llama.json"),
+    ] {
+        let path = format!(
+            "{}/docs/measured/{folder}/{name}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let file: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let row = again["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["cell"] == file["cell"])
+            .unwrap();
+        let published = file["performance_metrics"]["tokens_per_second_per_gpu"]
+            .as_f64()
+            .unwrap();
+        let value = row["tokens_per_second_per_gpu"]["value"].as_f64().unwrap();
+        assert!(
+            (value / published - 1.0).abs() < 1e-9,
+            "{name}: {value} against {published}"
+        );
+        assert_eq!(row["n"], 3, "{name}");
+        // A list of metrics is of files since metrics.
+        if let Some(metrics) = file["performance_metrics"]["metrics"].as_array() {
+            let of_file = |name: &str| figure(&json!({ "metrics": metrics }), name);
+            // Earlier files have the energy of all repeats, and no samples of each.
+            let is_sampled = file["repeats"][0].get("telemetry").is_some();
+            let theirs = of_file("tokens_per_joule").filter(|_| is_sampled);
+            let ours = figure(row, "tokens_per_joule");
+            assert_eq!(ours.is_some(), theirs.is_some(), "{name}");
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                assert!(
+                    (ours / theirs - 1.0).abs() < 1e-6,
+                    "{name}: {ours} against {theirs} tokens/J"
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 0, "no file has energy");
+}
+
+/// Commands that imports have no part in, or another one, say where to go.
+#[test]
+fn imports_that_a_command_does_not_see_are_named() {
+    let project = project();
+    project.write("benchmark_rocm_tiny.json", &consistent("amd", 8, &times()));
+    project
+        .run(&["import", "benchmark_rocm_tiny.json"])
+        .ends_with(0);
+    let none = project.run(&["history"]).ends_with(4).stderr;
+    assert!(
+        none.contains("have no date, so they have no history")
+            && none.contains("tprimat compare --imported"),
+        "{none}"
+    );
+    let none = project
+        .run(&["compare", "amd/prim/*", "amd/*"])
+        .ends_with(4)
+        .stderr;
+    assert!(
+        none.contains("no cell of the matrix") && none.contains("--imported --only 'amd/prim/*'"),
+        "{none}"
+    );
+    let none = project
+        .run(&["compare", "matrix", "one"])
+        .ends_with(4)
+        .stderr;
+    assert!(!none.contains("--only"), "{none}");
+}
+
+/// A cut file of ours is an error that names it, and costs none of the files beside it.
+#[test]
+fn a_cut_result_of_ours_is_no_strangers_file() {
+    let project = project();
+    let at = format!(
+        "{}/docs/measured/native-h200-1b",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let file = fs::read_to_string(format!("{at}/train_h200_titan_llama-1b.json")).unwrap();
+    project.write("results/a_whole.json", &file);
+    project.write("results/b_cut.json", &file[..file.len() / 2]);
+    project.write(
+        "results/c_odd.json",
+        &file.replacen("\"repeats\"", "\"repetitions\"", 1),
+    );
+    let ran = project.run(&["import", "results"]).ends_with(2);
+    assert!(
+        ran.stderr.contains("b_cut.json") && ran.stderr.contains("missing field `repeats`"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(
+        ran.stdout.matches("imported from").count(),
+        3,
+        "{}",
+        ran.stdout
+    );
+    let listed = project
+        .run(&["compare", "--imported", "--json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(listed["rows"].as_array().unwrap().len(), 1, "{listed:#}");
+}
+
+#[test]
+fn a_file_of_another_vendor_is_imported_into_a_cell_only_on_purpose() {
+    let project = project();
+    project.write(
+        "mi300x.json",
+        &published(8, 128, &times(), 4000.0).to_string(),
+    );
+    let cell = "nvd/nemo/tiny/mine";
+    let refused = project
+        .run(&["import", cell, "--result", "mi300x.json"])
+        .ends_with(2);
+    assert!(
+        refused
+            .stderr
+            .contains("is not imported into `nvd/nemo/tiny/mine`")
+            && refused.stderr.contains("--other-platform"),
+        "{}",
+        refused.stderr
+    );
+    let listed = project.run(&["attempts", cell]);
+    assert_ne!(listed.code, Some(0), "nothing is kept: {}", listed.stdout);
+    project
+        .run(&[
+            "import",
+            cell,
+            "--result",
+            "mi300x.json",
+            "--other-platform",
+        ])
+        .ends_with(0);
+}

@@ -1,0 +1,97 @@
+//! `logs`, while a run goes on and after its end.
+
+use crate::kept::CELL;
+use crate::support::{ONE_RUN, Project, until};
+
+#[test]
+fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
+    const SECRET: &str = "hf_5ecret0fThisRun";
+    let project = Project::new(ONE_RUN);
+    let held = "echo token $HF_TOKEN, key $MY_KEY\nuntil [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in";
+    project.edit("trainer.sh", "for step in", held);
+    project.edit(
+        "config.yaml",
+        "num_gpus: 1 }\n",
+        "num_gpus: 1, env: { MY_KEY: \"${MY_KEY:-0ther5ecretHere}\" } }\n",
+    );
+    let mut build = project.tprimat(&["build"]);
+    let build = build
+        .env("HF_TOKEN", SECRET)
+        .env("MY_KEY", "An0ther5ecretOfTheRun")
+        .spawn()
+        .unwrap();
+    until("the trainer starts", || project.launches() == 1);
+    // Somebody else's shell, which knows neither.
+    let follow = project.tprimat(&["logs", "-f", CELL]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    project.write("go", "");
+    build.wait_with_output().unwrap();
+    let shown = crate::support::Ran::from(follow.wait_with_output().unwrap())
+        .ends_with(0)
+        .stdout;
+    assert!(
+        shown.contains(&format!("token {}, key ", "*".repeat(SECRET.len()))),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("ecretOfTheRun")
+            && shown.matches("\"event\":\"step\",\"step\":3,").count() == 1,
+        "{shown}"
+    );
+    assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
+}
+
+#[test]
+fn following_a_log_ends_when_everybody_who_wrote_it_is_dead() {
+    use nix::sys::signal::{Signal, kill};
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "trainer.sh",
+        "for step in",
+        "until [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in",
+    );
+    let mut build = project.tprimat(&["build"]).spawn().unwrap();
+    until("the trainer starts", || project.launches() == 1);
+    // Under other settings it is not this run that goes on.
+    let other = project
+        .run(&["logs", "-f", CELL, "--set", "training.seed=7"])
+        .ends_with(1);
+    assert!(
+        other.stderr.contains("as it is configured now"),
+        "{other:?}"
+    );
+    let mut follow = project.command("timeout");
+    follow.args(["20", crate::support::TPRIMAT, "logs", "-f", CELL]);
+    let follow = follow.spawn().unwrap();
+    let supervisor = project
+        .processes()
+        .into_iter()
+        .find(|(_, command)| command.contains("__supervise"))
+        .unwrap()
+        .0;
+    for pid in [build.id() as i32, supervisor] {
+        kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    build.wait().unwrap();
+    let ended = follow.wait_with_output().unwrap();
+    assert_ne!(ended.status.code(), Some(124), "it never ended");
+    project.write("go", "");
+    project.run(&["build"]).ends_with(0);
+}
+
+#[test]
+fn lines_of_a_log_that_were_lost_are_told_beside_the_figures() {
+    let project = Project::new(ONE_RUN);
+    // Two processes wrote into one line: the event of step 3 is lost, that of step 4 is whole.
+    project.edit(
+        "trainer.sh",
+        "    sleep 0.005\n",
+        "    [[ $step = 3 ]] && printf '%s' '{\"event\":\"step\",\"st' && continue\n",
+    );
+    project.run(&["build"]).ends_with(0);
+    let told = "! cpu/cmd/tiny/single: repeat 1: line 4 of the log is damaged; what it said is missing from the figures.";
+    let shown = project.run(&["compare"]).ends_with(0).stdout;
+    assert!(shown.contains(told), "{shown}");
+    let log = project.run(&["logs", CELL]).ends_with(0).stdout;
+    assert!(log.lines().nth(3).unwrap().contains("\"st{"), "{log}");
+}
