@@ -115,7 +115,7 @@ def main():
         for recipe in recipes:
             for case in CASES[recipe]:
                 compare(report, recipe, case, curves, weights)
-    sys.exit(1 if report.failed else 0)
+    report.exit()
 
 
 if __name__ == "__main__":
