@@ -74,6 +74,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     request.selection.together.clone_from(&args.together);
     let memo_name = memo::of_build(&request, args);
     if let Some(verdict) = remembered(&request, args, &memo_name)? {
+        counts.idle(&verdict["summary"]);
         return say_nothing_to_do(globals.json, &verdict);
     }
     let mut session = Session::open(request)?;
