@@ -38,7 +38,7 @@ pub(super) struct InputWatch {
 }
 
 impl InputWatch {
-    /// Also how many files the kernel does not watch: it has a limit for each user.
+    /// Answers with how many files the kernel does not watch as well: it has a limit for each user.
     pub fn start(watched: &[Watched]) -> (Option<Self>, usize) {
         let files: Vec<(Watched, PathBuf)> = watched
             .iter()

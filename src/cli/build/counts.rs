@@ -138,7 +138,7 @@ impl RepeatCounts {
             .filter(|a| selected.contains(a.cell.as_str()))
         {
             verdict.uncounted += UncountedRepeats::of(&absent.repeats);
-            // Of a failure that is tried again nobody has parsed the log.
+            // Nobody parses the log of a failure that is tried again.
             let has_failed = absent.state == AbsentState::Failed && absent.repeats.is_empty();
             if has_failed && !waits_to_be_tried(engine, absent) {
                 verdict.uncounted.failed += 1;

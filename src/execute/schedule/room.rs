@@ -82,7 +82,7 @@ pub(super) struct Room {
     free_gpus: Vec<usize>,
     /// Until when the host is left idle after a measurement.
     cool_until: Option<Instant>,
-    /// The same before a measurement of the CPU.
+    /// Until when no measurement of the CPU starts, which derived tasks put off.
     cool_cpu_until: Option<Instant>,
     /// The pause after the last measurement, where that was one of the CPU.
     pause_of_cpu: Option<Duration>,

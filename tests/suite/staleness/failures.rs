@@ -81,6 +81,14 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
 }
 
 #[test]
+fn each_failed_repeat_of_a_cell_without_figures_is_counted() {
+    let project = one_at_a_time();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    let json = project.run(&["build", "--json"]).ends_with(1).json();
+    assert_eq!(json["failed_repeats"], 2, "{json}");
+}
+
+#[test]
 fn cells_whose_last_run_failed_are_selected_by_that_alone() {
     let project = one_at_a_time();
     project.write("mood.sh", IMPORT_ERROR);
