@@ -345,6 +345,23 @@ fn progress_tells_the_power_of_the_last_sample() {
 }
 
 #[test]
+fn a_build_of_which_nothing_counts_says_how_many_runs_were_disturbed() {
+    let project = Project::of_two();
+    let fails = "\necho 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1";
+    project.write("mood.sh", &(beside_small(SHARED) + fails));
+    let said = project.run(&["build", "--only", SMALL]).ends_with(1).stderr;
+    assert!(
+        said.contains("nothing of this build counts: every run was disturbed"),
+        "{said}"
+    );
+    let said = project.run(&["build"]).ends_with(1).stderr;
+    assert!(
+        said.contains("nothing of this build counts: 2 runs were disturbed"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
     let project = Project::of_two();
     project.write("mood.sh", &beside_small(SHARED));
