@@ -27,6 +27,7 @@ use crate::{
     plan::Asked,
     report,
     results::RunResult,
+    sentences,
 };
 
 pub fn run(globals: &Globals, args: &AttemptsArgs) -> Result<i32> {
@@ -74,7 +75,7 @@ fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
             }),
         )?;
     } else if lines.is_empty() && !imports.is_empty() {
-        print(&imported_runs::text(&imports))?;
+        print(&imported_runs::text(&imports, &session.plan.asked))?;
     } else if lines.is_empty() {
         let (cell, _) = split_repeat(asked)?;
         let plan = &session.plan;
@@ -85,7 +86,7 @@ fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
         eprintln!("`{asked}` was never run{then}");
     } else {
         print(&text(&lines, figures::rate_unit_of([asked])))?;
-        print(&imported_runs::text(&imports))?;
+        print(&imported_runs::text(&imports, &session.plan.asked))?;
     }
     Ok(exit::OK)
 }
@@ -219,22 +220,16 @@ fn line(
     let is_used = train.is_some_and(|t| {
         t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id)
     });
-    let not_counted = match read {
-        Some((RepeatStatus::Contradicted { fields }, _)) => Some(format!(
-            "does not count: the log contradicts the job in {}",
-            fields.join(", ")
-        )),
-        Some((RepeatStatus::Unmeasured { reason }, _)) => Some(format!(
-            "does not count: {}",
-            crate::sentences::said(&reason)
-        )),
-        Some((RepeatStatus::Failed { class, evidence }, _)) => Some(format!(
-            "does not count: failed ({}): {}",
-            class.name(),
-            evidence.join("; ")
-        )),
-        _ => None,
-    };
+    let not_counted = read.and_then(|(status, _)| {
+        let evidence = match &status {
+            // The attempt says it as well.
+            RepeatStatus::Suspect { .. } => return None,
+            RepeatStatus::Failed { evidence, .. } => format!(": {}", evidence.join("; ")),
+            _ => String::new(),
+        };
+        let why = sentences::why_not(&status)?;
+        Some(format!("does not count: {why}{evidence}"))
+    });
     let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
         (Some(SetAside { reason, at }), ..) => format!("set aside on {}: {reason}", time(*at)),
         (None, ..) if attempt.is_interrupted() => {
@@ -401,7 +396,7 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     if !measured.iter().any(|line| line.counts)
         && let Some(run) = imported_runs::one(&session.cache, &args.id, true)?
     {
-        return run.set_aside(&session.cache, &why);
+        return run.set_aside(&session.cache, &why, &session.plan.asked);
     }
     let attempt = meant(&session, &args.id, |line| line.counts, "counts")?;
     session.cache.set_aside(&attempt, Some(&why))?;

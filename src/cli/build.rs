@@ -74,6 +74,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     request.selection.together.clone_from(&args.together);
     let memo_name = memo::of_build(&request, args);
     if let Some(verdict) = remembered(&request, args, &memo_name)? {
+        counts.idle(&verdict["summary"]);
         return say_nothing_to_do(globals.json, &verdict);
     }
     let mut session = Session::open(request)?;
@@ -92,7 +93,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     reporters.0.push(Box::new(counts.clone()));
     let events = EventSink::new(reporters);
     if session.cache.ensure_writable().is_ok() {
-        execute::sweep_up(&session.cache, &host, &events)?;
+        execute::sweep_up(&session.cache, &host, &events);
     }
     let sharing = remote::pull(&session, args.remote_required, &events)?;
     if args.last.failed {
@@ -227,7 +228,7 @@ fn run_stale(
     let summary = execute::build(engine, statuses, &options, host, interrupts, events);
     // What a run of an earlier, killed build left while we waited for its supervisor.
     if engine.cache.ensure_writable().is_ok() {
-        execute::sweep_up(engine.cache, host, events)?;
+        execute::sweep_up(engine.cache, host, events);
     }
     match (summary, interrupts.asked()) {
         (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => Err(Error::Interrupted(signal)),

@@ -128,14 +128,16 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     for line in blocked::told(plan, &blocked) {
         eprintln!("note: {line}");
     }
-    // A package may be on another host; a file of the project that a command names is not. Where
-    // that leaves nothing to measure, a build fails.
+    // A package may be on another host; a file of the project that a command names is on none. Where
+    // no cell can be measured without such a file, every build fails.
     let lacks_file = |cell: &CellId| {
         let prepared = plan.prepared(*cell);
         let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, &host));
         absent.is_some_and(|absent| absent.is_of_project)
     };
-    let is_nothing = plan.cells.len() - unsupported == blocked.len() && here.iter().any(lacks_file);
+    let is_nothing = !here.is_empty()
+        && plan.cells.len() - unsupported == blocked.len()
+        && here.iter().all(lacks_file);
     let tasks = dag.graph.node_count();
     debug_assert!(
         dag.order

@@ -8,7 +8,7 @@ use indexmap::IndexSet;
 use super::output::print_bytes;
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
-    flags::{Common, Compared, Filters, Measured, is_matrix},
+    flags::{Common, Compared, Filters, is_matrix},
     output::{page, print, print_document},
     project,
     session::Session,
@@ -37,13 +37,11 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
         match args.format(globals.json) {
             CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
             CompareFormat::Table => {
-                let Compared { sets, measured, .. } = &args.compared;
-                let matrix: Vec<String> = matrix_and_cells(&args.compared)?.0.into_iter().collect();
-                let details = again(globals, &args.compared);
+                let plan = of.engine.plan;
                 let commands = report::Commands {
-                    details,
-                    build: command("build", globals, &matrix, sets, measured),
-                    plan: command("plan", globals, &matrix, sets, measured),
+                    details: again(plan, &args.compared),
+                    build: plan.command("build", &[]),
+                    plan: plan.command("plan", &[]),
                 };
                 print(&report::glance(
                     of.comparison,
@@ -79,46 +77,9 @@ fn print_parquet(_: &Comparison) -> Result<()> {
     )))
 }
 
-/// The command that says all there is to say of these cells of a matrix, as they are measured under
-/// these options.
-pub fn details(
-    globals: &Globals,
-    names: &[String],
-    sets: &[String],
-    measured: &Measured,
-    more: &[&str],
-) -> String {
-    let more = shlex::try_join(more.iter().copied()).unwrap_or_default();
-    let space = if more.is_empty() { "" } else { " " };
-    format!(
-        "{}{space}{more} --details",
-        command("compare", globals, names, sets, measured)
-    )
-}
-
-/// A command about the same cells, measured under the same options.
-pub fn command(
-    name: &str,
-    globals: &Globals,
-    names: &[String],
-    sets: &[String],
-    measured: &Measured,
-) -> String {
-    let asked = Asked {
-        directory: globals.directory.clone(),
-        matrix: None,
-        sets: sets.to_vec(),
-        repeats: measured.repeats.repeats,
-        allow_drift: measured.drift.allow_drift,
-        executor: measured.executor().map(str::to_owned),
-    };
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    asked.command(name, &names)
-}
-
 /// The same command, for all there is to say.
-fn again(globals: &Globals, asked: &Compared) -> String {
-    let mut words = Vec::new();
+fn again(plan: &Plan, asked: &Compared) -> String {
+    let mut words: Vec<&str> = asked.names.iter().map(String::as_str).collect();
     let part = &asked.part;
     let lists = [
         ("--only", &part.only),
@@ -137,7 +98,13 @@ fn again(globals: &Globals, asked: &Compared) -> String {
     words.extend(asked.baseline.iter().flat_map(|cell| ["--baseline", cell]));
     words.extend(asked.imported.then_some("--imported"));
     words.extend(asked.matrix.iter().flat_map(|m| ["--matrix", m.as_str()]));
-    details(globals, &asked.names, &asked.sets, &asked.measured, &words)
+    words.push("--details");
+    // The matrix may be among the names.
+    let of_matrix = Asked {
+        matrix: None,
+        ..plan.asked.clone()
+    };
+    of_matrix.command("compare", &words)
 }
 
 /// A comparison and what it was made from.
@@ -217,7 +184,11 @@ pub fn compared(
                     Err(_) => path.display().to_string(),
                 });
             let alone = file.map_or_else(String::new, |file| {
-                let command = command("compare", globals, &[file], &asked.sets, &asked.measured);
+                let of_file = Asked {
+                    matrix: Some(file),
+                    ..plan.asked.clone()
+                };
+                let command = of_file.command("compare", &[]);
                 format!(" `{command}` is of the matrix alone.")
             });
             eprintln!(

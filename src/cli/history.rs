@@ -20,9 +20,10 @@ use crate::{
     execute::history::{Histories, Warmups, cells_with_attempts, histories, run_of},
     figures::{self, History},
     files::{Durability, unix_now, write_atomically},
+    graph::{Engine, Status, Statuses},
     import::{self, Imports},
     matrix::{self, Cell, Selection, glob},
-    plan::Asked,
+    plan::{Asked, Plan},
     report,
     words::plain::counted,
 };
@@ -55,7 +56,8 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     if known.is_empty() {
         return Err(nothing_measured("nothing was measured yet", &asked, None));
     }
-    let wanted = wanted(known, config, session.as_ref(), names, &asked)?;
+    let looked = session.as_ref().map(Looked::of).transpose()?;
+    let wanted = wanted(known, config, looked.as_ref(), names, &asked)?;
     let host = args
         .host
         .as_deref()
@@ -84,11 +86,11 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
             compare_imported
         );
     }
-    if let Some(session) = &session {
-        let (counting, mut planned) = counting(session)?;
+    if let Some(looked) = &looked {
+        let (counting, mut planned) = looked.counting();
         // Runs of other hosts may count, and are not among these.
         planned.retain(|_| host.is_none());
-        let matrix = &session.plan.matrix.name;
+        let matrix = &looked.engine.plan.matrix.name;
         figures::mark_present(&mut cells, &counting, &planned, matrix);
     }
     cells.retain(|cell| !report::from(cell, since).is_empty());
@@ -203,11 +205,12 @@ fn known_cells(cache: &Cache) -> BTreeSet<String> {
 fn wanted(
     mut known: BTreeSet<String>,
     config: &Config,
-    session: Option<&Session>,
+    looked: Option<&Looked>,
     names: &[String],
     asked: &Asked,
 ) -> Result<Option<BTreeSet<String>>> {
-    let of_matrix = session.filter(|_| asked.matrix.is_some());
+    let plan = looked.map(|looked| looked.engine.plan);
+    let of_matrix = plan.filter(|_| asked.matrix.is_some());
     if names.is_empty() && of_matrix.is_none() {
         return Ok(None);
     }
@@ -215,9 +218,9 @@ fn wanted(
         return Ok(Some(names.iter().cloned().collect()));
     }
     // A measurement is filed under the cell that it was made for, and others may share it.
-    let filed = session.map(filed_under).transpose()?.unwrap_or_default();
+    let filed = looked.map(Looked::filed_under).unwrap_or_default();
     known.extend(filed.keys().cloned());
-    if let Some(Session { plan, .. }) = of_matrix {
+    if let Some(plan) = of_matrix {
         known.retain(|id| plan.cells.iter().any(|cell| cell.id == *id));
         if known.is_empty() {
             let name = &plan.matrix.name;
@@ -232,7 +235,7 @@ fn wanted(
     };
     let selected = selection
         .select(&cells)
-        .map_err(|error| not_found(error, session, &cells, names, asked))?;
+        .map_err(|error| not_found(error, plan, &cells, names, asked))?;
     let mut wanted = BTreeSet::new();
     let selected = known.into_iter().zip(selected);
     for (id, _) in selected.filter(|(_, selected)| *selected) {
@@ -250,7 +253,7 @@ fn wanted(
 /// Why one of these names means no measured cell.
 fn not_found(
     error: Error,
-    session: Option<&Session>,
+    plan: Option<&Plan>,
     cells: &[Cell],
     names: &[String],
     asked: &Asked,
@@ -260,7 +263,6 @@ fn not_found(
     };
     let is_none = |name: &&String| Selection::of_cell(name).select(cells).is_err();
     let name = names.iter().find(is_none).map_or("", String::as_str);
-    let plan = session.map(|session| &session.plan);
     if plan.is_some_and(|plan| {
         let of_plan = Selection::of_cell(name).select(&plan.matrix.cells);
         of_plan.is_ok()
@@ -286,42 +288,50 @@ fn not_found(
     }
 }
 
-/// Cells of the matrix that share measurements made for other cells, and the names of those.
-fn filed_under(session: &Session) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let (engine, statuses) = session.look()?;
-    let mut filed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (at, cell) in session.plan.cells.with_ids() {
-        for repeat in 1..=cell.repeats {
-            let train = engine.dag.find(TaskKind::Train, at, repeat);
-            let Some(key) = train.and_then(|train| statuses.get(train).key) else {
-                continue;
-            };
-            let runs = session.cache.attempts(&key);
-            let names = runs.iter().filter_map(|run| Some(run_of(&run.task)?.0));
-            let others = names.filter(|name| *name != cell.id).map(str::to_owned);
-            filed.entry(cell.id.clone()).or_default().extend(others);
-        }
-    }
-    filed.retain(|_, others| !others.is_empty());
-    Ok(filed)
+/// The matrix, and how its tasks stand.
+struct Looked<'a> {
+    engine: Engine<'a>,
+    statuses: Statuses,
 }
 
-/// The attempts that serve the cells of the matrix as they are configured now, and the cells of
-/// which that is known.
-fn counting(session: &Session) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
-    let (engine, statuses) = session.look()?;
-    let (mut counting, mut planned) = (BTreeSet::new(), BTreeSet::new());
-    for (at, cell) in session.plan.cells.with_ids() {
-        for repeat in 1..=cell.repeats {
-            let train = engine.dag.find(TaskKind::Train, at, repeat);
-            let Some(status) = train.map(|train| statuses.get(train)) else {
-                continue;
-            };
-            planned.extend(status.key.map(|_| cell.id.clone()));
+impl<'a> Looked<'a> {
+    fn of(session: &'a Session) -> Result<Self> {
+        let (engine, statuses) = session.look()?;
+        Ok(Self { engine, statuses })
+    }
+
+    fn trainings(&self) -> impl Iterator<Item = (&str, &Status)> {
+        let Engine { plan, dag, .. } = &self.engine;
+        plan.cells.with_ids().flat_map(move |(at, cell)| {
+            let nodes = (1..=cell.repeats).filter_map(move |n| dag.find(TaskKind::Train, at, n));
+            nodes.map(|node| (&*cell.id, self.statuses.get(node)))
+        })
+    }
+
+    /// Cells that share measurements made for other cells, and the names of those.
+    fn filed_under(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut filed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (cell, status) in self.trainings() {
+            let Some(key) = status.key else { continue };
+            let runs = self.engine.cache.attempts(&key);
+            let names = runs.iter().filter_map(|run| Some(run_of(&run.task)?.0));
+            let others = names.filter(|name| *name != cell).map(str::to_owned);
+            filed.entry(cell.to_owned()).or_default().extend(others);
+        }
+        filed.retain(|_, others| !others.is_empty());
+        filed
+    }
+
+    /// The attempts that serve the cells as they are configured now, and the cells of which that is
+    /// known.
+    fn counting(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        let (mut counting, mut planned) = (BTreeSet::new(), BTreeSet::new());
+        for (cell, status) in self.trainings() {
+            planned.extend(status.key.map(|_| cell.to_owned()));
             counting.extend(status.attempt().map(|attempt| attempt.id.clone()));
         }
+        (counting, planned)
     }
-    Ok((counting, planned))
 }
 
 /// A cell of the cache as selections see it; it need not be in any matrix.

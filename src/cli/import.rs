@@ -534,6 +534,7 @@ fn filed(
             let others = known.of(plan, cache, &imports, cell)?;
             let others = others.iter().filter(|other| other.id != recorded.id());
             imported_runs::refuse_other_workload(
+                &plan.asked,
                 cell,
                 &run.result.contract,
                 others.map(|other| &other.contract),

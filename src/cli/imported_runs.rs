@@ -9,7 +9,7 @@ use crate::{
     cache::{Cache, CacheError, SetAside},
     error::{Error, Problem, Result, exit},
     import::{self, ImportedRun, Imports, KeptRun, Kind},
-    plan::Plan,
+    plan::{Asked, Plan},
     results::Contract,
 };
 
@@ -60,13 +60,13 @@ impl ImportedLine {
         format!("{}#{}", self.cell, self.run.number)
     }
 
-    fn verdict(&self) -> String {
+    fn verdict(&self, asked: &Asked) -> String {
         match &self.run.set_aside {
             Some(SetAside { reason, at }) => format!("set aside on {}: {reason}", time(*at)),
             // Its log may contradict it.
             None => format!(
-                "an import; `tprimat show '{}'` says whether it counts",
-                self.cell
+                "an import; `{}` says whether it counts",
+                asked.command("show", &[&self.cell])
             ),
         }
     }
@@ -103,14 +103,17 @@ impl ImportedLine {
     }
 
     /// It stays in the cache, and counts in no comparison.
-    pub fn set_aside(&self, cache: &Cache, why: &SetAside) -> Result<i32> {
+    pub fn set_aside(&self, cache: &Cache, why: &SetAside, asked: &Asked) -> Result<i32> {
         Imports::set_aside(cache, &self.cell, self.run.number, Some(why))?;
         let name = self.name();
         eprintln!(
             "set aside the import {name} ({}); no comparison counts it",
             self.run.recorded.from()
         );
-        eprintln!("`tprimat attempts restore {name}` lets it count again");
+        eprintln!(
+            "`{}` lets it count again",
+            asked.command("attempts restore", &[&name])
+        );
         Ok(exit::OK)
     }
 
@@ -123,6 +126,7 @@ impl ImportedLine {
         let own = ImportedRun::read(cache, *number, recorded.clone(), &claims)?;
         let others = import::runs(cache, &Imports::of(cache), &self.cell, &claims)?;
         refuse_other_workload(
+            &plan.asked,
             &self.cell,
             &own.result.contract,
             others.iter().map(|run| &run.result.contract),
@@ -137,6 +141,7 @@ impl ImportedLine {
 /// An error if an import of the cell that counts did other work: the two would be averaged as
 /// repeats of one. `instead`: what else to do.
 pub fn refuse_other_workload<'a>(
+    asked: &Asked,
     cell: &str,
     own: &Contract,
     others: impl Iterator<Item = &'a Contract>,
@@ -149,14 +154,14 @@ pub fn refuse_other_workload<'a>(
     Err(Error::Failed {
         message: format!("`{cell}` holds an import of another workload: {difference}"),
         help: Some(format!(
-            "they are not repeats of each other; {instead}: \
-             `tprimat attempts set-aside {cell} --reason TEXT`"
+            "they are not repeats of each other; {instead}: `{}`",
+            asked.command("attempts set-aside", &[cell, "--reason", "TEXT"])
         )),
     })
 }
 
 /// Results and TensorBoard events are all that there is of a cell.
-pub fn no_log(lines: &[ImportedLine]) -> Error {
+pub fn no_log(lines: &[ImportedLine], asked: &Asked) -> Error {
     let files: Vec<String> = lines.iter().map(|line| line.run.recorded.from()).collect();
     let cell = lines.first().map_or("CELL", |line| line.cell.as_str());
     let (message, shown) = match (lines, &files[..]) {
@@ -177,12 +182,15 @@ pub fn no_log(lines: &[ImportedLine]) -> Error {
     };
     Error::Failed {
         message,
-        help: Some(format!("`tprimat show {shown}` shows what they say")),
+        help: Some(format!(
+            "`{}` shows what they say",
+            asked.command("show", &[&shown])
+        )),
     }
 }
 
 /// A line an import: its name, its file, when it was imported, and whether it was set aside.
-pub fn text(lines: &[ImportedLine]) -> String {
+pub fn text(lines: &[ImportedLine], asked: &Asked) -> String {
     let mut text = String::new();
     for line in lines {
         let KeptRun { recorded, .. } = &line.run;
@@ -192,7 +200,7 @@ pub fn text(lines: &[ImportedLine]) -> String {
             line.name(),
             recorded.from(),
             time(recorded.imported_at),
-            line.verdict()
+            line.verdict(asked)
         );
     }
     text

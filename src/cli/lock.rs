@@ -106,12 +106,18 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
             let _ = writeln!(text, "{platform}: {known}");
         }
     }
-    if changes.is_empty() {
+    if recipes.is_empty() {
         let _ = writeln!(
             text,
-            "no platform of {} is this host's; `tprimat lock MATRIX{}` takes another matrix",
+            "no cell of {} is supported, so there is nothing to lock; `{}` says why",
             plan.matrix.name,
-            if args.update { " --update" } else { "" }
+            plan.command("check", &[])
+        );
+    } else if changes.is_empty() {
+        let _ = writeln!(
+            text,
+            "no platform of {} is this host's; `tprimat lock MATRIX --update` takes another matrix",
+            plan.matrix.name
         );
     }
     print(&text)?;

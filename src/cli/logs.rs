@@ -1,13 +1,14 @@
 //! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows
 //! one that is being written.
 
-use std::{collections::BTreeMap, io::Write, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use super::{
     args::{Globals, LogsArgs},
     attempts,
     flags::is_matrix,
     imported_runs::{self, ImportedLine},
+    output::write,
     project::{self, split_repeat},
     session::{Project, Session},
 };
@@ -36,7 +37,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let (id, repeat) = split_repeat(asked)?;
     let imports = imported_runs::of(cache, asked)?;
     let cell = match plan.find(id) {
-        Err(_) if !imports.is_empty() => return of_imports(cache, &imports),
+        Err(_) if !imports.is_empty() => return of_imports(cache, &imports, &plan.asked),
         cell => cell?,
     };
     let repeat = repeat.unwrap_or(1);
@@ -44,7 +45,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let cannot_run = matches!(plan.cells[cell].support, Support::Unsupported(_))
         || repeat > plan.cells[cell].repeats;
     if cannot_run && !imports.is_empty() {
-        return of_imports(cache, &imports);
+        return of_imports(cache, &imports, &plan.asked);
     }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
         return Err(Error::Failed {
@@ -86,7 +87,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         .transpose()?
         .flatten();
     if bytes.is_none() && !imports.is_empty() {
-        return of_imports(cache, &imports);
+        return of_imports(cache, &imports, &plan.asked);
     }
     if let (None, Some(attempt)) = (&bytes, &attempt) {
         return Err(lost(attempt, part));
@@ -121,13 +122,13 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
 }
 
 /// What imported runs of a cell have as logs: one as it came, several each below its name.
-fn of_imports(cache: &Cache, imports: &[ImportedLine]) -> Result<i32> {
+fn of_imports(cache: &Cache, imports: &[ImportedLine], asked: &Asked) -> Result<i32> {
     let mut files = Vec::new();
     for run in imports {
         files.extend(run.logs(cache)?);
     }
     match &files[..] {
-        [] => return Err(imported_runs::no_log(imports)),
+        [] => return Err(imported_runs::no_log(imports, asked)),
         [(_, log)] => write(log)?,
         files => {
             for (name, log) in files {
@@ -247,7 +248,7 @@ impl Part {
     fn named(self) -> (String, String) {
         match self {
             Self::Log => ("log".to_owned(), "log".to_owned()),
-            Self::Node(node) => (format!("log.node-{node}"), format!("log of a node {node}")),
+            Self::Node(node) => (format!("log.node-{node}"), format!("log of node {node}")),
             Self::Stacks => (
                 "stacks.txt".to_owned(),
                 "stacks of its processes".to_owned(),
@@ -345,14 +346,6 @@ pub(super) fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -
         end
     } else {
         whole.max(end.saturating_sub(held_back))
-    }
-}
-
-fn write(bytes: &[u8]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.map_err(Error::io("cannot write to", "stdout")),
     }
 }
 

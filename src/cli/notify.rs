@@ -5,8 +5,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use serde_json::Value;
+
 use super::detached::FOLDER;
-use crate::execute::{Event, Outcome, Reporter};
+use crate::{
+    execute::{Event, Outcome, Reporter},
+    graph::State,
+};
 
 /// Tasks of a build by how they ended: those that ended in it, until it says of all selected ones
 /// how they stand.
@@ -48,6 +53,21 @@ impl Counts {
             } => (self.ok, self.failed, self.waiting) = (*ok, *failed, Some(*waiting)),
             _ => {}
         }
+    }
+}
+
+impl Counting {
+    /// The build has nothing to do: its tasks stand as an earlier one left them, by state.
+    pub fn idle(&self, summary: &Value) {
+        let of = |state: State| {
+            let count = summary[state.name()].as_u64().unwrap_or(0);
+            usize::try_from(count).unwrap_or(usize::MAX)
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Counts {
+            ok: of(State::Fresh),
+            failed: of(State::Failed),
+            waiting: Some(of(State::Waiting) + of(State::Blocked)),
+        };
     }
 }
 

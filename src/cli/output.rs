@@ -46,7 +46,8 @@ pub fn print_bytes(bytes: &[u8], what: &str) -> Result<()> {
     write(bytes)
 }
 
-fn write(bytes: &[u8]) -> Result<()> {
+/// Prints bytes as they are.
+pub fn write(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

@@ -226,11 +226,11 @@ pub fn mark_uncounted(
     let by_run: BTreeMap<(CellId, u32), &NotCounted> = (uncounted.iter())
         .map(|run| ((run.cell, run.repeat), &run.why))
         .collect();
-    let is_uncounted = |cell: CellId| by_run.keys().any(|(of, _)| *of == cell);
+    let cells: BTreeSet<CellId> = by_run.keys().map(|(cell, _)| *cell).collect();
     // Such repeats have no attempt: one that failed by itself has.
     let mut held_back: BTreeMap<CellId, usize> = BTreeMap::new();
     for row in rows.iter_mut().filter(|row| row.state == State::Failed) {
-        let Some(cell) = row.cell.filter(|cell| is_uncounted(*cell)) else {
+        let Some(cell) = row.cell.filter(|cell| cells.contains(cell)) else {
             continue;
         };
         let train = engine.dag.find(TaskKind::Train, cell, row.repeat);
@@ -310,6 +310,8 @@ pub struct Row {
     pub key: Option<crate::digest::Digest>,
     /// The task runs only because one before it does.
     pub follows: bool,
+    /// It did not fail itself: what failed before it keeps it from being started.
+    pub is_not_started: bool,
     /// False where a run ended well and its log shows that it does not count.
     pub is_counted: bool,
     /// It is not started, because another repeat ended well and does not count.
@@ -385,6 +387,7 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
             is_never_run,
             key: status.key,
             follows: matches!(status.reason, Some(Reason::Upstream(_))),
+            is_not_started: matches!(status.reason, Some(Reason::NotStarted(_))),
             is_counted: true,
             is_held_back: false,
         });

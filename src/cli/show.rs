@@ -213,7 +213,7 @@ fn own_speed(repeat: RepeatSummary) -> String {
                 "measured step"
             )
         ),
-        (_, status) => match import::why_not(&status) {
+        (_, status) => match sentences::why_not(&status) {
             Some(why) => format!("# repeat {n} is not counted: {why}\n"),
             None => format!("# repeat {n} is not counted\n"),
         },

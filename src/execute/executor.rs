@@ -18,7 +18,7 @@
 //! 4. What cannot be reached is not gone: `wait` goes on waiting. What ended well and is not seen
 //!    is not lost: [`End::Unseen`].
 
-use std::{fs::File, path::PathBuf};
+use std::path::PathBuf;
 
 use super::{
     run::{self, RunExit, RunSpec, RunState, Running},
@@ -31,12 +31,6 @@ use crate::{error::Result, plan::Place};
 pub trait Executor {
     /// Starts the run whose launch files are in `spec.dir`, and returns at once.
     fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
-
-    /// Takes up the run of a tprimat that died; `None` where runs never outlive their tprimat.
-    /// `owner`: the lock of its run folder, held.
-    fn attach(&self, _spec: &RunSpec, _owner: File) -> Option<Box<dyn Run>> {
-        None
-    }
 }
 
 /// A run that was started. While it lives, no other tprimat takes up its folder.
@@ -100,10 +94,14 @@ impl TrainHost {
             Place::Local | Place::Allocation => Box::new(Local {
                 tprimat: self.tprimat.clone(),
             }),
-            Place::Slurm => Box::new(Slurm {
-                tprimat: self.tprimat.clone(),
-                commands: self.slurm.clone(),
-            }),
+            Place::Slurm => Box::new(self.slurm()),
+        }
+    }
+
+    pub(super) fn slurm(&self) -> Slurm {
+        Slurm {
+            tprimat: self.tprimat.clone(),
+            commands: self.slurm.clone(),
         }
     }
 }

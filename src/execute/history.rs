@@ -12,14 +12,13 @@ use crate::{
     error::Result,
     execute::reading::StoredResult,
     figures::{
-        self, CellHistory, ChangedSetting, Measurement, PastRun, RepeatStatus, Statistics, Summary,
-        WorkField,
+        self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, Summary, WorkField,
     },
     graph::{outcome_text, worded},
     job::Job,
     plan::{Plan, preimage},
     results::RunResult,
-    sentences::said,
+    sentences,
 };
 
 /// The names of all cells that the cache has attempts at, sorted.
@@ -283,17 +282,14 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             .iter()
             .flat_map(|s| &s.repeats)
             .find(|r| is_candidate && r.repeat == *repeat);
-        let why_not = match summed.map(|r| &r.status) {
-            Some(RepeatStatus::Ok) => None,
-            Some(RepeatStatus::Contradicted { fields }) => Some(format!(
-                "the log contradicts the job in {}",
-                fields.join(", ")
-            )),
-            Some(RepeatStatus::Suspect { reason }) => Some(reason.clone()),
-            Some(RepeatStatus::Unmeasured { reason }) => Some(said(reason)),
-            Some(RepeatStatus::Failed { class, .. }) => Some(format!("failed ({})", class.name())),
+        let why_not = match summed {
+            Some(repeat) => sentences::why_not(&repeat.status),
             None => Some(not_counted(records, attempt, counted.contains_key(repeat))?),
         };
+        let is_unread = summed.is_none()
+            && attempt.is_beyond_doubt()
+            && !counted.contains_key(repeat)
+            && matches!(records.result(attempt)?, StoredResult::NeverRead);
         let rate = summed
             .and_then(|r| r.steady.as_ref())
             .map(|steady| steady.tokens_per_second_per_gpu);
@@ -305,6 +301,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             tokens_per_second_per_gpu: rate,
             counts: why_not.is_none(),
             why_not,
+            is_unread,
         });
     }
     // A run that failed says as well what it was of.
@@ -334,7 +331,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
     })
 }
 
-/// `is_read`: a build here has read the log of the run.
+/// Why a run that no summary has does not count. `another_counts`: another run of its repeat does.
 fn not_counted(records: &Records, attempt: &Attempt, another_counts: bool) -> Result<String> {
     Ok(match (&attempt.set_aside, &attempt.suspect) {
         (Some(set_aside), _) => format!("set aside: {}", set_aside.reason),

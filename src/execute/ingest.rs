@@ -128,15 +128,17 @@ pub fn ingest(
             &measured.statistics,
         )?,
     };
-    if !exit.is_some_and(|exit| ended_before_it_began(exit, has_log)) {
+    if !ended_before_it_began(exit, log) {
         cache.record_attempt(&attempt)?;
     }
     Ok(attempt)
 }
 
 /// Was the run interrupted before its trainer started? A trainer has a log from its start on.
-fn ended_before_it_began(exit: &RunExit, has_log: bool) -> bool {
-    exit.status == ExitKind::Interrupted && exit.started_at == exit.ended_at && !has_log
+pub(super) fn ended_before_it_began(exit: Option<&RunExit>, log: &Path) -> bool {
+    exit.is_some_and(|exit| {
+        exit.status == ExitKind::Interrupted && exit.started_at == exit.ended_at && !log.is_file()
+    })
 }
 
 /// The supervisor has masked the log, unless it was killed before it could. Then the run's own

@@ -38,18 +38,32 @@ pub(super) struct InputWatch {
 }
 
 impl InputWatch {
-    /// `None`: the kernel watches no more for this user, or there is nothing to watch.
-    pub fn start(watched: &[Watched]) -> Option<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
-        let inputs: Vec<Input> = watched
+    /// Answers with how many files the kernel does not watch as well: it has a limit for each user.
+    pub fn start(watched: &[Watched]) -> (Option<Self>, usize) {
+        let files: Vec<(Watched, PathBuf)> = watched
             .iter()
             .filter(|one| one.is_watchable())
             .flat_map(|one| one.files().into_iter().map(|file| (one.clone(), file)))
+            .collect();
+        let all = files.len();
+        let Ok(inotify) = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK) else {
+            return (None, all);
+        };
+        let inputs: Vec<Input> = files
+            .into_iter()
             .filter_map(|(one, file)| Input::watch(&inotify, one, file))
             .collect();
+        let unwatched = all - inputs.iter().filter(|input| input.is_kept_apart).count();
         if inputs.is_empty() {
-            return None;
+            return (None, unwatched);
         }
+        match Self::of(inotify, inputs) {
+            Some(watch) => (Some(watch), unwatched),
+            None => (None, all),
+        }
+    }
+
+    fn of(inotify: Inotify, inputs: Vec<Input>) -> Option<Self> {
         let (ended, end) = io::pipe().ok()?;
         let changed = Arc::new(Mutex::new(BTreeSet::new()));
         let of_thread = changed.clone();
@@ -90,6 +104,8 @@ struct Input {
     name: OsString,
     /// Where its writes are told, and renames that put another file in its place.
     folder: WatchDescriptor,
+    /// Are two renames in a row told as two?
+    is_kept_apart: bool,
     /// A write has begun.
     is_open: bool,
     written_at: Option<Instant>,
@@ -102,8 +118,8 @@ impl Input {
         let writes =
             AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
         let folder = inotify.add_watch(path.parent()?, writes).ok()?;
-        keep_apart(inotify, &path);
         Some(Self {
+            is_kept_apart: keep_apart(inotify, &path),
             name: path.file_name()?.to_owned(),
             folder,
             watched,
@@ -143,9 +159,9 @@ impl Input {
 }
 
 /// The kernel tells two renames in a row as one, unless the end of the first file's name is told
-/// between them.
-fn keep_apart(inotify: &Inotify, file: &Path) {
-    let _ = inotify.add_watch(file, AddWatchFlags::IN_ATTRIB);
+/// between them. False: it cannot be told.
+fn keep_apart(inotify: &Inotify, file: &Path) -> bool {
+    inotify.add_watch(file, AddWatchFlags::IN_ATTRIB).is_ok()
 }
 
 fn follow(
@@ -175,7 +191,7 @@ fn follow(
             }
             if writes > 0 {
                 // It may be another file now.
-                keep_apart(inotify, &input.path);
+                input.is_kept_apart = keep_apart(inotify, &input.path);
             }
             inputs.push(input);
         }
@@ -200,10 +216,22 @@ mod tests {
         let mut one = Watched::file("file", path.clone(), Digest::of("planned"), None);
         assert!(one.is_as_planned());
         let mut watched = [one];
-        let watch = InputWatch::start(&watched).unwrap();
+        let (watch, unwatched) = InputWatch::start(&watched);
+        assert_eq!(unwatched, 0);
         work(&path);
-        watch.finish(&mut watched);
+        watch.unwrap().finish(&mut watched);
         watched[0].is_written()
+    }
+
+    #[test]
+    fn files_that_the_kernel_does_not_watch_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = folder.path().join("there");
+        write_atomically(&there, b"planned", Durability::Plain).unwrap();
+        let watched = [there, folder.path().join("gone/file")]
+            .map(|path| Watched::file("file", path, Digest::of("planned"), None));
+        let (watch, unwatched) = InputWatch::start(&watched);
+        assert_eq!((watch.is_some(), unwatched), (true, 1));
     }
 
     #[expect(clippy::disallowed_methods, reason = "plays an editor")]

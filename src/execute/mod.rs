@@ -59,7 +59,7 @@ pub use prepare_run::dropped_env;
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};
 pub use profile::{Profiler, profile};
 pub use progress::Growing;
-pub use recover_runs::{Leftover, sweep};
+pub use recover_runs::{Leftover, Swept, sweep};
 pub use run::{
     ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, start,
 };

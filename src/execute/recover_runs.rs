@@ -46,8 +46,6 @@ pub struct Leftover {
     /// `None`: the run ended unrecorded (power cut, killed supervisor).
     pub exit: Option<RunExit>,
     pub log: PathBuf,
-    /// Processes of the run that were still there and were ended.
-    pub ended: usize,
     _owner: File,
     _supervisor: File,
 }
@@ -82,33 +80,26 @@ pub fn remove(dir: &Path) {
     let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
 }
 
-/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over, and one
-/// that cannot be read now is an error. `env`: the caller's, in whose PATH container engines are
-/// looked up.
-pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>) -> Result<Vec<Leftover>> {
-    let mut swept = sweep_with(runs_dir, env, &Commands::new(env.clone()))?;
-    swept.errors.pop().map_or(Ok(swept.left), Err)
-}
-
 /// What a sweep found.
-#[derive(Default)]
-pub(super) struct Swept {
+#[derive(Debug, Default)]
+pub struct Swept {
     pub left: Vec<Leftover>,
     /// Folders that do not say which run they are of, and are left as they are.
     pub undescribed: Vec<PathBuf>,
-    /// One error for each folder that cannot be read now. Such a folder is left as it is.
+    /// One error for each folder that cannot be read now, and is left as it is.
     pub errors: Vec<Error>,
 }
 
-/// The same for a build, which may be in a hurry, and says which folders could not be read.
-pub(super) fn sweep_with(
-    runs_dir: &Path,
-    env: &BTreeMap<String, String>,
-    slurm: &Commands,
-) -> Result<Swept> {
-    remove_strays(runs_dir)?;
+/// Goes through the run folders in `runs_dir`, and passes over those of a living tprimat. `env`:
+/// the caller's, in whose PATH container engines are looked up.
+pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>, slurm: &Commands) -> Swept {
     let mut swept = Swept::default();
-    for dir in folders(runs_dir)? {
+    let found = remove_strays(runs_dir).and_then(|()| folders(runs_dir));
+    let folders = found.unwrap_or_else(|error| {
+        swept.errors.push(error);
+        Vec::new()
+    });
+    for dir in folders {
         match take_up(&dir, env, slurm) {
             Ok(Taken::Leftover(left)) => swept.left.push(*left),
             Ok(Taken::Undescribed) => swept.undescribed.push(dir),
@@ -116,7 +107,7 @@ pub(super) fn sweep_with(
             Err(error) => swept.errors.push(error),
         }
     }
-    Ok(swept)
+    swept
 }
 
 /// What became of the run in a folder that somebody wants to take up.
@@ -309,7 +300,7 @@ pub(super) fn take_up(
     let Some(supervisor) = wait_for_supervisor(dir, patience) else {
         return Ok(Taken::Held);
     };
-    let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
+    Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     if let Some(container) = &spec.container
         && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
     {
@@ -323,7 +314,6 @@ pub(super) fn take_up(
         dir: dir.to_owned(),
         exit,
         log: log_path(dir),
-        ended: ended.count,
         _owner: owner,
         _supervisor: supervisor,
         spec,

@@ -113,8 +113,6 @@ pub struct RunExit {
     pub ended_at: f64,
     /// Seconds spent waiting for devices.
     pub waited_seconds: f64,
-    /// Processes that outlived a trainer which had ended by itself, and had to be ended.
-    pub leftover: usize,
     /// Processes that not even SIGKILL ended in time.
     pub survivors: usize,
     /// Names of watched inputs that were written while it ran, or just before.
@@ -430,7 +428,6 @@ impl Running {
             started_at: last_seen(&self.spec.dir).0,
             ended_at: files::unix_now(),
             waited_seconds: 0.0,
-            leftover: ended.count,
             survivors: ended.survivors,
             changed: Vec::new(),
             host: hostname(),

@@ -262,7 +262,7 @@ impl<'a> Scheduler<'a> {
     /// order among themselves, so that none that needs all of it waits for ever; jobs of a batch
     /// system pass them.
     fn choose(&self, statuses: &Statuses) -> Option<(QueuedTraining, Needs)> {
-        let mut is_full = self.room.is_cooling() || self.room.is_full();
+        let mut is_full = self.room.is_full();
         for train in self.queue.trainings() {
             if is_full && !self.has_jobs {
                 return None;

@@ -106,13 +106,14 @@ impl Executor for Slurm {
         files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
         Ok(Box::new(self.job(spec.clone(), owner, false)))
     }
-
-    fn attach(&self, spec: &RunSpec, owner: File) -> Option<Box<dyn Run>> {
-        Some(Box::new(self.job(spec.clone(), owner, true)))
-    }
 }
 
 impl Slurm {
+    /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
+    pub(super) fn attach(&self, spec: RunSpec, owner: File) -> Job {
+        self.job(spec, owner, true)
+    }
+
     fn job(&self, spec: RunSpec, owner: File, is_attached: bool) -> Job {
         Job {
             slurm: self.commands.clone(),
@@ -252,16 +253,12 @@ impl Run for Job {
                         return Ok(End::Unseen(unseen(&self.spec.dir, &self.known_id())));
                     }
                     After::Ended => {
-                        let (id, name) = (self.known_id(), self.name());
-                        let job = OwnJob {
-                            id: &id,
-                            name: &name,
-                            dir: &self.spec.dir,
-                        };
-                        let ended = || ended_unseen(&self.spec, &self.slurm, job);
-                        return Ok(End::Over(
-                            exit_of_ended(&self.spec.dir)?.unwrap_or_else(ended),
-                        ));
+                        let id = self.known_id();
+                        let ended = || ended_unseen(&self.slurm, self.own(&id));
+                        match exit_of_ended(&self.spec.dir) {
+                            Ok(exit) => return Ok(End::Over(exit.unwrap_or_else(ended))),
+                            Err(why) => self.tell_unreachable(&why),
+                        }
                     }
                 }
             }
@@ -276,7 +273,7 @@ enum Standing {
     There,
     /// With its last state, where Slurm still knows it.
     Over(Option<String>),
-    /// It does not answer. What cannot be reached is not gone.
+    /// It does not answer, or the run folder cannot be read. What cannot be reached is not gone.
     Silent,
     /// An earlier tprimat died before it submitted the job, and nobody can submit it now.
     NeverWas,
@@ -305,6 +302,18 @@ impl Job {
         job_name(&self.spec.run_id)
     }
 
+    fn own<'a>(&'a self, id: &'a str) -> OwnJob<'a> {
+        OwnJob {
+            id,
+            spec: &self.spec,
+        }
+    }
+
+    /// The folder is on a file system of the cluster, which may be away for a while.
+    fn tell_unreachable(&self, why: &Error) {
+        self.tell(format!("its run folder, which cannot be used now: {why}"));
+    }
+
     fn known_id(&self) -> String {
         lock(&self.id).clone().unwrap_or_default()
     }
@@ -329,15 +338,15 @@ impl Job {
     /// Submits what was not submitted, else asks how the job stands; `age`: of an answer that
     /// somebody else got.
     fn look(&self, age: Duration) -> Result<Standing> {
-        let Some(id) = self.current()? else {
-            return self.submit();
+        let id = match self.current() {
+            Ok(Some(id)) => id,
+            Ok(None) => return self.submit(),
+            Err(why) => {
+                self.tell_unreachable(&why);
+                return Ok(Standing::Silent);
+            }
         };
-        let name = self.name();
-        let job = OwnJob {
-            id: &id,
-            name: &name,
-            dir: &self.spec.dir,
-        };
+        let job = self.own(&id);
         match self.slurm.state(job, age) {
             Ok(Some(shown)) => {
                 if *lock(&self.intent) == JobIntent::Wait {
@@ -379,11 +388,13 @@ impl Job {
         }
         if self.is_attached {
             // A job that comes to be seen later runs nothing: the run is withdrawn from it.
-            let is_withdrawn = node::take(&self.spec.dir, WITHDRAWN)?;
-            return Ok(if is_withdrawn {
-                Standing::NeverWas
-            } else {
-                Standing::Silent
+            return Ok(match node::take(&self.spec.dir, WITHDRAWN) {
+                Ok(true) => Standing::NeverWas,
+                Ok(false) => Standing::Silent,
+                Err(why) => {
+                    self.tell_unreachable(&why);
+                    Standing::Silent
+                }
             });
         }
         let script = self.spec.dir.join("job.sh");
@@ -486,13 +497,24 @@ impl Job {
     /// One attempt at cancelling. SIGTERM goes to the supervisor in the job, which ends the run
     /// with grace; Slurm ends what does not end by itself.
     fn cancel(&self, so_far: &mut Cancelling) -> Result<()> {
-        let Some(id) = self.current()? else {
+        let id = match self.current() {
+            Ok(Some(id)) => id,
             // Whether a submission was heard or not: no job runs what somebody else has claimed.
-            if node::take(&self.spec.dir, WITHDRAWN)? {
-                recover_runs::remove(&self.spec.dir);
-                return Err(Error::Interrupted(0));
+            Ok(None) => match node::take(&self.spec.dir, WITHDRAWN) {
+                Ok(true) => {
+                    recover_runs::remove(&self.spec.dir);
+                    return Err(Error::Interrupted(0));
+                }
+                Ok(false) => return Ok(()),
+                Err(why) => {
+                    self.tell_unreachable(&why);
+                    return Ok(());
+                }
+            },
+            Err(why) => {
+                self.tell_unreachable(&why);
+                return Ok(());
             }
-            return Ok(());
         };
         let has_had_its_time = |told: Instant| told.elapsed() >= self.spec.grace() + CANCELLED;
         let is_forced = so_far.told.is_some_and(has_had_its_time);
@@ -502,14 +524,8 @@ impl Job {
         // A job that has not started has nothing to end with grace.
         let has_started = claim_path(&self.spec.dir).exists();
         let gently = has_started && !is_forced;
-        let name = self.name();
-        let job = OwnJob {
-            id: &id,
-            name: &name,
-            dir: &self.spec.dir,
-        };
         // The id may be another job's by now.
-        if matches!(self.slurm.state(job, Duration::ZERO), Ok(None)) {
+        if matches!(self.slurm.state(self.own(&id), Duration::ZERO), Ok(None)) {
             return Ok(());
         }
         let arguments: &[&str] = match gently {
@@ -534,7 +550,9 @@ impl Job {
 
     /// Nobody waits any more.
     fn left(&self) -> Result<End> {
-        let Some(id) = self.current()? else {
+        // Where the claim cannot be read, the job is the one that was submitted last.
+        let current = self.current();
+        let Some(id) = current.unwrap_or_else(|_| lock(&self.id).clone()) else {
             return Err(Error::Interrupted(0));
         };
         Ok(End::GoesOn(format!(
@@ -648,6 +666,20 @@ mod tests {
         );
         assert!(!environment_path(folder.path()).exists());
         assert_eq!(claim(folder.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_claim_that_cannot_be_read_now_ends_no_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = job(Settings::default(), Vendor::Cpu);
+        one.spec.dir = folder.path().to_owned();
+        one.submitted("12".into()).unwrap();
+        // Reading a folder fails, as a file does whose server is away.
+        files::create_dir_all(&claim_path(folder.path())).unwrap();
+        assert_eq!(one.look(Duration::ZERO).unwrap(), Standing::Silent);
+        one.cancel(&mut Cancelling::default()).unwrap();
+        assert!(one.told().contains("claim"), "{}", one.told());
+        assert!(matches!(one.left(), Ok(End::GoesOn(said)) if said.contains("scancel 12")));
     }
 
     #[test]

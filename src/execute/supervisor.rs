@@ -41,13 +41,14 @@ use super::{
     },
     secrets::Secrets,
     slurm,
-    watched_inputs::{Watched, not_started, outdated, written},
+    watched_inputs::{not_started, outdated, written},
 };
 use crate::{
     cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
+    words::plain::counted,
 };
 use trainer::{exit_kind, exit_status, pid_of};
 
@@ -271,13 +272,14 @@ impl Supervisor {
     }
 
     fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
-        self.input_watch = InputWatch::start(&self.spec.watched);
-        if self.input_watch.is_none() && self.spec.watched.iter().any(Watched::is_watchable) {
-            self.notes.push(
-                "the kernel watches no more files for this user (fs.inotify in sysctl), so an input that is edited and put \
-                 back within a second goes unseen"
-                    .into(),
-            );
+        let unwatched;
+        (self.input_watch, unwatched) = InputWatch::start(&self.spec.watched);
+        if unwatched > 0 {
+            self.notes.push(format!(
+                "the kernel does not watch {} for this user (fs.inotify in sysctl says how many it may watch), so an edit that \
+                 is put back within a second goes unseen there",
+                counted(unwatched, "input file"),
+            ));
         }
         // The devices may have been somebody else's for hours.
         let changed = outdated(&mut self.spec.watched);
@@ -324,16 +326,15 @@ impl Supervisor {
             self.tell(&RunState::Ending);
         }
         let status = self.end_container_and_judge(&end, contained.as_ref(), &handle);
-        let (ended, leftover) = match &end {
+        let ended = match &end {
             TrainerEnd::Exited(status) => {
                 // A command of the sampler's is no leftover of the run.
                 if let Some(sampler) = &sampler {
                     sampler.wait(SETTLE);
                 }
-                let ended = self.settle_tree(&handle, *status);
-                (ended, ended.count)
+                self.settle_tree(&handle, *status)
             }
-            TrainerEnd::Stopped(_) => (self.end_tree(&handle), 0),
+            TrainerEnd::Stopped(_) => self.end_tree(&handle),
         };
         // Once more, for a client that was making it until just now.
         let is_gone = contained.as_ref().is_none_or(Contained::remove);
@@ -357,7 +358,6 @@ impl Supervisor {
             started_at,
             ended_at,
             waited_seconds,
-            leftover,
             survivors: ended.survivors,
             changed,
             undeclared,
@@ -602,7 +602,6 @@ pub(super) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         started_at: now,
         ended_at: now,
         waited_seconds,
-        leftover: 0,
         survivors: 0,
         changed: Vec::new(),
         undeclared: Undeclared::default(),

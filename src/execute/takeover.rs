@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use super::{
     EventSink, container_run,
     error::IngestError,
     events::Event,
-    ingest::ingest,
+    ingest::{ended_before_it_began, ingest},
     process::Tree,
     recover_runs::{self, Leftover, Swept, Taken, remove},
     run::{ExitKind, exit_path, read_exit, spec_path},
@@ -24,7 +24,6 @@ use crate::{
     cache::Cache,
     digest::Digest,
     error::{Error, Result},
-    plan::Place,
 };
 
 /// Which key the run in each folder has. A folder says it once and for all, so it is read once a
@@ -63,9 +62,24 @@ pub(super) fn take_over(
     events: &EventSink,
 ) -> Result<Option<Trained>> {
     let (mut is_told, mut passed) = (false, BTreeSet::new());
+    // A run that may be there is not made again. Nothing else of this build depends on it.
+    let not_taken = |error: Error, dir: &Path| {
+        Ok(Some(Trained::Nothing(format!(
+            "an earlier build left a run of it, which may have ended well, but {error}; if you do not need that run, remove {}",
+            dir.display()
+        ))))
+    };
     loop {
-        let mut folders = host.folders.of_key(&host.runs, work.key())?.into_iter();
-        let Some(dir) = folders.find(|dir| !passed.contains(dir)) else {
+        let folders = match host.folders.of_key(&host.runs, work.key()) {
+            Ok(folders) => folders,
+            Err(error) => {
+                return Ok(Some(Trained::Nothing(format!(
+                    "an earlier build may have left a run of it, but {error}; if you do not need that run, remove its folder from {}",
+                    host.runs.display()
+                ))));
+            }
+        };
+        let Some(dir) = folders.into_iter().find(|dir| !passed.contains(dir)) else {
             return Ok(None);
         };
         if !is_told && recover_runs::is_supervised(&dir) {
@@ -78,32 +92,23 @@ pub(super) fn take_over(
         }
         let taken = match recover_runs::take_up(&dir, &host.caller_env, &host.slurm) {
             Ok(taken) => taken,
-            // The other cells are no matter of this folder.
-            Err(error) => {
-                return Ok(Some(Trained::Nothing(format!(
-                    "an earlier build left a run of it, which may have ended well, but {error}; if you do not need that run, remove {}",
-                    dir.display()
-                ))));
-            }
+            Err(error) => return not_taken(error, &dir),
         };
         match taken {
-            Taken::Leftover(left) => {
-                if !take_in(&left, host, cache, events)? {
-                    passed.insert(dir);
-                }
-            }
+            Taken::Leftover(left) => match take_in(&left, host, cache, events) {
+                Ok(true) => {}
+                Ok(false) => drop(passed.insert(dir)),
+                Err(error) => return not_taken(error, &dir),
+            },
             Taken::GoesOn(spec, owner) => {
-                let Some(run) = host.executor(Place::Slurm).attach(&spec, owner) else {
-                    return Ok(None);
-                };
+                let run = Arc::new(host.slurm().attach((*spec).clone(), owner));
                 let message = format!(
                     "{}: took up the run that an earlier build started ({})",
                     work.name(),
                     spec.run_id
                 );
                 events.report(&Event::Note { message });
-                let Some(trained) =
-                    see_through(work, host, cache, running, events, (&spec, run.into()))?
+                let Some(trained) = see_through(work, host, cache, running, events, (&spec, run))?
                 else {
                     continue;
                 };
@@ -134,12 +139,14 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
         &host.hostname,
     ) {
         Ok(attempt) => {
-            let outcome = crate::graph::outcome_text(&attempt);
-            let message = format!(
-                "took in a run that an earlier build left: {} ({outcome})",
-                attempt.task
-            );
-            events.report(&Event::Note { message });
+            if !ended_before_it_began(left.exit.as_ref(), &left.log) {
+                let outcome = crate::graph::outcome_text(&attempt);
+                let message = format!(
+                    "took in a run that an earlier build left: {} ({outcome})",
+                    attempt.task
+                );
+                events.report(&Event::Note { message });
+            }
             say_note(&attempt.task, left.exit.as_ref(), events);
             remove(&left.dir);
             Ok(true)
@@ -154,11 +161,14 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
     }
 }
 
-/// Takes in what earlier builds left behind when they were killed.
-pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) -> Result<()> {
-    let swept = recover_runs::sweep_with(&host.runs, &host.caller_env, &host.slurm)?;
-    for left in &swept.left {
-        take_in(left, host, cache, events)?;
+/// Takes in what earlier builds left behind when they were killed. A run that cannot be taken in now
+/// stays in its folder, and no build ends for it.
+pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
+    let mut swept = recover_runs::sweep(&host.runs, &host.caller_env, &host.slurm);
+    for left in std::mem::take(&mut swept.left) {
+        if let Err(error) = take_in(&left, host, cache, events) {
+            swept.errors.push(error);
+        }
     }
     say_left_alone(&swept, events);
     let is_live = |dir: &Path| dir.try_exists().unwrap_or(true) && !recover_runs::is_abandoned(dir);
@@ -173,15 +183,13 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) -> Result<(
             events.report(&Event::Note { message });
         }
     }
-    Ok(())
 }
 
 /// Removes what profiled runs left whose tprimat died: a profile is made again, never taken in.
-pub fn sweep_profiles(host: &TrainHost, events: &EventSink) -> Result<()> {
-    let swept = recover_runs::sweep_with(&host.profiles(), &host.caller_env, &host.slurm)?;
+pub fn sweep_profiles(host: &TrainHost, events: &EventSink) {
+    let swept = recover_runs::sweep(&host.profiles(), &host.caller_env, &host.slurm);
     swept.left.iter().for_each(|left| remove(&left.dir));
     say_left_alone(&swept, events);
-    Ok(())
 }
 
 /// Says of which folders of runs nothing was taken, and why.

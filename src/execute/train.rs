@@ -1,8 +1,8 @@
 //! One train task: from its key to an attempt in the cache.
 //!
 //! The run folder is made whole before the supervisor starts; what it left is in the cache before
-//! the folder goes. In between, whoever dies, the next build finds the folder (see `sweep`) and
-//! takes it in.
+//! the folder goes. In between, whoever dies, the next build finds the folder (see
+//! `takeover`) and takes it in.
 
 use std::{
     collections::BTreeMap,

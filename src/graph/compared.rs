@@ -151,7 +151,7 @@ impl Engine<'_> {
             return FiguresFrom::Failure { failure };
         }
         let said = || match &status.reason {
-            Some(Reason::Because(text)) => text.clone(),
+            Some(Reason::Because(text) | Reason::NotStarted(text)) => text.clone(),
             _ => String::new(),
         };
         match (status.state, status.outputs().first()) {

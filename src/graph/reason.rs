@@ -50,6 +50,8 @@ pub enum Reason {
     Remeasure,
     /// The published file is missing or not what was published.
     Unpublished(Unpublished),
+    /// It is not started, because another task failed or does not count; in a sentence which.
+    NotStarted(String),
     /// A plain sentence.
     Because(String),
 }
@@ -109,7 +111,7 @@ impl Reason {
             }
             Self::Remeasure => "measured anew on request".into(),
             Self::Unpublished(file) => file.to_string(),
-            Self::Because(text) => text.clone(),
+            Self::NotStarted(text) | Self::Because(text) => text.clone(),
         })
     }
 }

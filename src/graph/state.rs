@@ -267,11 +267,7 @@ impl Engine<'_> {
         match (train.state, train.attempt()) {
             (State::Fresh | State::Failed, Some(attempt)) => self.parse_of(cell, attempt, need),
             (State::Stale, _) => self.upstream(TaskKind::Train, cell, repeat),
-            (State::Failed, None) => train.clone(),
-            (_, _) => Status {
-                key: None,
-                ..train.clone()
-            },
+            (_, _) => train.of_next(),
         }
     }
 
@@ -301,11 +297,7 @@ impl Engine<'_> {
             .collect();
         if results.is_empty() {
             return match parses.first() {
-                Some((_, first)) => Status {
-                    key: None,
-                    artifacts: Artifacts::Nothing,
-                    ..(*first).clone()
-                },
+                Some((_, first)) => first.of_next(),
                 None => Status::because(
                     State::Waiting,
                     Reason::Because("no repeats are asked for".into()),
@@ -408,11 +400,7 @@ impl Engine<'_> {
     fn without(&self, kind: TaskKind, needed: &Status) -> Option<Status> {
         match needed.state {
             State::Stale => Some(self.upstream(kind, CellId::default(), 0)),
-            State::Failed => Some(Status {
-                key: None,
-                artifacts: Artifacts::Nothing,
-                ..needed.clone()
-            }),
+            State::Failed => Some(needed.of_next()),
             _ => None,
         }
     }

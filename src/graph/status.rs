@@ -99,6 +99,20 @@ impl Status {
     pub fn failed(text: impl Into<String>) -> Self {
         Self::because(State::Failed, Reason::Because(text.into()))
     }
+    /// A failure of another task keeps this one from being started.
+    pub(super) fn not_started(text: impl Into<String>) -> Self {
+        Self::because(State::Failed, Reason::NotStarted(text.into()))
+    }
+    /// The status of a task that needs what this one, which is not done, would have left.
+    pub(super) fn of_next(&self) -> Self {
+        match (self.state, &self.reason) {
+            (State::Failed, Some(Reason::Because(why))) => Self::not_started(why),
+            (state, reason) => Self {
+                reason: reason.clone(),
+                ..Self::new(state)
+            },
+        }
+    }
     /// For a training whose state was decided without looking at its parse.
     pub(super) fn without_parse(self) -> (Self, Option<Self>) {
         (self, None)

@@ -369,16 +369,16 @@ impl Engine<'_> {
         let (text, exception) = (outcome_text(attempt), exception_of(attempt));
         let why = if is_alike {
             format!(
-                "not started: two runs failed in the same way ({text}{exception}), as this one would; --retry-failed runs them again"
+                "not started: two runs failed in the same way ({text}{exception}), as this one would; --retry-failed runs it anyway"
             )
         } else {
             format!(
-                "not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both again"
+                "not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both"
             )
         };
         Status {
             key: train.key,
-            ..Status::failed(why)
+            ..Status::not_started(why)
         }
     }
 
@@ -412,7 +412,7 @@ impl Engine<'_> {
         Status {
             key: train.key,
             dropped: train.dropped,
-            ..Status::failed(format!(
+            ..Status::not_started(format!(
                 "not started: repeat {repeat} does not count, and this one would not either ({why}); --retry-failed runs it anyway"
             ))
         }

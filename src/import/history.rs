@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Claims, ImportedRun, Imports, runs, summary, text::why_not};
+use super::{Claims, ImportedRun, Imports, runs, summary};
 use crate::{
     cache::Cache,
     digest::Digest,
@@ -12,6 +12,7 @@ use crate::{
         self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, Summary, host_named,
     },
     results::{differences, settings::show},
+    sentences::why_not,
 };
 
 /// The histories of a cell's imports, a work each, and how many of its runs have no date, so that
@@ -104,6 +105,7 @@ fn measurement(group: &[ImportedRun], statistics: &Statistics) -> Measurement {
                 .map(|steady| steady.tokens_per_second_per_gpu),
             counts: why_not.is_none(),
             why_not,
+            is_unread: false,
         }
     };
     Measurement {

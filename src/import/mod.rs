@@ -24,4 +24,4 @@ pub use runs::{
     Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, set_aside,
     statistics, summary, told_set_aside,
 };
-pub use text::{brief, show, tell, why_not};
+pub use text::{brief, show, tell};

@@ -5,13 +5,12 @@ use std::fmt::Write;
 use super::ImportedRun;
 use crate::{
     figures::{
-        NoteKind, RepeatStatus, RepeatSummary, Statistics, Summary, rate_unit_of, summarize,
-        unit_in_prose,
+        NoteKind, RepeatSummary, Statistics, Summary, rate_unit_of, summarize, unit_in_prose,
     },
     job::RunOutcome,
     report::{bytes, number},
     results::{AttestationStatus, FieldAttestation, anomalies::SLOW_FIRST_STEPS},
-    sentences::{arithmetic, oddity, said},
+    sentences::{arithmetic, oddity, said, why_not},
     words::plain::counted,
 };
 
@@ -62,21 +61,6 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
 
 fn unit(cell: &str) -> String {
     unit_in_prose(rate_unit_of([cell]))
-}
-
-/// Why a run does not count; none where it does.
-#[must_use]
-pub fn why_not(status: &RepeatStatus) -> Option<String> {
-    match status {
-        RepeatStatus::Ok => None,
-        RepeatStatus::Contradicted { fields } => Some(format!(
-            "it contradicts itself or its job in {}",
-            fields.join(", ")
-        )),
-        RepeatStatus::Suspect { reason } => Some(reason.clone()),
-        RepeatStatus::Unmeasured { reason } => Some(said(reason)),
-        RepeatStatus::Failed { class, .. } => Some(format!("failed ({})", class.name())),
-    }
 }
 
 fn mark(run: &ImportedRun) -> String {

@@ -29,15 +29,10 @@ pub(super) struct Shared {
 impl Shared {
     pub fn read(root: &Path, reads: &ReadSet) -> Result<Self> {
         let files = library(root, reads)?;
-        let text = String::from_utf8_lossy(files.get(REFUSALS).map_or(&[], |bytes| &**bytes));
-        let source = Source::new(format!("recipes/{LIBRARY}/{REFUSALS}"), &*text);
-        let refusals: BTreeMap<String, Vec<Constraint>> = toml::from_str(&text).map_err(|e| {
-            let problem = Problem::new(e.message().to_owned());
-            Error::invalid(problem.at(&source, e.span().unwrap_or(0..0), "here"))
-        })?;
-        for constraints in refusals.values() {
-            check_constraints(constraints, &source)?;
-        }
+        // A project's own refusals come over the shipped ones by name, since shipped recipes name
+        // these.
+        let mut refusals = refusals(&embedded(LIBRARY))?;
+        refusals.extend(self::refusals(&files)?);
         Ok(Self { files, refusals })
     }
 
@@ -77,6 +72,19 @@ impl Shared {
         }
         Ok(found)
     }
+}
+
+fn refusals(files: &Files) -> Result<BTreeMap<String, Vec<Constraint>>> {
+    let text = String::from_utf8_lossy(files.get(REFUSALS).map_or(&[], |bytes| &**bytes));
+    let source = Source::new(format!("recipes/{LIBRARY}/{REFUSALS}"), &*text);
+    let refusals: BTreeMap<String, Vec<Constraint>> = toml::from_str(&text).map_err(|e| {
+        let problem = Problem::new(e.message().to_owned());
+        Error::invalid(problem.at(&source, e.span().unwrap_or(0..0), "here"))
+    })?;
+    for constraints in refusals.values() {
+        check_constraints(constraints, &source)?;
+    }
+    Ok(refusals)
 }
 
 /// The shared library: the embedded files, and the project's own over them by name.

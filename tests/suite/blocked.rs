@@ -38,6 +38,26 @@ fn freeing_gpus_ends_nothing_where_no_run_left_anything() {
     project.run(&["doctor", "--yes"]).ends_with(2);
 }
 
+/// Another host may have the launcher, so the matrix is not wrong.
+#[test]
+fn a_check_passes_where_another_host_may_measure_a_cell() {
+    let project = with_a_launcher_that_is_not_there();
+    project
+        .edit(
+            "config.yaml",
+            "trainer.sh, own], inputs: [trainer.sh]",
+            "own.sh]",
+        )
+        .edit("config.yaml", ", inputs: [trainer.sh]", "")
+        .write("own.sh", "true\n")
+        .remove("trainer.sh");
+    let check = project.run(&["check"]).ends_with(0);
+    assert!(
+        check.stdout.contains("2 cells cannot be measured here now"),
+        "{check:?}"
+    );
+}
+
 #[test]
 fn one_missing_launcher_blocks_the_cells_that_need_it() {
     let project = with_a_launcher_that_is_not_there();

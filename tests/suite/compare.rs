@@ -146,15 +146,15 @@ fn the_command_for_every_figure_compares_the_same_cells() {
         "-C",
         folder,
         "compare",
+        "--details",
         "--set",
         "training.seed=5",
         "--repeats",
         "3",
-        "--details",
     ];
     assert_eq!(command, expected);
     let mut words: Vec<&str> = command.iter().map(String::as_str).collect();
-    *words.last_mut().unwrap() = "--json";
+    words[3] = "--json";
     let rows = project.run(&words).ends_with(0).json()["rows"].clone();
     assert!(
         rows.as_array().unwrap().iter().all(|row| row["n"] == 3),
@@ -165,7 +165,7 @@ fn the_command_for_every_figure_compares_the_same_cells() {
         .ends_with(0);
     assert_eq!(
         hint(&compared),
-        ["compare", "--repeats", "1", "--only", SMALL, "--details"]
+        ["compare", "--only", SMALL, "--details", "--repeats", "1"]
     );
 }
 

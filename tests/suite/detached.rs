@@ -206,6 +206,20 @@ fn the_command_of_a_build_that_was_stopped_knows_what_had_failed() {
     assert_eq!(project.read("notified").trim(), "1 []");
 }
 
+#[test]
+fn the_command_of_a_build_with_nothing_to_do_gets_its_counts() {
+    let project = Project::new(ONE_RUN);
+    let notify = "echo \"$TPRIMAT_OK $TPRIMAT_FAILED [$TPRIMAT_WAITING]\" > notified";
+    let notified = || {
+        let built = project.run(&["build", "--notify", notify]).ends_with(0);
+        (project.read("notified"), built.stderr)
+    };
+    let (first, _) = notified();
+    let (again, said) = notified();
+    assert!(said.contains("nothing to do"), "{said}");
+    assert_eq!((&*first, first.ends_with("0 [0]\n")), (&*again, true));
+}
+
 /// What a page has at an address.
 fn fetched(url: &str, path: &str) -> String {
     let (host, word) = url

@@ -119,7 +119,7 @@ fn logs_and_history_say_what_there_is_of_an_import() {
     let none = project.run(&["logs", other]).ends_with(1).stderr;
     assert!(
         none.contains("was imported from a.json, which is not a log")
-            && none.contains(&format!("tprimat show {other}#1")),
+            && none.contains(&format!("tprimat show '{other}#1'")),
         "{none}"
     );
     project.run(&["build"]).ends_with(0);

@@ -521,7 +521,7 @@ fn killed_while_it_publishes_it_leaves_whole_files_and_then_publishes_all() {
 }
 
 #[test]
-fn a_run_folder_that_does_not_say_which_run_it_was_is_left_alone_and_a_fault_of_the_cache_is_not() {
+fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
     let project = Project::new(ONE_RUN);
     let plant = |id: &str, meta: &str| {
         let dir = project.path("cache/runs").join(id);
@@ -552,16 +552,14 @@ fn a_run_folder_that_does_not_say_which_run_it_was_is_left_alone_and_a_fault_of_
     assert!(unreadable.is_dir());
     // Where the log of the second one belongs, there is something that cannot be replaced.
     let key = Digest::of("x");
-    let readable = plant(
-        "02readable",
-        &format!(r#"{{"key":"{key}","task":"train a#1","preimage":"x","generation":0}}"#),
-    );
+    let meta = format!(r#"{{"key":"{key}","task":"train a#1","preimage":"x","generation":0}}"#);
+    let readable = plant("02readable", &meta);
     let object = Digest::of("x").to_string();
     project.write(
         &format!("cache/objects/{}/{}/in-the-way", &object[..2], &object[2..]),
         "",
     );
-    let built = project.run(&["build"]).ends_with(2);
+    let built = project.run(&["build"]).ends_with(0);
     assert!(
         built
             .stderr
@@ -570,6 +568,27 @@ fn a_run_folder_that_does_not_say_which_run_it_was_is_left_alone_and_a_fault_of_
         built.stderr
     );
     assert!(readable.is_dir(), "what it measured is not lost");
+    let in_the_way = format!("cache/objects/{}/{}", &object[..2], &object[2..]);
+    fs::remove_dir_all(project.path(&in_the_way)).unwrap();
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(
+        built.stderr.contains("took in a run") && !readable.exists(),
+        "{}",
+        built.stderr
+    );
+    // Nothing is recorded of a run that ended before its trainer started, so nothing is taken in.
+    let unbegun = plant("03unbegun", &meta);
+    project.write(
+        "cache/runs/03unbegun/exit.json",
+        r#"{"status":"interrupted","started_at":2.0,"ended_at":2.0,"waited_seconds":0.0,"survivors":0}"#,
+    );
+    project.remove("cache/runs/03unbegun/log");
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(
+        !built.stderr.contains("took in a run") && !unbegun.exists(),
+        "{}",
+        built.stderr
+    );
 }
 
 #[test]
@@ -608,6 +627,14 @@ fn a_run_folder_that_cannot_be_read_now_is_neither_removed_nor_run_again() {
     // What it runs is not known, so it may be the very training that is wanted.
     unreadable("spec.json");
     project.edit("trainer.sh", "sleep 0.005", "sleep 0.006");
+    // No run was made, so none is followed by a pause.
+    project
+        .edit("matrix.toml", "repeats = 1", "repeats = 2")
+        .edit(
+            "config.yaml",
+            "cooldown_seconds: 0",
+            "cooldown_seconds: 3600",
+        );
     let built = project.run(&["build"]);
     assert_ne!(built.code, Some(0));
     assert!(built.stderr.contains("spec.json"), "{}", built.stderr);

@@ -3,6 +3,17 @@
 use crate::support::{ONE_RUN, Project};
 
 #[test]
+fn the_lock_of_a_matrix_without_supported_cells_says_so() {
+    let project = Project::new(ONE_RUN);
+    project.edit("matrix.toml", "\"cmd\"", "\"mega\"");
+    let said = project.run(&["lock"]).ends_with(0).stdout;
+    assert_eq!(
+        said,
+        "no cell of one is supported, so there is nothing to lock; `tprimat check` says why\n"
+    );
+}
+
+#[test]
 fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
     let project = Project::new(ONE_RUN);
     assert_eq!(

@@ -94,10 +94,7 @@ fn a_supervised_run_is_sampled_by_its_vendors_tool() {
     let folder = tempfile::tempdir().unwrap();
     // The tool is asked every five seconds.
     let (spec, exit) = run(folder.path(), MOCK_AMD_SMI, true, "sleep 6");
-    assert_eq!(
-        (&exit.status, exit.leftover, exit.note),
-        (&ExitKind::Code(0), 0, None)
-    );
+    assert_eq!((&exit.status, exit.note), (&ExitKind::Code(0), None));
     let text = fs::read(spec.dir.join("telemetry.jsonl")).unwrap();
     let samples = Samples::read(&text);
     assert_eq!(
@@ -141,8 +138,8 @@ fn a_tool_that_hangs_or_fails_is_no_matter_for_the_run() {
             "sleep 0.3; echo done; exit 3",
         );
         assert_eq!(
-            (&exit.status, exit.leftover, exit.survivors),
-            (&ExitKind::Code(3), 0, 0),
+            (&exit.status, exit.survivors),
+            (&ExitKind::Code(3), 0),
             "{script}"
         );
         assert_eq!(fs::read_to_string(spec.dir.join("log")).unwrap(), "done\n");
@@ -345,6 +342,23 @@ fn progress_tells_the_power_of_the_last_sample() {
         .run(&["build", "--only", SMALL, "--repeats", "1", "--remeasure"])
         .stderr;
     assert!(told.contains(" 413 W"), "{told}");
+}
+
+#[test]
+fn a_build_of_which_nothing_counts_says_how_many_runs_were_disturbed() {
+    let project = Project::of_two();
+    let fails = "\necho 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1";
+    project.write("mood.sh", &(beside_small(SHARED) + fails));
+    let said = project.run(&["build", "--only", SMALL]).ends_with(1).stderr;
+    assert!(
+        said.contains("nothing of this build counts: every run was disturbed"),
+        "{said}"
+    );
+    let said = project.run(&["build"]).ends_with(1).stderr;
+    assert!(
+        said.contains("nothing of this build counts: 2 runs were disturbed"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub fn mark_present(
     // Also an attempt that failed, was disturbed or contradicts its job serves a configuration.
     let is_counted = |run: &PastRun| run.counts && counting.contains(&run.attempt);
     let counts = |m: &Measurement| m.runs.iter().any(is_counted);
+    let is_unread = |run: &PastRun| run.is_unread && counting.contains(&run.attempt);
     let may_be_of_matrix = |m: &Measurement| m.matrices.is_empty() || m.matrices.contains(matrix);
     let has_present = |cell: &CellHistory| cell.measurements.iter().any(counts);
     let present: BTreeSet<String> = cells
@@ -96,7 +97,8 @@ pub fn mark_present(
             && cell.measurements.iter().any(may_be_of_matrix);
         if is_outdated || has_present(cell) {
             for measurement in &mut cell.measurements {
-                measurement.counts_now = Some(counts(measurement));
+                let is_known = counts(measurement) || !measurement.runs.iter().any(is_unread);
+                measurement.counts_now = is_known.then(|| counts(measurement));
             }
         }
     }
@@ -270,6 +272,9 @@ pub struct PastRun {
     /// Why it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
+    /// No build has read its log, so it may count.
+    #[serde(skip)]
+    pub is_unread: bool,
 }
 
 /// Between two sessions, or hosts, a smaller change of the speed is no news: docs/METRICS.md,
@@ -441,8 +446,9 @@ mod tests {
             tokens_per_second_per_gpu: None,
             counts: true,
             why_not: None,
+            is_unread: false,
         });
-        let marked = |counts: bool, counting: &str, matrix: &str| {
+        let marked = |earlier: &Measurement, counts: bool, counting: &str, matrix: &str| {
             let mut measured = earlier.clone();
             measured.runs[0].counts = counts;
             let mut cells = [CellHistory {
@@ -455,11 +461,19 @@ mod tests {
             mark_present(&mut cells, &counting, &planned, matrix);
             (cells[0].measurements[0].counts_now, cells[0].is_outdated())
         };
-        assert_eq!(marked(true, "1", "a"), (Some(true), false));
+        assert_eq!(marked(&earlier, true, "1", "a"), (Some(true), false));
         let outdated = (Some(false), true);
-        assert_eq!(marked(true, "2", "a"), outdated);
-        assert_eq!(marked(false, "1", "a"), outdated, "its log contradicts it");
-        assert_eq!(marked(true, "2", "b"), (None, false));
+        assert_eq!(marked(&earlier, true, "2", "a"), outdated);
+        assert_eq!(
+            marked(&earlier, false, "1", "a"),
+            outdated,
+            "its log contradicts it"
+        );
+        assert_eq!(marked(&earlier, true, "2", "b"), (None, false));
+        // Whether a run counts is not known before a build has read its log.
+        earlier.runs[0].is_unread = true;
+        assert_eq!(marked(&earlier, false, "1", "a"), (None, false));
+        assert_eq!(marked(&earlier, false, "2", "a"), outdated);
     }
 
     #[test]

@@ -395,6 +395,7 @@ mod tests {
                 tokens_per_second_per_gpu: None,
                 counts: why.is_none(),
                 why_not: why.map(str::to_owned),
+                is_unread: false,
             };
             Measurement {
                 started_at: at,

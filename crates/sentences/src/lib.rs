@@ -16,7 +16,7 @@ pub use comparison::{absent, change, changed_setting, gaps, not_identical, stand
 pub use facts::{each, in_words, said};
 pub use gate::{dropped_words, fault, hours_or_days};
 pub use results::{arithmetic, difference, field, oddity};
-pub use run::{disturbances, uncounted};
+pub use run::{disturbances, uncounted, why_not};
 pub use words::{few, units};
 
 use tprimat_figures as figures;

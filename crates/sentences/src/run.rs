@@ -5,7 +5,8 @@ use tprimat_words::plain::counted;
 
 use super::figures::{
     Contradiction, DeviceSet, Disturbance, LogAnomaly, NoEnergy, NoRate, NoTelemetry, NotAssessed,
-    NotCounted, OutsideSteps, RunFact, SESSION_GAP_SECONDS, Unchecked, Unit, WhoseClock,
+    NotCounted, OutsideSteps, RepeatStatus, RunFact, SESSION_GAP_SECONDS, Unchecked, Unit,
+    WhoseClock,
 };
 use super::results::{field, no_samples, oddity, step_time_source, withheld};
 use super::words::{evidence, list, one, repeats, seconds, step_time, units, verb};
@@ -378,6 +379,21 @@ fn not_counted(of: &[u32], why: &NotCounted) -> String {
             repeats(of),
             verb(of, "is", "are")
         ),
+    }
+}
+
+/// Why a repeat does not count, in short; nothing where it does.
+#[must_use]
+pub fn why_not(status: &RepeatStatus) -> Option<String> {
+    match status {
+        RepeatStatus::Ok => None,
+        RepeatStatus::Contradicted { fields } => Some(format!(
+            "the log contradicts itself or the job in {}",
+            fields.join(", ")
+        )),
+        RepeatStatus::Suspect { reason } => Some(reason.clone()),
+        RepeatStatus::Unmeasured { reason } => Some(no_rate(reason)),
+        RepeatStatus::Failed { class, .. } => Some(format!("failed ({})", class.name())),
     }
 }
 

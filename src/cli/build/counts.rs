@@ -137,12 +137,12 @@ impl RepeatCounts {
             .iter()
             .filter(|a| selected.contains(a.cell.as_str()))
         {
-            let has_failed =
-                absent.state == AbsentState::Failed && !waits_to_be_tried(engine, absent);
-            verdict.uncounted += UncountedRepeats {
-                failed: usize::from(has_failed),
-                ..UncountedRepeats::of(&absent.repeats)
-            };
+            verdict.uncounted += UncountedRepeats::of(&absent.repeats);
+            // Nobody parses the log of a failure that is tried again.
+            let has_failed = absent.state == AbsentState::Failed && absent.repeats.is_empty();
+            if has_failed && !waits_to_be_tried(engine, absent) {
+                verdict.uncounted.failed += 1;
+            }
         }
         verdict
     }
@@ -153,13 +153,13 @@ impl RepeatCounts {
     }
 }
 
-/// Has a cell only failed attempts, and is to be tried again, but not on this host? It is no
-/// failure of this build.
+/// Is a cell with failed attempts alone to be tried again, but not on this host? It is no failure of
+/// this build.
 fn waits_to_be_tried(engine: &Engine, absent: &AbsentCell) -> bool {
     let cell = engine
         .plan
         .find(&absent.cell)
         .ok()
         .and_then(|cell| engine.plan.prepared(cell));
-    absent.repeats.is_empty() && cell.is_some_and(|prepared| prepared.here().is_err())
+    cell.is_some_and(|prepared| prepared.here().is_err())
 }

@@ -10,9 +10,9 @@ use crate::{
     cli::{
         args::{BuildArgs, Globals},
         blocked::{self, Coverage},
-        compare, memo,
+        memo,
         output::{page, print, print_json},
-        plan::rows,
+        plan::{Row, rows},
     },
     digest::Digest,
     error::{Result, exit},
@@ -23,6 +23,7 @@ use crate::{
     job::FailureClass,
     plan::{Plan, PlanRequest},
     publish,
+    words::plain::counted,
 };
 
 /// A build that has run all it could.
@@ -55,7 +56,12 @@ pub(super) fn finish(
         remote,
     } = ended;
     let after = rows(engine, statuses);
-    let count = |state| after.iter().filter(|r| r.state == state).count();
+    // As the events have it, a task waits where another one failed that it needs.
+    let stands = |row: &Row| match row.state {
+        State::Failed if row.is_not_started => State::Waiting,
+        state => state,
+    };
+    let count = |state| after.iter().filter(|row| stands(row) == state).count();
     let (comparison, is_unread) = comparison(engine, statuses, events)?;
     let verdict = RepeatCounts::of(engine, comparison.as_ref());
     let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
@@ -90,7 +96,7 @@ pub(super) fn finish(
     let in_vain = verdict.uncounted.suspect > 0 && coverage.has_no_results()
         || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
     let held = held(engine, statuses);
-    let code = if failed > 0
+    let code = if after.iter().any(|row| row.state == State::Failed)
         || is_unread
         || verdict.is_bad()
         || in_vain
@@ -110,9 +116,14 @@ pub(super) fn finish(
         } else {
             ""
         };
-        let message = format!(
-            "nothing of this build counts: every run was disturbed; see the reasons above{then}"
-        );
+        let disturbed = verdict.uncounted.suspect.max(summary.disturbed);
+        let what = if verdict.is_bad() || summary.failed > 0 {
+            let was = if disturbed == 1 { "was" } else { "were" };
+            format!("{} {was} disturbed", counted(disturbed, "run"))
+        } else {
+            "every run was disturbed".to_owned()
+        };
+        let message = format!("nothing of this build counts: {what}; see the reasons above{then}");
         events.report(&Event::Note { message });
     }
     for (doubt, cells) in &held {
@@ -140,7 +151,7 @@ pub(super) fn finish(
     if globals.json {
         print_json("build", &value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
-        show(globals, args, engine.plan, comparison.as_ref(), &coverage)?;
+        show(args.details, engine.plan, comparison.as_ref(), &coverage)?;
         eprintln!(
             "{}",
             published(engine, statuses, request, (comparison.as_ref(), is_unread))
@@ -163,22 +174,19 @@ pub(super) fn finish(
 
 /// Prints the figures, and which cells have none.
 fn show(
-    globals: &Globals,
-    args: &BuildArgs,
+    with_details: bool,
     plan: &Plan,
     comparison: Option<&Comparison>,
     coverage: &Coverage,
 ) -> Result<()> {
     if let Some(comparison) = comparison {
-        let (common, measured) = (&args.selection.common, &args.selection.measured);
-        let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
         let commands = crate::report::Commands {
-            details: compare::details(globals, &matrix, &common.sets, measured, &[]),
-            build: compare::command("build", globals, &matrix, &common.sets, measured),
-            plan: compare::command("plan", globals, &matrix, &common.sets, measured),
+            details: plan.command("compare", &["--details"]),
+            build: plan.command("build", &[]),
+            plan: plan.command("plan", &[]),
         };
         let page = page();
-        print(&if args.details {
+        print(&if with_details {
             crate::report::table(comparison, &page)
         } else {
             crate::report::glance(comparison, false, &commands, &page)

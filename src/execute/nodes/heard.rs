@@ -156,7 +156,6 @@ fn together(ends: Vec<(String, RunExit)>, said: Option<String>) -> RunExit {
         whole.started_at = whole.started_at.min(one.started_at);
         whole.ended_at = whole.ended_at.max(one.ended_at);
         whole.waited_seconds = whole.waited_seconds.max(one.waited_seconds);
-        whole.leftover += one.leftover;
         whole.survivors += one.survivors;
         whole.changed.extend(one.changed);
         whole.undeclared.merge(one.undeclared);

@@ -80,13 +80,13 @@ impl Scheduler<'_> {
         statuses: &mut Statuses,
     ) -> Result<()> {
         self.record_job(node)?;
-        let cooldown = self.cool_down_after(node, run);
         // Trainings with the same key that have not started take this attempt too, even if it does
         // not count: a build measures a key once.
         let same_key = self.queue.end(&key);
         let attempt = match trained? {
             Trained::Attempt(attempt) => {
                 self.summary.runs += 1;
+                self.cool_down_after(node, run);
                 attempt
             }
             Trained::Found(attempt) => attempt,
@@ -102,9 +102,6 @@ impl Scheduler<'_> {
         };
         self.trained.insert(key);
         self.summary.count(&attempt);
-        if let Some(seconds) = cooldown {
-            self.say_cooldown(node, seconds);
-        }
         self.say_what_is_odd(node, &attempt);
         let state = self.say_or_defer_its_end(node, &attempt);
         let status = Status {
@@ -127,15 +124,14 @@ impl Scheduler<'_> {
     }
 
     /// Starts no training on this host for a while after a run that had it to itself, as the
-    /// configuration asks; for how many seconds, if it does.
-    fn cool_down_after(&mut self, node: TaskId, run: &Running) -> Option<f64> {
-        if !run.needs.exclusive {
-            return None;
+    /// configuration asks.
+    fn cool_down_after(&mut self, node: TaskId, run: &Running) {
+        let prepared = self.engine.plan.prepared(self.engine.dag.task(node).cell);
+        if let Some(prepared) = prepared.filter(|_| run.needs.exclusive) {
+            let seconds = prepared.resolved.cooldown_seconds;
+            self.room.cool_down(seconds, &run.needs);
+            self.say_cooldown(node, seconds);
         }
-        let prepared = self.engine.plan.prepared(self.engine.dag.task(node).cell)?;
-        let seconds = prepared.resolved.cooldown_seconds;
-        self.room.cool_down(seconds, prepared.job().vendor);
-        Some(seconds)
     }
 
     /// The state of a training by how its run ended. A failure is said at once; whether a run that

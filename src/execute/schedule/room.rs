@@ -23,6 +23,8 @@ pub(super) struct Needs {
     pub most_jobs: Option<usize>,
     /// GPUs of this host.
     pub gpus: usize,
+    /// It measures the CPU, which derived tasks use as well.
+    pub is_of_cpu: bool,
 }
 
 impl Needs {
@@ -46,6 +48,7 @@ impl Needs {
             } else {
                 0
             },
+            is_of_cpu: job.vendor == Vendor::Cpu,
         }
     }
 }
@@ -77,7 +80,10 @@ pub(super) struct Room {
     most: usize,
     running: HashMap<TaskId, Running>,
     free_gpus: Vec<usize>,
+    /// Until when the host is left idle after a measurement.
     cool_until: Option<Instant>,
+    /// Until when no measurement of the CPU starts, which derived tasks put off.
+    cool_cpu_until: Option<Instant>,
     /// The pause after the last measurement, where that was one of the CPU.
     pause_of_cpu: Option<Duration>,
 }
@@ -89,6 +95,7 @@ impl Room {
             running: HashMap::new(),
             free_gpus: (0..gpus).collect(),
             cool_until: None,
+            cool_cpu_until: None,
             pause_of_cpu: None,
         }
     }
@@ -113,15 +120,21 @@ impl Room {
         self.here().any(|running| running.needs.exclusive) || self.here().count() >= self.most
     }
 
-    /// Is the host left idle after a measurement?
-    pub fn is_cooling(&self) -> bool {
-        self.cool_until.is_some_and(|until| Instant::now() < until)
+    /// Is the host left idle after a measurement, before one with these needs?
+    fn is_cooling(&self, needs: &Needs) -> bool {
+        let until = match needs.is_of_cpu {
+            true => self.cool_cpu_until,
+            false => self.cool_until,
+        };
+        until.is_some_and(|until| Instant::now() < until)
     }
 
-    pub fn cool_down(&mut self, seconds: f64, of: Vendor) {
+    /// `of`: what the measurement that has just ended had.
+    pub fn cool_down(&mut self, seconds: f64, of: &Needs) {
         let idle = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.cool_until = Some(Instant::now() + idle);
-        self.pause_of_cpu = (of == Vendor::Cpu).then_some(idle);
+        self.cool_cpu_until = self.cool_until;
+        self.pause_of_cpu = of.is_of_cpu.then_some(idle);
     }
 
     /// A derived task has kept the CPU busy since the last measurement. Where the next one is of the
@@ -129,7 +142,7 @@ impl Room {
     /// they would then run just before the measurement.
     pub fn cool_down_anew(&mut self) {
         if let Some(idle) = self.pause_of_cpu {
-            self.cool_until = Some(Instant::now() + idle);
+            self.cool_cpu_until = Some(Instant::now() + idle);
         }
     }
 
@@ -142,7 +155,10 @@ impl Room {
     /// Is there what a training needs of a host that is not full?
     pub fn fits(&self, needs: &Needs) -> bool {
         let is_alone = || self.here().next().is_none();
-        needs.is_job || needs.gpus <= self.free_gpus.len() && (!needs.exclusive || is_alone())
+        needs.is_job
+            || !self.is_cooling(needs)
+                && needs.gpus <= self.free_gpus.len()
+                && (!needs.exclusive || is_alone())
     }
 
     pub fn take_gpus(&mut self, count: usize) -> Vec<usize> {
@@ -203,18 +219,22 @@ mod tests {
 
     #[test]
     fn the_pause_of_a_cpu_begins_anew_when_tprimat_has_used_it() {
-        let until = |of: Vendor| {
-            let mut room = Room::of(1, 0);
-            room.cool_down(3600.0, of);
-            let before = room.cool_until.unwrap();
-            while Instant::now() + Duration::from_secs(3600) <= before {}
-            room.cool_down_anew();
-            (before, room.cool_until.unwrap())
+        let of = |is_of_cpu| Needs {
+            is_of_cpu,
+            ..Needs::default()
         };
-        let (before, after) = until(Vendor::Cpu);
-        assert!(after > before);
-        let (before, after) = until(Vendor::Nvd);
-        assert_eq!(after, before);
+        // Does a measurement start after the pause, where tprimat has used the CPU meanwhile?
+        let starts = |last: bool, next: bool| {
+            let mut room = Room::of(1, 0);
+            room.cool_down(0.2, &of(last));
+            assert!(!room.fits(&of(next)), "the pause goes on");
+            std::thread::sleep(Duration::from_millis(100));
+            room.cool_down_anew();
+            std::thread::sleep(Duration::from_millis(110));
+            room.fits(&of(next))
+        };
+        assert!(!starts(true, true));
+        assert!(starts(true, false) && starts(false, true) && starts(false, false));
     }
 
     #[test]

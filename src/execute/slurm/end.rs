@@ -76,12 +76,7 @@ pub(in crate::execute) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunE
     let Some(id) = id_of(&spec.dir).filter(|_| is_told) else {
         return exit;
     };
-    let name = job_name(&spec.run_id);
-    let job = OwnJob {
-        id: &id,
-        name: &name,
-        dir: &spec.dir,
-    };
+    let job = OwnJob { id: &id, spec };
     // The job's end may take a moment to be known.
     let begun = Instant::now();
     loop {
@@ -117,11 +112,10 @@ pub(in crate::execute) enum Left {
 
 /// `age`: of an answer of Slurm's that somebody else got.
 pub(in crate::execute) fn left(spec: &RunSpec, slurm: &Commands, age: Duration) -> Left {
-    let name = job_name(&spec.run_id);
     let id = match noted_job(&spec.dir) {
         Ok(Some(claimed)) if claimed == WITHDRAWN => return Left::NeverWas,
         Ok(Some(id)) => id,
-        Ok(None) => match slurm.find(&name) {
+        Ok(None) => match slurm.find(&job_name(&spec.run_id)) {
             Ok(Some(id)) => id,
             // A submission of the dead tprimat may still get through: the run is withdrawn from
             // it, and where a job was first, that job has the run.
@@ -133,11 +127,7 @@ pub(in crate::execute) fn left(spec: &RunSpec, slurm: &Commands, age: Duration) 
         },
         Err(_) => return Left::GoesOn,
     };
-    let job = OwnJob {
-        id: &id,
-        name: &name,
-        dir: &spec.dir,
-    };
+    let job = OwnJob { id: &id, spec };
     let state = match slurm.state(job, age) {
         Ok(Some(shown)) if !is_final(&shown.state) => return Left::GoesOn,
         Ok(Some(shown)) => Some(shown.state),
@@ -148,14 +138,14 @@ pub(in crate::execute) fn left(spec: &RunSpec, slurm: &Commands, age: Duration) 
     match exit_of_ended(&spec.dir) {
         Ok(Some(exit)) => Left::Ended(Box::new(explained(spec, slurm, exit))),
         Ok(None) if after(state.as_deref(), SETTLE) == After::Ended => {
-            Left::Ended(Box::new(ended_unseen(spec, slurm, job)))
+            Left::Ended(Box::new(ended_unseen(slurm, job)))
         }
         Ok(None) | Err(_) => Left::GoesOn,
     }
 }
 
-pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, job: OwnJob) -> RunExit {
-    let id = job.id;
+pub(super) fn ended_unseen(slurm: &Commands, job: OwnJob) -> RunExit {
+    let OwnJob { id, spec } = job;
     // The job may have run on this host, and whoever killed it may have killed its guard as well.
     // On any other host there is nothing to end.
     let _ = end_leftovers(&spec.run_id);
@@ -176,7 +166,6 @@ pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, job: OwnJob) -> Run
         started_at,
         ended_at,
         waited_seconds: 0.0,
-        leftover: 0,
         survivors: 0,
         changed: Vec::new(),
         undeclared: Undeclared::default(),

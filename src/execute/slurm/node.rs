@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{claim_path, environment_path, noted};
 use crate::{
     error::{Error, Result},
-    execute::run::{RunSpec, spec_path},
+    execute::{run::RunSpec, supervisor::read_spec},
     files,
     host::{self, Fact, HostFacts},
     job::Vendor,
@@ -77,23 +77,14 @@ pub(in crate::execute) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
     if !take(dir, &std::env::var("SLURM_JOB_ID").unwrap_or_default())? {
         return Ok(None);
     }
-    let unreadable = |path: PathBuf| {
-        move |e: serde_json::Error| Error::Io {
-            what: "cannot read",
-            path,
-            source: e.into(),
-        }
-    };
     let path = environment_path(dir);
-    let env = serde_json::from_slice(&files::read(&path)?).map_err(unreadable(path.clone()))?;
+    let env = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
+        what: "cannot read",
+        path: path.clone(),
+        source: e.into(),
+    })?;
     let _ = fs::remove_file(&path);
-    let path = spec_path(dir);
-    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(unreadable(path))?;
-    Ok(Some(RunSpec {
-        dir: dir.to_owned(),
-        env,
-        ..spec
-    }))
+    read_spec(dir, env).map(Some)
 }
 
 /// Gives a run the devices that Slurm gave its job, and answers with what a person should know of

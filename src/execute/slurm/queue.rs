@@ -10,8 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::job_name;
 use crate::{
-    execute::run::ExitKind,
+    execute::run::{ExitKind, RunSpec},
     host::{self, AskError, ask_while, last_line},
 };
 
@@ -79,14 +80,13 @@ impl SlurmError {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnJob<'a> {
     pub id: &'a str,
-    pub name: &'a str,
-    /// The folder of its run, in which it was started.
-    pub dir: &'a Path,
+    /// Its run, in whose folder it was started.
+    pub spec: &'a RunSpec,
 }
 
 impl OwnJob<'_> {
     fn is(&self, name: &str, dir: &str) -> bool {
-        name == self.name || Path::new(dir) == self.dir
+        name == job_name(&self.spec.run_id) || Path::new(dir) == self.spec.dir
     }
 }
 

@@ -233,6 +233,27 @@ fn a_refusal_that_nobody_wrote_is_an_error_with_its_place() {
 }
 
 #[test]
+fn a_project_s_own_refusals_stand_beside_the_shipped_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let refused = || {
+        let set = RecipeSet::load(root.path()).unwrap();
+        let reasons = set.recipes["tran"].file.unsupported.iter();
+        reasons.map(|of| of.reason.clone()).collect::<Vec<_>>()
+    };
+    let shipped = refused();
+    let path = root.path().join("recipes/lib/refusals.toml");
+    let own = "[[mine]]\nreason = \"r\"\nwhen = { offload = \">0\" }\n[[adamw_only]]\nreason = \"ours\"\nwhen = { \"optimizer.type\" = \"sgd\" }\n";
+    crate::files::write_atomically(&path, own.as_bytes(), crate::files::Durability::Plain).unwrap();
+    let ours = refused();
+    assert_eq!(ours.len(), shipped.len());
+    let differs = ours.iter().zip(&shipped).filter(|(own, old)| own != old);
+    assert_eq!(
+        differs.map(|(own, _)| own.as_str()).collect::<Vec<_>>(),
+        ["ours"]
+    );
+}
+
+#[test]
 fn a_shared_refusal_that_could_never_hold_is_an_error_with_its_place() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("recipes/lib/refusals.toml");

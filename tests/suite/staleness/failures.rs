@@ -50,12 +50,17 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
         "failed"
     );
     assert_eq!(project.stale(&[]), BTreeSet::new());
-    // Still failed, and not tried again.
-    let built = project.build(&[]);
-    assert_eq!(
-        (built.code, built.ran, project.launches()),
-        (1, BTreeSet::new(), 3)
-    );
+    // Still failed, and not tried again. One run failed; that of the second repeat was not started,
+    // so there is nothing to parse either.
+    let events = project.path("events");
+    let built = project.run(&["build", "--json", "--events", events.to_str().unwrap()]);
+    let json = built.ends_with(1).json();
+    let counts = ["failed", "waiting"].map(|state| json["summary"][state].clone());
+    assert_eq!(counts, [1, 2], "{json}");
+    assert_eq!(json["failed_repeats"], 1, "{json}");
+    let told: Value = serde_json::from_str(project.read("events").lines().last().unwrap()).unwrap();
+    assert_eq!([&told["failed"], &told["waiting"]], [1, 2], "{told}");
+    assert_eq!((&json["ran"], project.launches()), (&json!(0), 3));
     // Where it fails again, it does so once more.
     assert_eq!(
         (project.build(&["--retry-failed"]).code, project.launches()),
@@ -73,6 +78,14 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
         retried.stderr
     );
     project.expect_nothing();
+}
+
+#[test]
+fn each_failed_repeat_of_a_cell_without_figures_is_counted() {
+    let project = one_at_a_time();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    let json = project.run(&["build", "--json"]).ends_with(1).json();
+    assert_eq!(json["failed_repeats"], 2, "{json}");
 }
 
 #[test]

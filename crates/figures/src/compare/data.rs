@@ -437,7 +437,8 @@ impl AbsentState {
     }
 }
 
-/// For people: whose runs ended well and have no figure, is "not counted" wherever that is said.
+/// For people. Runs that ended well, and of which nothing failed, are "not counted"; a failure that
+/// the log alone reports is "failed", since figures do not know how a process ended.
 impl fmt::Display for AbsentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
