@@ -2,6 +2,8 @@
 //! before anybody looks is seen as well. It knows of this host's writes only: what another host
 //! writes to a shared file system is seen by the looks of [`watched_inputs`](super::watched_inputs).
 
+mod queue;
+
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -16,20 +18,17 @@ use std::{
 
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor},
+    sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor},
 };
 
 use super::{run::lock, watched_inputs::Watched};
+pub(super) use queue::Queue;
 
 /// Two writes of one file within this time may be an edit and its end, whatever is there now.
 const PUT_BACK: Duration = Duration::from_secs(1);
 /// Between two readings of events: a run that writes in these folders all the time is not slowed by
 /// it.
 const NAP: Duration = Duration::from_millis(100);
-/// How often the kernel is asked for more at once: enough for all that its queue holds, and not for
-/// ever where somebody writes faster than this reads.
-const READINGS: usize = 512;
-
 /// Watches until it is told to finish.
 pub(super) struct InputWatch {
     changed: Arc<Mutex<BTreeSet<String>>>,
@@ -39,37 +38,40 @@ pub(super) struct InputWatch {
 
 impl InputWatch {
     /// Answers with how many files the kernel does not watch as well: it has a limit for each user.
-    pub fn start(watched: &[Watched]) -> (Option<Self>, usize) {
+    /// `queue`: the one that tprimat handed over; without it a new one is made.
+    pub fn start(queue: Option<Queue>, watched: &[Watched]) -> (Option<Self>, usize) {
         let files: Vec<(Watched, PathBuf)> = watched
             .iter()
             .filter(|one| one.is_watchable())
             .flat_map(|one| one.files().into_iter().map(|file| (one.clone(), file)))
             .collect();
         let all = files.len();
-        let Ok(inotify) = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK) else {
+        let Some(mut queue) = queue.or_else(Queue::new) else {
             return (None, all);
         };
+        // What an earlier run's inputs had told.
+        queue.events();
         let inputs: Vec<Input> = files
             .into_iter()
-            .filter_map(|(one, file)| Input::watch(&inotify, one, file))
+            .filter_map(|(one, file)| Input::watch(&mut queue, one, file))
             .collect();
         let unwatched = all - inputs.iter().filter(|input| input.is_kept_apart).count();
         if inputs.is_empty() {
             return (None, unwatched);
         }
-        match Self::of(inotify, inputs) {
+        match Self::of(queue, inputs) {
             Some(watch) => (Some(watch), unwatched),
             None => (None, all),
         }
     }
 
-    fn of(inotify: Inotify, inputs: Vec<Input>) -> Option<Self> {
+    fn of(queue: Queue, inputs: Vec<Input>) -> Option<Self> {
         let (ended, end) = io::pipe().ok()?;
         let changed = Arc::new(Mutex::new(BTreeSet::new()));
         let of_thread = changed.clone();
         let thread = thread::Builder::new()
             .name("inputs".into())
-            .spawn(move || follow(&inotify, inputs, &ended, &of_thread))
+            .spawn(move || follow(queue, inputs, &ended, &of_thread))
             .ok()?;
         Some(Self {
             changed,
@@ -112,14 +114,14 @@ struct Input {
 }
 
 impl Input {
-    fn watch(inotify: &Inotify, watched: Watched, path: PathBuf) -> Option<Self> {
+    fn watch(queue: &mut Queue, watched: Watched, path: PathBuf) -> Option<Self> {
         // Whoever writes through a link writes the file behind it.
         let path = path.canonicalize().ok()?;
         let writes =
             AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
-        let folder = inotify.add_watch(path.parent()?, writes).ok()?;
+        let folder = queue.add(path.parent()?, writes)?;
         Some(Self {
-            is_kept_apart: keep_apart(inotify, &path),
+            is_kept_apart: keep_apart(queue, &path),
             name: path.file_name()?.to_owned(),
             folder,
             watched,
@@ -160,29 +162,25 @@ impl Input {
 
 /// The kernel tells two renames in a row as one, unless the end of the first file's name is told
 /// between them. False: it cannot be told.
-fn keep_apart(inotify: &Inotify, file: &Path) -> bool {
-    inotify.add_watch(file, AddWatchFlags::IN_ATTRIB).is_ok()
+fn keep_apart(queue: &mut Queue, file: &Path) -> bool {
+    queue.add(file, AddWatchFlags::IN_ATTRIB).is_some()
 }
 
 fn follow(
-    inotify: &Inotify,
+    mut queue: Queue,
     mut inputs: Vec<Input>,
     ended: &PipeReader,
     changed: &Mutex<BTreeSet<String>>,
 ) {
+    let nap = PollTimeout::try_from(NAP).unwrap_or(PollTimeout::ZERO);
     let mut is_over = false;
     while !is_over {
-        let mut both = [
-            PollFd::new(inotify.as_fd(), PollFlags::POLLIN),
-            PollFd::new(ended.as_fd(), PollFlags::POLLIN),
-        ];
+        let end = PollFd::new(ended.as_fd(), PollFlags::POLLIN);
+        let mut both = [PollFd::new(queue.as_fd(), PollFlags::POLLIN), end];
         let _ = poll(&mut both, PollTimeout::NONE);
-        is_over = both[1].any() == Some(true);
-        if !is_over {
-            thread::sleep(NAP);
-        }
-        let readings = std::iter::from_fn(|| inotify.read_events().ok());
-        let events: Vec<InotifyEvent> = readings.take(READINGS).flatten().collect();
+        // A nap, unless the run has ended.
+        is_over = poll(&mut both[1..], nap).is_ok_and(|ready| ready > 0);
+        let events = queue.events();
         for mut input in mem::take(&mut inputs) {
             let writes = input.writes(&events);
             if writes > 0 && input.has_changed(writes) {
@@ -191,7 +189,7 @@ fn follow(
             }
             if writes > 0 {
                 // It may be another file now.
-                input.is_kept_apart = keep_apart(inotify, &input.path);
+                input.is_kept_apart = keep_apart(&mut queue, &input.path);
             }
             inputs.push(input);
         }
@@ -208,19 +206,42 @@ mod tests {
         files::{Durability, write_atomically},
     };
 
+    const LONG: Duration = NAP.saturating_mul(3);
+
     /// Is the file marked after what was done to it while it was watched?
     fn is_marked(work: impl FnOnce(&Path)) -> bool {
+        is_marked_by(None, work)
+    }
+
+    fn is_marked_by(queue: Option<Queue>, work: impl FnOnce(&Path)) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         write_atomically(&path, b"planned", Durability::Plain).unwrap();
         let mut one = Watched::file("file", path.clone(), Digest::of("planned"), None);
         assert!(one.is_as_planned());
         let mut watched = [one];
-        let (watch, unwatched) = InputWatch::start(&watched);
+        let (watch, unwatched) = InputWatch::start(queue, &watched);
         assert_eq!(unwatched, 0);
         work(&path);
         watch.unwrap().finish(&mut watched);
         watched[0].is_written()
+    }
+
+    #[test]
+    fn a_queue_that_another_run_had_tells_each_run_of_its_own_inputs() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let kept = Queue::new().unwrap();
+        let queue = || {
+            Queue::send(Some(&kept), &ours).unwrap();
+            Queue::receive(theirs.as_fd()).unwrap()
+        };
+        let edit_and_put_back = |path: &Path| {
+            in_place(path, "another");
+            in_place(path, "planned");
+        };
+        assert!(is_marked_by(queue(), edit_and_put_back));
+        assert!(!is_marked_by(queue(), |_| {}));
+        assert!(is_marked_by(queue(), edit_and_put_back));
     }
 
     #[test]
@@ -230,7 +251,7 @@ mod tests {
         write_atomically(&there, b"planned", Durability::Plain).unwrap();
         let watched = [there, folder.path().join("gone/file")]
             .map(|path| Watched::file("file", path, Digest::of("planned"), None));
-        let (watch, unwatched) = InputWatch::start(&watched);
+        let (watch, unwatched) = InputWatch::start(None, &watched);
         assert_eq!((watch.is_some(), unwatched), (true, 1));
     }
 
@@ -268,9 +289,9 @@ mod tests {
                 scope.spawn(move || {
                     assert!(is_marked(|path| {
                         put_back(path, "planned");
-                        thread::sleep(PUT_BACK + 3 * NAP);
+                        thread::sleep(PUT_BACK + LONG);
                         edit(path, "another");
-                        thread::sleep(3 * NAP);
+                        thread::sleep(LONG);
                         put_back(path, "planned");
                     }));
                 });
@@ -292,7 +313,7 @@ mod tests {
                 scope.spawn(move || {
                     assert!(!is_marked(|path| {
                         write(path, "planned");
-                        thread::sleep(PUT_BACK + 3 * NAP);
+                        thread::sleep(PUT_BACK + LONG);
                         write(path, "planned");
                     }));
                 });
@@ -311,7 +332,7 @@ mod tests {
                         beside.iter().for_each(|file| in_place(file, "more"));
                     }
                 });
-                thread::sleep(3 * NAP);
+                thread::sleep(LONG);
                 is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             });
         }));

@@ -9,10 +9,10 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs::{File, OpenOptions},
-    io::{self, PipeWriter, Write},
+    io::{self, Write},
     os::{
         fd::{AsFd, FromRawFd, OwnedFd, RawFd},
-        unix::process::ExitStatusExt,
+        unix::{net::UnixStream, process::ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
@@ -36,6 +36,7 @@ use super::{
     container_run::{Contained, ContainerSpec},
     devices::Holder,
     hang::Hang,
+    input_watch::Queue,
     log_times::last_seen,
     process::Tree,
     slurm::JobSpec,
@@ -238,8 +239,10 @@ pub struct Running {
     spec: RunSpec,
     /// Reaped only under this lock, so that a signal never reaches a stranger with the same pid.
     supervisor: Mutex<Child>,
-    /// The supervisor ends the run when this end of the pipe is closed: by us, or by our death.
-    lifeline: Mutex<Option<PipeWriter>>,
+    /// The supervisor ends the run when this end is closed: by us, or by our death.
+    lifeline: Mutex<Option<UnixStream>>,
+    /// The supervisor has it as well.
+    queue: Mutex<Option<Queue>>,
     _owner: File,
 }
 
@@ -266,8 +269,8 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
         .append(true)
         .open(&log_path)
         .map_err(Error::io("cannot open", &log_path))?;
-    let spawn = || -> io::Result<(Child, PipeWriter)> {
-        let (lifeline_end, lifeline) = io::pipe()?;
+    let spawn = || -> io::Result<(Child, UnixStream)> {
+        let (lifeline_end, lifeline) = UnixStream::pair()?;
         let child = Command::new(tprimat)
             .arg(SUPERVISE_ARGUMENT)
             .arg(dir)
@@ -276,7 +279,7 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
             // environment of its own.
             .envs(std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH", path)))
             .envs(of_allocation(spec))
-            .stdin(lifeline_end)
+            .stdin(OwnedFd::from(lifeline_end))
             // Handed down locked, so there is no instant at which nobody holds it.
             .stdout(supervisor_lock)
             .stderr(log)
@@ -285,7 +288,11 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     };
     let (mut child, mut lifeline) =
         spawn().map_err(Error::io("cannot start the supervisor", tprimat))?;
-    if let Err(error) = send_frame(&mut lifeline, &spec.env) {
+    let is_watched = spec.watched.iter().any(Watched::is_watchable);
+    let queue = is_watched.then(Queue::for_a_run).flatten();
+    let sent =
+        Queue::send(queue.as_ref(), &lifeline).and_then(|()| send_frame(&mut lifeline, &spec.env));
+    if let Err(error) = sent {
         drop(lifeline);
         let _ = child.wait();
         let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
@@ -298,6 +305,7 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
         spec: spec.clone(),
         supervisor: Mutex::new(child),
         lifeline: Mutex::new(Some(lifeline)),
+        queue: Mutex::new(queue),
         _owner: owner,
     })
 }
@@ -377,7 +385,10 @@ impl Running {
             &self.spec.dir,
         ))?;
         match read_exit(&self.spec.dir)? {
-            Some(exit) => Ok(exit),
+            Some(exit) => {
+                lock(&self.queue).take().map(Queue::keep);
+                Ok(exit)
+            }
             None => self.without_supervisor(status),
         }
     }

@@ -30,7 +30,7 @@ use super::{
     guard::Guard,
     hang::{self, HangWatch},
     inbox::{Inbox, receive_environment, settle_down},
-    input_watch::InputWatch,
+    input_watch::{InputWatch, Queue},
     leftovers::END_ARGUMENT,
     log_times::LogTimes,
     nodes,
@@ -126,6 +126,8 @@ pub(super) struct Supervisor {
     pub inbox: Inbox,
     /// Where the samples of its devices go.
     telemetry: PathBuf,
+    /// For what is told while the trainer runs; none where tprimat is not this process's parent.
+    queue: Option<Queue>,
     /// While the trainer runs.
     input_watch: Option<InputWatch>,
     /// What a person should know of the run, for its exit.
@@ -143,9 +145,14 @@ fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
 fn prepare(dir: &Path) -> Result<Supervisor> {
     let inbox = settle_down(true)?;
     check_claim(dir)?;
-    let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let received =
+        Queue::receive(io::stdin().as_fd()).and_then(|queue| Ok((queue, receive_environment()?)));
+    let (queue, env) = received.map_err(Error::io("cannot receive the environment of", dir))?;
     let spec = read_spec(dir, env)?;
-    Ok(Supervisor::new(spec, inbox, dir.join(TELEMETRY)))
+    Ok(Supervisor {
+        queue,
+        ..Supervisor::new(spec, inbox, dir.join(TELEMETRY))
+    })
 }
 
 pub(super) fn read_spec(dir: &Path, env: BTreeMap<String, String>) -> Result<RunSpec> {
@@ -203,6 +210,7 @@ impl Supervisor {
             telemetry,
             spec,
             inbox,
+            queue: None,
             input_watch: None,
             notes: Vec::new(),
         }
@@ -273,7 +281,7 @@ impl Supervisor {
 
     fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
         let unwatched;
-        (self.input_watch, unwatched) = InputWatch::start(&self.spec.watched);
+        (self.input_watch, unwatched) = InputWatch::start(self.queue.take(), &self.spec.watched);
         if unwatched > 0 {
             self.notes.push(format!(
                 "the kernel does not watch {} for this user (fs.inotify in sysctl says how many it may watch), so an edit that \

@@ -167,7 +167,11 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
         "paths.remote",
         include_str!("../../../cli/remote.rs"),
     ),
-    ("paths.python", "paths.python", include_str!("../../facts.rs")),
+    (
+        "paths.python",
+        "paths.python",
+        include_str!("../../facts.rs"),
+    ),
     (
         "paths.primus",
         "paths.primus",
