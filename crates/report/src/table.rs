@@ -270,7 +270,7 @@ pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
     let estimate = &row.tokens_per_second_per_gpu;
     let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let rates = estimate.values.iter().zip(counted);
-    let rates = rates.filter(|(_, repeat)| estimate.unit.has_run_on(&repeat.host));
+    let rates = rates.filter(|(_, repeat)| estimate.unit.has(repeat));
     let rates: Vec<f64> = rates.map(|(rate, _)| *rate).collect();
     Some(sd(&rates)? / mean(&rates)?)
 }
