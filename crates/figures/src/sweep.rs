@@ -163,6 +163,25 @@ pub fn sweeps_unjudged(comparison: &Comparison) -> Vec<Sweep> {
     found.map(|one| one.sweep).collect()
 }
 
+/// Groups all of whose cells are points of those sweeps that `is_meant` picks.
+#[must_use]
+pub fn swept_groups(comparison: &Comparison, is_meant: impl Fn(&Sweep) -> bool) -> BTreeSet<usize> {
+    let sweeps = sweeps_unjudged(comparison);
+    let surfaces = sweeps
+        .iter()
+        .filter(|sweep| is_meant(sweep))
+        .flat_map(|sweep| &sweep.surfaces);
+    let points: BTreeSet<usize> = surfaces
+        .flat_map(|surface| &surface.points)
+        .map(|point| point.row)
+        .collect();
+    let left = (0..comparison.rows.len()).filter(|row| !points.contains(row));
+    let left: BTreeSet<usize> = left.map(|row| comparison.rows[row].group).collect();
+    (0..comparison.groups.len())
+        .filter(|group| !left.contains(group))
+        .collect()
+}
+
 pub(super) fn unjudged(comparison: &Comparison) -> Vec<Unjudged> {
     let mut models: Vec<&str> = Vec::new();
     for row in &comparison.rows {

@@ -90,6 +90,34 @@ fn a_point_that_was_measured_before_an_edit_is_neither_the_fastest_nor_beaten() 
 }
 
 #[test]
+fn a_group_is_swept_only_where_all_its_cells_are_points() {
+    let points = [
+        (1024, [1.2, 1.201, 1.199]),
+        (2048, [1.0, 1.001, 0.999]),
+        (4096, [0.9, 0.901, 0.899]),
+    ];
+    let mut cells = cells("seq_length", &points, |job, value| {
+        job.data.seq_length = value;
+    });
+    let swept = |cells: &[CellInput]| {
+        let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
+        let swept = swept_groups(&all, |sweep| !sweep.fields.is_empty());
+        (swept.len(), all.groups.len())
+    };
+    assert_eq!(swept(&cells), (3, 3));
+    // It has the workload of one point, and no axis.
+    let mut job = test_job();
+    job.data.seq_length = 2048;
+    cells.push(measured(
+        "nvd/native/llama/single",
+        &job,
+        &[1.0, 1.01, 0.99],
+        None,
+    ));
+    assert_eq!(swept(&cells), (2, 3));
+}
+
+#[test]
 fn points_are_held_against_each_other_by_their_own_warm_up() {
     let points = [
         (1, [1.2, 1.201, 1.199]),
