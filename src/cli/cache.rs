@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
     import::Imports,
-    remote::{Damaged, Remote},
+    remote::{Damaged, Pushed, Remote, Repaired, Verified},
     words::plain::counted,
 };
 
@@ -59,20 +59,29 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     let (cache, remote) = shared(globals, &args.remote)?;
     let records = cache.shared_records()?;
     let bar = bar("pushing");
-    let pushed = remote.list(None).and_then(|listing| {
+    let pushed = remote.list(None).map(|listing| {
         let shared = records.iter().filter(|r| listing.has(r)).count();
         let repaired = match args.repair {
-            true => remote.repair(&cache, &records, &listing, &moves(&bar))?,
-            false => Vec::new(),
+            true => remote.repair(&cache, &records, &listing, &moves(&bar)),
+            false => Repaired::default(),
         };
         remote.sweep();
-        let pushed = remote.push(&cache, &records, &listing, &moves(&bar));
-        Ok((pushed, repaired, shared))
+        let pushed = match repaired.cut {
+            None => remote.push(&cache, &records, &listing, &moves(&bar)),
+            cut => Pushed {
+                cut,
+                ..Pushed::default()
+            },
+        };
+        (pushed, repaired.names, shared)
     });
     bar.finish_and_clear();
     let (pushed, repaired, shared) = pushed?;
     let runs = counted(pushed.runs, "run");
     if let Some(cut) = pushed.cut {
+        for name in repaired {
+            say(&format!("note: was damaged, and replaced: {name}"));
+        }
         say(&format!(
             "note: {runs} pushed to {} before it broke off",
             remote.address()
@@ -310,12 +319,21 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
     };
     let (cache, remote) = shared(globals, &args)?;
     let bar = bar("reading");
-    let read = remote.list(None).and_then(|listing| {
-        let damaged = remote.verify(&listing, &moves(&bar))?;
-        Ok((listing.len(), damaged))
-    });
+    let read = remote
+        .list(None)
+        .map(|listing| (listing.len(), remote.verify(&listing, &moves(&bar))));
     bar.finish_and_clear();
-    let (records, damaged) = read?;
+    let (records, Verified { damaged, cut }) = read?;
+    if let Some(cut) = cut {
+        for one in &damaged {
+            say(&format!("note: damaged: {}: {}", one.name, one.why));
+        }
+        say(&format!(
+            "note: not all of {} was read before it broke off",
+            remote.address()
+        ));
+        return Err(cut);
+    }
     let own: HashSet<Digest> = cache
         .shared_records()?
         .iter()

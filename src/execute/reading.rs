@@ -356,9 +356,14 @@ fn environment(preimage: &str) -> CellEnvironment {
         let (_, value) = lines(line).find(|(rest, _)| rest.is_empty())?;
         Some((fact.to_owned(), value))
     });
+    // A pre-image names `share` only where it is set.
+    let alone = (SHARE.to_owned(), false.to_string());
     CellEnvironment {
         variables: lines("env.").collect(),
-        facts: lines("fact.").chain(own).collect(),
+        facts: std::iter::once(alone)
+            .chain(lines("fact."))
+            .chain(own)
+            .collect(),
     }
     .public()
 }

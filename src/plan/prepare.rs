@@ -104,8 +104,7 @@ impl Prepared {
             .as_ref()
             .and_then(|image| image.digest.as_ref().ok());
         facts.extend(digest.map(|digest| ("image".to_owned(), digest.clone())));
-        let share = self.resolved.share.then(|| true.to_string());
-        facts.extend(share.map(|share| (SHARE.to_owned(), share)));
+        facts.insert(SHARE.to_owned(), self.resolved.share.to_string());
         CellEnvironment {
             variables: self.resolved.env.clone(),
             facts,

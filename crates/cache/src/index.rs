@@ -20,7 +20,7 @@ pub(super) struct Index {
     pub entries: HashMap<Digest, IndexedEntry>,
     /// Attempts at a key, and what was decided of them.
     pub attempts: HashMap<Digest, Vec<Place>>,
-    /// The same in the order in which they were read.
+    /// All attempts in the order in which they were read.
     pub attempt_records: Vec<Place>,
     /// The highest one that was opened or measured in.
     pub generations: HashMap<Digest, u32>,

@@ -254,21 +254,25 @@ impl Cache {
     /// caller still has what it was made of, and must not remove that.
     pub(super) fn sync_object(&self, digest: &Digest) -> Result<()> {
         let path = self.object_path(digest);
-        let object = files::open_regular_no_link(&path);
-        match object.and_then(|(object, _)| object.sync_all()) {
-            Ok(()) => self.sync_folders_of(&path, digest),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(CacheError::Gone {
-                what: format!("the object {}", digest.short()),
-                again: "the next build stores it again",
+        let object = match files::open_regular_no_link(&path) {
+            Ok((object, _)) => object,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(CacheError::Gone {
+                    what: format!("the object {}", digest.short()),
+                    again: "the next build stores it again",
+                }
+                .into());
             }
-            .into()),
-            Err(e) => {
-                // A kernel says once that bytes did not reach the disk, and then serves them from
-                // memory as if they had. The next try must write them anew.
-                let _ = fs::remove_file(&path);
-                Err(self.refused()(e))
-            }
+            // An object that cannot be opened now (too many open files, say) may be sound.
+            Err(e) => return Err(self.refused()(e)),
+        };
+        if let Err(e) = object.sync_all() {
+            // A kernel says once that bytes did not reach the disk, and then serves them from
+            // memory as if they had. The next try must write them anew.
+            let _ = fs::remove_file(&path);
+            return Err(self.refused()(e));
         }
+        self.sync_folders_of(&path, digest)
     }
 
     /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.

@@ -32,13 +32,13 @@ pub(super) struct Segments {
     pub index: Index,
     /// Bytes of records that the snapshot does not cover.
     pub past_snapshot: u64,
-    /// Bytes past the snapshot that are no record, though records follow them.
+    /// Bytes past the snapshot that cannot be read as a record, although records follow them.
     pub damaged: u64,
     /// Records that were read since the cache was opened: what others recorded meanwhile.
     pub of_others: usize,
 }
 
-/// A stretch of a segment in which records were, and which is none now, or is gone.
+/// A stretch of a segment that held records and cannot be read any more, or is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DamagedRecords {
     /// Within the cache's folder.

@@ -125,8 +125,8 @@ impl Cache {
     }
 
     /// How many bytes of records this process could not read, for the caller to warn of: runs that
-    /// were recorded there are not known. Once a caller has asked, later processes are told nothing
-    /// of the same damage.
+    /// were recorded there are not known. Once a caller has asked, later processes are not told
+    /// of the same damaged bytes; bytes that are gone are told again until something new is recorded.
     #[must_use]
     pub fn unreadable_bytes(&self) -> u64 {
         self.is_damage_told.store(true, Ordering::Relaxed);

@@ -18,7 +18,7 @@ fn dependencies(manifest: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Those of them that are crates of this workspace, without their common prefix.
+/// Crates of this workspace that a manifest depends on, without their common prefix.
 #[must_use]
 pub fn own_dependencies(manifest: &str) -> Vec<&str> {
     dependencies(manifest)
@@ -27,13 +27,19 @@ pub fn own_dependencies(manifest: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Those of them that are libraries of others. An optional one adds a command or a format and has no
+fn is_optional(line: &str) -> bool {
+    let is_written = |c: &char| !c.is_whitespace();
+    let line: String = line.chars().filter(is_written).collect();
+    line.contains("optional=true")
+}
+
+/// Libraries of others that a manifest depends on. An optional one adds a command or a format and has no
 /// part in what a task makes: a build with it and one without it take each other's results as fresh.
 #[must_use]
 pub fn foreign_dependencies(manifest: &str) -> Vec<&str> {
     dependencies(manifest)
         .into_iter()
-        .filter(|(name, line)| !name.starts_with("tprimat-") && !line.contains("optional = true"))
+        .filter(|(name, line)| !name.starts_with("tprimat-") && !is_optional(line))
         .map(|(name, _)| name)
         .collect()
 }
@@ -45,10 +51,10 @@ mod tests {
     #[test]
     fn only_what_the_crate_itself_links_counts() {
         let manifest = "[package]\nname = \"x\"\n\n[dependencies]\n# Why.\nserde.workspace = true\nnix = { workspace = true }\n\
-                        parquet = { workspace = true, optional = true }\n\
+                        parquet = { workspace = true, optional = true }\narrow = {workspace=true, optional=true}\n\
                         tprimat-job.workspace = true\n\n[dev-dependencies]\nproptest = \"1\"\n";
         let names: Vec<_> = dependencies(manifest).iter().map(|of| of.0).collect();
-        assert_eq!(names, ["serde", "nix", "parquet", "tprimat-job"]);
+        assert_eq!(names, ["serde", "nix", "parquet", "arrow", "tprimat-job"]);
         assert_eq!(own_dependencies(manifest), ["job"]);
         assert_eq!(foreign_dependencies(manifest), ["serde", "nix"]);
         assert!(dependencies("[package]\nname = \"x\"\n").is_empty());

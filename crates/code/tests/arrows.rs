@@ -163,9 +163,6 @@ fn product_sources(folder: &Path) -> Vec<(PathBuf, String)> {
             continue;
         }
         if path.is_dir() {
-            if path.ends_with("tests") {
-                continue;
-            }
             waiting.extend(
                 fs::read_dir(&path)
                     .unwrap()

@@ -87,7 +87,7 @@ pub(super) struct Timed<'a> {
     pub line: &'a Step,
     /// Total time of the steps this line covers, without those an earlier line already covered.
     pub seconds: f64,
-    /// The same for all steps since the line before it, were they as long as this one.
+    /// Total time of all steps since the line before it, were they as long as this one.
     since: f64,
 }
 

@@ -5,24 +5,23 @@ mod notes;
 
 use std::collections::HashMap;
 
-use tprimat_results::{CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, welch};
+use tprimat_results::{CONFIDENCE, Contract, FieldDifference, welch};
 
 use super::{
-    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Fact, Figure, Gaps,
-    ImpossibleRate, Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RunFact,
-    Summary, UncountedRepeats, WhyAbsent,
+    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Fact, Figure, ImpossibleRate,
+    Metric, Metrics, Mfu, NoFigure, Note, NoteKind, Price, RunFact, Summary, UncountedRepeats,
+    WhyAbsent,
     comparability::{
-        Candidate, Grouped, contract_of, difference, group, group_losses, labels, measure_alike,
-        refused, refused_without_figures,
+        Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
+        refused_without_figures,
     },
     cost_ratio, environment_differences,
     interval::apart,
-    judged::Judged,
+    judged::{Judged, no_verdict, shared},
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
     same_run::shared_runs,
-    summary::attempts,
     warnings_of,
 };
 
@@ -68,8 +67,6 @@ pub fn compare(
     let comparable = refused.is_empty();
     differences.extend(refused);
     let same_runs = same_runs(&candidates, &grouped);
-    let (mut speedups, impossible) =
-        speedups(&candidates, &grouped, &same_runs, settings, catalogue);
     let groups: Vec<Group> = grouped
         .iter()
         .map(|g| g.describe(&candidates, settings))
@@ -91,6 +88,14 @@ pub fn compare(
             )
         })
         .collect();
+    let (mut speedups, impossible) = speedups(
+        &candidates,
+        &grouped,
+        &rows,
+        &same_runs,
+        settings,
+        catalogue,
+    );
     price(&mut speedups, &rows);
     let mut comparison = Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
@@ -256,6 +261,7 @@ fn not_compared(
 fn speedups(
     candidates: &[Candidate<'_>],
     groups: &[Grouped],
+    rows: &[Row],
     same_runs: &[Option<usize>],
     settings: &CompareSettings,
     catalogue: &Catalogue,
@@ -275,10 +281,10 @@ fn speedups(
                 notes.push(why);
                 continue;
             }
-            let shared = shared(a, b);
-            let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
-            let reason = shared.or_else(|| no_verdict(a, b, test.is_some(), settings));
-            let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
+            let of = [at, group.baseline].map(|at| &rows[at]);
+            let plain = welch(&a.estimate.units, &b.estimate.units)
+                .filter(|_| shared(of).is_none())
+                .and_then(|test| RatioInterval::of(test.interval(CONFIDENCE)?, CONFIDENCE));
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
@@ -292,8 +298,8 @@ fn speedups(
                 p_value: None,
                 n_a: a.estimate.units.len(),
                 n_b: b.estimate.units.len(),
-                labels: labels(a, b, settings),
-                reason,
+                labels: rows[at].labels.clone(),
+                reason: no_verdict(of, settings.crosses_warmup()),
             });
         }
     }
@@ -321,61 +327,6 @@ fn same_runs(candidates: &[Candidate<'_>], groups: &[Grouped]) -> Vec<Option<usi
     found
 }
 
-/// Why the difference of two independent candidates is not assessed. `varies`: their units are not
-/// all equal, so there is a test.
-fn no_verdict(
-    a: &Candidate<'_>,
-    b: &Candidate<'_>,
-    varies: bool,
-    settings: &CompareSettings,
-) -> Option<NoVerdict> {
-    let gaps = Gaps::of(&a.contract, &b.contract);
-    let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
-    if !fields.is_empty() {
-        return Some(NoVerdict::WorkloadsMayDiffer { fields });
-    }
-    let fewer = if a.estimate.units.len() <= b.estimate.units.len() {
-        a.estimate
-    } else {
-        b.estimate
-    };
-    let n = fewer.units.len();
-    if n < 2 {
-        return Some(NoVerdict::OneRepeat);
-    }
-    if !varies {
-        return Some(NoVerdict::NoVariation);
-    }
-    if !settings.crosses_warmup() && !measure_alike(a.summary.warm_up(), b.summary.warm_up()) {
-        return Some(NoVerdict::OtherWarmUp);
-    }
-    let factors = [a.summary.timer_factor(), b.summary.timer_factor()];
-    if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
-        return Some(NoVerdict::ShortStepTimes { factor });
-    }
-    (n < MIN_REPEATS).then_some(NoVerdict::FewUnits {
-        n,
-        unit: fewer.unit,
-        least: MIN_REPEATS,
-    })
-}
-
-/// Why two candidates are not independent samples: both count the same attempts as repeats.
-fn shared(a: &Candidate<'_>, b: &Candidate<'_>) -> Option<NoVerdict> {
-    let [of_a, of_b] = [a, b].map(|candidate| attempts(&candidate.summary.repeats));
-    let is_imported = !a.cell.imported.is_empty() && !b.cell.imported.is_empty();
-    let imported_twice = if is_imported {
-        shared_runs(&a.summary.repeats, &b.summary.repeats)
-    } else {
-        0
-    };
-    match of_a.intersection(&of_b).count().max(imported_twice) {
-        0 => None,
-        n if n == of_a.len() && n == of_b.len() => Some(NoVerdict::SameMeasurements),
-        n => Some(NoVerdict::SomeSameMeasurements { n }),
-    }
-}
-
 /// What a GPU-hour of each costs.
 fn prices(a: &Candidate<'_>, b: &Candidate<'_>, catalogue: &Catalogue) -> Option<Box<[Price; 2]>> {
     let price = |candidate: &Candidate<'_>| {
@@ -383,15 +334,6 @@ fn prices(a: &Candidate<'_>, b: &Candidate<'_>, catalogue: &Catalogue) -> Option
         device.stated(&catalogue.prices).cloned()
     };
     Some(Box::new([price(a)?, price(b)?]))
-}
-
-/// None where an end is too far off to be a number.
-fn interval([low, high]: [f64; 2], confidence: f64) -> Option<RatioInterval> {
-    (low.is_finite() && high.is_finite()).then_some(RatioInterval {
-        low,
-        high,
-        confidence,
-    })
 }
 
 fn row(
@@ -428,6 +370,8 @@ fn row(
         standing: cell.standing.clone(),
         repeats_added_later: summary.repeats_added_later(),
         timer_factor: summary.timer_factor(),
+        warmup_steps: summary.warmup_steps,
+        steady_state: summary.steady_state.clone(),
         dropped: summary.dropped.clone(),
         tokens_per_second_per_gpu: candidate.estimate.clone(),
         tokens_per_second: summary.tokens_per_second,

@@ -15,7 +15,8 @@ use super::{
 /// Differences that are told in full beside a comparison; the JSON has all.
 const TOLD: usize = 6;
 const PACKAGE: &str = "package.";
-/// The fact of a cell whose runs may run beside others on their host; others have none.
+/// The fact that says whether a cell's runs may run beside others on their host. Imported runs and
+/// baselines of earlier versions do not state it.
 pub const SHARE: &str = "share";
 
 /// A variable that slows a run down enough to decide a comparison.
@@ -214,12 +215,7 @@ impl<'a> ComparedEnvironment<'a> {
             .facts
             .iter()
             .filter(|(name, _)| !name.starts_with(PACKAGE));
-        let mut facts: BTreeMap<&str, &str> =
-            of_host.map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        if !self.is_imported {
-            facts.entry(SHARE).or_insert("false");
-        }
-        facts
+        of_host.map(|(n, v)| (n.as_str(), v.as_str())).collect()
     }
 
     fn variables(&self) -> BTreeMap<&str, &str> {
@@ -255,7 +251,9 @@ pub fn environment_differences(
             }
             // Every key covers the image, so there was none where it names none.
             let is_unknown = |side: &ComparedEnvironment<'_>, value: Option<&str>| {
-                kind == Fact && side.is_earlier && value.is_none() && name != "image"
+                kind == Fact
+                    && value.is_none()
+                    && (name == SHARE || side.is_earlier && name != "image")
             };
             if is_unknown(a, va) || is_unknown(b, vb) {
                 continue;

@@ -318,7 +318,7 @@ pub fn assess(
             continue;
         };
         since.interval = verdict
-            .interval
+            .interval()
             .filter(|ends| ends.iter().all(|end| end.is_finite()));
         let before = earlier(measurements, at).map(|before| &measurements[before]);
         let is_one_session = before.is_some_and(|before| {

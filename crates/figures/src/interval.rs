@@ -46,7 +46,8 @@ pub struct Estimate {
     #[serde(default)]
     pub unit: Unit,
     /// One a unit: geometric means of its repeats. Equal to `values` where repeats are the units.
-    /// Repeats on unknown hosts are in none where hosts are the units.
+    /// Repeats on unknown hosts are in none where hosts are the units, and repeats without a date in
+    /// none where sessions are.
     #[serde(default)]
     pub units: Vec<f64>,
 }
@@ -78,11 +79,20 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Is a run on this host in one of the units? Where those are hosts, a run on an unknown one is not.
+    /// Is this run in one of the units? Where those are hosts, a run on an unknown one is not; where
+    /// they are sessions, a run without a date is not.
     #[must_use]
-    pub fn has_run_on(self, host: &str) -> bool {
-        self != Self::Host || host_named(host).is_some()
+    pub fn has(self, run: &RepeatSummary) -> bool {
+        match self {
+            Self::Repeat => true,
+            Self::Session => is_dated(run.started_at),
+            Self::Host => host_named(&run.host).is_some(),
+        }
     }
+}
+
+fn is_dated(started_at: Option<f64>) -> bool {
+    started_at.is_some_and(f64::is_finite)
 }
 
 /// The estimate of a cell from the repeats that count.
@@ -145,7 +155,8 @@ impl Estimate {
 /// Rates by unit: by host where several are named, else by session where there are several, else
 /// one by one. A run on an unknown host may have been on any of the others, so it is neither a unit
 /// of its own nor part of one, and its rate is left out of units that are hosts. Runs as units
-/// instead would narrow the interval, as if all hosts were equally fast.
+/// instead would narrow the interval, as if all hosts were equally fast. A run without a date is left
+/// out of units that are sessions for the same reason.
 fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
     let mut by_host: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for run in runs {
@@ -206,15 +217,12 @@ pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
     nearest
 }
 
-/// Rates by session, in order of time; one session where a start is not known.
+/// Rates by session, in order of time, without those of runs whose start is not known.
 fn sessions(runs: &[Run<'_>]) -> Vec<Vec<f64>> {
-    let started: Option<Vec<(f64, &Run<'_>)>> = runs
-        .iter()
-        .map(|r| Some((r.started_at.filter(|s| s.is_finite())?, r)))
+    let dated = runs.iter().filter(|run| is_dated(run.started_at));
+    let mut started: Vec<(f64, &Run<'_>)> = dated
+        .filter_map(|run| Some((run.started_at?, run)))
         .collect();
-    let Some(mut started) = started else {
-        return Vec::new();
-    };
     started.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.rate.total_cmp(&y.rate)));
     let mut sessions: Vec<Vec<f64>> = Vec::new();
     let mut until = f64::NEG_INFINITY;
@@ -325,6 +333,31 @@ mod tests {
             run(2.0, "a", 90.0),
         ];
         assert_eq!(Estimate::of(&unknown).unwrap().unit, Unit::Repeat);
+    }
+
+    #[test]
+    fn a_run_without_a_date_takes_nothing_from_the_clustering_by_session() {
+        let dated: Vec<_> = [0.0, 20.0, 40.0]
+            .iter()
+            .flat_map(|hours| {
+                [0.0, 0.6, 1.2].map(|later| run(1.0 + hours / 100.0, "a", hours + later))
+            })
+            .collect();
+        let undated = Run {
+            started_at: None,
+            ..run(5.0, "a", 0.0)
+        };
+        let with_undated: Vec<_> = dated.iter().copied().chain([undated]).collect();
+        let [all_dated, one_undated] =
+            [&dated, &with_undated].map(|runs| Estimate::of(runs).unwrap());
+        assert_eq!(
+            (one_undated.unit, one_undated.units.len()),
+            (Unit::Session, 3)
+        );
+        assert_eq!(
+            (one_undated.value, one_undated.ci95),
+            (all_dated.value, all_dated.ci95)
+        );
     }
 
     #[test]

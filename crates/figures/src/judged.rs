@@ -4,34 +4,25 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tprimat_results::{CONFIDENCE, Welch, holm, welch};
+use tprimat_results::{CorrectedTest, MIN_REPEATS, Welch, verdicts, welch};
 
 use super::{
-    Comparison, RatioInterval, Row, Speedup, family::Family, summary::attempts, sweep::Unjudged,
-    sweep::unjudged,
+    Comparison, Gaps, NoVerdict, RatioInterval, Row, Speedup, comparability::measure_alike,
+    family::Family, same_run::shared_runs, summary::attempts, sweep::Unjudged, sweep::unjudged,
 };
 
 /// The verdicts of a comparison by pairs of rows.
 pub struct Judged {
-    /// The rows by their cells.
+    /// Maps each cell to its row.
     rows: HashMap<String, usize>,
-    /// For each row the first one that counts the same runs.
+    /// Names for each row the first row that counts the same runs.
     runs: Vec<usize>,
-    /// By pairs of those, the smaller first; each with the one whose rate is the numerator.
-    tests: HashMap<(usize, usize), (usize, Test)>,
-    /// Ratios whose runs an earlier one has under another name: their places in the comparison, and
-    /// those of the earlier ones.
+    /// Holds the tests by pairs of such first rows, the smaller one first. Each comes with the row
+    /// whose rate is the numerator.
+    tests: HashMap<(usize, usize), (usize, CorrectedTest)>,
+    /// Lists the ratios whose runs an earlier ratio has under another name: the place of each in the
+    /// comparison, and that of the earlier one.
     same: Vec<(usize, usize)>,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Test {
-    /// Holm's.
-    pub p: f64,
-    pub significant: bool,
-    of: Welch,
-    /// That at which Holm's procedure looks at this test.
-    confidence: f64,
 }
 
 impl Judged {
@@ -85,7 +76,7 @@ impl Judged {
         }
         let tests: Vec<Welch> = family.tests.iter().map(|(_, (_, test))| *test).collect();
         let pairs = family.tests.iter().map(|(_, (pair, _))| *pair);
-        let tests = pairs.zip(corrected(&tests));
+        let tests = pairs.zip(verdicts(&tests));
         let tests = tests.map(|(pair, test)| (unordered(pair), (pair[0], test)));
         let tests = tests.collect();
         let is_ratio = |(place, _): &(usize, usize)| *place < after;
@@ -104,7 +95,7 @@ impl Judged {
     }
 
     /// The test of the ratio of the first row to the second; none where it was not made.
-    pub(super) fn test(&self, rows: [usize; 2]) -> Option<Test> {
+    pub(super) fn test(&self, rows: [usize; 2]) -> Option<CorrectedTest> {
         let pair = rows.map(|at| self.runs[at]);
         let (numerator, test) = *self.tests.get(&unordered(pair))?;
         Some(if numerator == pair[0] {
@@ -122,7 +113,7 @@ impl Judged {
             if let Some(test) = found.and_then(|(a, b)| self.test([*a, *b])) {
                 ratio.p_value = Some(test.p);
                 ratio.significant = Some(test.significant);
-                ratio.interval = test.interval();
+                ratio.interval = RatioInterval::of_test(&test);
             }
         }
         for (place, of) in self.same {
@@ -131,46 +122,64 @@ impl Judged {
     }
 }
 
-/// What `tprimat_results::verdicts` says, without the intervals: a line of many points has far more
-/// pairs than are shown, and an interval costs much more than its test.
-fn corrected(tests: &[Welch]) -> Vec<Test> {
-    let level = 1.0 - CONFIDENCE;
-    let p_values: Vec<f64> = tests.iter().map(|test| test.p).collect();
-    let adjusted = holm(&p_values);
-    let significant = adjusted.iter().filter(|p| **p < level).count();
-    let mut order: Vec<usize> = (0..tests.len()).collect();
-    order.sort_by(|&i, &j| p_values[i].total_cmp(&p_values[j]));
-    let mut ranks = vec![0; tests.len()];
-    for (rank, &i) in order.iter().enumerate() {
-        ranks[i] = rank.min(significant);
+/// Why the difference of two cells is not assessed; the same answer whichever of them comes first.
+/// `crosses_warmup`: it was asked for to compare them although their warm-up differs.
+pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<NoVerdict> {
+    if let Some(shared) = shared(rows) {
+        return Some(shared);
     }
-    let all = tests.iter().zip(adjusted).zip(ranks);
-    let test = |((of, p), rank): ((&Welch, f64), usize)| Test {
-        p,
-        significant: p < level,
-        of: *of,
-        confidence: 1.0 - level / (tests.len() - rank) as f64,
+    // What was edited between them may be the whole difference.
+    let earlier = rows.map(|row| row.standing.earlier.as_ref());
+    if earlier[0] != earlier[1] {
+        let earlier = earlier.into_iter().flatten().next().cloned();
+        return earlier.map(|earlier| NoVerdict::OtherConfiguration { earlier });
+    }
+    let [a, b] = rows;
+    let gaps = Gaps::of(&a.contract, &b.contract);
+    let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
+    if !fields.is_empty() {
+        return Some(NoVerdict::WorkloadsMayDiffer { fields });
+    }
+    let [of_a, of_b] = rows.map(|row| &row.tokens_per_second_per_gpu);
+    let fewer = if of_a.units.len() <= of_b.units.len() {
+        of_a
+    } else {
+        of_b
     };
-    all.map(test).collect()
+    let n = fewer.units.len();
+    if n < 2 {
+        return Some(NoVerdict::OneRepeat);
+    }
+    if welch(&of_a.units, &of_b.units).is_none() {
+        return Some(NoVerdict::NoVariation);
+    }
+    if !crosses_warmup && !measure_alike(a.warm_up(), b.warm_up()) {
+        return Some(NoVerdict::OtherWarmUp);
+    }
+    let factors = rows.map(|row| row.timer_factor);
+    if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
+        return Some(NoVerdict::ShortStepTimes { factor });
+    }
+    (n < MIN_REPEATS).then_some(NoVerdict::FewUnits {
+        n,
+        unit: fewer.unit,
+        least: MIN_REPEATS,
+    })
 }
 
-impl Test {
-    /// None where an end is too far off to be a number.
-    pub(super) fn interval(&self) -> Option<RatioInterval> {
-        let [low, high] = self.of.interval(self.confidence)?;
-        (low.is_finite() && high.is_finite()).then_some(RatioInterval {
-            low,
-            high,
-            confidence: self.confidence,
-        })
-    }
-
-    fn inverse(self) -> Self {
-        let of = Welch {
-            ratio: 1.0 / self.of.ratio,
-            ..self.of
-        };
-        Self { of, ..self }
+/// Why two cells are not independent samples: both count the same attempts as repeats.
+pub(super) fn shared([a, b]: [&Row; 2]) -> Option<NoVerdict> {
+    let [of_a, of_b] = [a, b].map(|row| attempts(&row.repeats));
+    let is_imported = !a.imported.is_empty() && !b.imported.is_empty();
+    let imported_twice = if is_imported {
+        shared_runs(&a.repeats, &b.repeats)
+    } else {
+        0
+    };
+    match of_a.intersection(&of_b).count().max(imported_twice) {
+        0 => None,
+        n if n == of_a.len() && n == of_b.len() => Some(NoVerdict::SameMeasurements),
+        n => Some(NoVerdict::SomeSameMeasurements { n }),
     }
 }
 
@@ -185,26 +194,4 @@ fn runs(row: &Row) -> Option<(BTreeSet<&str>, Vec<u64>)> {
     let units = row.tokens_per_second_per_gpu.units.iter();
     let units = units.map(|unit| unit.to_bits()).collect();
     (!attempts.is_empty()).then_some((attempts, units))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use tprimat_results::verdicts;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn tests_are_corrected_as_everywhere(
-            arms in proptest::collection::vec(proptest::collection::vec(0.95f64..1.05, 3..6), 2..9),
-        ) {
-            let tests: Vec<Welch> = arms[1..].iter().filter_map(|a| welch(a, &arms[0])).collect();
-            for (own, other) in corrected(&tests).iter().zip(verdicts(&tests)) {
-                prop_assert_eq!((own.p, own.significant), (other.p, other.significant));
-                let found = own.interval().map(|i| ([i.low, i.high], i.confidence));
-                prop_assert_eq!(found, other.interval.map(|ends| (ends, other.confidence)));
-            }
-        }
-    }
 }

@@ -106,7 +106,7 @@ pub(crate) use suspect::short_name;
 pub use suspect::{Signs, memory_of_others};
 pub use sweep::{
     Best, Highest, LineBest, SameSetting, Surface, SurfacePair, Sweep, SweepPoint, sweeps,
-    sweeps_unjudged,
+    sweeps_unjudged, swept_groups,
 };
 pub use sweep_document::{
     BestDocument, ComparisonDocument, CurveDocument, HighestDocument, PairDocument, PointDocument,

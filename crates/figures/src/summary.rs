@@ -265,8 +265,8 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         .collect();
     let estimate = estimate(&counted);
     // The step time is that of the runs that the rate is made of.
-    let is_in_units = |host: &str| estimate.as_ref().is_none_or(|e| e.unit.has_run_on(host));
-    let in_units = counted.iter().filter(|(r, _)| is_in_units(&r.host));
+    let is_in_units = |run: &RepeatSummary| estimate.as_ref().is_none_or(|e| e.unit.has(run));
+    let in_units = counted.iter().filter(|(r, _)| is_in_units(r));
     let of_units: Vec<&Steady> = in_units.filter_map(|(r, _)| r.steady.as_ref()).collect();
     // What the cell ran is told by the first repeat that counts; with none, by any.
     let speaker = counted

@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_results::{CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, welch};
+use tprimat_results::{CONFIDENCE, FieldDifference, Tier, differences, welch};
 
 use super::{
-    Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, interval::apart, judged::Judged,
-    summary::attempts,
+    Comparison, NoVerdict, RatioInterval, Row,
+    interval::apart,
+    judged::{Judged, no_verdict},
 };
 
 /// Values of the axis from which on cells are a sweep; two are a pair.
@@ -154,12 +155,31 @@ pub fn sweeps(comparison: &Comparison, judged: &Judged) -> Vec<Sweep> {
     found.map(|one| one.judged(comparison, judged)).collect()
 }
 
-/// The same sweeps where only their points are asked for: no point is called the fastest, and no pair
+/// All sweeps where only their points are asked for: no point is called the fastest, and no pair
 /// of lines is compared. The verdicts need a test of every two points of a line.
 #[must_use]
 pub fn sweeps_unjudged(comparison: &Comparison) -> Vec<Sweep> {
     let found = unjudged(comparison).into_iter();
     found.map(|one| one.sweep).collect()
+}
+
+/// Groups all of whose cells are points of those sweeps that `is_meant` picks.
+#[must_use]
+pub fn swept_groups(comparison: &Comparison, is_meant: impl Fn(&Sweep) -> bool) -> BTreeSet<usize> {
+    let sweeps = sweeps_unjudged(comparison);
+    let surfaces = sweeps
+        .iter()
+        .filter(|sweep| is_meant(sweep))
+        .flat_map(|sweep| &sweep.surfaces);
+    let points: BTreeSet<usize> = surfaces
+        .flat_map(|surface| &surface.points)
+        .map(|point| point.row)
+        .collect();
+    let left = (0..comparison.rows.len()).filter(|row| !points.contains(row));
+    let left: BTreeSet<usize> = left.map(|row| comparison.rows[row].group).collect();
+    (0..comparison.groups.len())
+        .filter(|group| !left.contains(group))
+        .collect()
 }
 
 pub(super) fn unjudged(comparison: &Comparison) -> Vec<Unjudged> {
@@ -421,15 +441,10 @@ fn rivals(
     let [best, _, ..] = order[..] else {
         return None;
     };
-    let units = |at: usize| &row(at).tokens_per_second_per_gpu.units;
-    let is_fixed = |at: &usize| welch(units(best), units(*at)).is_none();
-    let reason = order
-        .iter()
-        .find_map(|at| undecided(row(*at), row(best)))
-        .or_else(|| {
-            let is_fixed = order[1..].iter().any(is_fixed);
-            is_fixed.then_some(NoVerdict::NoVariation)
-        });
+    let others = order[1..].iter();
+    let reason = others
+        .copied()
+        .find_map(|at| undecided(comparison, [row(best), row(at)]));
     Some(Rivals {
         line,
         order,
@@ -454,7 +469,7 @@ fn best(comparison: &Comparison, judged: &Judged, points: &[SweepPoint], rivals:
     };
     if found.reason.is_none() {
         found.not_apart = rivals.order[1..].iter().copied().filter(is_open).collect();
-        found.interval = against(next).and_then(|test| test.interval());
+        found.interval = against(next).and_then(|test| RatioInterval::of_test(&test));
     }
     found
 }
@@ -489,10 +504,7 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
                 continue;
             }
             let rates = [own, its].map(|row| &row.tokens_per_second_per_gpu);
-            let test = welch(&rates[0].units, &rates[1].units);
-            let reason = undecided(own, its)
-                .or_else(|| undecided(its, own))
-                .or_else(|| test.is_none().then_some(NoVerdict::NoVariation));
+            let reason = undecided(comparison, [own, its]);
             let seconds = apart(&own.repeats, &its.repeats);
             pair.apart_seconds = pair
                 .apart_seconds
@@ -539,17 +551,14 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
     for (i, own) in a.iter().enumerate() {
         for (j, its) in b.iter().enumerate() {
             let units = [own, its].map(|row| &row.tokens_per_second_per_gpu.units);
-            let test = welch(units[0], units[1]);
-            found.reason = undecided(own, its)
-                .or_else(|| undecided(its, own))
-                .or_else(|| test.is_none().then_some(NoVerdict::NoVariation));
+            found.reason = undecided(comparison, [own, its]);
             if found.reason.is_some() {
                 return Some(found);
             }
             if i != at[0] && j != at[1] {
                 continue;
             }
-            let ends = test?.interval(confidence)?;
+            let ends = welch(units[0], units[1])?.interval(confidence)?;
             if i == at[0] {
                 low = low.min(ends[0]);
             }
@@ -558,52 +567,13 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
             }
         }
     }
-    found.interval = (low.is_finite() && high.is_finite()).then_some(RatioInterval {
-        low,
-        high,
-        confidence: CONFIDENCE,
-    });
+    found.interval = RatioInterval::of([low, high], CONFIDENCE);
     Some(found)
 }
 
-/// Why nothing can be said of a point beside the best one.
-fn undecided(row: &Row, best: &Row) -> Option<NoVerdict> {
-    let estimate = &row.tokens_per_second_per_gpu;
-    let n = estimate.units.len();
-    let unknown: Vec<String> = Gaps::of(&row.contract, &best.contract)
-        .core()
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
-    let is_other_warm_up = row
-        .labels
-        .iter()
-        .any(|label| matches!(label, Label::WarmUp { .. }));
-    // What was edited between them may be the whole difference.
-    let earlier = [row, best].map(|row| row.standing.earlier.as_ref());
-    match n {
-        _ if earlier[0] != earlier[1] => {
-            let earlier = earlier.into_iter().flatten().next().cloned();
-            earlier.map(|earlier| NoVerdict::OtherConfiguration { earlier })
-        }
-        _ if row.cell != best.cell
-            && !attempts(&row.repeats).is_disjoint(&attempts(&best.repeats)) =>
-        {
-            Some(NoVerdict::SameMeasurements)
-        }
-        _ if !unknown.is_empty() => Some(NoVerdict::WorkloadsMayDiffer { fields: unknown }),
-        _ if is_other_warm_up => Some(NoVerdict::OtherWarmUp),
-        _ if row.timer_factor.is_some() => row
-            .timer_factor
-            .map(|factor| NoVerdict::ShortStepTimes { factor }),
-        0 | 1 => Some(NoVerdict::OneRepeat),
-        _ if n < MIN_REPEATS => Some(NoVerdict::FewUnits {
-            n,
-            unit: estimate.unit,
-            least: MIN_REPEATS,
-        }),
-        _ => None,
-    }
+/// Why nothing can be said of one point beside another of its workload.
+fn undecided(comparison: &Comparison, rows: [&Row; 2]) -> Option<NoVerdict> {
+    no_verdict(rows, comparison.groups[rows[0].group].crosses_warmup())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Puts together what a format's reader finds: steps in order, each once, settings, notes.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use serde_json::Value;
 
@@ -42,6 +42,8 @@ pub struct Builder {
     pub clock: Option<f64>,
     condensed: u32,
     nan: NanEnd,
+    /// The newest evaluations whose values are not finite.
+    nan_evaluations: BTreeSet<(Option<u64>, String)>,
 }
 
 /// The steps at the end of the log so far whose losses are stated and are not finite.
@@ -218,7 +220,8 @@ impl Builder {
         }
     }
 
-    /// A value of an evaluation after `step`; one that is not finite is noted instead.
+    /// A value of an evaluation after `step`; one that is not finite is noted instead, once however
+    /// many ranks print it.
     pub fn evaluated(&mut self, step: Option<u64>, name: impl Into<String>, value: f64) {
         let name = name.into();
         if value.is_finite() {
@@ -228,6 +231,12 @@ impl Builder {
                 name,
                 value,
             });
+        }
+        if self.nan_evaluations.len() >= MAX_REPORTS {
+            self.nan_evaluations.clear();
+        }
+        if step.is_some() && !self.nan_evaluations.insert((step, name.clone())) {
+            return;
         }
         let (kind, what) = ("nan_evaluation", || format!("{name} is {value}"));
         match step {

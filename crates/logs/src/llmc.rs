@@ -11,6 +11,7 @@ use super::{
     format::{Evidence, Reader},
     lines::Line,
     numbers::{after, as_count, count, number, number_after, setting, whole_text_number},
+    trace::UNREADABLE_FIELD,
 };
 
 /// Fields of a line of its output: the word before the number.
@@ -205,15 +206,16 @@ fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
         out.notes.add("truncated", cut_off);
         return;
     }
-    let mut trained = false;
+    let (mut trained, mut any_read, mut any_unreadable) = (false, false, false);
     for (name, value) in rest
         .split_whitespace()
         .filter_map(|field| field.split_once(':'))
     {
         let Some(value) = whole_text_number(value) else {
-            out.notes.add("unreadable_line", cut_off);
+            any_unreadable = true;
             continue;
         };
+        any_read |= ["trl", "tel", "eval"].contains(&name);
         trained |= name == "trl";
         match name {
             "tel" => out.evaluated(Some(number), "validation_loss", value),
@@ -224,6 +226,13 @@ fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
                 }
             }
         }
+    }
+    if any_unreadable {
+        let kind = match any_read {
+            true => UNREADABLE_FIELD,
+            false => "unreadable_line",
+        };
+        out.notes.add(kind, cut_off);
     }
     if trained {
         out.step(step);
@@ -346,6 +355,27 @@ total average iteration time: 250.750000 ms
             ]
         );
         assert_eq!(testing::kinds(&trace), ["truncated"]);
+    }
+
+    #[test]
+    fn a_line_is_lost_only_where_its_loss_is() {
+        let read = |entry: &str| {
+            let log = format!("s:0 tel:11.0090\ns:0 trl:11.0080 lr:0.000001 norm:15.25\n{entry}\n");
+            let trace = parse_any(log.as_bytes());
+            (
+                testing::kinds(&trace).join(" "),
+                trace.unreadable.is_some(),
+                trace.steps.len(),
+            )
+        };
+        assert_eq!(
+            read("s:1 trl:10.5 lr:? norm:14.5"),
+            ("unreadable_field".into(), false, 2)
+        );
+        assert_eq!(
+            read("s:1 trl:? lr:0.000002 norm:14.5"),
+            ("unreadable_line".into(), true, 1)
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{
     format::Reader,
     lines::{Line, cut},
     numbers::{GIB, MIB, as_count, stated, whole_text_number},
+    trace::UNREADABLE_FIELD,
 };
 
 /// Compiled size of one pattern.
@@ -226,17 +227,18 @@ impl Reader for Log {
             }
         }
         let mut of_step: BTreeMap<usize, (&Field, f64)> = BTreeMap::new();
+        let (mut unreadable, mut any_read) = (Vec::new(), false);
         for (place, (field, text)) in found.into_iter().enumerate() {
             if let Field::Effective(name) = field {
                 out.set(name, stated(text));
+                any_read = true;
                 continue;
             }
             let Some(value) = whole_text_number(text) else {
-                out.notes.add("unreadable_line", || {
-                    format!("`{}` is not a number", cut(text, 60))
-                });
+                unreadable.push((field, text));
                 continue;
             };
+            any_read = true;
             match field {
                 Field::NumParameters => {
                     out.trace.num_parameters = as_count(value).filter(|n| *n > 0)
@@ -245,7 +247,17 @@ impl Reader for Log {
                 _ => drop(of_step.insert(place, (field, value))),
             }
         }
-        if !of_step.is_empty() {
+        // Without its number, the rest of a line belongs to no step.
+        let lost_step = unreadable.iter().any(|(field, _)| **field == Field::Step);
+        let kind = match any_read && !lost_step {
+            true => UNREADABLE_FIELD,
+            false => "unreadable_line",
+        };
+        for (_, text) in unreadable {
+            out.notes
+                .add(kind, || format!("`{}` is not a number", cut(text, 60)));
+        }
+        if !of_step.is_empty() && !lost_step {
             self.step(&of_step.into_values().collect::<Vec<_>>(), out);
         }
     }
@@ -330,6 +342,23 @@ mod tests {
 
     fn read(patterns: &[&str], log: &str) -> Trace {
         parse(&section(patterns), log.as_bytes())
+    }
+
+    #[test]
+    fn a_line_counts_as_lost_only_where_its_values_are() {
+        let patterns = [r"^it (?P<step>\S+) loss=(?P<loss>\S+) lr=(?P<learning_rate>\S+)"];
+        let trace = read(&patterns, "it 1 loss=2.5 lr=n/a\nit 2 loss=2.25 lr=1e-3\n");
+        assert_eq!(testing::kinds(&trace), ["unreadable_field"]);
+        assert_eq!(trace.unreadable, None);
+        assert_eq!((trace.steps.len(), trace.steps[0].loss), (2, Some(2.5)));
+        // The values of a line whose step cannot be read are not those of the step before.
+        let trace = read(&patterns, "it 1 loss=2.5 lr=1e-3\nit ? loss=9.5 lr=2e-3\n");
+        assert_eq!(testing::kinds(&trace), ["unreadable_line"]);
+        assert_eq!(
+            trace.unreadable.map(|lines| (lines.count, lines.first)),
+            Some((1, 2))
+        );
+        assert_eq!((trace.steps.len(), trace.steps[0].loss), (1, Some(2.5)));
     }
 
     #[test]

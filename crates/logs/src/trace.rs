@@ -72,6 +72,9 @@ pub const MAX_REPORTS: usize = 4096;
 /// Anomalies of a line that begins as its format's lines do and cannot be read.
 pub const UNREADABLE: [&str; 2] = ["unreadable_line", "truncated"];
 
+/// Anomaly of a line that was read but for a value in it.
+pub(super) const UNREADABLE_FIELD: &str = "unreadable_field";
+
 /// Anomalies that say of a step that its loss is not a number.
 pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
 

@@ -2,7 +2,9 @@
 //!
 //! Every picture of a comparison shows the same cells in the same order.
 
-use tprimat_figures::{AbsentCell, Comparison, Row};
+use std::sync::OnceLock;
+
+use tprimat_figures::{AbsentCell, Comparison, Judged, Row};
 use tprimat_results::Contract;
 
 use super::canvas::Canvas;
@@ -20,6 +22,7 @@ pub struct Shown<'a> {
     pub comparison: Comparison,
     /// What is not shown and where it is, for the head of each picture.
     said: String,
+    judged: OnceLock<Judged>,
 }
 
 impl<'a> Shown<'a> {
@@ -34,6 +37,7 @@ impl<'a> Shown<'a> {
                 all: comparison,
                 comparison: reduced(comparison, &groups, rows),
                 said: String::new(),
+                judged: OnceLock::new(),
             };
         }
         let mut members: Vec<Vec<usize>> = vec![Vec::new(); groups];
@@ -71,7 +75,13 @@ impl<'a> Shown<'a> {
             all: comparison,
             comparison: reduced(comparison, &kept_groups, kept),
             said,
+            judged: OnceLock::new(),
         }
+    }
+
+    /// The verdicts on all cells; the pictures share them, since a long sweep has many.
+    pub fn judged(&self) -> &Judged {
+        self.judged.get_or_init(|| Judged::of_comparison(self.all))
     }
 
     /// Begins a picture: its title, what a reader must know of all panels, and what is not shown.

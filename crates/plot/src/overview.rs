@@ -1,7 +1,7 @@
 //! The picture of the whole comparison: rates of all cells, and the curves of as many as can be
 //! told apart.
 
-use tprimat_figures::{Comparison, Judged, Row, rate_unit, sweeps};
+use tprimat_figures::{Comparison, Row, rate_unit, sweeps};
 use tprimat_results::quantile;
 
 use super::{
@@ -25,7 +25,7 @@ const BEHIND: usize = 100;
 
 pub fn overview(shown: &Shown) -> Canvas {
     let comparison = &shown.comparison;
-    let found = sweeps(shown.all, &Judged::of_comparison(shown.all));
+    let found = sweeps(shown.all, shown.judged());
     let sweeps = sweep::caption(&found);
     let bars = match bar_groups(comparison) {
         0 => None,

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use plotters::style::RGBColor;
-use tprimat_figures::{
-    Best, Comparison, Judged, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps, sweeps_unjudged,
-};
+use tprimat_figures::{Best, Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps};
 use tprimat_results::GIB;
 
 use super::{
@@ -34,7 +32,7 @@ const LOGARITHMIC: f64 = 6.0;
 
 pub fn sweep(shown: &Shown) -> Result<Canvas, String> {
     let comparison = shown.all;
-    let found = sweeps(comparison, &Judged::of_comparison(comparison));
+    let found = sweeps(comparison, shown.judged());
     if found.is_empty() {
         return Err("no axis of the matrix has three numbers or more".to_owned());
     }
@@ -114,15 +112,7 @@ pub fn rates(canvas: &mut Canvas, comparison: &Comparison, sweeps: &[Sweep]) {
 
 /// Groups that are points of a sweep over workloads: a panel for each would compare nothing.
 pub fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
-    let mut swept = BTreeSet::new();
-    for one in sweeps_unjudged(comparison)
-        .iter()
-        .filter(|s| !s.fields.is_empty())
-    {
-        let points = one.surfaces.iter().flat_map(|surface| &surface.points);
-        swept.extend(points.map(|point| comparison.rows[point.row].group));
-    }
-    swept
+    tprimat_figures::swept_groups(comparison, |sweep| !sweep.fields.is_empty())
 }
 
 fn heading(canvas: &mut Canvas, sweep: &Sweep) {

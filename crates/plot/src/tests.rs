@@ -2,7 +2,11 @@ mod layout;
 
 use tprimat_figures::{Comparison, Figure, Metric, RepeatStatus, UncountedRepeats};
 
-use super::{sample::Sample, *};
+use super::{
+    sample::Sample,
+    style::{HEAT, colour_of},
+    *,
+};
 
 const PLAIN: Sample = Sample {
     cells: 8,

@@ -24,7 +24,8 @@ pub fn apart(comparison: &Comparison) -> &'static str {
     }
 }
 
-/// The same of a picture of bars, where points of a sweep have none.
+/// Says that panels of bars are different workloads, where there are several. Points of a sweep have
+/// no panel there.
 pub fn bars_apart(comparison: &Comparison) -> &'static str {
     if bar_groups(comparison) > 1 {
         " Panels are different workloads: do not compare across them."

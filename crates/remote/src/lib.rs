@@ -111,6 +111,23 @@ pub struct Pushed {
     pub cut: Option<Error>,
 }
 
+/// What was replaced because it was damaged.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// The names that were damaged and are whole now.
+    pub names: Vec<String>,
+    /// Why it broke off.
+    pub cut: Option<Error>,
+}
+
+/// What was read of a remote.
+#[derive(Debug, Default)]
+pub struct Verified {
+    pub damaged: Vec<Damaged>,
+    /// Why it broke off; nothing is known of what was not read.
+    pub cut: Option<Error>,
+}
+
 /// A name of a remote whose content is not what the name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
@@ -262,20 +279,20 @@ impl Remote {
     }
 
     /// Reads what the remote has of these records, and puts what is here in the place of what is not
-    /// what its name says. Returns the names that were damaged and are whole now.
+    /// what its name says.
     pub fn repair(
         &self,
         cache: &Cache,
         records: &[SharedRecord],
         listing: &Listing,
         progress: Progress<'_>,
-    ) -> Result<Vec<String>> {
+    ) -> Repaired {
         let there: Vec<_> = records
             .iter()
             .filter(|r| listing.has(r) && cache.is_whole(r))
             .collect();
         let repaired = Mutex::new(Vec::new());
-        side_by_side(&there, progress, |record| {
+        let asked = side_by_side(&there, progress, |record| {
             if self.fault(&record.key, &record.digest)?.is_some() {
                 let name = name_of(&record.key, &record.digest);
                 let mut bundle = Vec::new();
@@ -286,18 +303,22 @@ impl Remote {
                 }
             }
             Ok(())
-        })?;
-        let mut repaired = std::mem::take(&mut *held(&repaired));
-        repaired.sort();
-        Ok(repaired)
+        });
+        let mut names = std::mem::take(&mut *held(&repaired));
+        names.sort();
+        Repaired {
+            names,
+            cut: asked.err(),
+        }
     }
 
     /// Reads everything that is listed, changes nothing, and returns each name whose content is not
     /// what the name says, with the reason.
-    pub fn verify(&self, listing: &Listing, progress: Progress<'_>) -> Result<Vec<Damaged>> {
+    #[must_use]
+    pub fn verify(&self, listing: &Listing, progress: Progress<'_>) -> Verified {
         let listed: Vec<_> = listing.0.iter().collect();
         let damaged = Mutex::new(Vec::new());
-        side_by_side(&listed, progress, |(key, digest)| {
+        let asked = side_by_side(&listed, progress, |(key, digest)| {
             if let Some(why) = self.fault(key, digest)? {
                 let name = name_of(key, digest);
                 held(&damaged).push(Damaged {
@@ -307,10 +328,13 @@ impl Remote {
                 });
             }
             Ok(())
-        })?;
+        });
         let mut damaged = std::mem::take(&mut *held(&damaged));
         damaged.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(damaged)
+        Verified {
+            damaged,
+            cut: asked.err(),
+        }
     }
 
     /// Why what lies under a name is not what the name says, if it is not.

@@ -373,19 +373,24 @@ fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
     let (remote, cache) = (world.remote(), &world.hosts[0]);
     let listing = remote.list(None).unwrap();
     let before = everything_below(world.folder.path());
-    let found = remote.verify(&listing, &|_, _| Ok(())).unwrap();
+    let found = remote.verify(&listing, &|_, _| Ok(())).damaged;
     let [one] = &found[..] else {
         panic!("{found:?}")
     };
     assert!(one.why.contains("is not what its digest says"), "{one:?}");
     assert_eq!(everything_below(world.folder.path()), before);
     let records = cache.shared_records().unwrap();
-    let repaired = remote
-        .repair(cache, &records, &listing, &|_, _| Ok(()))
-        .unwrap();
-    assert_eq!(repaired, std::slice::from_ref(&one.name));
+    // What was done and found before an interruption is told.
+    let cut = |_, _| Err(Error::invalid(Problem::new("interrupted")));
+    let verified = remote.verify(&listing, &cut);
+    assert!(verified.cut.is_some());
+    assert_eq!(verified.damaged, found);
+    let repaired = remote.repair(cache, &records, &listing, &cut);
+    assert!(repaired.cut.is_some());
+    assert_eq!(repaired.names, std::slice::from_ref(&one.name));
     assert_eq!(world.files().pop_first().unwrap().1, good);
-    assert_eq!(remote.verify(&listing, &|_, _| Ok(())).unwrap(), []);
+    let verified = remote.verify(&listing, &|_, _| Ok(()));
+    assert!(verified.cut.is_none() && verified.damaged.is_empty());
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! A comparison for spreadsheets and scripts: `compare.csv` has a row a cell, `compare_repeats.csv`
 //! a row a run.
 //!
-//! Numbers are whole, with a point, in the unit that ends their column's name (`_seconds`, `_bytes`);
-//! ratios and shares have none. What is not known is an empty field. Names are words joined by `_`,
+//! Numbers have all their digits and a decimal point. Their unit ends the column's name (`_seconds`,
+//! `_bytes`); ratios and shares have none. What is not known is an empty field. Names are words joined by `_`,
 //! so that they need no quotes in any language. Text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or
 //! `@`) gets an apostrophe before it, since names and logs are not ours; controls and line ends in
 //! it become spaces.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use csv::Writer;
 use tprimat_figures::{
-    AbsentCell, Comparison, EnvironmentDifference, Figure, Memory, Metric, RepeatStatus,
-    RepeatSummary, Row, Speedup, host_named,
+    AbsentCell, Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric,
+    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, UncountedRepeats, host_named,
 };
 use tprimat_results::AttestationStatus;
 use tprimat_sentences::{dropped_words, each, said, standing};
@@ -55,60 +55,203 @@ fn guarded(text: &str) -> String {
     if is_formula { format!("'{text}") } else { text }
 }
 
-/// Columns that a table of cells always has, whatever its cells have: those before the axes, and
-/// those behind them, each with what it holds where no cell has any. Memory, metrics and `metrics_absent` follow where a cell has figures.
-const BEFORE_AXES: [&str; 5] = ["cell", "platform", "framework", "model", "parallelism"];
-const BEHIND_AXES: [(&str, Kind); 50] = [
-    ("state", Kind::Text),
-    ("reason", Kind::Text),
-    ("imported_from", Kind::Text),
-    ("group", Kind::Count),
-    ("workload", Kind::Text),
-    ("identical_config", Kind::Flag),
-    ("baseline", Kind::Text),
-    ("labels", Kind::Text),
-    ("warnings", Kind::Text),
-    ("same_launch_as", Kind::Text),
-    ("same_runs_as", Kind::Text),
-    ("environment", Kind::Text),
-    ("attestation", Kind::Text),
-    ("declared_only", Kind::Text),
-    ("precision", Kind::Text),
-    ("device", Kind::Text),
-    ("n", Kind::Count),
-    ("repeats_wanted", Kind::Count),
-    ("failed", Kind::Count),
-    ("contradicted", Kind::Count),
-    ("suspect", Kind::Count),
-    ("unmeasured", Kind::Count),
-    ("standing", Kind::Text),
-    ("repeats_added_later", Kind::Flag),
-    ("dropped", Kind::Text),
-    ("tokens_per_second_per_gpu", Kind::Number),
-    ("tokens_per_second_per_gpu_ci95_low", Kind::Number),
-    ("tokens_per_second_per_gpu_ci95_high", Kind::Number),
-    ("tokens_per_second", Kind::Number),
-    ("tokens_per_step", Kind::Count),
-    ("step_time_mean_seconds", Kind::Number),
-    ("step_time_median_seconds", Kind::Number),
-    ("step_time_p95_seconds", Kind::Number),
-    ("step_time_sd_seconds", Kind::Number),
-    ("step_time_cv", Kind::Number),
-    ("loss_at_end", Kind::Number),
-    ("loss_group", Kind::Count),
-    ("loss_comparable_with_baseline", Kind::Flag),
-    ("last_step", Kind::Count),
-    ("speedup", Kind::Number),
-    ("speedup_interval_low", Kind::Number),
-    ("speedup_interval_high", Kind::Number),
-    ("speedup_interval_confidence", Kind::Number),
-    ("speedup_significant", Kind::Flag),
-    ("speedup_p_value", Kind::Number),
-    ("cost_ratio", Kind::Number),
-    ("speedup_same_as", Kind::Text),
-    ("speedup_reason", Kind::Text),
-    ("mfu", Kind::Number),
-    ("mfu_absent", Kind::Text),
+const PATH: [&str; 4] = ["platform", "framework", "model", "parallelism"];
+
+/// How a column is read from a cell with figures.
+enum Read {
+    Text(fn(&Of<'_>) -> String),
+    Number(fn(&Of<'_>) -> Option<f64>),
+    Count(fn(&Of<'_>) -> Option<u64>),
+    Flag(fn(&Of<'_>) -> Option<bool>),
+}
+
+impl Read {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Text(_) => Kind::Text,
+            Self::Number(_) => Kind::Number,
+            Self::Count(_) => Kind::Count,
+            Self::Flag(_) => Kind::Flag,
+        }
+    }
+}
+
+/// A cell with figures, and what else the comparison has of it.
+struct Of<'a> {
+    row: &'a Row,
+    group: &'a Group,
+    baseline: Option<&'a Row>,
+    environment: &'a [EnvironmentDifference],
+    speedup: Option<&'a Speedup>,
+}
+
+impl<'a> Of<'a> {
+    /// The rate, unless it is impossible; `mfu_absent` says why then.
+    fn rate(&self) -> Option<&'a Estimate> {
+        Some(&self.row.tokens_per_second_per_gpu).filter(|_| self.row.impossible().is_none())
+    }
+    fn interval(&self) -> Option<RatioInterval> {
+        self.speedup?.interval
+    }
+}
+
+fn or_empty(text: Option<&String>) -> String {
+    text.cloned().unwrap_or_default()
+}
+
+/// Columns behind the axes that a table of cells always has, whatever its cells have. Memory, metrics
+/// and `metrics_absent` follow where a cell has figures.
+const BEHIND_AXES: [(&str, Read); 50] = [
+    ("state", Read::Text(|_| "ok".to_owned())),
+    ("reason", Read::Text(|_| String::new())),
+    ("imported_from", Read::Text(|of| of.row.imported.join("; "))),
+    ("group", Read::Count(|of| Some(of.row.group as u64 + 1))),
+    ("workload", Read::Text(|of| said(&of.group.workload))),
+    (
+        "identical_config",
+        Read::Flag(|of| Some(of.group.identical_config)),
+    ),
+    ("baseline", Read::Text(|of| of.group.baseline.clone())),
+    ("labels", Read::Text(|of| each(&of.row.labels).join("; "))),
+    (
+        "warnings",
+        Read::Text(|of| each(&of.row.warnings).join("; ")),
+    ),
+    (
+        "same_launch_as",
+        Read::Text(|of| or_empty(of.row.same_launch_as.as_ref())),
+    ),
+    (
+        "same_runs_as",
+        Read::Text(|of| or_empty(of.row.same_runs_as.as_ref())),
+    ),
+    ("environment", Read::Text(|of| words(of.environment))),
+    (
+        "attestation",
+        Read::Text(|of| attestation(of.row.attestation).to_owned()),
+    ),
+    (
+        "declared_only",
+        Read::Text(|of| of.row.declared_only.join("; ")),
+    ),
+    ("precision", Read::Text(|of| of.row.precision.clone())),
+    ("device", Read::Text(|of| or_empty(of.row.device.as_ref()))),
+    ("n", Read::Count(|of| Some(of.row.n as u64))),
+    (
+        "repeats_wanted",
+        Read::Count(|of| Some(of.row.repeats_wanted.into())),
+    ),
+    (
+        "failed",
+        Read::Count(|of| Some(of.row.uncounted.failed as u64)),
+    ),
+    (
+        "contradicted",
+        Read::Count(|of| Some(of.row.uncounted.contradicted as u64)),
+    ),
+    (
+        "suspect",
+        Read::Count(|of| Some(of.row.uncounted.suspect as u64)),
+    ),
+    (
+        "unmeasured",
+        Read::Count(|of| Some(of.row.uncounted.unmeasured as u64)),
+    ),
+    (
+        "standing",
+        Read::Text(|of| standing(&of.row.standing).join("; ")),
+    ),
+    (
+        "repeats_added_later",
+        Read::Flag(|of| Some(of.row.repeats_added_later)),
+    ),
+    (
+        "dropped",
+        Read::Text(|of| dropped_words(&of.row.dropped).join("; ")),
+    ),
+    (
+        "tokens_per_second_per_gpu",
+        Read::Number(|of| Some(of.rate()?.value)),
+    ),
+    (
+        "tokens_per_second_per_gpu_ci95_low",
+        Read::Number(|of| Some(of.rate()?.ci95?[0])),
+    ),
+    (
+        "tokens_per_second_per_gpu_ci95_high",
+        Read::Number(|of| Some(of.rate()?.ci95?[1])),
+    ),
+    (
+        "tokens_per_second",
+        Read::Number(|of| of.rate().and(of.row.tokens_per_second)),
+    ),
+    ("tokens_per_step", Read::Count(|of| of.row.tokens_per_step)),
+    (
+        "step_time_mean_seconds",
+        Read::Number(|of| Some(of.row.step_time.mean_seconds)),
+    ),
+    (
+        "step_time_median_seconds",
+        Read::Number(|of| Some(of.row.step_time.median_seconds)),
+    ),
+    (
+        "step_time_p95_seconds",
+        Read::Number(|of| Some(of.row.step_time.p95_seconds)),
+    ),
+    (
+        "step_time_sd_seconds",
+        Read::Number(|of| of.row.step_time.sd_seconds),
+    ),
+    ("step_time_cv", Read::Number(|of| of.row.step_time.cv)),
+    ("loss_at_end", Read::Number(|of| of.row.loss_at_end)),
+    // Losses may be compared where both numbers agree, this one and `group`.
+    (
+        "loss_group",
+        Read::Count(|of| Some(of.row.loss_group as u64 + 1)),
+    ),
+    (
+        "loss_comparable_with_baseline",
+        Read::Flag(|of| Some(of.baseline?.loss_group == of.row.loss_group)),
+    ),
+    ("last_step", Read::Count(|of| of.row.last_step)),
+    ("speedup", Read::Number(|of| Some(of.speedup?.ratio))),
+    (
+        "speedup_interval_low",
+        Read::Number(|of| Some(of.interval()?.low)),
+    ),
+    (
+        "speedup_interval_high",
+        Read::Number(|of| Some(of.interval()?.high)),
+    ),
+    (
+        "speedup_interval_confidence",
+        Read::Number(|of| Some(of.interval()?.confidence)),
+    ),
+    (
+        "speedup_significant",
+        Read::Flag(|of| of.speedup?.significant),
+    ),
+    ("speedup_p_value", Read::Number(|of| of.speedup?.p_value)),
+    (
+        "cost_ratio",
+        Read::Number(|of| of.speedup?.cost_ratio.value()),
+    ),
+    (
+        "speedup_same_as",
+        Read::Text(|of| or_empty(of.speedup.and_then(|s| s.same_as.as_ref()))),
+    ),
+    (
+        "speedup_reason",
+        Read::Text(|of| {
+            let reason = of.speedup.and_then(|s| s.reason.as_ref());
+            reason.map(said).unwrap_or_default()
+        }),
+    ),
+    ("mfu", Read::Number(|of| of.row.mfu.value())),
+    (
+        "mfu_absent",
+        Read::Text(|of| why_absent(&of.row.mfu.clone().into()).unwrap_or_default()),
+    ),
 ];
 
 #[must_use]
@@ -124,24 +267,30 @@ pub(super) fn cells(comparison: &Comparison) -> Columns {
     let of_absent: BTreeSet<&str> = of_absent.map(|(axis, _)| axis).collect();
     let all = axes.iter().map(|axis| axis.as_str()).chain(of_absent);
     let all: BTreeSet<String> = all.map(|axis| format!("axis_{axis}")).collect();
-    for name in BEFORE_AXES {
+    columns.place("cell", Kind::Text);
+    for name in PATH {
         columns.place(name, Kind::Text);
     }
     for name in &all {
         columns.place(name, Kind::Text);
     }
-    for (name, kind) in BEHIND_AXES {
-        columns.place(name, kind);
+    for (name, read) in &BEHIND_AXES {
+        columns.place(name, read.kind());
     }
-    let found = Found {
-        axes,
-        rows: comparison.rows_by_cell(),
-        speedups: comparison.speedups_by_cell(),
-        environment: comparison.environment_by_cell(),
-    };
+    let rows = comparison.rows_by_cell();
+    let speedups = comparison.speedups_by_cell();
+    let environment = comparison.environment_by_cell();
     for row in &comparison.rows {
         columns.start_row();
-        cell_row(&mut columns, row, comparison, &found);
+        let (cell, group) = (row.cell.as_str(), &comparison.groups[row.group]);
+        let of = Of {
+            row,
+            group,
+            baseline: rows.get(group.baseline.as_str()).copied(),
+            environment: environment.get(cell).copied().unwrap_or_default(),
+            speedup: speedups.get(cell).copied(),
+        };
+        cell_row(&mut columns, &axes, &of);
     }
     for absent in &comparison.absent {
         columns.start_row();
@@ -150,103 +299,27 @@ pub(super) fn cells(comparison: &Comparison) -> Columns {
     columns
 }
 
-/// What is looked up of a comparison for each of its rows.
-struct Found<'a> {
-    axes: BTreeSet<&'a String>,
-    rows: BTreeMap<&'a str, &'a Row>,
-    speedups: BTreeMap<&'a str, &'a Speedup>,
-    environment: BTreeMap<&'a str, &'a [EnvironmentDifference]>,
-}
-
-fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &Found) {
-    let group = &comparison.groups[row.group];
+fn cell_row(columns: &mut Columns, axes: &BTreeSet<&String>, of: &Of<'_>) {
+    let row = of.row;
     columns.text("cell", &row.cell);
-    columns.text("platform", &row.platform);
-    columns.text("framework", &row.framework);
-    columns.text("model", &row.model);
-    columns.text("parallelism", &row.parallelism);
-    for axis in &found.axes {
+    let path = [&row.platform, &row.framework, &row.model, &row.parallelism];
+    for (name, value) in PATH.into_iter().zip(path) {
+        columns.text(name, value);
+    }
+    for axis in axes {
         columns.text(
             &format!("axis_{axis}"),
             row.axes.get(*axis).map_or("", |v| v),
         );
     }
-    columns.text("state", "ok");
-    columns.text("reason", "");
-    columns.text("imported_from", &row.imported.join("; "));
-    columns.count("group", Some(row.group as u64 + 1));
-    columns.text("workload", &said(&group.workload));
-    columns.flag("identical_config", Some(group.identical_config));
-    columns.text("baseline", &group.baseline);
-    columns.text("labels", &each(&row.labels).join("; "));
-    columns.text("warnings", &each(&row.warnings).join("; "));
-    columns.text(
-        "same_launch_as",
-        row.same_launch_as.as_deref().unwrap_or_default(),
-    );
-    columns.text(
-        "same_runs_as",
-        row.same_runs_as.as_deref().unwrap_or_default(),
-    );
-    columns.text(
-        "environment",
-        &words(
-            found
-                .environment
-                .get(row.cell.as_str())
-                .copied()
-                .unwrap_or_default(),
-        ),
-    );
-    columns.text("attestation", attestation(row.attestation));
-    columns.text("declared_only", &row.declared_only.join("; "));
-    columns.text("precision", &row.precision);
-    columns.text("device", row.device.as_deref().unwrap_or_default());
-    columns.count("n", Some(row.n as u64));
-    columns.count("repeats_wanted", Some(row.repeats_wanted.into()));
-    for (why, count) in row.uncounted.by_why() {
-        columns.count(why, Some(count as u64));
+    for (name, read) in &BEHIND_AXES {
+        match read {
+            Read::Text(read) => columns.text(name, &read(of)),
+            Read::Number(read) => columns.number(name, read(of)),
+            Read::Count(read) => columns.count(name, read(of)),
+            Read::Flag(read) => columns.flag(name, read(of)),
+        }
     }
-    columns.text("standing", &standing(&row.standing).join("; "));
-    columns.flag("repeats_added_later", Some(row.repeats_added_later));
-    columns.text("dropped", &dropped_words(&row.dropped).join("; "));
-    // Why a rate is impossible, `mfu_absent` says.
-    let estimate = Some(&row.tokens_per_second_per_gpu).filter(|_| row.impossible().is_none());
-    columns.number("tokens_per_second_per_gpu", estimate.map(|e| e.value));
-    columns.number(
-        "tokens_per_second_per_gpu_ci95_low",
-        estimate.and_then(|e| Some(e.ci95?[0])),
-    );
-    columns.number(
-        "tokens_per_second_per_gpu_ci95_high",
-        estimate.and_then(|e| Some(e.ci95?[1])),
-    );
-    columns.number(
-        "tokens_per_second",
-        row.tokens_per_second.filter(|_| estimate.is_some()),
-    );
-    columns.count("tokens_per_step", row.tokens_per_step);
-    columns.number("step_time_mean_seconds", Some(row.step_time.mean_seconds));
-    columns.number(
-        "step_time_median_seconds",
-        Some(row.step_time.median_seconds),
-    );
-    columns.number("step_time_p95_seconds", Some(row.step_time.p95_seconds));
-    columns.number("step_time_sd_seconds", row.step_time.sd_seconds);
-    columns.number("step_time_cv", row.step_time.cv);
-    columns.number("loss_at_end", row.loss_at_end);
-    // Losses may be compared where both numbers agree, this one and `group`.
-    columns.count("loss_group", Some(row.loss_group as u64 + 1));
-    let base = found.rows.get(group.baseline.as_str());
-    columns.flag(
-        "loss_comparable_with_baseline",
-        base.map(|base| base.loss_group == row.loss_group),
-    );
-    columns.count("last_step", row.last_step);
-    speedup_columns(columns, found.speedups.get(row.cell.as_str()).copied());
-    columns.number("mfu", row.mfu.value());
-    let why = why_absent(&row.mfu.clone().into());
-    columns.text("mfu_absent", &why.unwrap_or_default());
     memory(columns, &row.memory);
     let mut absent = Vec::new();
     for metric in &row.metrics.0 {
@@ -288,33 +361,6 @@ fn column_of(metric: &Metric) -> String {
     }
 }
 
-fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
-    columns.number("speedup", speedup.map(|s| s.ratio));
-    let interval = speedup.and_then(|s| s.interval);
-    columns.number("speedup_interval_low", interval.map(|i| i.low));
-    columns.number("speedup_interval_high", interval.map(|i| i.high));
-    columns.number(
-        "speedup_interval_confidence",
-        interval.map(|i| i.confidence),
-    );
-    columns.flag("speedup_significant", speedup.and_then(|s| s.significant));
-    columns.number("speedup_p_value", speedup.and_then(|s| s.p_value));
-    columns.number("cost_ratio", speedup.and_then(|s| s.cost_ratio.value()));
-    columns.text(
-        "speedup_same_as",
-        speedup
-            .and_then(|s| s.same_as.as_deref())
-            .unwrap_or_default(),
-    );
-    columns.text(
-        "speedup_reason",
-        &speedup
-            .and_then(|s| s.reason.as_ref())
-            .map(said)
-            .unwrap_or_default(),
-    );
-}
-
 /// Why there is no figure; none where there is one.
 fn why_absent(figure: &Figure) -> Option<String> {
     match figure {
@@ -333,10 +379,7 @@ fn axes_of(cell: &str) -> impl Iterator<Item = (&str, &str)> {
 fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
     columns.text("cell", &absent.cell);
     let path = absent.cell.split('@').next().unwrap_or_default();
-    for (name, value) in ["platform", "framework", "model", "parallelism"]
-        .into_iter()
-        .zip(path.splitn(4, '/'))
-    {
+    for (name, value) in PATH.into_iter().zip(path.splitn(4, '/')) {
         columns.text(name, value);
     }
     for (axis, value) in axes_of(&absent.cell) {
@@ -345,7 +388,11 @@ fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
     columns.text("state", absent.state.name());
     columns.text("reason", &said(&absent.reason));
     columns.text("imported_from", &absent.imported.join("; "));
-    columns.count("contradicted", Some(absent.contradicted as u64));
+    // A cell without runs has nothing to count.
+    for (why, count) in UncountedRepeats::of(&absent.repeats).by_why() {
+        let count = Some(count as u64).filter(|_| !absent.repeats.is_empty());
+        columns.count(why, count);
+    }
 }
 
 /// A row a run, also those that do not count.
@@ -465,6 +512,27 @@ mod tests {
         let text = csv(&all);
         let first = text.lines().next().unwrap_or_default();
         first.split(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_cell_without_figures_counts_its_runs_as_others_do() {
+        let mut cell = measured("cpu/a/m/single", &test_job(), &[1.0, 1.0], None);
+        let tprimat_figures::CellState::Ok { summary } = &mut cell.state else {
+            unreachable!()
+        };
+        summary.tokens_per_second_per_gpu = None;
+        for repeat in &mut summary.repeats {
+            repeat.status = RepeatStatus::Suspect {
+                reason: "hot".to_owned(),
+            };
+        }
+        let all = compare(&[cell], &CompareSettings::default(), &Catalogue::default());
+        let text = csv(&all);
+        let mut lines = text.lines().map(|line| line.split(','));
+        let counts: std::collections::HashMap<&str, &str> =
+            lines.next().unwrap().zip(lines.next().unwrap()).collect();
+        let counts = ["failed", "contradicted", "suspect", "unmeasured"].map(|why| counts[why]);
+        assert_eq!(counts, ["0", "0", "2", "0"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use indexmap::IndexMap;
 use tprimat_figures::{
     AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Group, Judged, Mfu, Row, Speedup,
-    Sweep, rate_unit, sweeps,
+    Sweep, rate_unit, sweeps, swept_groups,
 };
 use tprimat_sentences::said;
 use tprimat_words::plain::counted;
@@ -22,7 +22,7 @@ use super::{
     notes::listed,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
-    sweep::{sweep_text, swept_groups},
+    sweep::sweep_text,
     table::{group_title, ink_of, ink_of_state, rate, repeats},
 };
 use reservations::reservations;
@@ -58,7 +58,7 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         paragraph(&mut out, "", &headline.text, page, Ink::Bad);
         out.push('\n');
     }
-    let swept = swept_groups(comparison);
+    let swept = swept_groups(comparison, |_| true);
     let sweeps = sweeps(comparison, &Judged::of_comparison(comparison));
     out.push_str(&sweep_text(comparison, &sweeps, page));
     let groups: Vec<(usize, &Group)> = comparison
@@ -304,7 +304,8 @@ fn lines(
     let mut sheet = Sheet::default();
     let speeds = format!("{} (95 % CI)", rate_unit(rows().copied()));
     let shown = rows().filter_map(|row| speedups.get(row.cell.as_str()).copied());
-    let against = format!("{against} ({})", ratio_intervals(shown));
+    let intervals = ratio_intervals(shown);
+    let against = format!("{against} ({intervals})");
     let columns = [
         ("", false, true),
         (speeds.as_str(), true, true),
@@ -333,7 +334,10 @@ fn lines(
                 rate,
                 match same_run(row, block, names) {
                     Some(text) => Word::inked(text, Ink::Bad),
-                    None => beside(row, baseline, speedups.get(row.cell.as_str()).copied()),
+                    None => {
+                        let speedup = speedups.get(row.cell.as_str()).copied();
+                        beside(row, baseline, speedup, intervals)
+                    }
                 },
                 counted,
             ];
@@ -379,14 +383,14 @@ fn same_run(row: &Row, block: &[&Row], names: &[String]) -> Option<String> {
 }
 
 /// `1.17× (1.15–1.19), faster`, and what forbids to conclude from it.
-fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>) -> Word {
+fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>, head: &str) -> Word {
     if row.cell == baseline {
         return Word::inked("baseline", Ink::Dim);
     }
     let Some(speedup) = speedup else {
         return Word::missing();
     };
-    let ends = interval(speedup).map_or_else(String::new, |ends| format!(" ({ends})"));
+    let ends = interval(speedup, head).map_or_else(String::new, |ends| format!(" ({ends})"));
     let verdict = SpeedVerdict::of(speedup);
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match verdict {

@@ -104,7 +104,7 @@ fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
         .find_map(|(at, m)| Some((at, m, m.tokens_per_second_per_gpu.as_ref()?)));
     // A configuration that was put back counts with what was measured of it, not with what was
     // measured last.
-    let put_back = cell.present().filter(|m| {
+    let put_back = present(measurements).filter(|m| {
         measurements
             .last()
             .is_none_or(|last| !std::ptr::eq(*last, *m))
@@ -176,6 +176,12 @@ fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
     text
 }
 
+/// The measurement of the present configuration, where it is among those that are shown.
+fn present<'a>(measurements: &[&'a Measurement]) -> Option<&'a Measurement> {
+    let mut latest_first = measurements.iter().rev();
+    latest_first.find(|m| m.counts_now == Some(true)).copied()
+}
+
 /// How many measurements after the last change of speed are compared without a verdict.
 fn without_verdict(measurements: &[&Measurement]) -> usize {
     measurements
@@ -213,7 +219,7 @@ fn overview(cells: &[(&CellHistory, Vec<&Measurement>)]) -> Sheet {
         .for_each(|(name, figures)| sheet.column(name, figures));
     for (cell, measurements) in cells {
         // The measurement that counts now, and the last one where none is known to.
-        let last = cell.present().or_else(|| measurements.last().copied());
+        let last = present(measurements).or_else(|| measurements.last().copied());
         let change = last_change(measurements);
         let said = change.map_or_else(
             || {
@@ -493,6 +499,31 @@ mod tests {
         );
         cell.measurements.remove(0);
         assert!(sentence(&cell, &from(&cell, None)).contains("since 2026-09-22. None has a rate."));
+    }
+
+    /// `--since` leaves out the measurement of the present configuration like any other.
+    #[test]
+    fn what_is_not_shown_is_not_told_either() {
+        let mut cell = three();
+        for (at, measurement) in cell.measurements.iter_mut().enumerate() {
+            measurement.counts_now = Some(at == 0);
+        }
+        let since = cell.measurements[1].started_at;
+        let all = sentence(&cell, &from(&cell, None));
+        assert!(all.contains("was measured at 2026-09-21"), "{all}");
+        let later = sentence(&cell, &from(&cell, Some(since)));
+        assert!(!later.contains("2026-09-21"), "{later}");
+        let many = vec![cell; 4];
+        let overview = history_text(
+            &many,
+            Some(since),
+            Some("tprimat history CELL"),
+            &Page::file(),
+        );
+        assert!(
+            !overview.contains("2026-09-21") && overview.contains("950.7"),
+            "{overview}"
+        );
     }
 
     /// From twice the speed on, both the value and its interval are factors.

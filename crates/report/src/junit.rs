@@ -6,7 +6,7 @@ use std::fmt::Write;
 use tprimat_figures::{GateReport, GateVerdict};
 use tprimat_sentences::{each, said};
 
-use super::{gate_headline, verdict_name};
+use super::gate::{gate_headline, verdict_name};
 
 #[must_use]
 pub fn gate_junit(report: &GateReport) -> String {

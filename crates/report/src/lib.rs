@@ -45,9 +45,8 @@ pub use self::parquet::parquet;
 pub use advice::advice;
 pub use cell::cell_text;
 pub use files::{PAGE, files};
-pub use gate::{gate_annotations, gate_headline, gate_markdown, gate_text, verdict_name};
+pub use gate::{gate_annotations, gate_markdown, gate_text};
 pub use glance::{Commands, glance};
-pub use headline::{Headline, SpeedVerdict, headlines};
 pub use history::history_text;
 pub use html::{Meta, PagePicture, html};
 pub use junit::gate_junit;
@@ -55,7 +54,7 @@ pub use markdown::markdown;
 pub use openmetrics::openmetrics;
 pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
-pub use table::{sentence, table};
+pub use table::table;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
 pub use tprimat_plot::{
     LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of,

@@ -163,22 +163,6 @@ fn in_width(table: &SweepTable, width: usize) -> Vec<std::ops::Range<usize>> {
     tables
 }
 
-/// Groups all of whose cells stand in the table of a sweep.
-pub(super) fn swept_groups(comparison: &Comparison) -> BTreeSet<usize> {
-    let found = sweeps_unjudged(comparison);
-    let points = found.iter().flat_map(|sweep| &sweep.surfaces);
-    let rows: BTreeSet<usize> = points
-        .flat_map(|surface| &surface.points)
-        .map(|point| point.row)
-        .collect();
-    let is_left = |(at, _): &(usize, &tprimat_figures::Row)| !rows.contains(at);
-    let left = comparison.rows.iter().enumerate().filter(is_left);
-    let left: BTreeSet<usize> = left.map(|(_, row)| row.group).collect();
-    (0..comparison.groups.len())
-        .filter(|group| !left.contains(group))
-        .collect()
-}
-
 /// The sweep and the line in it that each cell is a point of.
 pub(super) fn line_of_cell(comparison: &Comparison) -> BTreeMap<&str, (usize, usize)> {
     let mut lines = BTreeMap::new();

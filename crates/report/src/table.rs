@@ -207,7 +207,7 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
         {
             word.text.push_str(" (not comparable)");
         }
-        let mut against = against(row, baseline, speedups);
+        let mut against = against(row, baseline, speedups, intervals);
         if let Some(other) = &row.same_runs_as {
             against = Word::inked(
                 format!("the same runs as {other}, imported twice"),
@@ -270,7 +270,7 @@ pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
     let estimate = &row.tokens_per_second_per_gpu;
     let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let rates = estimate.values.iter().zip(counted);
-    let rates = rates.filter(|(_, repeat)| estimate.unit.has_run_on(&repeat.host));
+    let rates = rates.filter(|(_, repeat)| estimate.unit.has(repeat));
     let rates: Vec<f64> = rates.map(|(rate, _)| *rate).collect();
     Some(sd(&rates)? / mean(&rates)?)
 }
@@ -360,12 +360,12 @@ fn setting(warning: &Warning) -> String {
     }
 }
 
-pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Speedup>) -> Word {
+fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Speedup>, head: &str) -> Word {
     if row.cell == baseline {
         return Word::plain("baseline");
     }
     match speedups.get(row.cell.as_str()) {
-        Some(speedup) => Word::inked(sentence(speedup), ink_of(SpeedVerdict::of(speedup))),
+        Some(speedup) => Word::inked(sentence(speedup, head), ink_of(SpeedVerdict::of(speedup))),
         None => Word::missing(),
     }
 }
@@ -374,10 +374,9 @@ pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Spee
 const LABELS: usize = 3;
 
 /// `1.23× (1.10–1.38), faster`, what the two cells do differently, and what may not be concluded
-/// from it.
-#[must_use]
-pub fn sentence(speedup: &Speedup) -> String {
-    let ends = interval(speedup).map_or_else(String::new, |ends| format!(" ({ends})"));
+/// from it. `head`: what the column says of its intervals.
+fn sentence(speedup: &Speedup, head: &str) -> String {
+    let ends = interval(speedup, head).map_or_else(String::new, |ends| format!(" ({ends})"));
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match SpeedVerdict::of(speedup) {
         SpeedVerdict::Faster => ", faster",

@@ -8,7 +8,10 @@ use tprimat_figures::{
 };
 use tprimat_job::FailureClass;
 
-use super::{headline::interval, *};
+use super::{
+    headline::{headlines, interval},
+    *,
+};
 use crate::stand_ins::*;
 
 mod comment;

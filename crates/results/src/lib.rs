@@ -42,8 +42,7 @@ pub mod stats;
 pub mod telemetry_samples;
 
 pub use anomalies::{
-    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, level_shift, of_losses, of_times,
-    slow_first_steps,
+    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, level_shift, of_losses, slow_first_steps,
 };
 pub use attest::{
     Attestation, AttestationStatus, FieldAttestation, attest, ends_early, labels_against,

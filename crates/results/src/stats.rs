@@ -182,11 +182,29 @@ pub struct CorrectedTest {
     /// Holm's.
     pub p: f64,
     pub significant: bool,
-    /// The confidence of `interval`: that at which Holm's procedure looks at this comparison, 0.95 or
-    /// more.
+    /// The confidence at which Holm's procedure looks at this comparison, 0.95 or more.
     pub confidence: f64,
-    /// It excludes 1 exactly where the comparison is significant.
-    pub interval: Option<[f64; 2]>,
+    of: Welch,
+}
+
+impl CorrectedTest {
+    /// It excludes 1 exactly where the comparison is significant. It is computed when it is asked
+    /// for: a line of many points has far more pairs than are shown, and an interval costs much more
+    /// than its test.
+    #[must_use]
+    pub fn interval(&self) -> Option<[f64; 2]> {
+        self.of.interval(self.confidence)
+    }
+
+    /// The test of the inverse ratio.
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        let of = Welch {
+            ratio: 1.0 / self.of.ratio,
+            ..self.of
+        };
+        Self { of, ..self }
+    }
 }
 
 /// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the
@@ -210,7 +228,7 @@ pub fn verdicts(tests: &[Welch]) -> Vec<CorrectedTest> {
             p,
             significant: p < level,
             confidence,
-            interval: test.interval(confidence),
+            of: *test,
         }
     };
     tests.iter().zip(adjusted).zip(ranks).map(verdict).collect()
@@ -377,7 +395,7 @@ mod tests {
             let arms: Vec<Vec<f64>> = arms.iter().zip(effects).map(|(a, e)| a.iter().map(|v| v * e).collect()).collect();
             let tests: Vec<Welch> = arms[1..].iter().filter_map(|a| welch(a, &arms[0])).collect();
             for verdict in verdicts(&tests) {
-                let [low, high] = verdict.interval.unwrap();
+                let [low, high] = verdict.interval().unwrap();
                 prop_assert_eq!(verdict.significant, low > 1.0 || high < 1.0);
                 prop_assert!(verdict.confidence >= 0.95 - 1e-12);
             }

@@ -395,7 +395,9 @@ pub(super) fn no_verdict(why: &NoVerdict) -> String {
         NoVerdict::OtherWork { fields } => {
             format!("the work is not the same: {}", fields.join(", "))
         }
-        NoVerdict::OtherConfiguration { earlier } => format!("only one of them was {earlier}"),
+        NoVerdict::OtherConfiguration { earlier } => {
+            format!("they have different configurations: one was {earlier}")
+        }
     }
 }
 

@@ -153,7 +153,7 @@ pub(super) fn fact(fact: &RunFact) -> String {
             repeats,
             units: n,
             unit,
-            on_unknown_hosts,
+            in_no_unit,
         } => {
             let (where_, these, apart) = match unit {
                 Unit::Host => ("on", units(*n, *unit), String::new()),
@@ -169,14 +169,20 @@ pub(super) fn fact(fact: &RunFact) -> String {
                 ),
                 _ => String::new(),
             };
-            let left_out = match on_unknown_hosts {
+            let lack = match unit {
+                Unit::Session => "state when it ran",
+                _ => "name its host",
+            };
+            let left_out = match in_no_unit {
                 0 => String::new(),
-                1 => ". The log of 1 other repeat does not name its host, so the rate, its interval and the step time \
-                      are computed without that repeat"
-                    .to_owned(),
+                1 => format!(
+                    ". The log of 1 other repeat does not {lack}, so the rate, its interval and the step time are computed \
+                     without that repeat"
+                ),
                 more => format!(
-                    ". The logs of {more} other repeats do not name their host, so the rate, its interval and the \
-                     step time are computed without those repeats"
+                    ". The logs of {more} other repeats do not {}, so the rate, its interval and the step time are computed \
+                     without those repeats",
+                    lack.replace("it ran", "they ran").replace("its", "their")
                 ),
             };
             let unit = one(*unit);

@@ -75,7 +75,7 @@ fn over_a_table_of_identical_arms_one_false_alarm_is_as_seldom() {
             alarms += usize::from(found.iter().any(|v| v.significant));
             uncorrected += usize::from(tests.iter().any(|t| t.p < 0.05));
             held += usize::from(found.iter().all(|v| {
-                v.interval
+                v.interval()
                     .is_some_and(|[low, high]| low <= 1.0 && 1.0 <= high)
             }));
         }
@@ -114,7 +114,7 @@ fn each_interval_of_a_table_covers_and_most_tables_do_as_a_whole() {
             .iter()
             .zip(truth)
             .filter(|(v, level)| {
-                v.interval
+                v.interval()
                     .is_some_and(|[low, high]| low <= *level && *level <= high)
             })
             .count();

@@ -75,7 +75,7 @@ pub fn is_own(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| is_own_entry(&found))
 }
 
-/// The same of what was found of it without following links.
+/// Is what was found at a path, without following links, the caller's own and not a link?
 #[must_use]
 pub fn is_own_entry(found: &fs::Metadata) -> bool {
     !found.is_symlink() && found.uid() == geteuid().as_raw()

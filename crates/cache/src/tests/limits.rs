@@ -296,6 +296,20 @@ fn an_attempt_whose_output_is_gone_is_not_recorded_in_silence() {
     record_with_outputs(&cache, &attempt(1, 0, 1, 1)).unwrap();
 }
 
+/// An object may be sound although this process cannot open it now.
+#[test]
+fn an_object_that_cannot_be_opened_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    let attempt = attempt(1, 0, 1, 1);
+    record_with_outputs(&cache, &attempt).unwrap();
+    let object = cache.object_path(&attempt.outputs[0].digest);
+    fs::remove_file(&object).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("CACHEDIR.TAG"), &object).unwrap();
+    assert!(cache.record_attempt(&attempt).is_err());
+    assert!(fs::symlink_metadata(&object).is_ok());
+}
+
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();

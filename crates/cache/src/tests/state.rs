@@ -6,13 +6,17 @@ use tprimat_base::files::{self, Durability};
 
 use super::*;
 
+/// A cache as two processes have it open.
+fn opened_twice() -> (tempfile::TempDir, Cache, Cache) {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Cache::open(folder.path()).unwrap();
+    let (cache, other) = (open(), open());
+    (folder, cache, other)
+}
+
 #[test]
 fn the_fingerprint_changes_with_the_state_and_only_then() {
-    let folder = tempfile::tempdir().unwrap();
-    let (cache, other) = (
-        Cache::open(folder.path()).unwrap(),
-        Cache::open(folder.path()).unwrap(),
-    );
+    let (folder, cache, other) = opened_twice();
     let now = || Cache::open(folder.path()).unwrap().fingerprint();
     let mut before = now();
     let mut step = |what: &str, changes: bool, act: &dyn Fn()| {
@@ -190,11 +194,7 @@ fn threads_share_one_cache() {
 /// between and whoever recorded it.
 #[test]
 fn undeclared_files_are_known_of_new_attempts_as_well() {
-    let folder = tempfile::tempdir().unwrap();
-    let (cache, other) = (
-        Cache::open(folder.path()).unwrap(),
-        Cache::open(folder.path()).unwrap(),
-    );
+    let (folder, cache, other) = opened_twice();
     let wrote = |key, id| Attempt {
         undeclared: Undeclared {
             changed: vec!["out.txt".into()],

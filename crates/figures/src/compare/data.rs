@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::FailureClass;
 use tprimat_results::{
-    Attestation, AttestationStatus, Contract, FieldDifference, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, CorrectedTest, FieldDifference, settings::WARMUP,
 };
 
 use crate::{
@@ -161,6 +161,12 @@ pub struct Row {
     /// against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
+    /// Steps declared to be warm-up.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// The name of the rule that found the measured part.
+    #[serde(default)]
+    pub steady_state: String,
     /// Other measurements of its repeats, which do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
@@ -282,6 +288,12 @@ impl Row {
         }
     }
 
+    /// Steps declared to be warm-up, and the name of the rule that found the measured part.
+    #[must_use]
+    pub fn warm_up(&self) -> (u64, &str) {
+        (self.warmup_steps, &self.steady_state)
+    }
+
     /// Do the two launch the very same bytes? What others measured was launched elsewhere.
     #[must_use]
     pub fn launches_as(&self, other: &Self) -> bool {
@@ -308,6 +320,14 @@ pub struct Group {
     pub identical_config: bool,
     pub baseline: String,
     pub cells: Vec<String>,
+}
+
+impl Group {
+    /// Was it asked for to compare its members although their warm-up differs?
+    #[must_use]
+    pub fn crosses_warmup(&self) -> bool {
+        matches!(&self.workload, GroupWorkload::Settings { across, .. } if across.iter().any(|field| field == WARMUP))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -393,6 +413,21 @@ pub struct RatioInterval {
     pub high: f64,
     /// 0.95, or more where the table has several comparisons.
     pub confidence: f64,
+}
+
+impl RatioInterval {
+    /// None where an end is too far off to be a number.
+    pub(crate) fn of([low, high]: [f64; 2], confidence: f64) -> Option<Self> {
+        (low.is_finite() && high.is_finite()).then_some(Self {
+            low,
+            high,
+            confidence,
+        })
+    }
+
+    pub(crate) fn of_test(test: &CorrectedTest) -> Option<Self> {
+        Self::of(test.interval()?, test.confidence)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -229,7 +229,7 @@ fn of_an_earlier_configuration_a_fact_that_its_key_left_out_is_no_difference() {
 
 #[test]
 fn runs_beside_others_are_no_match_for_runs_that_had_the_host_to_themselves() {
-    let (shared, alone) = (environment(&[], &[(SHARE, "true")]), environment(&[], &[]));
+    let [shared, alone] = ["true", "false"].map(|share| environment(&[], &[(SHARE, share)]));
     let found = between(["cpu/cmd/a", "cpu/cmd/b"], &shared, &alone);
     let [difference] = &found[..] else {
         panic!("{found:?}");
@@ -240,4 +240,8 @@ fn runs_beside_others_are_no_match_for_runs_that_had_the_host_to_themselves() {
         (Some("true"), Some("false"))
     );
     assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &shared, &shared).is_empty());
+    // A baseline of an earlier version does not say which it was.
+    let unknown = environment(&[], &[]);
+    assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &shared, &unknown).is_empty());
+    assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &unknown, &alone).is_empty());
 }

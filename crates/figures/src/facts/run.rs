@@ -283,9 +283,10 @@ pub enum RunFact {
         repeats: usize,
         units: usize,
         unit: Unit,
-        /// Repeats that belong to no unit, since their logs do not name their host.
-        #[serde(default)]
-        on_unknown_hosts: usize,
+        /// Repeats that belong to no unit: units are hosts and their logs do not name one, or units are
+        /// sessions and their logs have no date.
+        #[serde(default, alias = "on_unknown_hosts")]
+        in_no_unit: usize,
     },
     TokensDeclared,
     TokensDerived,

@@ -541,12 +541,11 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 /// What the n of the interval counts, where it is not the repeats.
 fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<RunFact> {
     let (repeats, units, unit) = (estimate.values.len(), estimate.units.len(), estimate.unit);
-    let hosts = counted.iter().map(|(_, result)| &result.host);
-    let on_unknown_hosts = hosts.filter(|host| !unit.has_run_on(host)).count();
+    let in_no_unit = counted.iter().filter(|(run, _)| !unit.has(run)).count();
     (unit != Unit::Repeat).then_some(RunFact::Replication {
-        repeats: repeats - on_unknown_hosts,
+        repeats: repeats - in_no_unit,
         units,
         unit,
-        on_unknown_hosts,
+        in_no_unit,
     })
 }

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use tprimat_results::CUSUM;
 
 use super::*;
 use crate::{Catalogue, CellInput, CellState, CompareSettings, compare, stand_ins::*};
@@ -68,7 +69,6 @@ fn of_one_workload_the_fastest_point_is_named_where_it_is_apart_from_all_others(
     assert!(!best.is_fastest());
 }
 
-/// Two frameworks over one axis.
 #[test]
 fn a_point_that_was_measured_before_an_edit_is_neither_the_fastest_nor_beaten() {
     let points = [
@@ -89,6 +89,80 @@ fn a_point_that_was_measured_before_an_edit_is_neither_the_fastest_nor_beaten() 
     }
 }
 
+#[test]
+fn a_group_is_swept_only_where_all_its_cells_are_points() {
+    let points = [
+        (1024, [1.2, 1.201, 1.199]),
+        (2048, [1.0, 1.001, 0.999]),
+        (4096, [0.9, 0.901, 0.899]),
+    ];
+    let mut cells = cells("seq_length", &points, |job, value| {
+        job.data.seq_length = value;
+    });
+    let swept = |cells: &[CellInput]| {
+        let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
+        let swept = swept_groups(&all, |sweep| !sweep.fields.is_empty());
+        (swept.len(), all.groups.len())
+    };
+    assert_eq!(swept(&cells), (3, 3));
+    // It has the workload of one point, and no axis.
+    let mut job = test_job();
+    job.data.seq_length = 2048;
+    cells.push(measured(
+        "nvd/native/llama/single",
+        &job,
+        &[1.0, 1.01, 0.99],
+        None,
+    ));
+    assert_eq!(swept(&cells), (2, 3));
+}
+
+#[test]
+fn points_are_held_against_each_other_by_their_own_warm_up() {
+    let points = [
+        (1, [1.2, 1.201, 1.199]),
+        (2, [1.0, 1.001, 0.999]),
+        (4, [0.9, 0.901, 0.899]),
+    ];
+    let sweep = |warm_up: [(u64, &str); 3], across: &[&str]| {
+        let mut cells = cells("mbs", &points, micro);
+        // The baseline of the workload has a warm-up of its own.
+        cells.insert(
+            0,
+            measured(
+                "nvd/native/llama/single",
+                &test_job(),
+                &[1.0, 1.01, 0.99],
+                None,
+            ),
+        );
+        for (cell, (steps, rule)) in cells[1..].iter_mut().zip(warm_up) {
+            let CellState::Ok { summary } = &mut cell.state else {
+                unreachable!()
+            };
+            (summary.warmup_steps, summary.steady_state) = (steps, rule.to_owned());
+        }
+        let settings = CompareSettings {
+            across: across.iter().map(|field| (*field).to_owned()).collect(),
+            ..CompareSettings::default()
+        };
+        let all = compare(&cells, &settings, &Catalogue::default());
+        let found = sweeps(&all, &Judged::of_comparison(&all));
+        found[0]
+            .surfaces
+            .iter()
+            .find_map(|one| one.best.clone())
+            .unwrap()
+    };
+    let declared = "declared";
+    assert!(sweep([(99, declared); 3], &[]).is_fastest());
+    assert!(sweep([(97, CUSUM), (98, CUSUM), (99, CUSUM)], &[]).is_fastest());
+    let apart = [(99, declared), (99, declared), (98, declared)];
+    assert_eq!(sweep(apart, &[]).reason, Some(NoVerdict::OtherWarmUp));
+    assert!(sweep(apart, &["warmup"]).is_fastest());
+}
+
+/// Two frameworks over one axis.
 fn two(points: &[(u64, [f64; 3])], by: f64) -> Sweep {
     let slower: Vec<(u64, [f64; 3])> = points
         .iter()

@@ -16,6 +16,26 @@ fn built(steps: &[u64], averages: bool) -> Trace {
 }
 
 #[test]
+fn an_evaluation_that_is_not_a_number_is_noted_once_for_all_ranks() {
+    let mut builder = Builder::default();
+    for (step, name) in [(10, "loss"), (10, "accuracy"), (10, "loss"), (20, "loss")] {
+        builder.evaluated(Some(step), name, f64::NAN);
+    }
+    let trace = builder.finish();
+    let told: Vec<_> = trace
+        .anomalies
+        .iter()
+        .map(|a| (a.step, &*a.detail))
+        .collect();
+    let expected = [
+        (Some(10), "step 10: loss is NaN"),
+        (Some(10), "step 10: accuracy is NaN"),
+        (Some(20), "step 20: loss is NaN"),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn a_line_every_k_steps_is_a_mean_of_k() {
     let weights = |steps: &[u64]| -> Vec<Option<u64>> {
         built(steps, true)

@@ -66,14 +66,17 @@ fn varint(mut n: u64, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_written_is_read_again() {
-        let scalar = |tag, step, value| Scalar {
+    fn scalar(tag: &'static str, step: u64, value: f64) -> Scalar<'static> {
+        Scalar {
             tag,
             step,
             time: 1.7e9,
             value,
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
         let file = event_file(
             1.7e9,
             &[
@@ -94,12 +97,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_noted() {
-        let scalar = |tag, step, value| Scalar {
-            tag,
-            step,
-            time: 1.7e9,
-            value,
-        };
         let file = event_file(
             1.7e9,
             &[

@@ -96,19 +96,17 @@ pub(in super::super) fn ratio_intervals<'a>(
         .filter_map(|s| Some(s.interval?.confidence));
     // The last one that Holm's procedure looks at is of 95 %, up to rounding.
     let is_corrected = confidences.fold(0.0, f64::max) > CONFIDENCE + 1e-9;
-    if is_corrected {
-        "95 % CI, Holm"
-    } else {
-        "95 % CI"
-    }
+    if is_corrected { CORRECTED } else { "95 % CI" }
 }
 
-/// `1.29–1.33`, below the head of a column that says which interval that is. Ratios without a verdict
-/// are not corrected, whatever the head says: `95 % CI 1.29–1.33`.
-pub(in super::super) fn interval(speedup: &Speedup) -> Option<String> {
+const CORRECTED: &str = "95 % CI, Holm";
+
+/// `1.29–1.33`, below a `head` that says which interval that is. Ratios without a verdict are not
+/// corrected, so below a head that names a correction they say so: `95 % CI 1.29–1.33`.
+pub(in super::super) fn interval(speedup: &Speedup, head: &str) -> Option<String> {
     let RatioInterval { low, high, .. } = speedup.interval?;
     let width = Some(high - low).filter(|width| width.is_finite())?;
-    let kind = if speedup.significant.is_none() {
+    let kind = if head == CORRECTED && speedup.significant.is_none() {
         "95 % CI "
     } else {
         ""

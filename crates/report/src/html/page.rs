@@ -13,11 +13,12 @@ use tprimat_sentences::{dropped_words, each, said, standing, units};
 use tprimat_words::{part, plain::counted};
 
 use super::super::{
-    Headline, SpeedVerdict,
     format::{bytes, number, percent, seconds},
     hardware::in_title,
-    headline::{by_group, interval, leading, ranking, ratio_intervals, times},
-    headlines,
+    headline::{
+        Headline, SpeedVerdict, by_group, headlines, interval, leading, ranking, ratio_intervals,
+        times,
+    },
     notes::{notes, steady_state},
     sweep::{line_of_cell, sweep_tables},
     table::{not_counted, spread_of_repeats},
@@ -251,8 +252,9 @@ fn table<'a>(
     let metrics = metric_columns(rows);
     let unit = rate_unit(rows.iter().map(|(_, row)| *row));
     let shown = || rows.iter().filter_map(|(_, row)| speedup(row));
+    let intervals = ratio_intervals(shown());
     let against_baseline = if shown().any(|s| s.interval.is_some()) {
-        format!("against the baseline ({})", ratio_intervals(shown()))
+        format!("against the baseline ({intervals})")
     } else {
         "against the baseline".to_owned()
     };
@@ -278,7 +280,7 @@ fn table<'a>(
             rate(row),
             match &row.same_runs_as {
                 Some(other) => missing(&format!("the same runs as {other}, imported twice")),
-                None => against(speedup(row), is_baseline),
+                None => against(speedup(row), is_baseline, intervals),
             },
             repeats(row),
             step_time(row),
@@ -425,14 +427,14 @@ fn declared_rate(row: &Row) -> Option<String> {
     Some(format!("after the declared warm-up alone {range}"))
 }
 
-fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
+fn against(speedup: Option<&Speedup>, is_baseline: bool, head: &str) -> Shown {
     let Some(speedup) = speedup else {
         if is_baseline {
             return shown("baseline".to_owned(), 1.0);
         }
         return missing("no comparison with the baseline");
     };
-    let interval = interval(speedup).unwrap_or_default();
+    let interval = interval(speedup, head).unwrap_or_default();
     let verdict = match SpeedVerdict::of(speedup) {
         SpeedVerdict::Faster => "faster",
         SpeedVerdict::Slower => "slower",

@@ -199,7 +199,7 @@ fn same_comparison_same_bytes_and_everything_is_told() {
     ] {
         assert!(text.contains(words), "{words}");
     }
-    for headline in crate::headlines(&comparison) {
+    for headline in crate::headline::headlines(&comparison) {
         assert!(text.contains(&escaped(&headline.text)), "{}", headline.text);
     }
     for note in &comparison.notes {

@@ -3,7 +3,7 @@
 use tprimat_figures::{Catalogue, CompareSettings, Comparison, Note, NoteKind, Price, compare};
 use tprimat_job::Job;
 
-use crate::{csv, headlines, html, markdown, stand_ins::*, table};
+use crate::{csv, headline::headlines, html, markdown, stand_ins::*, table};
 
 const H100: Option<(&str, &str)> = Some(("cuda", "NVIDIA H100 80GB HBM3"));
 const NVD: &str = "nvd/nemo/llama/maximum_performance";

@@ -1,6 +1,7 @@
 //! Who is faster, with which interval, and what counts as one test.
 
 use super::*;
+use crate::NoVerdict;
 
 #[test]
 fn a_clear_speedup_is_significant_and_noise_is_not() {
@@ -18,6 +19,30 @@ fn a_clear_speedup_is_significant_and_noise_is_not() {
         ("cpu/native/llama/single", Some(true), Some(false))
     );
     assert!((slow.ratio - 0.5).abs() < 0.01 && slow.interval.unwrap().high < 0.55);
+}
+
+#[test]
+fn figures_of_an_earlier_configuration_get_no_verdict_beside_present_ones() {
+    let mut cells = [
+        measured("cpu/native/llama/single", &job(), &[1.0, 1.01, 0.99], None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+        measured("cpu/cmd/llama/single", &job(), &[1.5, 1.52, 1.48], None),
+    ];
+    let earlier = "measured before train.py was edited".to_owned();
+    cells[1].standing.earlier = Some(earlier.clone());
+    let all = compare_all(&cells);
+    let [edited, other] = &all.speedups[..] else {
+        panic!("{:?}", all.speedups)
+    };
+    assert_eq!(
+        (edited.significant, edited.p_value, edited.reason.clone()),
+        (None, None, Some(NoVerdict::OtherConfiguration { earlier }))
+    );
+    assert_eq!(
+        (other.significant, other.interval.unwrap().confidence),
+        (Some(true), 0.95),
+        "it is not corrected for a pair that is not tested"
+    );
 }
 
 #[test]

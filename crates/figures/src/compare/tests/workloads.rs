@@ -1,6 +1,7 @@
 //! Which cells may be compared, by what they ran.
 
 use super::*;
+use crate::NoVerdict;
 
 #[test]
 fn different_workloads_are_refused_or_labelled() {
