@@ -10,7 +10,7 @@ use super::{
         PushArgs, RemoteArgs,
     },
     clean,
-    output::{print, print_json, say},
+    output::{leave_out, print, print_json, say},
     remote::{self, bar, moves},
     session::Project,
 };
@@ -42,7 +42,7 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
 /// The project's cache, and its remote where it has one.
 fn open(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Option<Remote>)> {
     let sets: Vec<String> = args.remote.iter().map(|a| remote::setting(a)).collect();
-    let project = Project::open(globals, &sets)?;
+    let project = Project::open_or_imports(globals, &sets)?;
     let remote = remote::of(&project.config)?;
     if let Some(doubt) = remote.as_ref().and_then(remote::doubt) {
         say(&format!("warning: {doubt}"));
@@ -241,7 +241,7 @@ fn amount(bytes: u64) -> String {
 }
 
 fn verify(globals: &Globals) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _in_use = cache.use_it();
     let bar = bar("reading");
     let verified = cache.verify(&|done, all| {
@@ -364,7 +364,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
 }
 
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _alone = clean::unused(cache.root())?;
     cache.refresh()?;
     let garbage = cache.garbage(Limits {
@@ -398,7 +398,7 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
 }
 
 fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     if args.file.symlink_metadata().is_ok() {
         let problem = Problem::new(format!("{} is there already", args.file.display()));
         return Err(Error::invalid(
@@ -426,7 +426,7 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
 }
 
 fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     cache.ensure_writable()?;
     let _in_use = cache.use_it();
     let file = regular(&args.file)?;
@@ -435,7 +435,7 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     let mut received = received.map_err(|error| of_file(error, &args.file))?;
     let imports = received.take_list(&list);
     let counts = cache.admit([received])?;
-    let imports = Imports::take_in(&cache, imports)?;
+    let imports = Imports::take_in(&cache, imports, leave_out)?;
     if globals.json {
         print_json(
             "cache_import",

@@ -9,7 +9,7 @@ use super::output::print_bytes;
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
     flags::{Common, Compared, Filters, Measured, is_matrix},
-    output::{page, print, print_document},
+    output::{leave_out, page, print, print_document},
     project,
     session::Session,
 };
@@ -241,7 +241,7 @@ pub fn compared(
             problem.help("name it with the others, or leave --baseline out"),
         ));
     }
-    let comparison = derived::compare_cells(seeds, &settings, cache)?;
+    let comparison = derived::compare_cells(seeds, &settings, cache, leave_out)?;
     let imported = ["imports".to_owned()];
     let shown = if is_of_imports { &imported[..] } else { &named };
     let one_by_one = chosen.one_by_one && !is_of_imports;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     args::{Globals, ListArgs},
     flags::{Cells, MatrixSelection},
-    output::{print, print_json},
+    output::{leave_out, print, print_json},
     project,
     session::Session,
 };
@@ -172,7 +172,13 @@ fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) 
     if imports.digests(&cell).is_empty() {
         return Ok(());
     }
-    let runs = import::runs(cache, imports, &cell, &import::claim_for(plan, &cell))?;
+    let runs = import::runs(
+        cache,
+        imports,
+        &cell,
+        &import::claim_for(plan, &cell),
+        leave_out,
+    )?;
     let summary = import::summary(&runs, &import::statistics(plan));
     row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
     row["contradicted"] = json!(contradicted(&summary));

@@ -79,6 +79,12 @@ pub fn without_project(globals: &Globals, common: &Common) -> Result<Option<Plan
     }))
 }
 
+/// The same where the folder has a cache, which holds imports.
+pub fn of_imports(globals: &Globals, common: &Common) -> Result<Option<PlanRequest>> {
+    let request = without_project(globals, common)?;
+    Ok(request.filter(|request| is_cache(&request.root.join("cache"))))
+}
+
 /// Did tprimat make this folder for its cache?
 #[must_use]
 pub fn is_cache(folder: &Path) -> bool {

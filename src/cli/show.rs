@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use super::{
     args::{Globals, ShowArgs},
-    output::{page, print, print_document},
+    output::{leave_out, page, print, print_document},
     project::{self, split_repeat},
     render::Launch,
     session::Session,
@@ -180,7 +180,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     }
     if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
-        let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache)?;
+        let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache, leave_out)?;
         if let Some(text) = report::cell_text(
             &comparison,
             &plan.cells[cell].id,
@@ -339,7 +339,7 @@ fn imported(
 ) -> Result<i32> {
     let (_, repeat) = split_repeat(&args.cell)?;
     let statistics = import::statistics(plan);
-    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
+    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id), leave_out)?;
     match repeat {
         Some(n) => {
             let found = runs.iter().find(|run| run.number == n);
@@ -383,7 +383,7 @@ fn imported(
 
 /// Why `CELL#n` shows no import.
 fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
-    let kept = imports.kept(id, cache).unwrap_or_default();
+    let kept = imports.kept(id, cache, leave_out).unwrap_or_default();
     let set_aside = kept
         .iter()
         .find(|run| run.number == n)

@@ -1,7 +1,6 @@
 //! Messages that name the next step: the step, done, works.
 
 use serde_json::json;
-use tprimat::cache::TaskKind;
 
 use crate::support::{ONE_RUN, Project};
 
@@ -21,25 +20,6 @@ fn a_lock_that_cannot_be_read_is_written_anew_as_the_help_says() {
         project.run(&["build"]).ends_with(0);
         project.run(&["plan"]).ends_with(0);
     }
-}
-
-#[test]
-fn a_damaged_summary_is_not_a_cell_without_one() {
-    let project = Project::new(ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    let listed = project.run(&["list"]).ends_with(0).stdout;
-    let task = "aggregate cpu/cmd/tiny/single";
-    let digest = project.output(TaskKind::Aggregate, task, "summary.json");
-    project.damage(digest);
-    let ran = project.run(&["list"]).ends_with(2);
-    let words = ran.stderr.replace('\n', " ");
-    assert!(
-        words.contains("`summary.json` of aggregate cpu/cmd/tiny/single")
-            && words.contains("build again"),
-        "{ran:?}"
-    );
-    project.run(&["build"]).ends_with(0);
-    assert_eq!(project.run(&["list"]).ends_with(0).stdout, listed);
 }
 
 #[test]
