@@ -29,9 +29,13 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
         CacheCommand::Push(args) => push(globals, args),
         CacheCommand::Pull(args) => pull(globals, args),
         CacheCommand::Stat(args) => stat(globals, args),
-        CacheCommand::Verify(CacheVerifyArgs { remote: None }) => verify(globals),
+        CacheCommand::Verify(CacheVerifyArgs {
+            remote: None,
+            repair,
+        }) => verify(globals, *repair),
         CacheCommand::Verify(CacheVerifyArgs {
             remote: Some(address),
+            ..
         }) => verify_remote(globals, address),
         CacheCommand::Gc(args) => gc(globals, args),
         CacheCommand::Export(args) => export(globals, args),
@@ -240,15 +244,22 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-fn verify(globals: &Globals) -> Result<i32> {
+fn verify(globals: &Globals, repair: bool) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
-    let _in_use = cache.use_it();
+    let _held = if repair {
+        let alone = clean::unused(cache.root())?;
+        cache.refresh()?;
+        alone
+    } else {
+        cache.use_it()
+    };
     let bar = bar("reading");
     let verified = cache.verify(&|done, all| {
         let _ = moves(&bar)(done, all);
     });
     bar.finish_and_clear();
     let verified = verified?;
+    let left = if repair { cache.repair()? } else { Vec::new() };
     if globals.json {
         print_json("cache_verify", &verified)?;
     } else {
@@ -268,6 +279,9 @@ fn verify(globals: &Globals) -> Result<i32> {
         }
         for (task, name) in &verified.lost {
             text += &format!("lost: `{name}` of {task}\n");
+        }
+        for (task, name) in &verified.known_lost {
+            text += &format!("noted as lost by an earlier --repair: `{name}` of {task}\n");
         }
         for damaged in &verified.damaged_records {
             text += &format!(
@@ -296,6 +310,34 @@ fn verify(globals: &Globals) -> Result<i32> {
                 "`tprimat cache pull` or an import of another cache brings them back where another has them",
             );
         }
+        if repair {
+            let cut = verified.damaged_records.len() - left.len();
+            if cut + verified.lost.len() > 0 {
+                say(&format!(
+                    "{} cut out, {} noted as lost; later checks pass over them",
+                    counted(cut, "damaged place"),
+                    counted(verified.lost.len(), "file")
+                ));
+            }
+            for stretch in &left {
+                say(&format!(
+                    "{} belongs to a tprimat that is running: repeat this when it has ended",
+                    stretch.file
+                ));
+            }
+        } else if !verified.damaged_records.is_empty() || !verified.lost.is_empty() {
+            say(
+                "`tprimat cache verify --repair` cuts out what cannot be read and notes what is lost, so that later checks find only \
+                 new damage",
+            );
+        }
+    }
+    if repair {
+        return Ok(if left.is_empty() {
+            exit::OK
+        } else {
+            exit::FAILED
+        });
     }
     let is_sound = verified.damaged.is_empty()
         && verified.lost.is_empty()

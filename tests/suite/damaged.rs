@@ -120,3 +120,43 @@ fn whoever_only_looks_sums_up_the_results_of_a_damaged_summary_again() {
         assert_eq!(project.launches(), 3);
     }
 }
+
+#[test]
+fn a_repair_ends_what_every_check_would_say_again() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let cells = project.run(&["compare", "--json"]).ends_with(0).stdout;
+    project.lose_log(&format!("{CELL}#1"));
+    let segment = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(segment);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The last record is of a table that the next build draws again.
+    let at = bytes.len() - 8;
+    bytes.extend_from_within(at - 8..at);
+    let end = bytes.len();
+    bytes.extend_from_within(..end - 16);
+    bytes[end - 24..end].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    for _ in 0..2 {
+        let ran = project.run(&["cache", "verify"]).ends_with(1);
+        assert!(
+            words(&ran).contains("`tprimat cache verify --repair` cuts out"),
+            "{ran:?}"
+        );
+    }
+    let ran = project.run(&["cache", "verify", "--repair"]).ends_with(0);
+    assert!(ran.stdout.contains("damaged records: ") && ran.stdout.contains("lost: `log` of"));
+    assert!(words(&ran).contains("1 file noted as lost"), "{ran:?}");
+    let ran = project.run(&["cache", "verify"]).ends_with(0);
+    assert!(
+        ran.stdout
+            .contains("noted as lost by an earlier --repair: `log` of"),
+        "{ran:?}"
+    );
+    assert_eq!(
+        project.run(&["compare", "--json"]).ends_with(0).stdout,
+        cells
+    );
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
+}
