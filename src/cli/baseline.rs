@@ -42,9 +42,11 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
     }
     if baseline.cells.is_empty() {
         let plan = &session.plan;
+        let selected = cells.iter().filter(|c| c.selected);
+        let names: Vec<&str> = selected.map(|c| c.input.cell.as_str()).collect();
         let help = Some(format!(
-            "`{}` measures them; `{}` says what is stale",
-            plan.command("build", &[]),
+            "{}; `{}` says more of each cell",
+            plan.told_measuring(&names),
             plan.command("plan", &[])
         ));
         return Err(Error::Failed {

@@ -43,6 +43,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
                 let commands = report::Commands {
                     details,
                     build: command("build", globals, &matrix, sets, measured),
+                    can_run: can_run(of.engine.plan, of.comparison),
                     plan: command("plan", globals, &matrix, sets, measured),
                 };
                 print(&report::glance(
@@ -114,6 +115,14 @@ pub fn command(
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     asked.command(name, &names)
+}
+
+/// Could a build on this host measure one of the cells that are absent?
+pub fn can_run(plan: &Plan, comparison: &Comparison) -> bool {
+    comparison.absent.iter().any(|absent| {
+        let cell = plan.find(&absent.cell).ok();
+        cell.is_some_and(|cell| plan.why_not_run(cell).is_none())
+    })
 }
 
 /// The same command, for all there is to say.

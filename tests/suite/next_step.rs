@@ -348,3 +348,22 @@ fn the_command_that_pins_the_facts_of_a_node_names_the_matrix() {
         "{plan}"
     );
 }
+
+#[test]
+fn no_build_is_suggested_that_could_measure_nothing_here() {
+    let project = Project::new(ONE_RUN);
+    project.edit("config.yaml", "vendor: cpu", "vendor: nvidia");
+    let words = |ran: crate::support::Ran| {
+        let all = ran.stdout + &ran.stderr;
+        all.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let compared = words(project.run(&["compare"]).ends_with(0));
+    let none = "Nothing is measured yet, and this host can run none of these cells.";
+    assert!(compared.contains(none), "{compared}");
+    let none = "no build on this host measures it: `cpu/cmd/tiny/single` cannot run on this host: needs an NVIDIA GPU";
+    let baseline = words(project.run(&["baseline"]).ends_with(1));
+    assert!(
+        baseline.contains(none) && !baseline.contains("tprimat build"),
+        "{baseline}"
+    );
+}

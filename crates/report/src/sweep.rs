@@ -315,6 +315,7 @@ mod tests {
             let commands = crate::Commands {
                 details: "tprimat compare --details".to_owned(),
                 build: "tprimat build".to_owned(),
+                can_run: true,
                 plan: "tprimat plan".to_owned(),
             };
             let page = Page {
@@ -374,6 +375,7 @@ mod tests {
         let commands = crate::Commands {
             details: "tprimat compare --details".to_owned(),
             build: "tprimat build".to_owned(),
+            can_run: true,
             plan: "tprimat plan".to_owned(),
         };
         let page = Page {

@@ -175,6 +175,7 @@ fn show(
         let commands = crate::report::Commands {
             details: compare::details(globals, &matrix, &common.sets, measured, &[]),
             build: compare::command("build", globals, &matrix, &common.sets, measured),
+            can_run: compare::can_run(plan, comparison),
             plan: compare::command("plan", globals, &matrix, &common.sets, measured),
         };
         let page = page();
