@@ -17,7 +17,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{RepeatStatus, RepeatSummary},
-    graph::outcome_text,
+    graph::{Reason, State, outcome_text},
     import::{self, Imports},
     job::RunOutcome,
     plan::{CompareConfig, Plan, Support},
@@ -146,6 +146,18 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
             );
             print(&Launch::of(plan, cell)?.text())?;
             return Ok(crate::error::exit::OK);
+        }
+        let train = repeat.map(|n| statuses.get(engine.dag.node(TaskKind::Train, cell, n)));
+        let failed = train.filter(|train| train.state == State::Failed);
+        if let Some(Reason::Because(why)) = failed.and_then(|train| train.reason.as_ref()) {
+            return Err(Error::Failed {
+                message: format!("`{}` was not started: {why}", args.cell),
+                help: Some(format!(
+                    "`{}` says what went wrong; `{}` starts it anyway",
+                    plan.command("show", &[id]),
+                    plan.command("build", &["--retry-failed", "--only", id])
+                )),
+            });
         }
         let measures = match plan.why_not_run(cell) {
             Some(why) => format!("it {why}"),
