@@ -34,7 +34,7 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
         if let Some(factor) = cell.timer_factor {
             eprintln!(
                 "warning: `{}` may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most \
-                 steps. A gate against it stays inconclusive: let the trainer wait for the device before it reads its timer, \
+                 steps. A gate of later measurements against it is inconclusive: let the trainer wait for the device before it reads its timer, \
                  build again, and write the baseline then",
                 cell.cell
             );
@@ -42,9 +42,11 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
     }
     if baseline.cells.is_empty() {
         let plan = &session.plan;
+        let selected = cells.iter().filter(|c| c.selected);
+        let names: Vec<&str> = selected.map(|c| c.input.cell.as_str()).collect();
         let help = Some(format!(
-            "`{}` measures them; `{}` says what is stale",
-            plan.command("build", &[]),
+            "{}; `{}` says more of each cell",
+            plan.told_measuring(&names),
             plan.command("plan", &[])
         ));
         return Err(Error::Failed {

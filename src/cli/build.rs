@@ -17,7 +17,7 @@ use super::{
     args::{BuildArgs, Globals},
     blocked, detached, memo,
     notify::{self, Counting},
-    output::print_json,
+    output::{print_json, say},
     profile, project, remote,
     session::Session,
     train_host::train_host,
@@ -79,6 +79,9 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let mut session = Session::open(request)?;
     publish::refuse_shared_folder(&session.plan)?;
+    if let Some(moved) = publish::told_moved(&session.plan) {
+        say(&format!("note: {moved}"));
+    }
     project::say_notes(&session.plan);
     if args.locked {
         session.plan.facts.require_complete()?;

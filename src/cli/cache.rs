@@ -10,7 +10,7 @@ use super::{
         PushArgs, RemoteArgs,
     },
     clean,
-    output::{print, print_json, say},
+    output::{leave_out, print, print_json, say},
     remote::{self, bar, moves},
     session::Project,
 };
@@ -29,9 +29,13 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
         CacheCommand::Push(args) => push(globals, args),
         CacheCommand::Pull(args) => pull(globals, args),
         CacheCommand::Stat(args) => stat(globals, args),
-        CacheCommand::Verify(CacheVerifyArgs { remote: None }) => verify(globals),
+        CacheCommand::Verify(CacheVerifyArgs {
+            remote: None,
+            repair,
+        }) => verify(globals, *repair),
         CacheCommand::Verify(CacheVerifyArgs {
             remote: Some(address),
+            ..
         }) => verify_remote(globals, address),
         CacheCommand::Gc(args) => gc(globals, args),
         CacheCommand::Export(args) => export(globals, args),
@@ -42,7 +46,7 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
 /// The project's cache, and its remote where it has one.
 fn open(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Option<Remote>)> {
     let sets: Vec<String> = args.remote.iter().map(|a| remote::setting(a)).collect();
-    let project = Project::open(globals, &sets)?;
+    let project = Project::open_or_imports(globals, &sets)?;
     let remote = remote::of(&project.config)?;
     if let Some(doubt) = remote.as_ref().and_then(remote::doubt) {
         say(&format!("warning: {doubt}"));
@@ -249,15 +253,22 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-fn verify(globals: &Globals) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
-    let _in_use = cache.use_it();
+fn verify(globals: &Globals, repair: bool) -> Result<i32> {
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
+    let _held = if repair {
+        let alone = clean::unused(cache.root())?;
+        cache.refresh()?;
+        alone
+    } else {
+        cache.use_it()
+    };
     let bar = bar("reading");
     let verified = cache.verify(&|done, all| {
         let _ = moves(&bar)(done, all);
     });
     bar.finish_and_clear();
     let verified = verified?;
+    let left = if repair { cache.repair()? } else { Vec::new() };
     if globals.json {
         print_json("cache_verify", &verified)?;
     } else {
@@ -277,6 +288,9 @@ fn verify(globals: &Globals) -> Result<i32> {
         }
         for (task, name) in &verified.lost {
             text += &format!("lost: `{name}` of {task}\n");
+        }
+        for (task, name) in &verified.known_lost {
+            text += &format!("noted as lost by an earlier --repair: `{name}` of {task}\n");
         }
         for damaged in &verified.damaged_records {
             text += &format!(
@@ -305,6 +319,34 @@ fn verify(globals: &Globals) -> Result<i32> {
                 "`tprimat cache pull` or an import of another cache brings them back where another has them",
             );
         }
+        if repair {
+            let cut = verified.damaged_records.len() - left.len();
+            if cut + verified.lost.len() > 0 {
+                say(&format!(
+                    "{} cut out, {} noted as lost; later checks pass over them",
+                    counted(cut, "damaged place"),
+                    counted(verified.lost.len(), "file")
+                ));
+            }
+            for stretch in &left {
+                say(&format!(
+                    "{} belongs to a tprimat that is running: repeat this when it has ended",
+                    stretch.file
+                ));
+            }
+        } else if !verified.damaged_records.is_empty() || !verified.lost.is_empty() {
+            say(
+                "`tprimat cache verify --repair` cuts out what cannot be read and notes what is lost, so that later checks find only \
+                 new damage",
+            );
+        }
+    }
+    if repair {
+        return Ok(if left.is_empty() {
+            exit::OK
+        } else {
+            exit::FAILED
+        });
     }
     let is_sound = verified.damaged.is_empty()
         && verified.lost.is_empty()
@@ -382,7 +424,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
 }
 
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _alone = clean::unused(cache.root())?;
     cache.refresh()?;
     let garbage = cache.garbage(Limits {
@@ -416,7 +458,7 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
 }
 
 fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     if args.file.symlink_metadata().is_ok() {
         let problem = Problem::new(format!("{} is there already", args.file.display()));
         return Err(Error::invalid(
@@ -444,7 +486,7 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
 }
 
 fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
-    let cache = Project::open(globals, &[])?.cache()?;
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     cache.ensure_writable()?;
     let _in_use = cache.use_it();
     let file = regular(&args.file)?;
@@ -453,7 +495,7 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     let mut received = received.map_err(|error| of_file(error, &args.file))?;
     let imports = received.take_list(&list);
     let counts = cache.admit([received])?;
-    let imports = Imports::take_in(&cache, imports)?;
+    let imports = Imports::take_in(&cache, imports, leave_out)?;
     if globals.json {
         print_json(
             "cache_import",

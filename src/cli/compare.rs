@@ -9,7 +9,7 @@ use super::output::print_bytes;
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
     flags::{Common, Compared, Filters, is_matrix},
-    output::{page, print, print_document},
+    output::{leave_out, page, print, print_document},
     project,
     session::Session,
 };
@@ -41,6 +41,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
                 let commands = report::Commands {
                     details: again(plan, &args.compared),
                     build: plan.command("build", &[]),
+                    can_run: can_run(plan, of.comparison),
                     plan: plan.command("plan", &[]),
                 };
                 print(&report::glance(
@@ -75,6 +76,14 @@ fn print_parquet(_: &Comparison) -> Result<()> {
     Err(Error::invalid(problem.help(
         "`cargo install --path . --features parquet` builds one that writes it; `--format csv` has the same columns",
     )))
+}
+
+/// Could a build on this host measure one of the cells that are absent?
+pub fn can_run(plan: &Plan, comparison: &Comparison) -> bool {
+    comparison.absent.iter().any(|absent| {
+        let cell = plan.find(&absent.cell).ok();
+        cell.is_some_and(|cell| plan.why_not_run(cell).is_none())
+    })
 }
 
 /// The same command, for all there is to say.
@@ -212,7 +221,7 @@ pub fn compared(
             problem.help("name it with the others, or leave --baseline out"),
         ));
     }
-    let comparison = derived::compare_cells(seeds, &settings, cache)?;
+    let comparison = derived::compare_cells(seeds, &settings, cache, leave_out)?;
     let imported = ["imports".to_owned()];
     let shown = if is_of_imports { &imported[..] } else { &named };
     let one_by_one = chosen.one_by_one && !is_of_imports;

@@ -36,7 +36,9 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
             Err(Error::Invalid(problems))
         };
     }
-    let Project { request, config } = Project::of(request)?;
+    let Project {
+        request, config, ..
+    } = Project::of(request)?;
     match args.get.as_slice() {
         [] => {}
         [get, path] if get == "get" => {

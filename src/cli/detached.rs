@@ -8,6 +8,7 @@
 mod status;
 
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom},
     os::unix::process::CommandExt,
@@ -98,6 +99,11 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let folder = folder(globals)?;
     files::create_dir_all(&folder)?;
     remove_old(&folder);
+    let arguments: Vec<_> = std::env::args_os()
+        .skip(1)
+        .filter(|argument| argument != "--detach")
+        .collect();
+    refuse_a_second(&folder, &arguments)?;
     let name = jiff::Timestamp::now()
         .strftime("%Y%m%dT%H%M%S%.3fZ")
         .to_string();
@@ -110,10 +116,6 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let errors = output.try_clone().map_err(failed("cannot write in"))?;
     let program =
         std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
-    let arguments: Vec<_> = std::env::args_os()
-        .skip(1)
-        .filter(|argument| argument != "--detach")
-        .collect();
     let mut command = Command::new(program);
     command
         .args(&arguments)
@@ -149,6 +151,24 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
         child.id()
     );
     Ok(exit::OK)
+}
+
+/// An error if a build with the same command line goes on: the second would only wait for the runs of
+/// the first, and hide it.
+fn refuse_a_second(folder: &Path, arguments: &[OsString]) -> Result<()> {
+    let is_same = |build: &Build| {
+        let typed = arguments.iter().map(|word| word.to_string_lossy());
+        let started = build.started.as_ref().filter(|_| build.is_alive);
+        started.is_some_and(|started| typed.eq(started.arguments.iter().map(String::as_str)))
+    };
+    let Some(same) = builds(folder).into_iter().find(is_same) else {
+        return Ok(());
+    };
+    let problem = Problem::new(format!("this build goes on already: {}", same.told()));
+    Err(Error::invalid(problem.help(format!(
+        "`tprimat attach {0}` follows it, `tprimat stop {0}` ends it",
+        same.name
+    ))))
 }
 
 /// Notes that a detached build goes on; does nothing in any other one. The build says so itself, so
@@ -226,9 +246,16 @@ pub(super) fn names(globals: &Globals) -> Vec<String> {
     all.map(|build| build.name).collect()
 }
 
-/// The named one, else the last one; an error where there is none.
+/// The named one, else the one that goes on, else the last one; an error where there is none, or where
+/// several go on.
 pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
     let mut all = builds(&folder(globals)?);
+    let alive: Vec<&Build> = all.iter().filter(|build| build.is_alive).collect();
+    if name.is_none() && alive.len() > 1 {
+        let told: Vec<String> = alive.iter().map(|build| build.told()).collect();
+        let problem = Problem::new(format!("{} builds go on: {}", told.len(), told.join("; ")));
+        return Err(Error::invalid(problem.help("name the one that is meant")));
+    }
     let found = match name {
         Some(name) => all.into_iter().find(|build| build.name == name),
         // One that goes on, before one that is over.
@@ -285,6 +312,20 @@ impl Build {
             |started| started.going_on(has_planned),
         );
         format!("`{command}` goes on where it was")
+    }
+
+    /// `20261123T010203.456Z (process 123, for 4 min, `tprimat build m`)`
+    fn told(&self) -> String {
+        match &self.started {
+            Some(started) => format!(
+                "{} (process {}, for {}, `{}`)",
+                self.name,
+                started.pid,
+                ago(Some(started.at)),
+                started.command()
+            ),
+            None => format!("{} (it has just begun)", self.name),
+        }
     }
 
     pub(super) fn of(dir: PathBuf) -> Self {

@@ -14,7 +14,7 @@ use crate::{
     error::{Result, exit},
     plan::{
         Plan,
-        fit::{self, MemoryFit, gb},
+        fit::{self, MemoryFit, gib},
     },
 };
 
@@ -91,7 +91,7 @@ fn text(plan: &Plan, fits: &[MemoryFit]) -> String {
         let fit = plan.command("fit", &["CELL"]);
         let _ = writeln!(
             text,
-            "GB are 10⁹ bytes, predicted, of the GPU that needs most; `{fit}` shows the sum"
+            "GiB are predicted, of the GPU that needs most; `{fit}` shows the sum"
         );
     }
     text
@@ -115,8 +115,8 @@ fn verdict(fit: &MemoryFit) -> String {
             format!(
                 "{:<12}  {} of {} ({:.0} %)",
                 verdict.words(),
-                gb(needed),
-                gb(capacity.bytes),
+                gib(needed),
+                gib(capacity.bytes),
                 100.0 * ratio
             )
         }
@@ -124,7 +124,7 @@ fn verdict(fit: &MemoryFit) -> String {
             format!(
                 "{:<12}  {}; {}",
                 "not known",
-                gb(needed),
+                gib(needed),
                 fit.unknown.as_deref().unwrap_or("")
             )
         }
@@ -142,7 +142,7 @@ fn parts(fit: &MemoryFit) -> String {
     };
     let mut text = String::new();
     let mut line = |name: &str, bytes: u64| {
-        let _ = writeln!(text, "  {:>9}  {name}", gb(bytes));
+        let _ = writeln!(text, "  {:>10}  {name}", gib(bytes));
     };
     for part in &memory.components {
         line(&part.name, part.bytes);
@@ -175,8 +175,8 @@ fn parts(fit: &MemoryFit) -> String {
         let share = share.map_or_else(String::new, |share| format!(" ({share:.0} %)"));
         let _ = writeln!(
             text,
-            "  {:>9}{share}  {}; {}",
-            gb(change.device_bytes),
+            "  {:>10}{share}  {}; {}",
+            gib(change.device_bytes),
             change.setting,
             change.cost
         );

@@ -25,9 +25,6 @@ use crate::{
     report, sentences,
 };
 
-/// Up to this many missing cells are named in the command that measures them.
-const MISSING: usize = 3;
-
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
     let request = project::matrix_request(globals, &args.selection)?;
@@ -157,9 +154,7 @@ fn advice(gate: &GateReport, plan: &Plan, write_one: &str) -> String {
     }
     let missing = of(|cell| is_missing(&cell.reason));
     if !missing.is_empty() {
-        let only: Vec<&str> = missing.iter().flat_map(|cell| ["--only", cell]).collect();
-        let build = plan.command("build", if missing.len() > MISSING { &[] } else { &only });
-        lines.push(format!("`{build}` measures what is missing"));
+        lines.push(plan.told_measuring(&missing));
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
 }

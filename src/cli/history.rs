@@ -9,7 +9,7 @@ use std::{
 use super::{
     args::{Globals, HistoryArgs},
     blocked,
-    output::{page, print, print_document},
+    output::{leave_out, page, print, print_document},
     session::{Project, Session},
     targets::refuse_in_project,
 };
@@ -35,7 +35,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         .map(|text| moment(text, unix_now()))
         .transpose()?;
     let format = args.output.as_deref().map(Format::of).transpose()?;
-    let mut project = Project::open(globals, &args.sets)?;
+    let mut project = Project::open_or_imports(globals, &args.sets)?;
     let (matrix, names) = matrix_and_cells(args, &matrix::files(project.root()))?;
     project.request.matrix = matrix;
     let (config, cache) = (&project.config, project.cache()?);
@@ -47,7 +47,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     }
     .command("compare", &["--imported"]);
     // A history needs no matrix: where there is none, or a wrong one, what was recorded has to do.
-    let session = match Session::open(project.request.clone()) {
+    let session = match project.session() {
         Err(error) if asked.matrix.is_some() => return Err(error),
         session => session.ok(),
     };
@@ -72,8 +72,15 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     if let Some(plan) = plan {
         for cell in imports.cells().filter(|cell| is_wanted(cell)) {
             let claims = import::claim_for(plan, cell);
-            let (own, without) =
-                import::history(&cache, &imports, cell, &claims, &warmups.otherwise, is_host)?;
+            let (own, without) = import::history(
+                &cache,
+                &imports,
+                cell,
+                &claims,
+                &warmups.otherwise,
+                is_host,
+                leave_out,
+            )?;
             cells.extend(own);
             undated += without;
         }

@@ -56,6 +56,7 @@ impl Inputs {
         let Project {
             request: PlanRequest { root, env, .. },
             config,
+            ..
         } = Project::open(globals, sets)?;
         let recipes = RecipeSet::load(&root)?;
         Ok(Self {

@@ -12,7 +12,7 @@ use super::{
     args::{Globals, ImportArgs},
     flags::{Common, Measured},
     imported_runs,
-    output::{print, print_json},
+    output::{leave_out, print, print_json},
     project,
     session::Session,
 };
@@ -189,7 +189,7 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
         }
         let other = Cache::open(&folder)?;
         let adopted = cache.adopt(&other, &Imports::key())?;
-        let imports = Imports::adopt(cache, &other)?;
+        let imports = Imports::adopt(cache, &other, leave_out)?;
         if !as_json {
             print(&format!(
                 "{}: new here: {}, {} and {}\n",
@@ -371,7 +371,13 @@ impl Known {
         cell: &str,
     ) -> Result<&[Shown]> {
         if !self.0.contains_key(cell) {
-            let runs = import::runs(cache, imports, cell, &import::claim_for(plan, cell))?;
+            let runs = import::runs(
+                cache,
+                imports,
+                cell,
+                &import::claim_for(plan, cell),
+                leave_out,
+            )?;
             self.0
                 .insert(cell.to_owned(), runs.iter().map(Shown::of).collect());
         }
@@ -564,7 +570,7 @@ fn filed(
              that one back\n"
         );
     }
-    let kept = Imports::of(cache).kept(&cell, cache)?;
+    let kept = Imports::of(cache).kept(&cell, cache, leave_out)?;
     if let Some(why) = kept
         .into_iter()
         .find(|run| run.number == n)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{attempts::time, project::split_repeat};
+use super::{attempts::time, output::leave_out, project::split_repeat};
 use crate::{
     cache::{Cache, CacheError, SetAside},
     error::{Error, Problem, Result, exit},
@@ -27,7 +27,7 @@ pub fn of(cache: &Cache, asked: &str) -> Result<Vec<ImportedLine>> {
     let Some(cell) = imports.named_kept(name) else {
         return Ok(lines);
     };
-    for run in imports.kept(cell, cache)? {
+    for run in imports.kept(cell, cache, leave_out)? {
         if only.is_none_or(|only| only == run.number) {
             lines.push(ImportedLine {
                 cell: cell.to_owned(),
@@ -124,7 +124,7 @@ impl ImportedLine {
             number, recorded, ..
         } = &self.run;
         let own = ImportedRun::read(cache, *number, recorded.clone(), &claims)?;
-        let others = import::runs(cache, &Imports::of(cache), &self.cell, &claims)?;
+        let others = import::runs(cache, &Imports::of(cache), &self.cell, &claims, leave_out)?;
         refuse_other_workload(
             &plan.asked,
             &self.cell,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     args::{Globals, ListArgs},
     flags::{Cells, MatrixSelection},
-    output::{print, print_json},
+    output::{leave_out, print, print_json},
     project,
     session::Session,
 };
@@ -25,9 +25,13 @@ use crate::{
 
 pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
     let selection = &args.selection;
-    let (mut session, imported) = open(globals, selection)?;
+    let (mut session, mut imported) = open(globals, selection)?;
     if args.last.failed {
-        project::keep_failed(&mut session)?;
+        imported = failed_imports(&session, &imported)?;
+        match project::keep_failed(&mut session) {
+            Err(Error::NothingSelected { .. }) if !imported.is_empty() => {}
+            kept => drop(kept?),
+        }
     }
     let (engine, statuses) = session.look()?;
     let mut uncounted: BTreeMap<CellId, Vec<String>> = BTreeMap::new();
@@ -60,12 +64,17 @@ pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
         }
         rows.push(row);
     }
-    // What failed elsewhere is not run again here.
-    for cell in imported
-        .iter()
-        .filter(|id| !args.last.failed && plan.find(id).is_err())
+    let is_listed = |id: &String| rows.iter().any(|row| row["cell"] == **id);
+    let others: Vec<&String> = imported.iter().filter(|id| !is_listed(id)).collect();
+    let is_of_matrix = |id: &str| plan.cells.iter().any(|cell| cell.id == id);
+    for cell in others
+        .into_iter()
+        .filter(|id| args.last.failed || !is_of_matrix(id))
     {
-        let mut row = json!({ "cell": cell, "matrix": false });
+        let mut row = json!({ "cell": cell });
+        if !is_of_matrix(cell) {
+            row["matrix"] = json!(false);
+        }
         tell_imports(&mut row, plan, cache, &imports)?;
         rows.push(row);
     }
@@ -75,6 +84,35 @@ pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
         print(&rows.iter().map(line).collect::<String>())?;
     }
     Ok(exit::OK)
+}
+
+/// The imported cells with a run that failed or contradicts its cell, where nothing was measured here.
+fn failed_imports(session: &Session, imported: &[String]) -> Result<Vec<String>> {
+    let Session {
+        plan, cache, dag, ..
+    } = session;
+    let (_, statuses) = session.look()?;
+    let imports = Imports::of(cache);
+    let mut failed = Vec::new();
+    for id in imported {
+        let own = plan.cells.with_ids().find(|(_, cell)| cell.id == *id);
+        if let Some((at, cell)) = own
+            && matches!(cell.support, Support::Ready(_))
+            && measured(dag, &statuses, cache, at)?.is_some()
+        {
+            continue;
+        }
+        let mut row = json!({ "cell": id });
+        tell_imports(&mut row, plan, cache, &imports)?;
+        let has_failed = row["failed"].as_u64().unwrap_or(0) > 0;
+        let is_contradicted = row["contradicted"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
+        if has_failed || is_contradicted {
+            failed.push(id.clone());
+        }
+    }
+    Ok(failed)
 }
 
 /// The project, and the imported cells that pass the filters, also those whose imports were all set
@@ -172,7 +210,13 @@ fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) 
     if imports.digests(&cell).is_empty() {
         return Ok(());
     }
-    let runs = import::runs(cache, imports, &cell, &import::claim_for(plan, &cell))?;
+    let runs = import::runs(
+        cache,
+        imports,
+        &cell,
+        &import::claim_for(plan, &cell),
+        leave_out,
+    )?;
     let summary = import::summary(&runs, &import::statistics(plan));
     row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
     row["contradicted"] = json!(contradicted(&summary));

@@ -27,12 +27,7 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         (None, None) if args.follow => return of_the_one_that_runs(globals, args),
         (None, _) => return of_failed(globals, args),
     };
-    let session = Session::open(project::request(
-        globals,
-        &args.common,
-        None,
-        &args.measured,
-    )?)?;
+    let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
     let Session { plan, cache, .. } = &session;
     let (id, repeat) = split_repeat(asked)?;
     let imports = imported_runs::of(cache, asked)?;

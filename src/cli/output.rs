@@ -13,6 +13,7 @@ use super::verbosity::{Verbosity, verbosity};
 use crate::{
     error::{Error, Problem, Result, Source},
     execute::masked,
+    import::DamagedImport,
     report::{Ink, Page, Paint},
     sentences,
     words::plain,
@@ -100,6 +101,13 @@ pub fn detail(text: &str) {
 /// Says something to the caller, on stderr, which cannot be written to any more if this fails.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", quiet(&masked(&plain::lines(text))));
+}
+
+/// Names an import that cannot be read, and lets the command go on with the others.
+pub fn leave_out(damaged: DamagedImport) -> Result<()> {
+    let DamagedImport { name, error } = damaged;
+    say(&format!("warning: the import {name} is left out: {error}"));
+    Ok(())
 }
 
 /// Asks the person at the terminal; without one, `command` needs --yes.

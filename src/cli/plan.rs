@@ -249,14 +249,22 @@ pub fn mark_uncounted(
                 Some(1) => ", nor starts the other repeat without --retry-failed".to_owned(),
                 Some(n) => format!(", nor starts the other {n} repeats without --retry-failed"),
             };
-            row.reason = format!(
-                "ended well, but {}; no build runs it again as it is{others}",
-                sentences::uncounted(why)
-            );
+            row.reason = match why {
+                // It says itself what makes a build measure again.
+                NotCounted::Suspect(why) => format!("ended well, but {why}"),
+                why => format!(
+                    "ended well, but {}; no build runs it again as it is{others}",
+                    sentences::uncounted(why)
+                ),
+            };
             row.is_counted = false;
         }
     }
-    let n = uncounted.len();
+    // Of those that are held there is a line for each cell.
+    let n = uncounted.iter().filter(|run| !run.attempt.is_held).count();
+    if n == 0 {
+        return Ok(None);
+    }
     let (runs, do_not) = (
         counted(n, "run"),
         if n == 1 { "does not" } else { "do not" },

@@ -79,6 +79,12 @@ pub fn without_project(globals: &Globals, common: &Common) -> Result<Option<Plan
     }))
 }
 
+/// The same where the folder has a cache, which holds imports.
+pub fn of_imports(globals: &Globals, common: &Common) -> Result<Option<PlanRequest>> {
+    let request = without_project(globals, common)?;
+    Ok(request.filter(|request| is_cache(&request.root.join("cache"))))
+}
+
 /// Did tprimat make this folder for its cache?
 #[must_use]
 pub fn is_cache(folder: &Path) -> bool {
@@ -221,7 +227,10 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
 /// would end so again.
 pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> {
     let mut cells: BTreeMap<CellId, (Vec<String>, UncountedRun)> = BTreeMap::new();
-    for run in reading::uncounted_runs(engine, statuses)? {
+    let mut runs = reading::uncounted_runs(engine, statuses)?;
+    // What has to be declared for these is said of each cell.
+    runs.retain(|run| !run.attempt.is_held);
+    for run in runs {
         let name = format!("{}#{}", engine.plan.cells[run.cell].id, run.repeat);
         let (names, _) = cells.entry(run.cell).or_insert((Vec::new(), run));
         names.push(name);

@@ -7,10 +7,12 @@ use std::{
     sync::OnceLock,
 };
 
+use rayon::prelude::*;
 use serde_json::json;
 
 use super::{
     args::Globals,
+    blocked,
     flags::{Common, Measured, Overrides},
     output, project,
 };
@@ -23,7 +25,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{self, CellInput, GateInput},
-    graph::{CodeDigests, Dag, Engine, Options, Statuses},
+    graph::{CodeDigests, Dag, Engine, Options, State, Statuses},
     matrix::{self, CellId},
     plan::{self, CellPlan, CompareConfig, Plan, PlanRequest, Support, load_config},
     words::plain::counted,
@@ -33,6 +35,8 @@ use crate::{
 pub struct Project {
     pub request: PlanRequest,
     pub config: Config,
+    /// The folder has no config.yaml, only a cache with imports.
+    is_bare: bool,
 }
 
 impl Project {
@@ -50,7 +54,35 @@ impl Project {
     pub fn of(request: PlanRequest) -> Result<Self> {
         let config = load_config(&request.root.join("config.yaml"), &request)?;
         output::detail(&format!("project: {}", request.root.display()));
-        Ok(Self { request, config })
+        Ok(Self {
+            request,
+            config,
+            is_bare: false,
+        })
+    }
+
+    /// The same for commands that look at the cache alone: also a folder without config.yaml, whose
+    /// cache holds imports.
+    pub fn open_or_imports(globals: &Globals, sets: &[String]) -> Result<Self> {
+        let common = Common::of(None, sets.to_vec());
+        match project::of_imports(globals, &common)? {
+            Some(request) => Ok(Self {
+                config: plan::starter_config(&request)?,
+                request,
+                is_bare: true,
+            }),
+            None => Self::open(globals, sets),
+        }
+    }
+
+    /// The matrix of the project, or what is needed to read its imports where it has none.
+    pub fn session(&self) -> Result<Session> {
+        let request = self.request.clone();
+        if self.is_bare {
+            Session::bare(request)
+        } else {
+            Session::open(request)
+        }
     }
 
     pub fn root(&self) -> &Path {
@@ -91,9 +123,9 @@ impl Session {
             Ok(request) => return Self::open(request),
             Err(error) => error,
         };
-        match project::without_project(globals, common)? {
-            Some(request) if project::is_cache(&request.root.join("cache")) => Self::bare(request),
-            _ => Err(error),
+        match project::of_imports(globals, common)? {
+            Some(request) => Self::bare(request),
+            None => Err(error),
         }
     }
 
@@ -136,7 +168,42 @@ impl Session {
     pub fn look(&self) -> Result<(Engine<'_>, Statuses)> {
         let engine = self.engine(&Overrides::default());
         let statuses = engine.evaluate_all()?;
+        let damaged = self.damaged_summaries(&statuses)?;
+        if damaged.is_empty() {
+            return Ok((engine, statuses));
+        }
+        let (summaries, are, them) = match damaged.len() {
+            1 => ("the summary", "is", "it"),
+            _ => ("the summaries", "are", "them"),
+        };
+        output::say(&format!(
+            "warning: {summaries} of {} {are} damaged in the cache; `{}` makes {them} again from the results",
+            blocked::few(&damaged),
+            self.plan.command("build", &[])
+        ));
+        // Whoever finds an object damaged drops it, so now these are not there.
+        let engine = self.engine(&Overrides::default());
+        let statuses = engine.evaluate_all()?;
         Ok((engine, statuses))
+    }
+
+    /// Cells whose summary is damaged: nobody would know before it is read, and then it is too late
+    /// to sum up the repeats instead.
+    fn damaged_summaries(&self, statuses: &Statuses) -> Result<Vec<&str>> {
+        let cells = &self.plan.cells;
+        let damaged = |id: CellId| {
+            let aggregate = self.dag.find(TaskKind::Aggregate, id, 0)?;
+            let status = statuses.get(aggregate);
+            let summary = status.outputs().first()?;
+            if status.state != State::Fresh || !self.cache.has(&summary.digest) {
+                return None;
+            }
+            let is_sound = self.cache.is_sound(&summary.digest);
+            is_sound
+                .map(|sound| (!sound).then(|| cells[id].id.as_str()))
+                .transpose()
+        };
+        cells.par_ids().filter_map(damaged).collect()
     }
 
     /// An engine that keeps disturbed measurements.
@@ -176,6 +243,7 @@ impl Session {
         let inputs = derived::cell_inputs(
             reading::cell_seeds(&engine, &statuses, FigureScope::Complete)?,
             cache,
+            output::leave_out,
         )?;
         let catalogue = plan::catalogue(&plan.config);
         let key = |cell: CellId| {

@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use super::{
     args::{Globals, ShowArgs},
-    output::{page, print, print_document},
+    output::{leave_out, page, print, print_document},
     project::{self, split_repeat},
     render::Launch,
     session::Session,
@@ -17,7 +17,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{RepeatStatus, RepeatSummary},
-    graph::outcome_text,
+    graph::{Reason, State, outcome_text},
     import::{self, Imports},
     job::RunOutcome,
     plan::{CompareConfig, Plan, Support},
@@ -147,6 +147,18 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
             print(&Launch::of(plan, cell)?.text())?;
             return Ok(crate::error::exit::OK);
         }
+        let train = repeat.map(|n| statuses.get(engine.dag.node(TaskKind::Train, cell, n)));
+        let failed = train.filter(|train| train.state == State::Failed);
+        if let Some(Reason::Because(why)) = failed.and_then(|train| train.reason.as_ref()) {
+            return Err(Error::Failed {
+                message: format!("`{}` was not started: {why}", args.cell),
+                help: Some(format!(
+                    "`{}` says what went wrong; `{}` starts it anyway",
+                    plan.command("show", &[id]),
+                    plan.command("build", &["--retry-failed", "--only", id])
+                )),
+            });
+        }
         let measures = match plan.why_not_run(cell) {
             Some(why) => format!("it {why}"),
             None => format!("`{}` measures it", plan.command("build", &["--only", id])),
@@ -180,7 +192,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     }
     if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
-        let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache)?;
+        let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache, leave_out)?;
         if let Some(text) = report::cell_text(
             &comparison,
             &plan.cells[cell].id,
@@ -339,7 +351,7 @@ fn imported(
 ) -> Result<i32> {
     let (_, repeat) = split_repeat(&args.cell)?;
     let statistics = import::statistics(plan);
-    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
+    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id), leave_out)?;
     match repeat {
         Some(n) => {
             let found = runs.iter().find(|run| run.number == n);
@@ -383,7 +395,7 @@ fn imported(
 
 /// Why `CELL#n` shows no import.
 fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
-    let kept = imports.kept(id, cache).unwrap_or_default();
+    let kept = imports.kept(id, cache, leave_out).unwrap_or_default();
     let set_aside = kept
         .iter()
         .find(|run| run.number == n)

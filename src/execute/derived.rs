@@ -23,6 +23,7 @@ use crate::{
     error::Result,
     figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId},
+    import::DamagedImport,
     job::Job,
     logs::LogSection,
     plan::CompareConfig,
@@ -175,7 +176,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
             vec![put("summary.json", &json_bytes(&summary)?)?]
         }
         DerivedWork::Compare { cells, settings } => {
-            let comparison = compare_cells(cells, &settings, cache)?;
+            let comparison = compare_cells(cells, &settings, cache, DamagedImport::fail)?;
             vec![
                 put_comparison(cache, &comparison)?,
                 put(UNCOUNTED, &json_bytes(&comparison.cells_with_uncounted())?)?,

@@ -386,7 +386,10 @@ impl Running {
         ))?;
         match read_exit(&self.spec.dir)? {
             Some(exit) => {
-                lock(&self.queue).take().map(Queue::keep);
+                let queue = lock(&self.queue).take();
+                if let Some(queue) = queue {
+                    queue.keep();
+                }
                 Ok(exit)
             }
             None => self.without_supervisor(status),

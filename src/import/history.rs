@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Claims, ImportedRun, Imports, runs, summary};
+use super::{Claims, ImportedRun, Imports, OnDamage, runs, summary};
 use crate::{
     cache::Cache,
     digest::Digest,
@@ -24,10 +24,11 @@ pub fn history(
     claims: &Claims,
     statistics: &Statistics,
     is_host: impl Fn(&str) -> bool,
+    on_damage: OnDamage,
 ) -> Result<(Vec<CellHistory>, usize)> {
     let mut dated: Vec<(f64, ImportedRun)> = Vec::new();
     let mut undated = 0;
-    for run in runs(cache, imports, cell, claims)? {
+    for run in runs(cache, imports, cell, claims, on_damage)? {
         match run.result.started_at.filter(|at| at.is_finite()) {
             _ if !is_host(&run.result.host) => {}
             Some(at) => dated.push((at, run)),

@@ -18,7 +18,7 @@ pub use gather::{Unit, gather};
 pub use history::history;
 pub use names::{Guess, configuration, guess, stem};
 pub use read::{check_one_run, chunks, is_ours, parts, recognise};
-pub use record::{Imports, KeptRun, Kind, Recorded, Source};
+pub use record::{DamagedImport, Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{
     Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, set_aside,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{Cache, CacheError, Entry, Output, SetAside, TaskKind},
+    cache::{Cache, CacheError, Entry, Output, SetAside, TaskKind, is_of_one_file},
     config::{framework_named, vendor_named, vendor_names},
     digest::Digest,
     error::{Error, Result},
@@ -129,6 +129,41 @@ pub struct KeptRun {
     pub set_aside: Option<SetAside>,
 }
 
+/// An import that cannot be shown, since a file of it is gone from the cache or damaged there.
+#[derive(Debug)]
+pub struct DamagedImport {
+    /// `CELL#2`.
+    pub name: String,
+    pub error: Error,
+}
+
+/// What is done about an import that cannot be read: it is left out and named, or it ends the command.
+pub type OnDamage = fn(DamagedImport) -> Result<()>;
+
+impl DamagedImport {
+    /// For results that are kept: they must not be made of fewer imports than their keys name.
+    pub fn fail(self) -> Result<()> {
+        Err(self.error)
+    }
+}
+
+/// What was read of the import `CELL#2`; none where a file of it is damaged and `on_damage` leaves
+/// it out.
+pub(super) fn unless_damaged<T>(
+    cell: &str,
+    number: u32,
+    read: Result<T>,
+    on_damage: OnDamage,
+) -> Result<Option<T>> {
+    match read {
+        Err(error) if is_of_one_file(&error) => {
+            let name = format!("{cell}#{number}");
+            on_damage(DamagedImport { name, error }).map(|()| None)
+        }
+        read => read.map(Some),
+    }
+}
+
 fn key() -> Digest {
     Digest::of(LIST)
 }
@@ -208,7 +243,14 @@ impl Imports {
     pub fn set_aside_of(&self, cell: &str, cache: &Cache) -> Result<Vec<(u32, SetAside)>> {
         let kept = self.kept.get(cell).into_iter().flatten();
         kept.filter_map(|run| Some((run.number, run.set_aside?)))
-            .map(|(number, why)| Ok((number, read(cache, &why)?)))
+            .map(|(number, why)| match read(cache, &why) {
+                // It does not count, whatever was said of it.
+                Err(error) if is_of_one_file(&error) => {
+                    let reason = "the reason is gone from the cache or damaged".to_owned();
+                    Ok((number, SetAside { reason, at: 0.0 }))
+                }
+                read => Ok((number, read?)),
+            })
             .collect()
     }
 
@@ -226,7 +268,7 @@ impl Imports {
     }
 
     /// Every import of a cell, with why it does not count where it was set aside.
-    pub fn kept(&self, cell: &str, cache: &Cache) -> Result<Vec<KeptRun>> {
+    pub fn kept(&self, cell: &str, cache: &Cache, on_damage: OnDamage) -> Result<Vec<KeptRun>> {
         let read = |run: &Kept| {
             Ok(KeptRun {
                 number: run.number,
@@ -234,11 +276,8 @@ impl Imports {
                 set_aside: run.set_aside.map(|why| read(cache, &why)).transpose()?,
             })
         };
-        self.kept
-            .get(cell)
-            .into_iter()
-            .flatten()
-            .map(read)
+        let kept = self.kept.get(cell).into_iter().flatten();
+        kept.filter_map(|run| unless_damaged(cell, run.number, read(run), on_damage).transpose())
             .collect()
     }
 
@@ -256,13 +295,13 @@ impl Imports {
     }
 
     /// Takes over the imports of another cache, whose objects are here already. How many are new.
-    pub fn adopt(cache: &Cache, other: &Cache) -> Result<usize> {
-        Self::take_over(cache, Self::of(other).all(other)?)
+    pub fn adopt(cache: &Cache, other: &Cache, on_damage: OnDamage) -> Result<usize> {
+        Self::take_over(cache, Self::of(other).all(other, on_damage)?)
     }
 
     /// Takes over the imports of a list that came with its objects. How many are new.
-    pub fn take_in(cache: &Cache, list: Vec<Output>) -> Result<usize> {
-        Self::take_over(cache, Self::listed(list).all(cache)?)
+    pub fn take_in(cache: &Cache, list: Vec<Output>, on_damage: OnDamage) -> Result<usize> {
+        Self::take_over(cache, Self::listed(list).all(cache, on_damage)?)
     }
 
     /// What was set aside there is set aside here. An import that is here already stays as it is.
@@ -275,10 +314,10 @@ impl Imports {
         Ok(added)
     }
 
-    fn all(&self, cache: &Cache) -> Result<Vec<(String, KeptRun)>> {
+    fn all(&self, cache: &Cache, on_damage: OnDamage) -> Result<Vec<(String, KeptRun)>> {
         let mut all = Vec::new();
         for cell in self.kept_cells() {
-            let kept = self.kept(cell, cache)?.into_iter();
+            let kept = self.kept(cell, cache, on_damage)?.into_iter();
             all.extend(kept.map(|run| (cell.to_owned(), run)));
         }
         Ok(all)
@@ -304,11 +343,11 @@ impl Imports {
     }
 
     /// The imports of a cell that count, each with its number.
-    pub fn counted(&self, cell: &str, cache: &Cache) -> Result<Vec<(u32, Recorded)>> {
+    pub fn counted(&self, cell: &str, cache: &Cache) -> Vec<(u32, Result<Recorded>)> {
         let counted = self.kept.get(cell).into_iter().flatten();
         counted
             .filter(|run| run.set_aside.is_none())
-            .map(|run| Ok((run.number, read(cache, &run.record)?)))
+            .map(|run| (run.number, read(cache, &run.record)))
             .collect()
     }
 
@@ -345,11 +384,32 @@ impl Imports {
         let _alone = cache.lock_key(&key())?;
         cache.refresh()?;
         let mut all = Self::of(cache);
-        let known = all.kept(cell, cache)?;
-        if let Some(known) = known.iter().find(|k| k.recorded.is(recorded)) {
-            return Ok((known.number, true));
+        let listed = all.kept.get(cell).map_or(&[][..], Vec::as_slice);
+        let mut damaged = Vec::new();
+        for run in listed {
+            match read::<Recorded>(cache, &run.record) {
+                Ok(known) if known.is(recorded) => return Ok((run.number, true)),
+                Err(error) if !is_of_one_file(&error) => return Err(error),
+                Ok(_) => {}
+                Err(_) => damaged.push(run.number),
+            }
         }
-        let number = known.iter().map(|k| k.number).max().unwrap_or(0) + 1;
+        // Importing a file again replaces its record where that is damaged; its number stays.
+        let of_same_files = |number: &u32| {
+            let name = format!("{cell}#{number}:raw");
+            let files = all.outputs.iter().filter(|output| output.name == name);
+            let own = recorded.sources.iter().map(|source| source.digest);
+            files.map(|output| output.digest).eq(own)
+        };
+        if let Some(number) = damaged.into_iter().find(of_same_files) {
+            let name = format!("{cell}#{number}:{RECORD}");
+            let record = stored(cache, name, recorded)?;
+            let old = all.outputs.iter_mut().find(|old| old.name == record.name);
+            old.into_iter().for_each(|old| *old = record.clone());
+            write(cache, all.outputs)?;
+            return Ok((number, true));
+        }
+        let number = listed.iter().map(|run| run.number).max().unwrap_or(0) + 1;
         let name = |file: &str| format!("{cell}#{number}:{file}");
         all.outputs.push(stored(cache, name(RECORD), recorded)?);
         let raw = recorded.sources.iter().map(|s| Output {
@@ -481,12 +541,11 @@ mod tests {
         for name in ["am", "nvd", "amd/prim/llama/x@file=b", "amd/prim/qwen"] {
             assert_eq!(all.named(name), None, "{name}");
         }
-        assert_eq!(
-            all.counted(cell, &again).unwrap(),
-            [(1, one.clone()), (2, two)]
-        );
+        let counted = all.counted(cell, &again).into_iter();
+        let counted: Vec<_> = counted.map(|(n, run)| (n, run.unwrap())).collect();
+        assert_eq!(counted, [(1, one.clone()), (2, two)]);
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
-        assert!(all.counted("nothing", &again).unwrap().is_empty());
+        assert!(all.counted("nothing", &again).is_empty());
     }
 
     #[test]
@@ -508,9 +567,15 @@ mod tests {
         for cache in [&ours, &bundled] {
             cache.adopt(&theirs, &Imports::key()).unwrap();
         }
-        assert_eq!(Imports::adopt(&ours, &theirs).unwrap(), 2);
+        assert_eq!(
+            Imports::adopt(&ours, &theirs, DamagedImport::fail).unwrap(),
+            2
+        );
         let list = theirs.outputs(&Imports::key()).unwrap();
-        assert_eq!(Imports::take_in(&bundled, list).unwrap(), 2);
+        assert_eq!(
+            Imports::take_in(&bundled, list, DamagedImport::fail).unwrap(),
+            2
+        );
         for (cache, number) in [(&ours, 2), (&bundled, 1)] {
             let aside = Imports::of(cache).set_aside_of(cell, cache).unwrap();
             assert_eq!(aside, [(number, why.clone())]);
@@ -532,7 +597,10 @@ mod tests {
         assert_eq!(written.matches(RECORD).count(), 1, "{written}");
         // Whoever takes the decision back here keeps it so.
         Imports::set_aside(&ours, cell, 2, None).unwrap();
-        assert_eq!(Imports::adopt(&ours, &theirs).unwrap(), 0);
+        assert_eq!(
+            Imports::adopt(&ours, &theirs, DamagedImport::fail).unwrap(),
+            0
+        );
         assert_eq!(Imports::of(&ours).count_set_aside(cell), 0);
     }
 
@@ -562,7 +630,10 @@ mod tests {
             (1, 0, 3),
             "the entry; the log, its record, the output"
         );
-        assert_eq!(Imports::adopt(ours, theirs).unwrap(), 1);
+        assert_eq!(
+            Imports::adopt(ours, theirs, DamagedImport::fail).unwrap(),
+            1
+        );
         assert_eq!(ours.get(&output).unwrap().unwrap(), b"an output");
         assert_eq!(ours.outputs(&entry.key).unwrap(), entry.outputs);
         assert_eq!(
@@ -575,7 +646,7 @@ mod tests {
             (
                 again.records,
                 again.objects,
-                Imports::adopt(ours, theirs).unwrap()
+                Imports::adopt(ours, theirs, DamagedImport::fail).unwrap()
             ),
             (0, 0, 0)
         );

@@ -1,7 +1,7 @@
 //! Imports × what is claimed of their cell → results and a summary, as a build makes them of its
 //! own runs.
 
-use super::{Imports, Kind, OldResult, Recorded, names, read};
+use super::{Imports, Kind, OldResult, OnDamage, Recorded, names, read, record::unless_damaged};
 use crate::{
     cache::{Cache, SetAside},
     config::{is_plain_name, vendor_named},
@@ -205,18 +205,21 @@ pub fn statistics(plan: &Plan) -> Statistics {
     }
 }
 
-/// All imported runs of a cell, in order of import.
+/// All imported runs of a cell that count, in order of import. One with a damaged file is left to
+/// `on_damage`.
 pub fn runs(
     cache: &Cache,
     imports: &Imports,
     cell: &str,
     claims: &Claims,
+    on_damage: OnDamage,
 ) -> Result<Vec<ImportedRun>> {
-    let counted = imports.counted(cell, cache)?;
-    counted
-        .into_iter()
-        .map(|(number, recorded)| ImportedRun::read(cache, number, recorded, claims))
-        .collect()
+    let counted = imports.counted(cell, cache).into_iter();
+    let runs = counted.map(|(number, recorded)| {
+        let run = recorded.and_then(|of| ImportedRun::read(cache, number, of, claims));
+        unless_damaged(cell, number, run, on_damage)
+    });
+    runs.filter_map(Result::transpose).collect()
 }
 
 /// What was imported of a cell and set aside, for its summary to name.

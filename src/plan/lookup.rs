@@ -13,7 +13,11 @@ use crate::{
     files::ReadSet,
     matrix::{self, CellId, Selection},
     recipe::{Recipe, Unreached, unreached},
+    words::plain::counted,
 };
+
+/// Up to this many cells are named in the command that measures them.
+const NAMED: usize = 3;
 
 impl Plan {
     /// The folder of the project's measurements.
@@ -63,6 +67,36 @@ impl Plan {
                 .here()
                 .err()
                 .map(|why| format!("cannot run on this host: {why}")),
+        }
+    }
+
+    /// What measures cells that have no figures: the command for those that this host can run, or why
+    /// it can run none of them.
+    #[must_use]
+    pub fn told_measuring(&self, cells: &[&str]) -> String {
+        let why_not = |name: &str| self.why_not_run(self.find(name).ok()?);
+        let here: Vec<&str> = (cells.iter().copied())
+            .filter(|cell| why_not(cell).is_none())
+            .collect();
+        let elsewhere = cells.len() - here.len();
+        if let ([], Some(first)) = (&here[..], cells.first()) {
+            let why = why_not(first).unwrap_or_default();
+            return match elsewhere {
+                1 => format!("no build on this host measures it: `{first}` {why}"),
+                n => format!(
+                    "no build on this host measures these {n} cells; the first, `{first}`, {why}"
+                ),
+            };
+        }
+        let only: Vec<&str> = here.iter().flat_map(|cell| ["--only", cell]).collect();
+        let words: &[&str] = if here.len() > NAMED { &[] } else { &only };
+        let build = self.command("build", words);
+        match elsewhere {
+            0 => format!("`{build}` measures what is missing"),
+            _ => format!(
+                "`{build}` measures what is missing and can run here; {} cannot",
+                counted(elsewhere, "cell")
+            ),
         }
     }
 

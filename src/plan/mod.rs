@@ -14,6 +14,7 @@ mod prepare;
 mod read_config;
 mod resolve;
 mod without_matrix;
+pub use without_matrix::starter_config;
 
 pub use command::Asked;
 pub use compare_config::{CompareConfig, catalogue};

@@ -16,14 +16,9 @@ impl Plan {
     pub fn bare(request: &PlanRequest) -> Result<Self> {
         let root = &request.root;
         let reads = ReadSet::default();
-        let starter = shipped_file("config.yaml").unwrap_or_default();
-        let source = Source::new(
-            "the starter's config.yaml",
-            String::from_utf8_lossy(starter),
-        );
         Ok(Self {
             root: root.clone(),
-            config: Config::load(source, &request.env, &request.sets)?,
+            config: starter_config(request)?,
             recipes: RecipeSet::read(root, &reads)?,
             matrix: Matrix {
                 name: "imports".to_owned(),
@@ -50,4 +45,14 @@ impl Plan {
     pub fn is_bare(&self) -> bool {
         self.cells.is_empty()
     }
+}
+
+/// The config.yaml that `tprimat init` would write.
+pub fn starter_config(request: &PlanRequest) -> Result<Config> {
+    let starter = shipped_file("config.yaml").unwrap_or_default();
+    let source = Source::new(
+        "the starter's config.yaml",
+        String::from_utf8_lossy(starter),
+    );
+    Config::load(source, &request.env, &request.sets)
 }

@@ -75,6 +75,26 @@ pub fn refuse_shared_folder(plan: &Plan) -> Result<()> {
     )))
 }
 
+/// Where the results of a matrix are from now on, if earlier builds published them in the output folder
+/// itself: another matrix file was added since, or became the default.
+#[must_use]
+pub fn told_moved(plan: &Plan) -> Option<String> {
+    let (root, name) = (output_root(plan), &plan.matrix.name);
+    if plan.is_default || !has_figures(&root, name) {
+        return None;
+    }
+    let shown = |path: &Path| {
+        let within = path.strip_prefix(&plan.root).unwrap_or(path);
+        within.display().to_string()
+    };
+    Some(format!(
+        "`{name}` is not the default matrix any more and publishes in {}; its files in {} are of earlier builds, and \
+         `tprimat clean` removes them. The default is matrix.toml, or else the only file in pipelines/",
+        shown(&output_dir(plan)),
+        shown(&root)
+    ))
+}
+
 /// The folder that config.yaml names for what is published.
 #[must_use]
 pub fn output_root(plan: &Plan) -> PathBuf {

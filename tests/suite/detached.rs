@@ -536,3 +536,43 @@ fn a_mistake_in_the_configuration_does_not_hide_a_build_nor_makes_another_cache(
     assert!(refused.stderr.contains("trainning"), "{}", refused.stderr);
     assert!(!project.path("cache").exists());
 }
+
+#[test]
+fn of_two_detached_builds_none_hides_the_other() {
+    let project = project();
+    project.write(
+        "pipelines/other.toml",
+        &ONE_RUN.replace("\"one\"", "\"other\""),
+    );
+    let first = ["build", "matrix", "--detach"];
+    project.run(&first).ends_with(0);
+    let name = |at: usize| {
+        let state = project.run(&["status", "--json"]).ends_with(0).json();
+        let mut names: Vec<String> = state["builds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|build| build["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names.swap_remove(at)
+    };
+    let running = name(0);
+    let refused = project.run(&first).ends_with(2).stderr;
+    let refused = refused.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["this build goes on already", &running, "(process "] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert!(
+        refused.contains(&format!("`tprimat stop {running}` ends it")),
+        "{refused}"
+    );
+    project.run(&["build", "other", "--detach"]).ends_with(0);
+    let unclear = project.run(&["stop"]).ends_with(2).stderr;
+    assert!(
+        unclear.contains("2 builds go on") && unclear.contains(&running),
+        "{unclear}"
+    );
+    project.run(&["stop", &running]).ends_with(0);
+    project.run(&["stop"]).ends_with(0);
+}

@@ -325,3 +325,24 @@ fn a_log_that_ends_before_the_step_it_names_says_so() {
         "{told}"
     );
 }
+
+#[test]
+fn failed_imports_are_among_what_failed() {
+    let project = project();
+    let log = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"stub\"}\nRuntimeError: CUDA error: out of memory\n";
+    project.write("bad.log", log);
+    let other = "cpu/cmd/tiny/other";
+    project
+        .run(&["import", other, "--log", "bad.log"])
+        .ends_with(0);
+    import(&project, "cpu/cmd/tiny/good", "a.json");
+    let listed = project.run(&["list", "--failed"]).ends_with(0).stdout;
+    assert!(
+        listed.starts_with(other) && listed.contains("(failed)") && listed.lines().count() == 1,
+        "{listed}"
+    );
+    project
+        .run(&["attempts", "set-aside", other, "--reason", "a test"])
+        .ends_with(0);
+    project.run(&["list", "--failed"]).ends_with(4);
+}

@@ -95,3 +95,37 @@ fn lines_of_a_log_that_were_lost_are_told_beside_the_figures() {
     let log = project.run(&["logs", CELL]).ends_with(0).stdout;
     assert!(log.lines().nth(3).unwrap().contains("\"st{"), "{log}");
 }
+
+/// A trainer that prints lines of its own is told how they can be read, and reading them takes no run.
+#[test]
+fn a_log_in_another_format_is_told_how_it_is_named() {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let nanogpt = "echo \"iter $i: loss 3.2000, time 120.00ms, mfu 1.00%\"";
+    let own = "echo \"batch $i took 0.12 s at a loss of 3.2\"";
+    let looks_like = "the log looks like `nanogpt`: write `format = \"nanogpt\"` below [log]";
+    let unknown = "write `format = \"regex\"` with patterns below [log]";
+    let patterns = "format = \"regex\"\npatterns = ['batch (?P<step>\\d+) took (?P<step_time_s>\\S+) s at a loss of (?P<loss>\\S+)']";
+    for (line, told, format) in [
+        (nanogpt, looks_like, "format = \"nanogpt\""),
+        (own, unknown, patterns),
+    ] {
+        let project = Project::new(ONE_RUN);
+        let launched = "echo up >> \"$TPRIMAT_PROJECT_DIR/launches\"";
+        let script = format!("{launched}\nfor i in 1 2 3 4 5 6; do {line}; done\n");
+        project.write("trainer.sh", &script);
+        let said = words(&project.run(&["build"]).ends_with(1).stderr);
+        let place = "in recipes/cmd/recipe.toml, which `tprimat recipe copy cmd` makes";
+        for part in ["the recipe `cmd` reads its log as `tprimat`", told, place] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        project.run(&["recipe", "copy", "cmd"]).ends_with(0);
+        project.edit("recipes/cmd/recipe.toml", "format = \"tprimat\"", format);
+        let built = project.run(&["build"]);
+        let shown = project.run(&["show", CELL, "--json"]).ends_with(0).json();
+        assert_eq!(
+            shown["repeats"][0]["steady"]["steps"], 5,
+            "{built:?}: {shown}"
+        );
+        assert_eq!(project.launches(), 1);
+    }
+}

@@ -19,6 +19,7 @@ mod blocked;
 mod builds;
 mod cli;
 mod compare;
+mod damaged;
 mod data;
 mod detached;
 mod disks;

@@ -1,7 +1,6 @@
 //! Messages that name the next step: the step, done, works.
 
 use serde_json::json;
-use tprimat::cache::TaskKind;
 
 use crate::support::{ONE_RUN, Project};
 
@@ -21,25 +20,6 @@ fn a_lock_that_cannot_be_read_is_written_anew_as_the_help_says() {
         project.run(&["build"]).ends_with(0);
         project.run(&["plan"]).ends_with(0);
     }
-}
-
-#[test]
-fn a_damaged_summary_is_not_a_cell_without_one() {
-    let project = Project::new(ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    let listed = project.run(&["list"]).ends_with(0).stdout;
-    let task = "aggregate cpu/cmd/tiny/single";
-    let digest = project.output(TaskKind::Aggregate, task, "summary.json");
-    project.damage(digest);
-    let ran = project.run(&["list"]).ends_with(2);
-    let words = ran.stderr.replace('\n', " ");
-    assert!(
-        words.contains("`summary.json` of aggregate cpu/cmd/tiny/single")
-            && words.contains("build again"),
-        "{ran:?}"
-    );
-    project.run(&["build"]).ends_with(0);
-    assert_eq!(project.run(&["list"]).ends_with(0).stdout, listed);
 }
 
 #[test]
@@ -366,5 +346,24 @@ fn the_command_that_pins_the_facts_of_a_node_names_the_matrix() {
         plan.contains("`srun … tprimat lock other.toml --update`")
             || !plan.contains("does not pin"),
         "{plan}"
+    );
+}
+
+#[test]
+fn no_build_is_suggested_that_could_measure_nothing_here() {
+    let project = Project::new(ONE_RUN);
+    project.edit("config.yaml", "vendor: cpu", "vendor: nvidia");
+    let words = |ran: crate::support::Ran| {
+        let all = ran.stdout + &ran.stderr;
+        all.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let compared = words(project.run(&["compare"]).ends_with(0));
+    let none = "Nothing is measured yet, and this host can run none of these cells.";
+    assert!(compared.contains(none), "{compared}");
+    let none = "no build on this host measures it: `cpu/cmd/tiny/single` cannot run on this host: needs an NVIDIA GPU";
+    let baseline = words(project.run(&["baseline"]).ends_with(1));
+    assert!(
+        baseline.contains(none) && !baseline.contains("tprimat build"),
+        "{baseline}"
     );
 }

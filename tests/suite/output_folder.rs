@@ -412,3 +412,31 @@ fn clean_is_refused_while_a_build_runs() {
         !project.path("cache/objects").exists() && !project.path("output/compare.txt").exists()
     );
 }
+
+#[test]
+fn a_second_matrix_file_that_moves_the_results_of_the_first_is_told() {
+    let project = Project::new(ONE_RUN);
+    let matrix = project.read("matrix.toml");
+    project
+        .remove("matrix.toml")
+        .write("pipelines/mine.toml", &matrix);
+    project.run(&["build"]).ends_with(0);
+    assert!(project.path("output/compare.json").is_file());
+    let other = matrix.replace("\"one\"", "\"other\"");
+    project.write("pipelines/other.toml", &other);
+    let moved = "`one` is not the default matrix any more and publishes in output/one";
+    let told = |ran: crate::support::Ran| {
+        let words = ran.ends_with(0).stderr;
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        words.contains(moved)
+    };
+    assert!(told(project.run(&["build", "mine"])));
+    assert!(project.path("output/one/compare.json").is_file());
+    assert!(
+        !told(project.run(&["build", "other"])),
+        "it was never elsewhere"
+    );
+    project.run(&["clean", "--yes"]).ends_with(0);
+    assert!(!told(project.run(&["build", "mine"])));
+    assert_eq!(project.launches(), 1);
+}

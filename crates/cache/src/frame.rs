@@ -11,6 +11,8 @@ const HEADER: usize = 16;
 /// No record comes near this; a longer length is damage.
 pub(super) const MAX_BODY: usize = 64 << 20;
 const CHUNK: usize = 1 << 20;
+/// Bytes of the smallest frame: fewer than that were never a record.
+pub(super) const SMALLEST: u64 = HEADER as u64;
 
 type Checksum = [u8; 8];
 
@@ -68,6 +70,24 @@ fn parse(bytes: &[u8]) -> Parsed {
         Some(body) if checksum(body) == sum => Parsed::Body(HEADER..HEADER + length, sum),
         Some(_) => Parsed::Damaged,
     }
+}
+
+/// Frames that say nothing to any reader and fill a stretch of at least [`SMALLEST`] bytes. They take
+/// the place of damaged ones, so that every other frame stays where it is.
+pub(super) fn fillers(bytes: u64) -> Vec<u8> {
+    let mut left = bytes as usize;
+    let mut buffer = Vec::with_capacity(left);
+    while left >= HEADER {
+        let mut length = left.min(HEADER + MAX_BODY);
+        // What remains must hold a frame of its own.
+        if (1..HEADER).contains(&(left - length)) {
+            length -= HEADER;
+        }
+        // No record begins with a zero.
+        push(&mut buffer, &vec![0; length - HEADER]);
+        left -= length;
+    }
+    buffer
 }
 
 /// Calls `each(mark, body)` for every whole frame at or after `from`, which is where a frame begins.

@@ -381,10 +381,8 @@ impl Cache {
 
     pub fn record_preimage(&self, text: &str) -> Result<Digest> {
         let digest = Digest::of(text);
-        let (snapshot, segments) = self.known();
-        let is_known = preimage_place(snapshot, &segments.index, &digest).is_some();
-        drop(segments);
-        if !is_known {
+        // The snapshot may know the place of a record that was damaged since.
+        if self.preimage(&digest).is_none() {
             self.append(Durability::Plain, |stamp| {
                 vec![encode::preimage(stamp, &digest, text)]
             })?;

@@ -9,7 +9,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -119,7 +119,10 @@ impl Segments {
     fn read_on(&mut self, number: usize, file: &File) -> io::Result<()> {
         let segment = &mut self.list[number];
         frame::scan(file, segment.mark.end, |mark, body| {
-            self.damaged += mark.offset - segment.mark.end;
+            let between = mark.offset - segment.mark.end;
+            if between >= frame::SMALLEST {
+                self.damaged += between;
+            }
             segment.mark = mark;
             self.past_snapshot += mark.end - mark.offset;
             self.of_others += 1;
@@ -138,7 +141,7 @@ impl Segments {
         let mut found = Vec::new();
         for name in all {
             let mut damaged = |from: u64, to: u64| {
-                if from < to {
+                if from + frame::SMALLEST <= to {
                     found.push(DamagedRecords {
                         file: format!("segments/{name}"),
                         offset: from,
@@ -160,6 +163,34 @@ impl Segments {
             damaged(end, known);
         }
         Ok(found)
+    }
+
+    /// Overwrites a damaged stretch with frames that say nothing, or cuts it off where it is the end of
+    /// its file. No record is moved, so that whoever knows the place of one still finds it. False where
+    /// another process owns the segment.
+    pub fn cut_out(&self, stretch: &DamagedRecords) -> io::Result<bool> {
+        let name = stretch.file.rsplit('/').next().unwrap_or_default();
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.folder.join(name));
+        let file = match opened {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
+            other => other?,
+        };
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Ok(false);
+        }
+        let end = stretch.offset + stretch.bytes;
+        let mut is_followed = false;
+        frame::scan(&file, end, |mark, _| is_followed |= mark.offset == end)?;
+        if is_followed {
+            file.write_all_at(&frame::fillers(stretch.bytes), stretch.offset)?;
+        } else if file.metadata()?.len() > stretch.offset {
+            file.set_len(stretch.offset)?;
+        }
+        file.sync_data()?;
+        Ok(true)
     }
 
     /// How many bytes of `known` lie behind the last record that was read.

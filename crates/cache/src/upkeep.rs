@@ -19,12 +19,19 @@ use tprimat_base::{
 };
 
 use super::{
-    encode, entry::TaskKind, error::CacheError, segment::DamagedRecords, snapshot::Snapshot,
+    encode,
+    entry::{Entry, Output, TaskKind},
+    error::CacheError,
+    segment::DamagedRecords,
+    snapshot::Snapshot,
     store::Cache,
 };
 
 /// An object that no record names may be one that is being recorded.
 const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Pre-image of the key of the list of lost files; no task's pre-image begins so.
+const LOST: &str = "tprimat-lost 1\n";
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -56,6 +63,8 @@ pub struct Verified {
     pub damaged_files: Vec<NamedObject>,
     /// Files of runs that are not there: the task and the file's name.
     pub lost: Vec<(String, String)>,
+    /// The same of files that [`Cache::repair`] has noted as lost.
+    pub known_lost: Vec<(String, String)>,
     /// Where records cannot be read: what they told counts as never done.
     pub damaged_records: Vec<DamagedRecords>,
 }
@@ -149,13 +158,66 @@ impl Cache {
             progress(number, stored.len());
         }
         verified.damaged_files = self.owners(&verified.damaged)?;
-        for attempt in self.all_attempts() {
-            let lost = attempt.outputs.iter().filter(|o| !self.has(&o.digest));
-            let lost = lost.map(|output| (attempt.task.clone(), output.name.clone()));
-            verified.lost.extend(lost);
+        let noted = self.noted_as_lost();
+        for (task, output) in self.lost_files() {
+            let list = if noted.iter().any(|o| o.digest == output.digest) {
+                &mut verified.known_lost
+            } else {
+                &mut verified.lost
+            };
+            list.push((task, output.name));
         }
         verified.damaged_records = self.damaged_records()?;
         Ok(verified)
+    }
+
+    /// Files of runs that are not there, each with its task.
+    fn lost_files(&self) -> Vec<(String, Output)> {
+        let attempts = self.all_attempts().into_iter();
+        let lost = attempts.flat_map(|attempt| {
+            let outputs = attempt.outputs.into_iter();
+            outputs.map(move |output| (attempt.task.clone(), output))
+        });
+        lost.filter(|(_, output)| !self.has(&output.digest))
+            .collect()
+    }
+
+    fn noted_as_lost(&self) -> Vec<Output> {
+        self.outputs(&Digest::of(LOST)).unwrap_or_default()
+    }
+
+    /// Cuts damaged records out, and notes which files of runs are lost, so that the next
+    /// [`Cache::verify`] finds only what is new. Nothing that can be read is changed. The stretches that
+    /// another process owns are returned. The caller holds the cache alone (`claim_unused`).
+    pub fn repair(&self) -> Result<Vec<DamagedRecords>> {
+        let mut left = Vec::new();
+        for stretch in self.damaged_records()? {
+            let cut = self.segments().cut_out(&stretch);
+            if !cut.map_err(self.refused())? {
+                left.push(stretch);
+            }
+        }
+        if left.is_empty() && self.lost_bytes > 0 {
+            // The old one is the witness of records that are gone.
+            self.write_snapshot()?;
+        }
+        let mut noted = self.noted_as_lost();
+        let known = noted.len();
+        for (_, output) in self.lost_files() {
+            if noted.iter().all(|o| o.digest != output.digest) {
+                noted.push(output);
+            }
+        }
+        if noted.len() > known {
+            self.record_entry(&Entry {
+                key: Digest::of(LOST),
+                kind: TaskKind::Parse,
+                task: "lost files".to_owned(),
+                preimage: LOST.to_owned(),
+                outputs: noted,
+            })?;
+        }
+        Ok(left)
     }
 
     /// The snapshot on the disk may know of records that are gone from the segments.
@@ -330,7 +392,7 @@ mod tests {
     use tprimat_job::RunOutcome;
 
     use super::*;
-    use crate::{Attempt, Entry, Output};
+    use crate::Attempt;
 
     fn put(cache: &Cache, text: &str) -> Output {
         Output {
@@ -471,6 +533,66 @@ mod tests {
         let texts = (0..10).map(|number| Digest::of(format!("text {number}")));
         let known = texts.filter(|text| cache.preimage(text).is_some());
         assert_eq!(known.count(), 9);
+    }
+
+    #[test]
+    fn a_repair_cuts_out_what_cannot_be_read_and_nothing_else() {
+        let texts = || (0..10).map(|number| Digest::of(format!("text {number}")));
+        let known = |root: &std::path::Path| {
+            let cache = Cache::open(root).unwrap();
+            texts()
+                .filter(|text| cache.preimage(text).is_some())
+                .count()
+        };
+        for with_snapshot in [false, true] {
+            for (from, bytes, cut) in [(5, 2, 10), (2, 200, 10), (0, 1, 10), (10, 0, 7)] {
+                let (_folder, root, segment) = ten_records();
+                let whole = fs::read(&segment).unwrap();
+                let frame = whole.len() / 10;
+                if with_snapshot {
+                    Cache::open(&root).unwrap().write_snapshot().unwrap();
+                }
+                let mut damaged = whole.clone();
+                damaged[from * frame..][..bytes].fill(0);
+                damaged.truncate(cut * frame);
+                files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+                let found = damaged_records(&root);
+                let lost = found
+                    .iter()
+                    .map(|(_, bytes)| *bytes as usize)
+                    .sum::<usize>()
+                    / frame;
+                // A text is found by its place, which the snapshot knows as well.
+                assert_eq!(known(&root), cut - if cut == 10 { lost } else { 0 });
+                let before = known(&root);
+                let left = Cache::open(&root).unwrap().repair().unwrap();
+                assert_eq!(left, []);
+                assert_eq!(damaged_records(&root), []);
+                assert_eq!(known(&root), before);
+                assert_eq!(Cache::open(&root).unwrap().unreadable_bytes(), 0);
+                // Records go on behind it.
+                let cache = Cache::open(&root).unwrap();
+                texts().enumerate().for_each(|(number, _)| {
+                    cache.record_preimage(&format!("text {number}")).unwrap();
+                });
+                drop(cache);
+                assert_eq!((known(&root), damaged_records(&root)), (10, Vec::new()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_that_another_process_writes_is_left_alone() {
+        let (_folder, root, segment) = ten_records();
+        let mut bytes = fs::read(&segment).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle..][..2].fill(0);
+        files::write_atomically(&segment, &bytes, Durability::Plain).unwrap();
+        let other = Cache::open(&root).unwrap();
+        other.record_preimage("another text").unwrap();
+        assert_eq!(Cache::open(&root).unwrap().repair().unwrap().len(), 1);
+        drop(other);
+        assert_eq!(Cache::open(&root).unwrap().repair().unwrap(), []);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Commands {
     pub details: String,
     /// Builds them; options may follow.
     pub build: String,
+    /// Can this host run one of them?
+    pub can_run: bool,
     /// Says why each would run, or cannot.
     pub plan: String,
 }
@@ -471,10 +473,12 @@ fn is_unmeasured(comparison: &Comparison) -> bool {
 /// What to do, and how many cells wait for what.
 fn unmeasured(out: &mut String, cells: &[AbsentCell], commands: &Commands, page: &Page) {
     let Commands { build, plan, .. } = commands;
-    let _ = writeln!(
-        out,
-        "Nothing is measured yet; `{build}` measures what this host can run.\n"
-    );
+    let what_next = if commands.can_run {
+        format!("; `{build}` measures what this host can run")
+    } else {
+        ", and this host can run none of these cells".to_owned()
+    };
+    let _ = writeln!(out, "Nothing is measured yet{what_next}.\n");
     let mut reasons: Vec<(String, usize)> = Vec::new();
     for cell in cells {
         let why = if cell.state == AbsentState::Unsupported {

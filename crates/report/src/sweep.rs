@@ -299,6 +299,7 @@ mod tests {
             let commands = crate::Commands {
                 details: "tprimat compare --details".to_owned(),
                 build: "tprimat build".to_owned(),
+                can_run: true,
                 plan: "tprimat plan".to_owned(),
             };
             let page = Page {
@@ -358,6 +359,7 @@ mod tests {
         let commands = crate::Commands {
             details: "tprimat compare --details".to_owned(),
             build: "tprimat build".to_owned(),
+            can_run: true,
             plan: "tprimat plan".to_owned(),
         };
         let page = Page {

@@ -367,7 +367,7 @@ pub fn field(attestation: &FieldAttestation, asked: &str) -> String {
     match (fact, declared, effective) {
         (Some(fact), ..) => format!("{field}: {}", arithmetic(fact)),
         (None, Some(steps), Some(run)) if field == "steps_run" && *run == 0 => format!(
-            "no training step was found in the log ({steps} were asked for); `tprimat parse LOG --format RECIPE` shows how it is read"
+            "no training step was found in the log ({steps} were asked for); [log] in its recipe.toml says how it is read (docs/recipes.md, \"Log formats\")"
         ),
         (None, Some(steps), Some(run)) if field == "steps_run" => {
             format!("the log has {run} steps; {asked} {steps}")
@@ -498,6 +498,6 @@ mod tests {
         );
         let none = field(&of("steps_run", 8, 0), "the job asked for");
         assert!(none.starts_with("no training step was found in the log (8 were"));
-        assert!(none.contains("tprimat parse"));
+        assert!(none.contains("Log formats"));
     }
 }

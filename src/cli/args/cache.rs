@@ -42,6 +42,10 @@ pub struct CacheVerifyArgs {
     /// Read every run of the remote cache instead, and change nothing [default: paths.remote]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     pub remote: Option<String>,
+    /// Cut damaged records out, and note which files are lost, so that later checks find only new
+    /// damage. Nothing that can be read is removed
+    #[arg(long, conflicts_with = "remote")]
+    pub repair: bool,
 }
 
 #[derive(Args, Clone, Debug)]

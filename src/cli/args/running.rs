@@ -90,7 +90,7 @@ pub struct DoctorArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct DetachedArgs {
-    /// The build, as `status` names it [default: the last one that goes on]
+    /// The build, as `status` names it [default: the one that goes on, or the last]
     #[arg(value_name = "BUILD")]
     pub name: Option<String>,
 }

@@ -10,7 +10,7 @@ use crate::{
     cli::{
         args::{BuildArgs, Globals},
         blocked::{self, Coverage},
-        memo,
+        compare, memo,
         output::{page, print, print_json},
         plan::{Row, rows},
     },
@@ -183,6 +183,7 @@ fn show(
         let commands = crate::report::Commands {
             details: plan.command("compare", &["--details"]),
             build: plan.command("build", &[]),
+            can_run: compare::can_run(plan, comparison),
             plan: plan.command("plan", &[]),
         };
         let page = page();

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     figures::{self, CellInput, CellState, Comparison, Standing, Statistics, Summary},
     graph::{ComparedCell, Engine, FiguresFrom, Statuses},
-    import::{self, Claims},
+    import::{self, Claims, OnDamage},
     matrix::{CellId, PerCell},
     plan::{CompareConfig, Plan, Prepared},
 };
@@ -140,18 +140,20 @@ pub fn compare_cells(
     cells: impl IntoIterator<Item = CellSeed>,
     settings: &CompareConfig,
     cache: &Cache,
+    on_damage: OnDamage,
 ) -> Result<Comparison> {
     Ok(figures::compare(
-        &cell_inputs(cells, cache)?,
+        &cell_inputs(cells, cache, on_damage)?,
         &settings.settings,
         &settings.catalogue,
     ))
 }
 
-/// Reads the cells' summaries.
+/// Reads the cells' summaries. An import with a damaged file is left to `on_damage`.
 pub fn cell_inputs(
     cells: impl IntoIterator<Item = CellSeed>,
     cache: &Cache,
+    on_damage: OnDamage,
 ) -> Result<Vec<CellInput>> {
     let mut inputs = Vec::new();
     let imports = import::Imports::of(cache);
@@ -162,7 +164,7 @@ pub fn cell_inputs(
     } in cells
     {
         if let Some((claims, statistics)) = imported.as_deref() {
-            let runs = import::runs(cache, &imports, &input.cell, claims)?;
+            let runs = import::runs(cache, &imports, &input.cell, claims, on_damage)?;
             if !runs.is_empty() {
                 let dropped = import::set_aside(cache, &imports, &input.cell)?;
                 let summary = import::summary(&runs, statistics).disclosing(dropped);
@@ -174,6 +176,9 @@ pub fn cell_inputs(
                     },
                 );
             } else if let Some(reason) = import::told_set_aside(cache, &imports, &input.cell)? {
+                input.state = CellState::Missing { reason };
+            } else if !imports.digests(&input.cell).is_empty() {
+                let reason = "its imports are gone from the cache or damaged".to_owned();
                 input.state = CellState::Missing { reason };
             }
         } else if let Some(digest) = summary {

@@ -4,9 +4,11 @@ use super::Scheduler;
 use crate::{
     cache::{Attempt, TaskKind, is_interrupted},
     execute::events::{Event, Outcome},
-    figures::NotCounted,
+    figures::{NoRate, NotCounted},
     graph::{State, Statuses, TaskId, label},
+    import,
     job::{FailureClass, RunOutcome},
+    logs::Parser,
     matrix::CellId,
     plan::Plan,
     report, sentences,
@@ -191,6 +193,7 @@ impl Scheduler<'_> {
                 plan.command("build", &["--only", &plan.cells[cell].id, "--remeasure"])
             )),
             None if is_disturbed => None,
+            None if has_no_step(why) => Some(self.how_to_read_its_log(cell, statuses)),
             None => Some(format!(
                 "`{}` says more; correct the configuration or, where the log is misread, [log] in recipe.toml, which takes no new run",
                 plan.command("show", &[&plan.cells[cell].id])
@@ -213,12 +216,62 @@ impl Scheduler<'_> {
         });
     }
 
+    /// What makes a log readable in which no training step was found. The log is looked through for a
+    /// format that tprimat knows.
+    fn how_to_read_its_log(&self, cell: CellId, statuses: &Statuses) -> String {
+        let (plan, cache) = (self.engine.plan, self.engine.cache);
+        let recipe = &plan.recipe(cell).file;
+        let own = recipe.log.format.as_str();
+        let train = |repeat| self.engine.dag.node(TaskKind::Train, cell, repeat);
+        let attempt =
+            (1..=plan.cells[cell].repeats).find_map(|repeat| statuses.get(train(repeat)).attempt());
+        let log = attempt.and_then(|attempt| cache.reader(&attempt.log()?.digest).ok()?);
+        let looks_like = log.and_then(|log| {
+            let mut parser = Parser::detecting();
+            import::chunks(log, |chunk| parser.feed(chunk)).ok()?;
+            let trace = parser.finish();
+            (!trace.steps.is_empty() && trace.format != own).then_some(trace.format)
+        });
+        let id = &recipe.id;
+        let file = format!("recipes/{id}/recipe.toml");
+        let place = if plan.root.join(&file).is_file() {
+            file
+        } else {
+            format!(
+                "{file}, which `{}` makes",
+                plan.command("recipe", &["copy", id])
+            )
+        };
+        let how = match looks_like {
+            Some(format) => format!("the log looks like `{format}`: write `format = \"{format}\"`"),
+            None => "tprimat knows no format with these lines: let the trainer print events (`tprimat schema events`), or write \
+                     `format = \"regex\"` with patterns"
+                .to_owned(),
+        };
+        format!(
+            "the recipe `{id}` reads its log as `{own}`. If it has steps, {how} below [log] in {place} (docs/recipes.md, \"Log \
+             formats\"); that takes no new run"
+        )
+    }
+
     /// Are there repeats of a cell in the queue that will not be started?
     fn holds_other_repeats(&self, cell: CellId, statuses: &Statuses) -> bool {
         self.queued_of(cell).first().is_some_and(|train| {
             let status = self.engine.evaluate(train.node, statuses);
             status.is_ok_and(|status| status.state == State::Failed)
         })
+    }
+}
+
+/// Was no training step found in the log?
+fn has_no_step(why: &NotCounted) -> bool {
+    match why {
+        NotCounted::Contradicted { fields, .. } => fields.iter().any(|of| {
+            let steps = of.effective.as_ref().and_then(serde_json::Value::as_u64);
+            of.field == "steps_run" && steps == Some(0)
+        }),
+        NotCounted::NoRate(why) => *why == NoRate::NoStep,
+        _ => false,
     }
 }
 

@@ -153,7 +153,7 @@ impl MemoryFit {
                 "it runs, since predictions for this model were never compared with a measured peak",
             ),
         };
-        let (needed, has) = (gb(needed), gb(capacity.bytes));
+        let (needed, has) = (gib(needed), gib(capacity.bytes));
         let source = &capacity.source;
         Some(format!(
             "{words}: needs {needed} a GPU, which has {has} ({source}); {what}"
@@ -161,10 +161,10 @@ impl MemoryFit {
     }
 }
 
-/// `52.0 GB`: 10⁹ bytes.
+/// `52.0 GiB`: 2³⁰ bytes, in which makers count what they call GB.
 #[must_use]
-pub fn gb(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
+pub fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / GIB)
 }
 
 /// What a cell needs against its platform's device. `None` for a cell that is not supported.

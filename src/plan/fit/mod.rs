@@ -23,7 +23,7 @@ use crate::{
 use sizes::Sizes;
 
 pub use advice::{Change, changes, untried};
-pub use capacity::{Capacity, FitVerdict, MemoryFit, fit, gb};
+pub use capacity::{Capacity, FitVerdict, MemoryFit, fit, gib};
 
 /// Something that is allocated while a phase lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -230,12 +230,12 @@ fn parts_add_up_and_the_verdict_follows() {
     assert!(
         warning(46)
             .unwrap()
-            .starts_with("may not fit: needs 49.8 GB a GPU, which has 46.0 GB (test); it runs")
+            .starts_with("may not fit: needs 46.4 GiB a GPU, which has 42.8 GiB (test); it runs")
     );
     assert!(
         warning(43)
             .unwrap()
-            .starts_with("will not fit: needs 49.8 GB a GPU, which has 43.0 GB (test); --force")
+            .starts_with("will not fit: needs 46.4 GiB a GPU, which has 40.0 GiB (test); --force")
     );
     // A model that was never compared with a measurement may err by more, but not by this much.
     let by_an_unchecked = Memory {

@@ -149,9 +149,18 @@ fn a_file_that_changes_under_two_runs_holds_the_cell_until_somebody_says_what_it
     assert_eq!(project.json(&["plan"])["summary"]["held"], 1);
     let plan = project.run(&["plan"]).ends_with(0).stdout;
     assert!(
-        plan.contains(&format!("{SMALL} not counted: out.txt")),
+        plan.contains(&format!("{SMALL} not counted: out.txt"))
+            && plan.starts_with("not counted  ")
+            && !plan.contains("`tprimat show"),
         "{plan}"
     );
+    for command in [&["list"][..], &["list", "--failed"]] {
+        let listed = project.run(command).ends_with(0).stdout;
+        assert!(
+            listed.contains("(not counted: #1 out.txt changed"),
+            "{listed}"
+        );
+    }
     let attempts = project.run(&["attempts", SMALL]).ends_with(0).stdout;
     assert_eq!(
         attempts

@@ -14,6 +14,7 @@ fn shown(cells: &[tprimat_figures::CellInput]) -> String {
     let commands = Commands {
         details: "tprimat compare --details".into(),
         build: "tprimat build".into(),
+        can_run: true,
         plan: "tprimat plan".into(),
     };
     glance(&comparison, false, &commands, &page())
@@ -67,6 +68,7 @@ fn a_command_that_is_named_is_of_the_cells_that_are_shown() {
     let commands = Commands {
         details: "tprimat compare m --details".into(),
         build: "tprimat build m".into(),
+        can_run: true,
         plan: "tprimat plan m".into(),
     };
     let said = glance(
@@ -159,6 +161,7 @@ fn a_table_names_the_columns_that_it_leaves_out() {
     let commands = Commands {
         details: String::new(),
         build: String::new(),
+        can_run: true,
         plan: String::new(),
     };
     let of = |width| {
