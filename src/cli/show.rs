@@ -149,9 +149,9 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         }
         let train = repeat.map(|n| statuses.get(engine.dag.node(TaskKind::Train, cell, n)));
         let failed = train.filter(|train| train.state == State::Failed);
-        if let Some(Reason::Because(why)) = failed.and_then(|train| train.reason.as_ref()) {
+        if let Some(Reason::NotStarted(why)) = failed.and_then(|train| train.reason.as_ref()) {
             return Err(Error::Failed {
-                message: format!("`{}` was not started: {why}", args.cell),
+                message: format!("`{}` was {why}", args.cell),
                 help: Some(format!(
                     "`{}` says what went wrong; `{}` starts it anyway",
                     plan.command("show", &[id]),

@@ -42,6 +42,15 @@ impl Asked {
         }
     }
 
+    /// A command of the project, whatever its matrices.
+    #[must_use]
+    pub fn of_project(&self, words: &[&str]) -> String {
+        let directory = self.directory.as_ref().map(|path| path.to_string_lossy());
+        let directory = directory.iter().flat_map(|path| ["-C", &**path]);
+        let all = ["tprimat"].into_iter().chain(directory);
+        shlex::try_join(all.chain(words.iter().copied())).unwrap_or_else(|_| words.join(" "))
+    }
+
     /// tprimat NAME MATRIX WORDS, with the options that it needs to mean the same matrix and the
     /// same measurements. Behind a cell the matrix is named by `--matrix`, which every command
     /// takes.

@@ -239,7 +239,7 @@ impl Scheduler<'_> {
         } else {
             format!(
                 "{file}, which `{}` makes",
-                plan.command("recipe", &["copy", id])
+                plan.asked.of_project(&["recipe", "copy", id])
             )
         };
         let how = match looks_like {
