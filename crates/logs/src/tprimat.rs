@@ -78,6 +78,13 @@ impl Reader for Events {
     }
 }
 
+/// That which a field names, if it is one of ours.
+fn class(event: &Map<String, Value>, field: &str) -> FailureClass {
+    let named = event.get(field).cloned();
+    let class = named.and_then(|name| serde_json::from_value(name).ok());
+    class.unwrap_or(FailureClass::Unknown)
+}
+
 impl Events {
     fn event(&mut self, event: Map<String, Value>, out: &mut Builder) {
         match event.get("event").and_then(Value::as_str) {
@@ -88,21 +95,21 @@ impl Events {
                 }
             }
             Some("end") => {
-                let status = text(&event, "status").unwrap_or("missing");
-                out.trace.finished = status == "ok";
-                if status != "ok" {
-                    out.notes.add("end_status", || cut(status, 80));
-                }
                 self.steps_said = event.get("steps").and_then(whole);
+                match text(&event, "status") {
+                    Some("ok") => out.trace.finished = true,
+                    // Whatever else it says, it does not say that the run went well.
+                    Some(_) => out.failure(Failure {
+                        class: class(&event, "status"),
+                        evidence: vec![cut(&Value::Object(event).to_string(), 300)],
+                    }),
+                    None => out.notes.add("end_status", || "missing".to_owned()),
+                }
             }
             Some("error") => {
-                let class = event
-                    .get("class")
-                    .cloned()
-                    .and_then(|c| serde_json::from_value(c).ok());
                 let message = text(&event, "message").map(|m| cut(m, 300));
                 out.failure(Failure {
-                    class: class.unwrap_or(FailureClass::Unknown),
+                    class: class(&event, "class"),
                     evidence: message.into_iter().collect(),
                 });
             }

@@ -125,8 +125,7 @@ pub(super) fn fact(fact: &RunFact) -> String {
         RunFact::OddInTheLog { repeats: of, what } => {
             let word = |LogAnomaly { kind, detail }: &LogAnomaly| {
                 if kind == "end_status" {
-                    let status = detail.as_deref().unwrap_or("something else");
-                    return format!("the trainer ended with status {status}, not ok");
+                    return "the trainer's last event does not say how it ended".to_owned();
                 }
                 let detail = detail
                     .as_ref()

@@ -133,9 +133,8 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     found.into_iter().map(note).collect()
 }
 
-/// Kinds of anomalies of a log that are shown with the log's own words, for those were left out of
-/// the figures.
-const SHOWN: [&str; 3] = ["absurd_value", "end_status", "second_start"];
+/// Kinds of anomalies of a log that say little without the log's own words or numbers.
+const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_count"];
 
 /// What a lost line would have said may be a step of the measured part: no figure is whole.
 fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {

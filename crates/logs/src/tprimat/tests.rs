@@ -181,6 +181,29 @@ fn the_first_step_may_have_the_number_0() {
 }
 
 #[test]
+fn an_end_that_is_not_ok_is_a_failure() {
+    let trace = |end: &str| {
+        parse(format!("{{\"event\":\"step\",\"step\":1}}\n{end}\n").as_bytes())
+    };
+    for (status, class) in [
+        ("oom", FailureClass::Oom),
+        ("failed", FailureClass::Unknown),
+        ("OK", FailureClass::Unknown),
+    ] {
+        let line = format!("{{\"event\":\"end\",\"status\":\"{status}\",\"steps\":1}}");
+        let trace = trace(&line);
+        let failure = trace.failure.expect(status);
+        assert_eq!((failure.class, &failure.evidence[..]), (class, &[line][..]));
+        assert!(!trace.finished);
+    }
+    let ended = trace("{\"event\":\"end\",\"status\":\"ok\",\"steps\":1}");
+    assert!(ended.finished && ended.failure.is_none());
+    let silent = trace("{\"event\":\"end\",\"steps\":1}");
+    assert!(!silent.finished && silent.failure.is_none());
+    assert_eq!(all_kinds(&silent), ["end_status"]);
+}
+
+#[test]
 fn counts_that_are_none_are_said() {
     for tokens in ["0", "-1024", "1e308", "1.5", "\"many\"", "NaN"] {
         let trace =
