@@ -119,6 +119,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         Session::planner
     };
     let (mut engine, mut statuses) = evaluated(engine_of(&session, &args.overrides))?;
+    session.tell_damage();
     let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     if engine.dag.order.iter().any(|node| is_stale(&node)) {
         engine.cache.ensure_writable()?;

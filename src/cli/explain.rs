@@ -31,6 +31,7 @@ pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
     }
     let engine = session.planner(&args.overrides);
     let statuses = engine.evaluate_all()?;
+    session.tell_damage();
     let (mut text, mut values) = (String::new(), Vec::new());
     let mut rows = rows(&engine, &statuses);
     mark_uncounted(&engine, &statuses, &mut rows)?;

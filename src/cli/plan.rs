@@ -82,6 +82,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         .retain(|_| is_asked_for.next() == Some(true));
     let mut engine = session.planner(&args.overrides);
     let mut statuses = engine.evaluate_all()?;
+    session.tell_damage();
     let mut trains = blocked::stale_trains(&engine, &statuses);
     let host = super::train_host::train_host(&session)?;
     let blocked = blocked::find(&session.plan, &trains, &host, ProbeDepth::AtFiles)?;

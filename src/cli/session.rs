@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rayon::prelude::*;
@@ -104,6 +107,8 @@ pub struct Session {
     pub plan: Plan,
     pub cache: Cache,
     pub dag: Dag,
+    /// Bytes of damaged records that the user knows of.
+    damage_told: AtomicU64,
 }
 
 impl Session {
@@ -137,12 +142,6 @@ impl Session {
 
     fn of(request: PlanRequest, plan: Plan) -> Result<Self> {
         let cache = Cache::open(&plan.cache_dir())?;
-        if let bytes @ 1.. = cache.unreadable_bytes() {
-            output::say(&format!(
-                "warning: {} of the cache's records cannot be read: runs may be missing; `tprimat cache verify` says where",
-                counted(bytes as usize, "byte")
-            ));
-        }
         let found = matrix::find(request.matrix.as_deref(), &plan.root, &plan.reads);
         let matrix = found.ok().flatten().map_or_else(
             || "the one that config.yaml implies".to_owned(),
@@ -156,18 +155,35 @@ impl Session {
             plan.root.join("tprimat.lock").display(),
         ));
         let dag = Dag::new(&plan)?;
-        Ok(Self {
+        let session = Self {
             request,
             plan,
             cache,
             dag,
-        })
+            damage_told: AtomicU64::new(0),
+        };
+        session.tell_damage();
+        Ok(session)
+    }
+
+    /// Tells what of the cache's records could not be read, once. Some damage is met only when a
+    /// record is asked for, so this is called again when the states of all tasks are known.
+    pub fn tell_damage(&self) {
+        let bytes = self.cache.unreadable_bytes();
+        if self.damage_told.swap(bytes, Ordering::Relaxed) < bytes {
+            output::say(&format!(
+                "warning: {} of the cache's records cannot be read: runs may be missing; `{}` says where",
+                counted(bytes as usize, "byte"),
+                self.plan.asked.of_project(&["cache", "verify"])
+            ));
+        }
     }
 
     /// The states of all tasks, for commands that show what there is.
     pub fn look(&self) -> Result<(Engine<'_>, Statuses)> {
         let engine = self.engine(&Overrides::default());
         let statuses = engine.evaluate_all()?;
+        self.tell_damage();
         let damaged = self.damaged_summaries(&statuses)?;
         if damaged.is_empty() {
             return Ok((engine, statuses));

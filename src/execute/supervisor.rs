@@ -227,11 +227,16 @@ impl Supervisor {
         let asked = Instant::now();
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
-        match &devices {
+        let exit = match &devices {
             Ok(Some(locks)) => self.train(locks, waited_seconds),
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
+        };
+        // Of a run that was not started: the next run's queue watches nothing of this one's.
+        if let Some(watch) = self.input_watch.take() {
+            watch.finish(&mut self.spec.watched);
         }
+        exit
     }
 
     fn record(&self, exit: &RunExit) -> Result<()> {

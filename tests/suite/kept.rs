@@ -601,7 +601,15 @@ fn records_that_are_damaged_in_the_cache_are_told() {
     let middle = bytes.len() / 2;
     bytes[middle..middle + 16].fill(0);
     fs::write(&path, bytes).unwrap();
-    // A build may have left an index that still has the record's place.
+    // The index that the build has left still has the record's place.
+    let ran = project.run(&["plan"]).ends_with(0);
+    assert_eq!(
+        ran.stderr
+            .matches("of the cache's records cannot be read")
+            .count(),
+        1,
+        "{ran:?}"
+    );
     let _ = fs::remove_file(project.path("cache/snapshot"));
     let warned = |ran: &crate::support::Ran| {
         ran.stderr.contains("of the cache's records cannot be read")
@@ -621,6 +629,28 @@ fn records_that_are_damaged_in_the_cache_are_told() {
     let from = damaged["offset"].as_u64().unwrap();
     let to = from + damaged["bytes"].as_u64().unwrap();
     assert!((from..to).contains(&(middle as u64)), "{damaged}");
+}
+
+/// The index that a build leaves has the places of its records, and nobody reads them before they
+/// are asked for.
+#[test]
+fn damage_that_is_met_late_is_told_before_anything_runs() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(name);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[64..].iter_mut().for_each(|byte| *byte ^= 0xff);
+    fs::write(&path, bytes).unwrap();
+    let warning = "of the cache's records cannot be read";
+    for command in [&["plan", "--tasks"][..], &["explain", CELL], &["compare"]] {
+        let ran = project.run(command);
+        assert_eq!(ran.stderr.matches(warning).count(), 1, "{ran:?}");
+    }
+    project.edit("config.yaml", "hardware:", "# asked anew\nhardware:");
+    let ran = project.run(&["build"]).ends_with(0);
+    let (told, started) = (ran.stderr.find(warning), ran.stderr.find(": started ("));
+    assert!(told.is_some() && told < started, "{ran:?}");
 }
 
 #[test]

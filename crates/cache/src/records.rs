@@ -399,7 +399,11 @@ impl Cache {
         let place = find(snapshot, &segments.index)?;
         let file = segments.reader(place.segment)?;
         drop(segments);
-        frame::read(&file, place.offset, place.body_length)
+        let body = frame::read(&file, place.offset, place.body_length);
+        if body.is_none() {
+            self.note_damage(place);
+        }
+        body
     }
 
     /// Appends records to this process's segment; `encode` gets the first of their stamps.

@@ -1,6 +1,7 @@
 //! The cache as a folder: opening it, and whether it can be written to.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::Write,
     os::unix::fs::OpenOptionsExt,
@@ -22,6 +23,7 @@ use super::{
     encode::Stamp,
     error::CacheError,
     frame,
+    index::Place,
     records::UndeclaredAttempts,
     segment::{Segments, Writer},
     snapshot::Snapshot,
@@ -74,6 +76,8 @@ pub struct Cache {
     /// Bytes of records that the snapshot knew and that the segments lack.
     pub(super) lost_bytes: u64,
     pub(super) is_damage_told: AtomicBool,
+    /// Records whose places were known and that could not be read when somebody asked for them.
+    unreadable: Mutex<BTreeSet<Place>>,
     /// Whether all of the snapshot was found sound; asked by the first lookup.
     sound: OnceLock<bool>,
     segments: RwLock<Segments>,
@@ -106,6 +110,7 @@ impl Cache {
             snapshot,
             lost_bytes: 0,
             is_damage_told: AtomicBool::new(false),
+            unreadable: Mutex::new(BTreeSet::new()),
             sound: OnceLock::new(),
             segments,
             writer: Mutex::new(None),
@@ -130,7 +135,21 @@ impl Cache {
     #[must_use]
     pub fn unreadable_bytes(&self) -> u64 {
         self.is_damage_told.store(true, Ordering::Relaxed);
-        self.segments().damaged + self.lost_bytes
+        let unreadable = self
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let length = |place: &Place| u64::from(place.body_length);
+        self.segments().damaged + self.lost_bytes + unreadable.iter().map(length).sum::<u64>()
+    }
+
+    /// A record whose place is known is read only when somebody asks for it.
+    pub(super) fn note_damage(&self, place: Place) {
+        let mut unreadable = self
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        unreadable.insert(place);
     }
 
     /// Is this folder a cache of tprimat, by the tag that every one has?

@@ -556,7 +556,7 @@ pub(super) fn unchecked(why: &Unchecked) -> String {
                 .to_owned()
         }
         Unchecked::TooShort => {
-            "the measured steps are short: several ended between two looks at the log (ten a second)"
+            "lines of several steps came between two looks at the log (ten a second): the steps are short, or the trainer holds its lines back"
                 .to_owned()
         }
         Unchecked::FewSteps { least } => {

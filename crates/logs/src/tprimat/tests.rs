@@ -182,9 +182,7 @@ fn the_first_step_may_have_the_number_0() {
 
 #[test]
 fn an_end_that_is_not_ok_is_a_failure() {
-    let trace = |end: &str| {
-        parse(format!("{{\"event\":\"step\",\"step\":1}}\n{end}\n").as_bytes())
-    };
+    let trace = |end: &str| parse(format!("{{\"event\":\"step\",\"step\":1}}\n{end}\n").as_bytes());
     for (status, class) in [
         ("oom", FailureClass::Oom),
         ("failed", FailureClass::Unknown),
