@@ -209,6 +209,13 @@ fn a_bundle_brings_runs_and_imports_to_another_cache() {
         ran.stdout.contains("4 runs and 1 import are new"),
         "{ran:?}"
     );
+    let plan = second.run(&["plan"]).ends_with(0).stdout;
+    assert_eq!(
+        plan.matches("measured; its figures are still to be made")
+            .count(),
+        2,
+        "{plan}"
+    );
     second.run(&["build"]).ends_with(0);
     assert_eq!(second.launches(), 0);
     first.run(&["build"]).ends_with(0);

@@ -91,6 +91,9 @@ fn by_task(plan: &Plan, rows: &[Row], [here, elsewhere]: [&Prices; 2]) -> (Strin
 /// reason.
 const CELLS: usize = 24;
 
+/// Of a cell whose trainings are all there, as after an import of another cache.
+const MEASURED: &str = "measured; its figures are still to be made from the logs";
+
 /// Names that are longer push their reasons to the right, and nobody else's.
 const WIDEST: usize = 90;
 
@@ -143,7 +146,11 @@ fn by_cell(plan: &Plan, rows: &[Row]) -> (String, String) {
                 0
             },
             of: trains().count(),
-            reason: &shown.reason,
+            reason: if shown.kind != TaskKind::Train && shown.is_never_run {
+                MEASURED
+            } else {
+                &shown.reason
+            },
         });
     }
     let counts = counts(&states, "cell");
