@@ -1,0 +1,163 @@
+//! Records and files of the cache that are damaged or gone: who is told, when, and of what.
+
+use std::fs;
+
+use tprimat::cache::TaskKind;
+
+use crate::{
+    kept::{CELL, wide},
+    support::{ONE_RUN, Project},
+};
+
+#[test]
+fn records_that_are_damaged_in_the_cache_are_told() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let ran = project.run(&["cache", "verify"]).ends_with(0);
+    assert!(!ran.stdout.contains("damaged"), "{ran:?}");
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(&name);
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 16].fill(0);
+    fs::write(&path, bytes).unwrap();
+    // The index that the build has left still has the record's place.
+    let ran = project.run(&["plan"]).ends_with(0);
+    assert_eq!(
+        ran.stderr
+            .matches("of the cache's records cannot be read")
+            .count(),
+        1,
+        "{ran:?}"
+    );
+    let _ = fs::remove_file(project.path("cache/snapshot"));
+    let warned = |ran: &crate::support::Ran| {
+        ran.stderr.contains("of the cache's records cannot be read")
+            && ran.stderr.contains("`tprimat cache verify` says where")
+    };
+    let first = project.run(&["plan"]).ends_with(0);
+    assert!(warned(&first), "{first:?}");
+    let second = project.run(&["plan"]).ends_with(0);
+    assert!(!warned(&second), "{second:?}");
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
+    assert!(ran.stdout.contains(&format!("of segments/{name}")));
+    assert!(ran.stderr.contains("`tprimat cache pull`"), "{ran:?}");
+    let ran = project.run(&["cache", "verify", "--json"]).ends_with(1);
+    let damaged = &ran.json()["damaged_records"][0];
+    assert_eq!(damaged["file"], format!("segments/{name}"));
+    let from = damaged["offset"].as_u64().unwrap();
+    let to = from + damaged["bytes"].as_u64().unwrap();
+    assert!((from..to).contains(&(middle as u64)), "{damaged}");
+}
+
+/// The index that a build leaves has the places of its records, and nobody reads them before they
+/// are asked for.
+#[test]
+fn damage_that_is_met_late_is_told_before_anything_runs() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(name);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[64..].iter_mut().for_each(|byte| *byte ^= 0xff);
+    fs::write(&path, bytes).unwrap();
+    let warning = "of the cache's records cannot be read";
+    for command in [&["plan", "--tasks"][..], &["explain", CELL], &["compare"]] {
+        let ran = project.run(command);
+        assert_eq!(ran.stderr.matches(warning).count(), 1, "{ran:?}");
+    }
+    project.edit("config.yaml", "hardware:", "# asked anew\nhardware:");
+    let ran = project.run(&["build"]).ends_with(0);
+    let (told, started) = (ran.stderr.find(warning), ran.stderr.find(": started ("));
+    assert!(told.is_some() && told < started, "{ran:?}");
+}
+
+#[test]
+fn records_that_were_cut_off_are_told_until_they_are_made_anew() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let segment = fs::File::options()
+        .write(true)
+        .open(project.path("cache/segments").join(&name))
+        .unwrap();
+    segment
+        .set_len(segment.metadata().unwrap().len() / 3)
+        .unwrap();
+    for _ in 0..2 {
+        let ran = project.run(&["plan"]).ends_with(0);
+        assert!(ran.stderr.contains("records cannot be read"), "{ran:?}");
+        let ran = project.run(&["cache", "verify"]).ends_with(1);
+        assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
+    }
+    project.run(&["build"]).ends_with(0);
+    let ran = project.run(&["plan"]).ends_with(0);
+    assert!(!ran.stderr.contains("records cannot be read"), "{ran:?}");
+}
+
+#[test]
+fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "trainer.sh",
+        "seed=$(",
+        "echo \"run $RANDOM$RANDOM\"\nseed=$(",
+    );
+    project.run(&["build"]).ends_with(0);
+    let result = || project.output(TaskKind::Parse, &format!("parse {CELL}#1"), "result.json");
+    // What was read from a log is read again.
+    project.damage(result());
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    let named = format!("`result.json` of parse {CELL}#1");
+    assert!(ran.stdout.contains(&named), "{ran:?}");
+    let why = "its result cannot be read";
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
+    let shown = wide(&project, &["history", CELL]);
+    assert!(
+        shown.contains(why) && shown.contains("reads its log again"),
+        "{shown}"
+    );
+    project.run(&["build"]).ends_with(0);
+    assert!(
+        project
+            .run(&["attempts", CELL])
+            .stdout
+            .ends_with("counts\n")
+    );
+    assert_eq!(project.launches(), 1);
+    // A log alone is missed by nobody but those who ask for it.
+    let log = project.run(&["logs", CELL]).ends_with(0).stdout;
+    project.damage(tprimat::digest::Digest::of(&log));
+    let ran = project.run(&["logs", CELL]).ends_with(1);
+    assert!(
+        ran.stderr.contains(&format!("`log` of {CELL}#1 (attempt"))
+            && ran.stderr.replace('\n', " ").contains("cannot be read"),
+        "{ran:?}"
+    );
+    assert!(
+        project
+            .run(&["attempts", CELL])
+            .stdout
+            .ends_with("counts\n")
+    );
+    // Both: the summary has what they said. Without it the run is made again, and the first one is
+    // not called the later of the two.
+    project.damage(result());
+    let why = "its log and its result cannot be read";
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
+    let summary = format!("aggregate {CELL}");
+    project.lose(project.output(TaskKind::Aggregate, &summary, "summary.json"));
+    let missing = format!("does not count: {why}");
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(shown.contains(&missing), "{shown}");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
+    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(
+        shown.contains(&missing) && shown.ends_with("counts\n"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,125 @@
+//! A measurement that somebody sets aside: it counts no more, for a reason, and comes back.
+
+use crate::kept::{two_repeats, wide};
+
+#[test]
+fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
+    let project = two_repeats();
+    project.run(&["build"]).ends_with(0);
+    let attempts =
+        |of: &str| project.run(&["attempts", of, "--json"]).ends_with(0).json()["attempts"].clone();
+    let id = attempts("cpu/cmd/tiny/single#2")[0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    project
+        .run(&["attempts", "set-aside", &id, "--reason", "  "])
+        .ends_with(2);
+    project
+        .run(&["attempts", "set-aside", "2999", "--reason", "x"])
+        .ends_with(4);
+    project
+        .run(&[
+            "attempts",
+            "set-aside",
+            &id,
+            "--reason",
+            "somebody compiled beside it",
+        ])
+        .ends_with(0);
+    let plan = project.run(&["plan"]).stdout;
+    assert!(
+        plan.contains("the measurement was set aside (somebody compiled beside it)"),
+        "{plan}"
+    );
+    let table = wide(&project, &["compare", "--details"]);
+    assert!(
+        table.contains("1/2, 1 still to be measured, 1 set aside"),
+        "{table}"
+    );
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 3);
+    let table = wide(&project, &["compare", "--details"]);
+    assert!(
+        table.contains("2/2, 1 set aside")
+            && table.contains("set aside by hand: somebody compiled beside it"),
+        "{table}"
+    );
+    // A gate rests on the same figures: it says so of them now, and its baseline says so ever
+    // after.
+    project
+        .run(&["baseline", "-o", "baseline.json"])
+        .ends_with(0);
+    let gate = || {
+        project
+            .run(&[
+                "gate",
+                "--baseline",
+                "baseline.json",
+                "--max-regression",
+                "3%",
+            ])
+            .stdout
+    };
+    let told = gate();
+    for when in ["now", "in the baseline"] {
+        assert!(
+            told.contains(&format!("runs that do not count ({when}: 1 set aside)")),
+            "{told}"
+        );
+    }
+    assert_eq!(project.run(&["build", "--json"]).json()["ran"], 0);
+    // Its log is there to be read.
+    let log = project.run(&["logs", "--attempt", &id]).ends_with(0).stdout;
+    assert!(log.contains("\"event\":\"end\""), "{log}");
+    // As it was before: the first one counts, the later one is listed, and nothing is measured.
+    project.run(&["attempts", "restore", &id]).ends_with(0);
+    let of_second = attempts("cpu/cmd/tiny/single#2");
+    assert_eq!(
+        (&of_second[0]["counts"], &of_second[1]["counts"]),
+        (&true.into(), &false.into())
+    );
+    assert!(!project.run(&["compare"]).stdout.contains("set aside"));
+    let told = gate();
+    assert!(
+        !told.contains("(now: 1 set aside)") && told.contains("(in the baseline: 1 set aside)"),
+        "{told}"
+    );
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 3);
+    project.run(&["attempts", "restore", &id]).ends_with(1);
+}
+
+/// Also a cell of a matrix that is not the default one.
+#[test]
+fn a_run_of_another_matrix_is_set_aside_by_its_cell() {
+    let project = two_repeats();
+    project.write(
+        "pipelines/other.toml",
+        &project.read("matrix.toml").replace("\"one\"", "\"other\""),
+    );
+    project.write(
+        "matrix.toml",
+        &project.read("matrix.toml").replace("\"tiny\"", "\"large\""),
+    );
+    project.run(&["build", "other"]).ends_with(0);
+    let named = [
+        "attempts",
+        "set-aside",
+        "cpu/cmd/tiny/single#2",
+        "other",
+        "--reason",
+        "the fan stood still",
+    ];
+    project.run(&named).ends_with(0);
+    assert!(
+        project
+            .run(&["plan", "other"])
+            .ends_with(0)
+            .stdout
+            .contains("the fan stood still")
+    );
+    project
+        .run(&["attempts", "restore", "cpu/cmd/tiny/single#2", "other"])
+        .ends_with(0);
+}
