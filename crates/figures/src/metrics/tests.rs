@@ -1,5 +1,9 @@
 //! The worked examples of docs/METRICS.md, and what is absent, impossible or contradictory.
 
+mod energy;
+mod scaling;
+mod time_to_loss;
+
 use proptest::prelude::*;
 use tprimat_job::Job;
 
@@ -100,6 +104,25 @@ fn is_error(cell: &CellInput, catalogue: &Catalogue, name: &str, why: &str) {
     };
     let reason = said(&reason);
     assert!(reason.contains(why), "{name}: {reason}");
+}
+
+/// A run of 50 steps at 12.27 s, which took 613.5 s; 8 devices at 650 W make 3,190,200 J.
+fn telemetry(joules: f64, seconds: f64, devices: u64) -> Telemetry {
+    let energy = serde_json::json!({ "joules": 1.0, "method": "counter" });
+    let json = serde_json::json!({ "source": "nvml", "devices": devices, "seconds": 1.0, "energy": energy });
+    let telemetry: Telemetry = serde_json::from_value(json).unwrap();
+    Telemetry {
+        seconds,
+        energy: telemetry.energy.map(|energy| Energy { joules, ..energy }),
+        ..telemetry
+    }
+}
+
+/// Metered in its first repeat alone.
+fn metered(joules: f64, seconds: f64, devices: u64) -> CellInput {
+    let mut cell = h100();
+    summary(&mut cell).repeats[0].telemetry = Some(telemetry(joules, seconds, devices));
+    cell
 }
 
 #[test]
@@ -388,71 +411,6 @@ fn a_stated_tdp_wins() {
     );
 }
 
-/// A run of 50 steps at 12.27 s, which took 613.5 s; 8 devices at 650 W make 3,190,200 J.
-fn telemetry(joules: f64, seconds: f64, devices: u64) -> Telemetry {
-    let energy = serde_json::json!({ "joules": 1.0, "method": "counter" });
-    let json = serde_json::json!({ "source": "nvml", "devices": devices, "seconds": 1.0, "energy": energy });
-    let telemetry: Telemetry = serde_json::from_value(json).unwrap();
-    Telemetry {
-        seconds,
-        energy: telemetry.energy.map(|energy| Energy { joules, ..energy }),
-        ..telemetry
-    }
-}
-
-/// Metered in its first repeat alone.
-fn metered(joules: f64, seconds: f64, devices: u64) -> CellInput {
-    let mut cell = h100();
-    summary(&mut cell).repeats[0].telemetry = Some(telemetry(joules, seconds, devices));
-    cell
-}
-
-#[test]
-fn energy_that_is_not_of_these_steps_and_devices_makes_no_figure() {
-    let Figure::Ok { basis, .. } = get(
-        &metered(3_190_200.0, 613.5, 8),
-        &catalogue(),
-        "tokens_per_joule",
-    ) else {
-        panic!()
-    };
-    assert_eq!(
-        said(&basis),
-        "GPU board energy over the measured steps of 1 of 3 repeats (nvml, counter)"
-    );
-    is_absent(
-        &metered(3_190_200.0, 613.5, 4),
-        &catalogue(),
-        "tokens_per_joule",
-        "of 4 devices",
-    );
-    is_absent(
-        &metered(3_190_200.0, 900.0, 8),
-        &catalogue(),
-        "tokens_per_joule",
-        "energy is of 900 s",
-    );
-    is_absent(
-        &metered(3_190_200.0, f64::NAN, 8),
-        &catalogue(),
-        "tokens_per_joule",
-        "energy is of",
-    );
-    // Millijoules, and a counter that stood still.
-    is_error(
-        &metered(3_190_200_000.0, 613.5, 8),
-        &catalogue(),
-        "tokens_per_joule",
-        "made for 700 W",
-    );
-    is_error(
-        &metered(0.0, 613.5, 8),
-        &catalogue(),
-        "tokens_per_joule",
-        "0 J",
-    );
-}
-
 #[test]
 fn memory_is_of_one_kind_and_fits_the_device() {
     let with = |all: &[(&str, u64)]| {
@@ -520,151 +478,6 @@ fn memory_is_of_one_kind_and_fits_the_device() {
         &catalogue(),
         "memory_headroom",
         "more than there is",
-    );
-}
-
-/// A run with these steps: number, seconds, loss.
-fn curve_of(lines: &[(u64, f64, f64)]) -> Curve {
-    let mut curve = Curve::default();
-    for (step, seconds, loss) in lines {
-        curve.step.push(*step);
-        curve.step_time_seconds.push(Some(*seconds));
-        curve.loss.push(Some(*loss));
-    }
-    curve
-}
-
-/// A cell all of whose repeats logged this.
-fn logged(lines: &[(u64, f64, f64)]) -> CellInput {
-    let mut cell = h100();
-    summary(&mut cell)
-        .repeats
-        .iter_mut()
-        .for_each(|r| r.curve = curve_of(lines));
-    cell
-}
-
-#[test]
-fn time_to_loss_is_of_smoothed_losses_and_of_every_repeat() {
-    let losses = [6.0, 4.0, 3.0, 1.0, 2.5, 2.0, 1.5, 2.0];
-    let lines = |every: u64| -> Vec<(u64, f64, f64)> {
-        (1..)
-            .zip(losses)
-            .map(|(i, loss)| (i * every, if i == 1 { 20.0 } else { 10.0 }, loss))
-            .collect()
-    };
-    // Means of five: 3.3, 2.5, 2.0: the seventh line. One slow step and six others.
-    is(&logged(&lines(1)), "time_to_loss", 80.0);
-    is(&logged(&lines(10)), "time_to_loss", 800.0);
-    let mut cell = logged(&lines(1));
-    summary(&mut cell).repeats[1].curve = curve_of(&lines(1)[..6]);
-    is_absent(
-        &cell,
-        &catalogue(),
-        "time_to_loss",
-        "2 of 3 repeats reached a loss of 2",
-    );
-    let mut cell = logged(&lines(1));
-    summary(&mut cell).repeats[1].curve.step_time_seconds[2] = None;
-    is_absent(&cell, &catalogue(), "time_to_loss", "no step time");
-    // An absurd step is no panic.
-    let _ = get(
-        &logged(&[(u64::MAX, 1.0, 1.0); 6]),
-        &catalogue(),
-        "time_to_loss",
-    );
-    let mut excerpt = lines(1);
-    excerpt.iter_mut().skip(4).for_each(|line| line.0 += 40);
-    is_absent(
-        &logged(&excerpt),
-        &catalogue(),
-        "time_to_loss",
-        "not logged",
-    );
-    // Counted from 0.
-    let from_0: Vec<_> = lines(1)
-        .into_iter()
-        .map(|(step, time, loss)| (step - 1, time, loss))
-        .collect();
-    let mut cell = logged(&from_0);
-    summary(&mut cell).workload.as_mut().unwrap().counts_from = 0;
-    is(&cell, "time_to_loss", 80.0);
-}
-
-/// A cell of so many devices and sequences a step.
-fn scaled(name: &str, devices: u64, batch: u64, seconds: f64, change: fn(&mut Job)) -> CellInput {
-    let mut job = llama_job();
-    job.parallelism.num_gpus = devices;
-    job.parallelism.data_parallel_size = devices;
-    job.data.global_batch_size = batch;
-    change(&mut job);
-    cell_of(name, &job, seconds, Some(H100))
-}
-
-fn scaling_of(comparison: &Comparison, cell: &str) -> Figure {
-    let row = comparison.rows.iter().find(|r| r.cell == cell).unwrap();
-    row.metrics.get("scaling_efficiency").unwrap().clone()
-}
-
-#[test]
-fn scaling_is_against_the_smallest_cell_that_is_otherwise_the_same() {
-    let same = |_: &mut Job| {};
-    let name = |n: &str| format!("nvd/fsdp/llama/{n}");
-    let cells = [
-        scaled(&name("one"), 1, 16, 12.0, same),
-        scaled(&name("two"), 2, 32, 12.5, same),
-        scaled(&name("weak"), 8, 128, 13.0, same),
-        scaled(&name("strong"), 8, 16, 2.0, same),
-        scaled(&name("neither"), 8, 64, 8.0, same),
-        scaled(&name("recompute"), 8, 128, 16.0, |job| {
-            job.activation_checkpointing = true
-        }),
-        scaled("nvd/tran/llama/other", 8, 128, 16.0, same),
-    ];
-    let comparison = compare(&cells, &CompareSettings::default(), &catalogue());
-    let of = |n: &str| scaling_of(&comparison, &name(n));
-    let is = |n: &str, expected: f64, kind: &str| {
-        let Figure::Ok { value, basis } = of(n) else {
-            panic!("{n}: {:?}", of(n))
-        };
-        assert!(
-            (value - expected).abs() < 1e-9 && said(&basis).starts_with(kind),
-            "{n}: {value} {basis:?}"
-        );
-        assert!(said(&basis).contains("(nvd/fsdp/llama/one)"), "{basis:?}");
-    };
-    is("two", 0.96, "weak scaling");
-    is("weak", 12.0 / 13.0, "weak scaling");
-    is("strong", 0.75, "strong scaling");
-    let absent = |figure: Figure, why: &str| {
-        let Figure::Absent { reason } = figure else {
-            panic!("{why}")
-        };
-        assert!(said(&reason).contains(why), "{reason:?}");
-    };
-    let reference = |n: &str| {
-        let row = comparison.rows.iter().find(|r| r.cell == name(n)).unwrap();
-        row.metrics
-            .0
-            .iter()
-            .find(|m| m.name == "scaling_efficiency")
-            .unwrap()
-            .reference
-            .clone()
-    };
-    assert_eq!(
-        (reference("weak"), reference("neither")),
-        (Some(name("one")), None)
-    );
-    absent(of("one"), "has fewer devices");
-    absent(
-        of("neither"),
-        "the batch went from 16 to 64 for 1 → 8 devices: neither",
-    );
-    absent(of("recompute"), "differs in activation_checkpointing");
-    absent(
-        scaling_of(&comparison, "nvd/tran/llama/other"),
-        "has fewer devices",
     );
 }
 
