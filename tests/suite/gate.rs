@@ -228,7 +228,10 @@ fn what_is_gone_failed_or_changed_fails_and_what_is_new_is_listed() {
     let told = gate(&project, &["--only", "cpu/cmd/wide"])
         .ends_with(6)
         .stdout;
-    assert!(told.contains("not selected"), "{told}");
+    assert!(
+        told.contains("not selected  cpu/cmd/tiny/single\n"),
+        "{told}"
+    );
     gate(&project, &["--only", "cpu/cmd/nothing"]).ends_with(4);
     project.write("matrix.toml", &matrix);
     project.edit(

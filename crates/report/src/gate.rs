@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use indexmap::IndexMap;
 use tprimat_figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
-use tprimat_sentences::{each, said};
+use tprimat_sentences::{each, few, said};
 
 use super::{format::number, markdown::escaped, notes::listed, sheet::clean};
 
@@ -107,7 +107,9 @@ pub fn gate_text(report: &GateReport) -> String {
         .unwrap_or(0);
     let (own, shared) = notes(report);
     let mut text = String::new();
-    for (cell, notes) in report.cells.iter().zip(&own) {
+    // All of them have the same reason, and nothing else to say.
+    let is_judged = |cell: &GateCell| cell.verdict != GateVerdict::NotSelected;
+    for (cell, notes) in report.cells.iter().zip(&own).filter(|(c, _)| is_judged(c)) {
         let reason = clean(&said(&cell.reason))
             .split_whitespace()
             .collect::<Vec<_>>()
@@ -121,6 +123,12 @@ pub fn gate_text(report: &GateReport) -> String {
         for line in rates(cell).iter().chain(notes) {
             _ = writeln!(text, "{:<12}  - {}", "", clean(line));
         }
+    }
+    let others = report.cells.iter().filter(|cell| !is_judged(cell));
+    let others: Vec<&str> = others.map(|cell| cell.cell.as_str()).collect();
+    if !others.is_empty() {
+        let word = verdict_name(GateVerdict::NotSelected);
+        _ = writeln!(text, "{word:<12}  {}", clean(&few(&others)));
     }
     for note in &shared {
         _ = writeln!(text, "- {}", clean(note));

@@ -329,11 +329,15 @@ fn timeline(measurements: &[&Measurement], unit: &str, page: &Page) -> String {
             paragraph(&mut out, "      ", &doubt, page, Ink::Bad);
         }
         for (count, why) in not_counted(m) {
-            let verb = if count == 1 { "is" } else { "are" };
+            // Each of them has this reason, which speaks of one.
+            let runs = match count {
+                1 => "1 run is not counted".to_owned(),
+                count => format!("each of {count} runs is not counted"),
+            };
             paragraph(
                 &mut out,
                 "      ",
-                &format!("{} {verb} not counted: {why}", counted(count, "run")),
+                &format!("{runs}: {why}"),
                 page,
                 Ink::Dim,
             );
