@@ -582,6 +582,22 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_was_damaged_and_recorded_again_stays_known() {
+        let (_folder, root, segment) = ten_records();
+        Cache::open(&root).unwrap().write_snapshot().unwrap();
+        let mut damaged = fs::read(&segment).unwrap();
+        damaged[..2].fill(0);
+        files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+        let cache = Cache::open(&root).unwrap();
+        let digest = cache.record_preimage("text 0").unwrap();
+        for _ in 0..2 {
+            let cache = Cache::open(&root).unwrap();
+            assert_eq!(cache.preimage(&digest).as_deref(), Some("text 0"));
+            cache.write_snapshot().unwrap();
+        }
+    }
+
+    #[test]
     fn a_segment_that_another_process_writes_is_left_alone() {
         let (_folder, root, segment) = ten_records();
         let mut bytes = fs::read(&segment).unwrap();
