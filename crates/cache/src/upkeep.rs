@@ -33,6 +33,11 @@ const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pre-image of the key of the list of lost files; no task's pre-image begins so.
 const LOST: &str = "tprimat-lost 1\n";
 
+/// The key of the list of lost files, which is of this cache alone.
+pub(super) fn lost_key() -> Digest {
+    Digest::of(LOST)
+}
+
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Usage {
@@ -183,7 +188,7 @@ impl Cache {
     }
 
     fn noted_as_lost(&self) -> Vec<Output> {
-        self.outputs(&Digest::of(LOST)).unwrap_or_default()
+        self.outputs(&lost_key()).unwrap_or_default()
     }
 
     /// Cuts damaged records out, and notes which files of runs are lost, so that the next
@@ -201,20 +206,20 @@ impl Cache {
             // The old one is the witness of records that are gone.
             self.write_snapshot()?;
         }
-        let mut noted = self.noted_as_lost();
-        let known = noted.len();
-        for (_, output) in self.lost_files() {
-            if noted.iter().all(|o| o.digest != output.digest) {
-                noted.push(output);
-            }
-        }
-        if noted.len() > known {
+        let mut lost: Vec<Output> = self
+            .lost_files()
+            .into_iter()
+            .map(|(_, lost)| lost)
+            .collect();
+        lost.sort_by_key(|lost| lost.digest);
+        lost.dedup_by_key(|lost| lost.digest);
+        if lost != self.noted_as_lost() {
             self.record_entry(&Entry {
-                key: Digest::of(LOST),
+                key: lost_key(),
                 kind: TaskKind::Parse,
                 task: "lost files".to_owned(),
                 preimage: LOST.to_owned(),
-                outputs: noted,
+                outputs: lost,
             })?;
         }
         Ok(left)
@@ -423,26 +428,7 @@ mod tests {
             preimage: output.name.clone(),
             outputs: vec![output.clone()],
         };
-        cache
-            .record_attempt(&Attempt {
-                id: "1".into(),
-                key: Digest::of("k"),
-                task: "train".into(),
-                preimage: "k".into(),
-                generation: 0,
-                outcome: RunOutcome::Ok,
-                outputs: vec![log.clone()],
-                started_at: 5.0,
-                ended_at: 6.0,
-                host: "h".into(),
-                suspect: None,
-                repeats_planned: None,
-                set_aside: None,
-                undeclared: Default::default(),
-                is_held: false,
-                recorded: 0,
-            })
-            .unwrap();
+        cache.record_attempt(&attempt(&log)).unwrap();
         // A picture may show the very bytes of a log.
         cache.record_entry(&entry(TaskKind::Report, &log)).unwrap();
         cache
@@ -595,6 +581,71 @@ mod tests {
             assert_eq!(cache.preimage(&digest).as_deref(), Some("text 0"));
             cache.write_snapshot().unwrap();
         }
+    }
+
+    /// An attempt that left `output`.
+    fn attempt(output: &Output) -> Attempt {
+        Attempt {
+            id: "1".into(),
+            key: Digest::of("k"),
+            task: "train".into(),
+            preimage: "k".into(),
+            generation: 0,
+            outcome: RunOutcome::Ok,
+            outputs: vec![output.clone()],
+            started_at: 5.0,
+            ended_at: 6.0,
+            host: "h".into(),
+            suspect: None,
+            repeats_planned: None,
+            set_aside: None,
+            undeclared: Default::default(),
+            is_held: false,
+            recorded: 0,
+        }
+    }
+
+    #[test]
+    fn a_file_that_came_back_and_is_lost_again_is_told_as_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        let log = put(&cache, "log");
+        cache.record_attempt(&attempt(&log)).unwrap();
+        let lose = || fs::remove_file(cache.object_path(&log.digest)).unwrap();
+        let told = || {
+            let verified = cache.verify(&|_, _| ()).unwrap();
+            (verified.lost.len(), verified.known_lost.len())
+        };
+        lose();
+        assert_eq!(told(), (1, 0));
+        cache.repair().unwrap();
+        assert_eq!(told(), (0, 1));
+        put(&cache, "log");
+        cache.repair().unwrap();
+        lose();
+        assert_eq!(told(), (1, 0));
+    }
+
+    #[test]
+    fn what_a_repair_left_is_not_taken_over_by_another_cache() {
+        let (_folder, root, segment) = ten_records();
+        let cache = Cache::open(&root).unwrap();
+        let log = put(&cache, "log");
+        cache.record_attempt(&attempt(&log)).unwrap();
+        drop(cache);
+        let mut damaged = fs::read(&segment).unwrap();
+        damaged[..2].fill(0);
+        files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+        let theirs = Cache::open(&root).unwrap();
+        fs::remove_file(theirs.object_path(&log.digest)).unwrap();
+        theirs.repair().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ours = Cache::open(&folder.path().join("cache")).unwrap();
+        let adopted = ours.adopt(&theirs, &Digest::of("no list")).unwrap();
+        assert_eq!((adopted.attempts, adopted.records), (1, 10));
+        // It is new here, and whoever looks is told.
+        let verified = ours.verify(&|_, _| ()).unwrap();
+        assert_eq!((verified.lost.len(), verified.known_lost.len()), (1, 0));
     }
 
     #[test]
