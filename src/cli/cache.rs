@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, fs::File, path::Path};
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -15,12 +16,12 @@ use super::{
     session::Project,
 };
 use crate::{
-    cache::{Cache, Expected, Limits, NamedObject, bundle_fault},
+    cache::{Cache, Expected, Limits, NamedObject, Repair, Verified, bundle_fault},
     digest::Digest,
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
     import::Imports,
-    remote::{Damaged, Pushed, Remote, Repaired, Verified},
+    remote::{Damaged, Pushed, Remote, Repaired},
     words::plain::counted,
 };
 
@@ -253,6 +254,16 @@ fn amount(bytes: u64) -> String {
     }
 }
 
+/// The form `tprimat.cache_verify/1`.
+#[derive(Serialize)]
+struct Checked<'a> {
+    #[serde(flatten)]
+    verified: &'a Verified,
+    /// None without `--repair`, and where it failed.
+    repair: Option<&'a Repair>,
+    repair_error: Option<String>,
+}
+
 fn verify(globals: &Globals, repair: bool) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _held = if repair {
@@ -268,9 +279,19 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
     });
     bar.finish_and_clear();
     let verified = verified?;
-    let left = if repair { cache.repair()? } else { Vec::new() };
+    let has_all = verified.lost.is_empty() && verified.damaged_records.is_empty();
+    // What was found is told also where the repair fails.
+    let (done, failed) = match repair.then(|| cache.repair()).transpose() {
+        Ok(done) => (done, None),
+        Err(error) => (None, Some(error)),
+    };
     if globals.json {
-        print_json("cache_verify", &verified)?;
+        let checked = Checked {
+            verified: &verified,
+            repair: done.as_ref(),
+            repair_error: failed.as_ref().map(Error::to_string),
+        };
+        print_json("cache_verify", &checked)?;
     } else {
         let mut text = format!("{} read\n", counted(verified.objects, "object"));
         for digest in &verified.damaged {
@@ -319,38 +340,39 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
                 "`tprimat cache pull` or an import of another cache brings them back where another has them",
             );
         }
-        if repair {
-            let cut = verified.damaged_records.len() - left.len();
-            if cut + verified.lost.len() > 0 {
+        if let Some(done) = &done {
+            if done.cut.len() + verified.lost.len() > 0 {
                 say(&format!(
                     "{} cut out, {} noted as lost; later checks pass over them",
-                    counted(cut, "damaged place"),
+                    counted(done.cut.len(), "damaged place"),
                     counted(verified.lost.len(), "file")
                 ));
             }
-            for stretch in &left {
-                say(&format!(
-                    "{} belongs to a tprimat that is running: repeat this when it has ended",
-                    stretch.file
-                ));
+            if !done.left.is_empty() {
+                say(
+                    "no damaged record was cut out: another tprimat writes to a file that holds one, or its file system has no locks; \
+                     repeat this when no other tprimat is running",
+                );
             }
-        } else if !verified.damaged_records.is_empty() || !verified.lost.is_empty() {
+        } else if !repair && !has_all {
             say(
                 "`tprimat cache verify --repair` cuts out what cannot be read and notes what is lost, so that later checks find only \
                  new damage",
             );
         }
     }
-    if repair {
-        return Ok(if left.is_empty() {
-            exit::OK
+    if let Some(error) = failed {
+        // With `--json` the one object that is printed has it.
+        return if globals.json {
+            Ok(error.exit_code())
         } else {
-            exit::FAILED
-        });
+            Err(error)
+        };
     }
-    let is_sound = verified.damaged.is_empty()
-        && verified.lost.is_empty()
-        && verified.damaged_records.is_empty();
+    let is_sound = match done {
+        Some(done) => done.left.is_empty(),
+        None => verified.damaged.is_empty() && has_all,
+    };
     Ok(if is_sound { exit::OK } else { exit::FAILED })
 }
 
@@ -365,7 +387,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
         .list(None)
         .map(|listing| (listing.len(), remote.verify(&listing, &moves(&bar))));
     bar.finish_and_clear();
-    let (records, Verified { damaged, cut }) = read?;
+    let (records, crate::remote::Verified { damaged, cut }) = read?;
     if let Some(cut) = cut {
         for one in &damaged {
             say(&format!("note: damaged: {}: {}", one.name, one.why));

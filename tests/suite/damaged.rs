@@ -136,7 +136,7 @@ fn a_repair_ends_what_every_check_would_say_again() {
     let end = bytes.len();
     bytes.extend_from_within(..end - 16);
     bytes[end - 24..end].fill(0);
-    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
     for _ in 0..2 {
         let ran = project.run(&["cache", "verify"]).ends_with(1);
         assert!(
@@ -144,9 +144,30 @@ fn a_repair_ends_what_every_check_would_say_again() {
             "{ran:?}"
         );
     }
+    let repair = ["cache", "verify", "--repair", "--json"];
+    // Where the repair fails, what was found is told nevertheless.
+    let (snapshot, kept) = (project.path("cache/snapshot"), project.path("cache/.kept"));
+    let had_one = std::fs::rename(&snapshot, &kept).is_ok();
+    std::fs::create_dir(&snapshot).unwrap();
+    let ran = project.run(&["cache", "verify", "--repair"]).ends_with(2);
+    assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
+    assert!(ran.stderr.contains("cannot write to the cache"), "{ran:?}");
+    std::fs::write(&path, &bytes).unwrap();
+    let json = project.run(&repair).ends_with(2).json();
+    assert_ne!(json["damaged_records"], serde_json::json!([]));
+    assert!(json["repair"].is_null() && json["repair_error"].is_string());
+    std::fs::remove_dir(&snapshot).unwrap();
+    if had_one {
+        std::fs::rename(&kept, &snapshot).unwrap();
+    }
+    std::fs::write(&path, &bytes).unwrap();
     let ran = project.run(&["cache", "verify", "--repair"]).ends_with(0);
     assert!(ran.stdout.contains("damaged records: ") && ran.stdout.contains("lost: `log` of"));
     assert!(words(&ran).contains("1 file noted as lost"), "{ran:?}");
+    std::fs::write(&path, &bytes).unwrap();
+    let json = project.run(&repair).ends_with(0).json();
+    assert_eq!(json["repair"]["cut"], json["damaged_records"]);
+    assert_eq!(json["repair"]["left"], serde_json::json!([]));
     let ran = project.run(&["cache", "verify"]).ends_with(0);
     assert!(
         ran.stdout

@@ -9,7 +9,7 @@ use tprimat_base::{
     files::Durability,
 };
 
-use super::{encode, entry::Output, frame, segment, store::Cache};
+use super::{encode, entry::Output, frame, segment, store::Cache, upkeep::lost_key};
 
 /// Records that are appended in one write.
 const BATCH: usize = 1000;
@@ -38,6 +38,10 @@ impl Cache {
             }
             let attempt = encode::decode_attempt(&body);
             let entry = encode::decode_entry(&body);
+            // What the other one has lost is another list than what this one has.
+            if entry.as_ref().is_some_and(|entry| entry.key == lost_key()) {
+                continue;
+            }
             let outputs = attempt
                 .iter()
                 .flat_map(|a| &a.outputs)
@@ -70,8 +74,13 @@ impl Cache {
         let mut bodies = Vec::new();
         for name in segment::names(&folder).map_err(Error::io("cannot read the cache", &folder))? {
             let path = folder.join(name);
-            let read = File::open(&path)
-                .and_then(|file| frame::scan(&file, 0, |_, body| bodies.push(body.to_vec())));
+            let read = File::open(&path).and_then(|file| {
+                frame::scan(&file, 0, |_, body| {
+                    if !frame::is_filler(body) {
+                        bodies.push(body.to_vec());
+                    }
+                })
+            });
             read.map_err(Error::io("cannot read the cache", &path))?;
         }
         Ok(bodies)

@@ -90,6 +90,11 @@ pub(super) fn fillers(bytes: u64) -> Vec<u8> {
     buffer
 }
 
+/// Is this the body of one of [`fillers`], and no record?
+pub(super) fn is_filler(body: &[u8]) -> bool {
+    body.iter().all(|byte| *byte == 0)
+}
+
 /// Calls `each(mark, body)` for every whole frame at or after `from`, which is where a frame begins.
 /// Where a frame begins later than the one before it ended, the bytes in between are damaged.
 pub(super) fn scan(file: &File, from: u64, mut each: impl FnMut(Mark, &[u8])) -> io::Result<()> {

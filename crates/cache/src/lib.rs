@@ -38,4 +38,4 @@ pub use objects::ObjectReader;
 pub use records::EntryRef;
 pub use segment::DamagedRecords;
 pub use store::{CONTAINER_HOME, Cache, DETACHED};
-pub use upkeep::{Garbage, Limits, NamedObject, Usage, Verified};
+pub use upkeep::{Garbage, Limits, NamedObject, Repair, Usage, Verified};

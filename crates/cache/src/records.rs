@@ -495,7 +495,10 @@ impl Cache {
             contents.attempts.extend(old.rows(Table::Attempts));
             contents.generations.extend(old.rows(Table::Generations));
             contents.tasks.extend(old.rows(Table::Tasks));
-            contents.preimages.extend(old.rows(Table::Preimages));
+            // A text that was damaged may have been recorded again since.
+            let is_old = |row: &Row| !index.preimages.contains_key(&row.key);
+            let preimages = old.rows(Table::Preimages).filter(is_old);
+            contents.preimages.extend(preimages);
         }
         let row = |key: &Digest, place: Place, extra| Row {
             key: *key,

@@ -24,6 +24,9 @@ use super::{
     index::{Index, Place},
 };
 
+/// Where segments lie within the cache's folder.
+const FOLDER: &str = "segments/";
+
 /// All segments as this process has read them, and the records past the snapshot.
 #[derive(Default)]
 pub(super) struct Segments {
@@ -140,57 +143,56 @@ impl Segments {
         all.dedup();
         let mut found = Vec::new();
         for name in all {
-            let mut damaged = |from: u64, to: u64| {
-                if from + frame::SMALLEST <= to {
-                    found.push(DamagedRecords {
-                        file: format!("segments/{name}"),
-                        offset: from,
-                        bytes: to - from,
-                    });
-                }
-            };
-            let mut end = 0;
-            match File::open(self.folder.join(&name)) {
-                Ok(file) => frame::scan(&file, 0, |mark, _| {
-                    damaged(end, mark.offset);
-                    end = mark.end;
-                })?,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(e),
-            }
-            let known = known.iter().filter(|(known, _)| *known == name);
-            let known = known.map(|(_, mark)| mark.end).max().unwrap_or(0);
-            damaged(end, known);
+            let file = if_there(File::open(self.folder.join(&name)))?;
+            found.extend(damaged_in(&name, file.as_ref(), known)?);
         }
         Ok(found)
     }
 
-    /// Overwrites a damaged stretch with frames that say nothing, or cuts it off where it is the end of
-    /// its file. No record is moved, so that whoever knows the place of one still finds it. False where
-    /// another process owns the segment.
-    pub fn cut_out(&self, stretch: &DamagedRecords) -> io::Result<bool> {
-        let name = stretch.file.rsplit('/').next().unwrap_or_default();
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(self.folder.join(name));
-        let file = match opened {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
-            other => other?,
-        };
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Ok(false);
+    /// Overwrites the damaged stretches of the files that `found` names with frames that say nothing,
+    /// and returns what was damaged. No record is moved, so that whoever knows the place of one still
+    /// finds it. Where a file was cut short there is nothing to overwrite: the next snapshot no longer
+    /// covers what is gone, and the next writer cuts a torn end off.
+    ///
+    /// `found` only says which files to look at: until this process has locked them all, another one
+    /// may adopt one, cut it and append to it. `None`, and nothing is changed, where one of them cannot
+    /// be locked: then another process may be writing there.
+    pub fn cut_out(
+        &mut self,
+        found: &[DamagedRecords],
+        known: &[(String, Mark)],
+        lock: impl Fn(&File) -> Result<(), TryLockError>,
+    ) -> io::Result<Option<Vec<DamagedRecords>>> {
+        let mut names: Vec<&str> = found.iter().map(DamagedRecords::segment).collect();
+        names.dedup();
+        let mut locked = Vec::new();
+        for name in names {
+            let path = self.folder.join(name);
+            let file = if_there(OpenOptions::new().read(true).write(true).open(path))?;
+            if file.as_ref().is_some_and(|file| lock(file).is_err()) {
+                return Ok(None);
+            }
+            locked.push((name, file));
         }
-        let end = stretch.offset + stretch.bytes;
-        let mut is_followed = false;
-        frame::scan(&file, end, |mark, _| is_followed |= mark.offset == end)?;
-        if is_followed {
-            file.write_all_at(&frame::fillers(stretch.bytes), stretch.offset)?;
-        } else if file.metadata()?.len() > stretch.offset {
-            file.set_len(stretch.offset)?;
+        let mut cut = Vec::new();
+        for (name, file) in &locked {
+            let damaged = damaged_in(name, file.as_ref(), known)?;
+            // The last record that this process knew may have been a damaged one.
+            let number = self.number_of((*name).to_owned());
+            self.list[number].mark = Mark::default();
+            if let Some(file) = file {
+                let length = file.metadata()?.len();
+                for stretch in &damaged {
+                    if stretch.offset + stretch.bytes <= length {
+                        file.write_all_at(&frame::fillers(stretch.bytes), stretch.offset)?;
+                    }
+                }
+                file.sync_data()?;
+                self.read_on(number, file)?;
+            }
+            cut.extend(damaged);
         }
-        file.sync_data()?;
-        Ok(true)
+        Ok(Some(cut))
     }
 
     /// How many bytes of `known` lie behind the last record that was read.
@@ -353,6 +355,47 @@ impl OwnedSegment {
     }
 }
 
+impl DamagedRecords {
+    fn segment(&self) -> &str {
+        self.file.strip_prefix(FOLDER).unwrap_or(&self.file)
+    }
+}
+
+/// The damaged stretches of one segment; see [`Segments::damaged_stretches`].
+fn damaged_in(
+    name: &str,
+    file: Option<&File>,
+    known: &[(String, Mark)],
+) -> io::Result<Vec<DamagedRecords>> {
+    let mut found = Vec::new();
+    let mut damaged = |from: u64, to: u64| {
+        if from + frame::SMALLEST <= to {
+            found.push(DamagedRecords {
+                file: format!("{FOLDER}{name}"),
+                offset: from,
+                bytes: to - from,
+            });
+        }
+    };
+    let mut end = 0;
+    if let Some(file) = file {
+        frame::scan(file, 0, |mark, _| {
+            damaged(end, mark.offset);
+            end = mark.end;
+        })?;
+    }
+    let known = known.iter().filter(|(known, _)| known == name);
+    damaged(end, known.map(|(_, mark)| mark.end).max().unwrap_or(0));
+    Ok(found)
+}
+
+fn if_there<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 fn place(number: usize, mark: &Mark) -> Place {
     Place {
         segment: number as u32,
@@ -414,4 +457,62 @@ fn create(folder: &Path) -> io::Result<(File, String)> {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     Ok((file, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cache, snapshot::Snapshot};
+
+    /// A cache whose snapshot knows of ten records, of which the last one is cut off, and that segment.
+    fn cut_short() -> (tempfile::TempDir, Cache, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        for number in 0..10 {
+            cache.record_preimage(&format!("text {number}")).unwrap();
+        }
+        cache.write_snapshot().unwrap();
+        let root = cache.root().to_owned();
+        drop(cache);
+        let segments = root.join(FOLDER);
+        let path = segments.join(&names(&segments).unwrap()[0]);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 10 * 9)
+            .unwrap();
+        (folder, Cache::open(&root).unwrap(), path)
+    }
+
+    #[test]
+    fn what_was_recorded_since_the_damage_was_found_stays() {
+        for text in ["x", "a text longer than the one that was lost there"] {
+            let (_folder, cache, _) = cut_short();
+            let snapshot = Snapshot::open(&cache.root().join("snapshot")).unwrap();
+            let known = snapshot.segments();
+            let found = cache.segments().damaged_stretches(known).unwrap();
+            assert_eq!(found.len(), 1);
+            let other = Cache::open(cache.root()).unwrap();
+            let digest = other.record_preimage(text).unwrap();
+            drop(other);
+            let cut = cache
+                .segments_mut()
+                .cut_out(&found, known, File::try_lock)
+                .unwrap();
+            assert!(cut.is_some());
+            let seen = Cache::open(cache.root()).unwrap().preimage(&digest);
+            assert_eq!(seen.as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn nothing_is_cut_out_where_there_are_no_locks() {
+        let (_folder, cache, path) = cut_short();
+        let damage = File::options().write(true).open(&path).unwrap();
+        damage.write_all_at(&[0; 2], 0).unwrap();
+        let before = fs::read(&path).unwrap();
+        let found = cache.segments().damaged_stretches(&[]).unwrap();
+        let no_locks = |_: &File| Err(TryLockError::Error(io::ErrorKind::Unsupported.into()));
+        let mut segments = cache.segments_mut();
+        assert_eq!(segments.cut_out(&found, &[], no_locks).unwrap(), None);
+        assert_eq!(fs::read(&path).unwrap(), before);
+    }
 }

@@ -6,7 +6,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs, io,
+    fs::{self, File},
+    io,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -22,6 +23,7 @@ use super::{
     encode,
     entry::{Entry, Output, TaskKind},
     error::CacheError,
+    frame::Mark,
     segment::DamagedRecords,
     snapshot::Snapshot,
     store::Cache,
@@ -32,6 +34,11 @@ const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Pre-image of the key of the list of lost files; no task's pre-image begins so.
 const LOST: &str = "tprimat-lost 1\n";
+
+/// The key of the list of lost files, which is of this cache alone.
+pub(super) fn lost_key() -> Digest {
+    Digest::of(LOST)
+}
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -67,6 +74,16 @@ pub struct Verified {
     pub known_lost: Vec<(String, String)>,
     /// Where records cannot be read: what they told counts as never done.
     pub damaged_records: Vec<DamagedRecords>,
+}
+
+/// What [`Cache::repair`] did about records that cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Repair {
+    /// Later checks pass over these.
+    pub cut: Vec<DamagedRecords>,
+    /// All that is damaged, where one of the files could not be locked: another process may be
+    /// writing to it.
+    pub left: Vec<DamagedRecords>,
 }
 
 /// An object by the names that people know: a file that a task left.
@@ -167,7 +184,10 @@ impl Cache {
             };
             list.push((task, output.name));
         }
-        verified.damaged_records = self.damaged_records()?;
+        // The snapshot on the disk may know of records that are gone from the segments.
+        let snapshot = Snapshot::open(&self.root().join("snapshot"));
+        let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+        verified.damaged_records = self.damaged_records(known)?;
         Ok(verified)
     }
 
@@ -183,47 +203,49 @@ impl Cache {
     }
 
     fn noted_as_lost(&self) -> Vec<Output> {
-        self.outputs(&Digest::of(LOST)).unwrap_or_default()
+        self.outputs(&lost_key()).unwrap_or_default()
     }
 
     /// Cuts damaged records out, and notes which files of runs are lost, so that the next
-    /// [`Cache::verify`] finds only what is new. Nothing that can be read is changed. The stretches that
-    /// another process owns are returned. The caller holds the cache alone (`claim_unused`).
-    pub fn repair(&self) -> Result<Vec<DamagedRecords>> {
-        let mut left = Vec::new();
-        for stretch in self.damaged_records()? {
-            let cut = self.segments().cut_out(&stretch);
-            if !cut.map_err(self.refused())? {
-                left.push(stretch);
+    /// [`Cache::verify`] finds only what is new. Nothing that can be read is changed. The caller holds
+    /// the cache alone (`claim_unused`), which an import or a verdict on an attempt does not heed.
+    pub fn repair(&self) -> Result<Repair> {
+        let mut repair = Repair::default();
+        let snapshot = Snapshot::open(&self.root().join("snapshot"));
+        let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+        let found = self.damaged_records(known)?;
+        if !found.is_empty() {
+            let cut = self.segments_mut().cut_out(&found, known, File::try_lock);
+            match cut.map_err(self.refused())? {
+                // The old one covers what is gone or was overwritten. The new one has what only the
+                // old one still knew of it.
+                Some(cut) => {
+                    repair.cut = cut;
+                    self.write_snapshot()?;
+                }
+                None => repair.left = found,
             }
         }
-        if left.is_empty() && self.lost_bytes > 0 {
-            // The old one is the witness of records that are gone.
-            self.write_snapshot()?;
-        }
-        let mut noted = self.noted_as_lost();
-        let known = noted.len();
-        for (_, output) in self.lost_files() {
-            if noted.iter().all(|o| o.digest != output.digest) {
-                noted.push(output);
-            }
-        }
-        if noted.len() > known {
+        let mut lost: Vec<Output> = self
+            .lost_files()
+            .into_iter()
+            .map(|(_, lost)| lost)
+            .collect();
+        lost.sort_by_key(|lost| lost.digest);
+        lost.dedup_by_key(|lost| lost.digest);
+        if lost != self.noted_as_lost() {
             self.record_entry(&Entry {
-                key: Digest::of(LOST),
+                key: lost_key(),
                 kind: TaskKind::Parse,
                 task: "lost files".to_owned(),
                 preimage: LOST.to_owned(),
-                outputs: noted,
+                outputs: lost,
             })?;
         }
-        Ok(left)
+        Ok(repair)
     }
 
-    /// The snapshot on the disk may know of records that are gone from the segments.
-    fn damaged_records(&self) -> Result<Vec<DamagedRecords>> {
-        let snapshot = Snapshot::open(&self.root().join("snapshot"));
-        let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+    fn damaged_records(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
         self.segments()
             .damaged_stretches(known)
             .map_err(Error::io("cannot read the cache", self.root()))
@@ -423,26 +445,7 @@ mod tests {
             preimage: output.name.clone(),
             outputs: vec![output.clone()],
         };
-        cache
-            .record_attempt(&Attempt {
-                id: "1".into(),
-                key: Digest::of("k"),
-                task: "train".into(),
-                preimage: "k".into(),
-                generation: 0,
-                outcome: RunOutcome::Ok,
-                outputs: vec![log.clone()],
-                started_at: 5.0,
-                ended_at: 6.0,
-                host: "h".into(),
-                suspect: None,
-                repeats_planned: None,
-                set_aside: None,
-                undeclared: Default::default(),
-                is_held: false,
-                recorded: 0,
-            })
-            .unwrap();
+        cache.record_attempt(&attempt(&log)).unwrap();
         // A picture may show the very bytes of a log.
         cache.record_entry(&entry(TaskKind::Report, &log)).unwrap();
         cache
@@ -544,31 +547,42 @@ mod tests {
                 .filter(|text| cache.preimage(text).is_some())
                 .count()
         };
+        let (_folder, _, segment) = ten_records();
+        let frame = fs::read(&segment).unwrap().len() / 10;
+        let all = 10 * frame;
+        // Where damage begins, how many bytes it has, and how long the file is afterwards.
+        let cases = [
+            (5 * frame, 2, all),
+            (2 * frame, 200, all),
+            (0, 1, all),
+            (9 * frame, 2, all),
+            (all - 2, 2, all),
+            (8 * frame, 2 * frame, all),
+            (0, 0, 7 * frame),
+            (0, 0, 9 * frame + 20),
+            (9 * frame, 2, all - 3),
+        ];
         for with_snapshot in [false, true] {
-            for (from, bytes, cut) in [(5, 2, 10), (2, 200, 10), (0, 1, 10), (10, 0, 7)] {
+            for (from, bytes, length) in cases {
                 let (_folder, root, segment) = ten_records();
-                let whole = fs::read(&segment).unwrap();
-                let frame = whole.len() / 10;
                 if with_snapshot {
                     Cache::open(&root).unwrap().write_snapshot().unwrap();
                 }
-                let mut damaged = whole.clone();
-                damaged[from * frame..][..bytes].fill(0);
-                damaged.truncate(cut * frame);
+                let mut damaged = fs::read(&segment).unwrap();
+                damaged[from..][..bytes].fill(0);
+                damaged.truncate(length);
                 files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+                let is_whole = |record: &usize| {
+                    let (start, end) = (record * frame, (record + 1) * frame);
+                    end <= length && (bytes == 0 || end <= from || from + bytes <= start)
+                };
+                let whole = (0..10).filter(is_whole).count();
+                assert_eq!(known(&root), whole);
                 let found = damaged_records(&root);
-                let lost = found
-                    .iter()
-                    .map(|(_, bytes)| *bytes as usize)
-                    .sum::<usize>()
-                    / frame;
-                // A text is found by its place, which the snapshot knows as well.
-                assert_eq!(known(&root), cut - if cut == 10 { lost } else { 0 });
-                let before = known(&root);
-                let left = Cache::open(&root).unwrap().repair().unwrap();
-                assert_eq!(left, []);
+                let repair = Cache::open(&root).unwrap().repair().unwrap();
+                assert_eq!((repair.cut.len(), repair.left), (found.len(), Vec::new()));
                 assert_eq!(damaged_records(&root), []);
-                assert_eq!(known(&root), before);
+                assert_eq!(known(&root), whole);
                 assert_eq!(Cache::open(&root).unwrap().unreadable_bytes(), 0);
                 // Records go on behind it.
                 let cache = Cache::open(&root).unwrap();
@@ -582,6 +596,111 @@ mod tests {
     }
 
     #[test]
+    fn a_repair_keeps_what_only_the_snapshot_still_knows() {
+        let (_folder, root, segment) = ten_records();
+        let cache = Cache::open(&root).unwrap();
+        let entry = Entry {
+            key: Digest::of("a list"),
+            kind: TaskKind::Parse,
+            task: "t".into(),
+            preimage: "a list".into(),
+            outputs: vec![put(&cache, "listed")],
+        };
+        cache.record_entry(&entry).unwrap();
+        cache.write_snapshot().unwrap();
+        drop(cache);
+        let mut damaged = fs::read(&segment).unwrap();
+        *damaged.last_mut().unwrap() += 1;
+        files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+        let outputs = || Cache::open(&root).unwrap().outputs(&entry.key);
+        assert_eq!(outputs(), Some(entry.outputs.clone()));
+        let repair = Cache::open(&root).unwrap().repair().unwrap();
+        assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
+        assert_eq!(outputs(), Some(entry.outputs.clone()));
+    }
+
+    #[test]
+    fn a_text_that_was_damaged_and_recorded_again_stays_known() {
+        let (_folder, root, segment) = ten_records();
+        Cache::open(&root).unwrap().write_snapshot().unwrap();
+        let mut damaged = fs::read(&segment).unwrap();
+        damaged[..2].fill(0);
+        files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+        let cache = Cache::open(&root).unwrap();
+        let digest = cache.record_preimage("text 0").unwrap();
+        for _ in 0..2 {
+            let cache = Cache::open(&root).unwrap();
+            assert_eq!(cache.preimage(&digest).as_deref(), Some("text 0"));
+            cache.write_snapshot().unwrap();
+        }
+    }
+
+    /// An attempt that left `output`.
+    fn attempt(output: &Output) -> Attempt {
+        Attempt {
+            id: "1".into(),
+            key: Digest::of("k"),
+            task: "train".into(),
+            preimage: "k".into(),
+            generation: 0,
+            outcome: RunOutcome::Ok,
+            outputs: vec![output.clone()],
+            started_at: 5.0,
+            ended_at: 6.0,
+            host: "h".into(),
+            suspect: None,
+            repeats_planned: None,
+            set_aside: None,
+            undeclared: Default::default(),
+            is_held: false,
+            recorded: 0,
+        }
+    }
+
+    #[test]
+    fn a_file_that_came_back_and_is_lost_again_is_told_as_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        let log = put(&cache, "log");
+        cache.record_attempt(&attempt(&log)).unwrap();
+        let lose = || fs::remove_file(cache.object_path(&log.digest)).unwrap();
+        let told = || {
+            let verified = cache.verify(&|_, _| ()).unwrap();
+            (verified.lost.len(), verified.known_lost.len())
+        };
+        lose();
+        assert_eq!(told(), (1, 0));
+        cache.repair().unwrap();
+        assert_eq!(told(), (0, 1));
+        put(&cache, "log");
+        cache.repair().unwrap();
+        lose();
+        assert_eq!(told(), (1, 0));
+    }
+
+    #[test]
+    fn what_a_repair_left_is_not_taken_over_by_another_cache() {
+        let (_folder, root, segment) = ten_records();
+        let cache = Cache::open(&root).unwrap();
+        let log = put(&cache, "log");
+        cache.record_attempt(&attempt(&log)).unwrap();
+        drop(cache);
+        let mut damaged = fs::read(&segment).unwrap();
+        damaged[..2].fill(0);
+        files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
+        let theirs = Cache::open(&root).unwrap();
+        fs::remove_file(theirs.object_path(&log.digest)).unwrap();
+        theirs.repair().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ours = Cache::open(&folder.path().join("cache")).unwrap();
+        let adopted = ours.adopt(&theirs, &Digest::of("no list")).unwrap();
+        assert_eq!((adopted.attempts, adopted.records), (1, 10));
+        // It is new here, and whoever looks is told.
+        let verified = ours.verify(&|_, _| ()).unwrap();
+        assert_eq!((verified.lost.len(), verified.known_lost.len()), (1, 0));
+    }
+
+    #[test]
     fn a_segment_that_another_process_writes_is_left_alone() {
         let (_folder, root, segment) = ten_records();
         let mut bytes = fs::read(&segment).unwrap();
@@ -590,9 +709,12 @@ mod tests {
         files::write_atomically(&segment, &bytes, Durability::Plain).unwrap();
         let other = Cache::open(&root).unwrap();
         other.record_preimage("another text").unwrap();
-        assert_eq!(Cache::open(&root).unwrap().repair().unwrap().len(), 1);
+        let repair = || Cache::open(&root).unwrap().repair().unwrap();
+        let before = fs::read(&segment).unwrap();
+        assert_eq!((repair().cut.len(), repair().left.len()), (0, 1));
+        assert_eq!(fs::read(&segment).unwrap(), before);
         drop(other);
-        assert_eq!(Cache::open(&root).unwrap().repair().unwrap(), []);
+        assert_eq!((repair().cut.len(), repair().left.len()), (1, 0));
     }
 
     #[test]
