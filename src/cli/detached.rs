@@ -1,8 +1,8 @@
 //! Builds that go on without a terminal: `build --detach` starts one, `status` (in its own file)
 //! says how it stands, `attach` follows it, `stop` ends it.
 //!
-//! A folder below cache/detached holds what it says: `output`, as a terminal would have it,
-//! `events.jsonl`, and `end.json` when it is over. It holds the lock of its folder as long as it
+//! A folder below cache/detached holds what it was asked for, `asked.json`, and what it says: `output`,
+//! as a terminal would have it, `events.jsonl`, and `end.json` when it is over. It holds the lock of its folder as long as it
 //! lives, so a build that died is not taken for one that goes on.
 
 mod status;
@@ -32,8 +32,10 @@ use super::{
     session::Project,
 };
 use crate::{
+    digest::Digest,
     error::{Error, Problem, Result, exit},
-    files::{self, Durability, unix_now},
+    files::{self, Durability, ReadSet, unix_now},
+    matrix,
     plan::{PlanRequest, look_at_config},
 };
 pub use status::status;
@@ -46,6 +48,8 @@ const MOMENT: Duration = Duration::from_secs(10);
 /// Older ones are removed when a new one starts.
 const KEPT: usize = 20;
 const OUTPUT: &str = "output";
+/// The digest of what a build was asked for.
+const ASKED: &str = "asked.json";
 pub(super) const EVENTS: &str = "events.jsonl";
 
 #[derive(Serialize, Deserialize)]
@@ -103,7 +107,16 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
         .skip(1)
         .filter(|argument| argument != "--detach")
         .collect();
-    refuse_a_second(&folder, &arguments)?;
+    // Of two that start at once, the second one sees what the first one asks for.
+    let starting = folder.join("starting.lock");
+    let open = OpenOptions::new().append(true).create(true).open(&starting);
+    let alone = open.and_then(|file| file.lock().map(|()| file));
+    let alone = alone.map_err(Error::io("cannot lock", &starting))?;
+    let asked = asked(
+        &project::matrix_request(globals, &args.selection)?,
+        &arguments,
+    );
+    refuse_a_second(&folder, &asked)?;
     let name = jiff::Timestamp::now()
         .strftime("%Y%m%dT%H%M%S%.3fZ")
         .to_string();
@@ -112,6 +125,8 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let failed = |what: &'static str| Error::io(what, &dir);
     let lock = File::create_new(dir.join("lock")).map_err(failed("cannot make a lock in"))?;
     lock.lock().map_err(failed("cannot lock"))?;
+    write(&dir.join(ASKED), &asked)?;
+    drop(alone);
     let output = File::create_new(dir.join(OUTPUT)).map_err(failed("cannot write in"))?;
     let errors = output.try_clone().map_err(failed("cannot write in"))?;
     let program =
@@ -153,14 +168,21 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// An error if a build with the same command line goes on: the second would only wait for the runs of
+/// What a build is asked for: its command line in its project, whose configuration and matrix have
+/// these texts. Several projects may have one cache, and a build goes on while its project is edited.
+fn asked(request: &PlanRequest, arguments: &[OsString]) -> Digest {
+    let root = &request.root;
+    let matrix = matrix::find(request.matrix.as_deref(), root, &ReadSet::default());
+    let files = [Some(root.join("config.yaml")), matrix.ok().flatten()];
+    let texts = files.map(|file| Digest::of_file(&file?).ok());
+    Digest::of(format!("{root:?} {arguments:?} {texts:?}"))
+}
+
+/// An error if a build goes on that was asked for the same: the second would only wait for the runs of
 /// the first, and hide it.
-fn refuse_a_second(folder: &Path, arguments: &[OsString]) -> Result<()> {
-    let is_same = |build: &Build| {
-        let typed = arguments.iter().map(|word| word.to_string_lossy());
-        let started = build.started.as_ref().filter(|_| build.is_alive);
-        started.is_some_and(|started| typed.eq(started.arguments.iter().map(String::as_str)))
-    };
+fn refuse_a_second(folder: &Path, asked: &Digest) -> Result<()> {
+    let is_same =
+        |build: &Build| build.is_alive && read(&build.dir.join(ASKED)).as_ref() == Some(asked);
     let Some(same) = builds(folder).into_iter().find(is_same) else {
         return Ok(());
     };

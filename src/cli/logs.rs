@@ -87,6 +87,11 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     if let (None, Some(attempt)) = (&bytes, &attempt) {
         return Err(lost(attempt, part));
     }
+    if bytes.is_none()
+        && let Some(error) = project::not_started(plan, asked, id, status)
+    {
+        return Err(error);
+    }
     let bytes = bytes.ok_or_else(|| {
         let task = format!("train {id}#{repeat}");
         let help = if execute::live_run_of(&cache.root().join("runs"), &task).is_some() {

@@ -22,7 +22,7 @@ use crate::{
         reading::{self, UncountedRun},
     },
     figures, files,
-    graph::{Engine, Statuses},
+    graph::{Engine, Reason, State, Status, Statuses},
     import::Imports,
     job::Vendor,
     matrix::{CellId, Selection},
@@ -152,6 +152,22 @@ fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection>
         ..Selection::default()
     }
     .with_environment(env))
+}
+
+/// Why a repeat has no run, where a build did not start it because of how others ended.
+#[must_use]
+pub fn not_started(plan: &Plan, asked: &str, cell: &str, train: &Status) -> Option<Error> {
+    let (State::Failed, Some(Reason::NotStarted(why))) = (train.state, &train.reason) else {
+        return None;
+    };
+    Some(Error::Failed {
+        message: format!("`{asked}` was {why}"),
+        help: Some(format!(
+            "`{}` says what went wrong; `{}` starts it anyway",
+            plan.command("show", &[cell]),
+            plan.command("build", &["--retry-failed", "--only", cell])
+        )),
+    })
 }
 
 /// The failed runs of a cell: of each repeat that is planned the last run, whatever its settings

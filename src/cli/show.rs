@@ -17,7 +17,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{RepeatStatus, RepeatSummary},
-    graph::{Reason, State, outcome_text},
+    graph::outcome_text,
     import::{self, Imports},
     job::RunOutcome,
     plan::{CompareConfig, Plan, Support},
@@ -148,16 +148,10 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
             return Ok(crate::error::exit::OK);
         }
         let train = repeat.map(|n| statuses.get(engine.dag.node(TaskKind::Train, cell, n)));
-        let failed = train.filter(|train| train.state == State::Failed);
-        if let Some(Reason::NotStarted(why)) = failed.and_then(|train| train.reason.as_ref()) {
-            return Err(Error::Failed {
-                message: format!("`{}` was {why}", args.cell),
-                help: Some(format!(
-                    "`{}` says what went wrong; `{}` starts it anyway",
-                    plan.command("show", &[id]),
-                    plan.command("build", &["--retry-failed", "--only", id])
-                )),
-            });
+        if let Some(error) =
+            train.and_then(|train| project::not_started(plan, &args.cell, id, train))
+        {
+            return Err(error);
         }
         let measures = match plan.why_not_run(cell) {
             Some(why) => format!("it {why}"),

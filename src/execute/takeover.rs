@@ -4,7 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::Deserialize;
@@ -29,13 +32,18 @@ use crate::{
 /// Which key the run in each folder has. A folder says it once and for all, so it is read once a
 /// build, not once a training.
 #[derive(Default)]
-pub struct Folders(Mutex<BTreeMap<PathBuf, Digest>>);
+pub struct Folders {
+    keys: Mutex<BTreeMap<PathBuf, Digest>>,
+    /// Was it said that a folder cannot be read? That keeps every training from running, for one and
+    /// the same reason.
+    is_told: AtomicBool,
+}
 
 impl Folders {
     /// The folders of runs of this key, the oldest first. An error where one cannot be read now: it
     /// may be of this key, and its run must not be made twice.
     fn of_key(&self, runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut of_key = Vec::new();
         for dir in recover_runs::run_folders(runs)? {
             if !known.contains_key(&dir)
@@ -73,10 +81,17 @@ pub(super) fn take_over(
         let folders = match host.folders.of_key(&host.runs, work.key()) {
             Ok(folders) => folders,
             Err(error) => {
-                return Ok(Some(Trained::Nothing(format!(
-                    "an earlier build may have left a run of it, but {error}; if you do not need that run, remove its folder from {}",
-                    host.runs.display()
-                ))));
+                if !host.folders.is_told.swap(true, Ordering::Relaxed) {
+                    events.report(&Event::Note {
+                        message: format!(
+                            "no run is started, because an earlier build left one that may be of any cell: {error}; if you do not need \
+                             that run, remove its folder from {}",
+                            host.runs.display()
+                        ),
+                    });
+                }
+                let why = "a run that an earlier build left may be of it, and cannot be read now";
+                return Ok(Some(Trained::Nothing(why.to_owned())));
             }
         };
         let Some(dir) = folders.into_iter().find(|dir| !passed.contains(dir)) else {

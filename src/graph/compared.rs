@@ -49,6 +49,7 @@ pub enum FiguresFrom {
     /// It ran, and how it failed is known.
     Failure {
         failure: Failure,
+        failed_repeats: usize,
     },
     /// It failed, in words.
     Failed {
@@ -146,9 +147,12 @@ impl Engine<'_> {
         }
         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
         if matches!(status.state, State::Stale | State::Waiting | State::Blocked)
-            && let Some(failure) = self.only_failure(id, cell, statuses)
+            && let Some((failure, failed_repeats)) = self.only_failure(id, cell, statuses)
         {
-            return FiguresFrom::Failure { failure };
+            return FiguresFrom::Failure {
+                failure,
+                failed_repeats,
+            };
         }
         let said = || match &status.reason {
             Some(Reason::Because(text) | Reason::NotStarted(text)) => text.clone(),

@@ -454,19 +454,20 @@ impl Engine<'_> {
             .filter(|_| !has_run())
     }
 
-    /// How the first of a cell's repeats failed that did, where none went well: it did not measure,
-    /// though a build would try it again.
+    /// How the first of a cell's repeats failed that did, and how many did, where none went well: it
+    /// did not measure, though a build would try it again.
     pub(super) fn only_failure(
         &self,
         id: CellId,
         cell: &CellPlan,
         statuses: &Statuses,
-    ) -> Option<Failure> {
-        let mut failure = None;
+    ) -> Option<(Failure, usize)> {
+        let (mut failure, mut failed) = (None, 0);
         for repeat in 1..=cell.repeats {
             let key = statuses
                 .get(self.dag.node(TaskKind::Train, id, repeat))
                 .key?;
+            let mut has_failed = false;
             for attempt in self.attempts(repeat, &key).attempts.into_iter().rev() {
                 match attempt.outcome {
                     RunOutcome::Ok => return None,
@@ -474,12 +475,14 @@ impl Engine<'_> {
                     RunOutcome::Failed {
                         class, evidence, ..
                     } => {
+                        has_failed = true;
                         failure.get_or_insert(Failure { class, evidence });
                     }
                 }
             }
+            failed += usize::from(has_failed);
         }
-        failure
+        Some((failure?, failed))
     }
 }
 

@@ -537,6 +537,38 @@ fn a_mistake_in_the_configuration_does_not_hide_a_build_nor_makes_another_cache(
     assert!(!project.path("cache").exists());
 }
 
+/// Of two that start at once, one starts; after an edit of the project, or in another project with the
+/// same cache, the same words ask for something else.
+#[test]
+fn a_detached_build_is_refused_only_while_one_goes_on_that_was_asked_for_the_same() {
+    let project = project();
+    let starts = || {
+        let mut command = project.tprimat(&["build", "--detach"]);
+        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+        quiet.spawn().unwrap()
+    };
+    let mut both = [starts(), starts()].map(|mut child| child.wait().unwrap().code());
+    both.sort_unstable();
+    assert_eq!(both, [Some(0), Some(2)]);
+    let config = project.read("config.yaml");
+    project.write("config.yaml", &format!("{config}# edited\n"));
+    project.run(&["build", "--detach"]).ends_with(0);
+    project.run(&["build", "--detach"]).ends_with(2);
+    let other = self::project();
+    let cache = project.path("cache");
+    other.write("go", "").write(
+        "config.yaml",
+        &format!("{config}paths: {{ cache: {} }}\n", cache.display()),
+    );
+    other.run(&["build", "--detach"]).ends_with(0);
+    project.write("go", "");
+    until("all builds are over", || {
+        let all = project.run(&["status", "--json"]).ends_with(0).json();
+        let all = all["builds"].as_array().unwrap().clone();
+        all.iter().all(|build| build["state"] == "ended")
+    });
+}
+
 #[test]
 fn of_two_detached_builds_none_hides_the_other() {
     let project = project();

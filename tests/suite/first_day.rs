@@ -533,14 +533,18 @@ fn a_repeat_that_is_not_started_after_failures_is_told_as_that() {
     let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
     project.write("trainer.sh", "echo boom; exit 3\n");
     project.run(&["build"]).ends_with(1);
-    let ran = project.run(&["show", "cpu/cmd/tiny/single#3"]).ends_with(1);
-    let told: Vec<&str> = ran.stderr.split_whitespace().collect();
-    let told = told.join(" ");
-    assert!(
-        told.contains("`cpu/cmd/tiny/single#3` was not started: ")
-            && told.contains(
-                "`tprimat build --retry-failed --only cpu/cmd/tiny/single` starts it anyway"
-            ),
-        "{told}"
-    );
+    for command in ["show", "logs"] {
+        let ran = project
+            .run(&[command, "cpu/cmd/tiny/single#3"])
+            .ends_with(1);
+        let told: Vec<&str> = ran.stderr.split_whitespace().collect();
+        let told = told.join(" ");
+        assert!(
+            told.contains("`cpu/cmd/tiny/single#3` was not started: ")
+                && told.contains(
+                    "`tprimat build --retry-failed --only cpu/cmd/tiny/single` starts it anyway"
+                ),
+            "{command}: {told}"
+        );
+    }
 }

@@ -130,7 +130,7 @@ fn uncounted_repeats(cells: &[CellInput]) -> UncountedRepeats {
     for cell in cells {
         match &cell.state {
             CellState::Ok { summary } => counts += UncountedRepeats::of(&summary.repeats),
-            CellState::Failed { .. } => counts.failed += 1,
+            CellState::Failed { repeats, .. } => counts.failed += repeats,
             CellState::Missing { .. } | CellState::Unsupported { .. } => {}
         }
     }
@@ -151,6 +151,7 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
         contract: Contract::default(),
         attested: None,
         repeats: Vec::new(),
+        failed: 0,
     };
     let boxed = |state: AbsentState, reason: WhyAbsent| Box::new(absent(state, reason));
     match &cell.state {
@@ -202,12 +203,16 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
                 }))
             }
         },
-        CellState::Failed { class, evidence } => {
+        CellState::Failed {
+            class,
+            evidence,
+            repeats,
+        } => {
             let (class, evidence) = (*class, evidence.first().cloned());
-            Err(boxed(
-                AbsentState::Failed,
-                WhyAbsent::Failed { class, evidence },
-            ))
+            Err(Box::new(AbsentCell {
+                failed: *repeats,
+                ..absent(AbsentState::Failed, WhyAbsent::Failed { class, evidence })
+            }))
         }
         CellState::Missing { reason } => Err(boxed(
             AbsentState::Missing,

@@ -179,6 +179,7 @@ fn reduced(comparison: &Comparison, groups: &[usize], mut rows: Vec<usize>) -> C
         contract: Contract::default(),
         attested: None,
         repeats: Vec::new(),
+        failed: cell.failed,
     };
     Comparison {
         schema_version: comparison.schema_version.clone(),

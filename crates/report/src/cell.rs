@@ -8,7 +8,7 @@ use tprimat_figures::{
     Row, host_named, rate_unit,
 };
 use tprimat_results::{AttestationStatus, Tier};
-use tprimat_sentences::{change, said};
+use tprimat_sentences::{change, said, why_not};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -412,16 +412,6 @@ fn state(repeat: &RepeatSummary) -> Word {
     }
 }
 
-fn not_counted(out: &mut String, repeat: u32, why: &str, page: &Page) {
-    paragraph(
-        out,
-        "",
-        &format!("#{repeat} is not counted: {why}"),
-        page,
-        Ink::Plain,
-    );
-}
-
 fn what_went_wrong(
     out: &mut String,
     cell: &str,
@@ -451,15 +441,14 @@ fn what_went_wrong(
                 Ink::Plain,
             );
         }
-        RepeatStatus::Contradicted { fields } => {
-            let text = format!(
-                "#{n} CONTRADICTED, not counted: the log contradicts the job in {}",
-                fields.join(", ")
-            );
-            paragraph(out, "", &text, page, Ink::Alarm);
+        status => {
+            let (is, ink) = match status {
+                RepeatStatus::Contradicted { .. } => ("CONTRADICTED, not counted", Ink::Alarm),
+                _ => ("is not counted", Ink::Plain),
+            };
+            let why = why_not(status).unwrap_or_default();
+            paragraph(out, "", &format!("#{n} {is}: {why}"), page, ink);
         }
-        RepeatStatus::Suspect { reason } => not_counted(out, n, reason, page),
-        RepeatStatus::Unmeasured { reason } => not_counted(out, n, &said(reason), page),
     }
     let telemetry = repeat.telemetry.as_ref();
     let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(said);

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use csv::Writer;
 use tprimat_figures::{
     AbsentCell, Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric,
-    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, UncountedRepeats, host_named,
+    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, host_named,
 };
 use tprimat_results::AttestationStatus;
 use tprimat_sentences::{dropped_words, each, said, standing};
@@ -389,9 +389,9 @@ fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
     columns.text("reason", &said(&absent.reason));
     columns.text("imported_from", &absent.imported.join("; "));
     // A cell without runs has nothing to count.
-    for (why, count) in UncountedRepeats::of(&absent.repeats).by_why() {
-        let count = Some(count as u64).filter(|_| !absent.repeats.is_empty());
-        columns.count(why, count);
+    let uncounted = absent.uncounted();
+    for (why, count) in uncounted.unwrap_or_default().by_why() {
+        columns.count(why, uncounted.map(|_| count as u64));
     }
 }
 

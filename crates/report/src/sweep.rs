@@ -250,6 +250,7 @@ mod tests {
         failed.state = tprimat_figures::CellState::Failed {
             class: tprimat_job::FailureClass::Oom,
             evidence: Vec::new(),
+            repeats: 1,
         };
         cells.push(failed);
         let said = text(&cells);

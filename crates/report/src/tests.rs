@@ -52,6 +52,7 @@ fn rich(across: &[&str]) -> Comparison {
         evidence: vec![
             "CUDA out of memory. Tried to allocate 2 GiB | `rank 3` <b>@root</b>".into(),
         ],
+        repeats: 2,
     };
     let mut imported = measured(
         "nvd/mega/llama/maximum_performance",

@@ -137,11 +137,8 @@ impl RepeatCounts {
             .iter()
             .filter(|a| selected.contains(a.cell.as_str()))
         {
-            verdict.uncounted += UncountedRepeats::of(&absent.repeats);
-            // Nobody parses the log of a failure that is tried again.
-            let has_failed = absent.state == AbsentState::Failed && absent.repeats.is_empty();
-            if has_failed && !waits_to_be_tried(engine, absent) {
-                verdict.uncounted.failed += 1;
+            if absent.failed == 0 || !waits_to_be_tried(engine, absent) {
+                verdict.uncounted += absent.uncounted().unwrap_or_default();
             }
         }
         verdict

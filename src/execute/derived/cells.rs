@@ -111,9 +111,13 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> PerCell<CellSeed> {
                     reason: "its summary is gone from the cache".into(),
                 }
             }
-            FiguresFrom::Failure { failure } => CellState::Failed {
+            FiguresFrom::Failure {
+                failure,
+                failed_repeats,
+            } => CellState::Failed {
                 class: failure.class,
                 evidence: failure.evidence,
+                repeats: failed_repeats,
             },
             FiguresFrom::Failed { failed: reason } | FiguresFrom::Missing { missing: reason } => {
                 CellState::Missing { reason }

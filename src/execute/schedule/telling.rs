@@ -1,5 +1,7 @@
 //! What people are told of a task's start and end, and what to do about a failure.
 
+use std::io::Read;
+
 use super::Scheduler;
 use crate::{
     cache::{Attempt, TaskKind, is_interrupted},
@@ -216,8 +218,8 @@ impl Scheduler<'_> {
         });
     }
 
-    /// What makes a log readable in which no training step was found. The log is looked through for a
-    /// format that tprimat knows.
+    /// What makes a log readable in which no training step was found. The beginning of the log is
+    /// looked through for a format that tprimat knows.
     fn how_to_read_its_log(&self, cell: CellId, statuses: &Statuses) -> String {
         let (plan, cache) = (self.engine.plan, self.engine.cache);
         let recipe = &plan.recipe(cell).file;
@@ -228,7 +230,7 @@ impl Scheduler<'_> {
         let log = attempt.and_then(|attempt| cache.reader(&attempt.log()?.digest).ok()?);
         let looks_like = log.and_then(|log| {
             let mut parser = Parser::detecting();
-            import::chunks(log, |chunk| parser.feed(chunk)).ok()?;
+            import::chunks(log.take(LOOKED_THROUGH), |chunk| parser.feed(chunk)).ok()?;
             let trace = parser.finish();
             (!trace.steps.is_empty() && trace.format != own).then_some(trace.format)
         });
@@ -262,6 +264,10 @@ impl Scheduler<'_> {
         })
     }
 }
+
+/// How many bytes of a log are looked through for its format. It is done by the thread that starts
+/// the runs, which must not wait for a log of gigabytes.
+const LOOKED_THROUGH: u64 = 1 << 20;
 
 /// Was no training step found in the log?
 fn has_no_step(why: &NotCounted) -> bool {

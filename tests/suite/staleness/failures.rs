@@ -163,6 +163,13 @@ fn memory_that_others_held_is_no_lasting_failure() {
             first.reason,
             format!("the last attempt failed ({why}); this may be transient, so it runs again")
         );
+        let table = project.run(&["compare", "--format", "csv"]);
+        let table = table.ends_with(0).stdout;
+        // Counted from the end, since the reason may hold commas.
+        let at = table.lines().next().unwrap().rsplit(',');
+        let at = at.take_while(|name| *name != "failed").count();
+        let row = table.lines().find(|line| line.starts_with(SMALL)).unwrap();
+        assert_eq!(row.rsplit(',').nth(at), Some("2"), "{table}");
         assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
         // Alone on its device it fails for good.
         project.write("mood.sh", &runs_out(torch));

@@ -81,6 +81,8 @@ pub enum CellState {
     Failed {
         class: FailureClass,
         evidence: Vec<String>,
+        /// How many repeats failed.
+        repeats: usize,
     },
     Missing {
         reason: String,
@@ -500,6 +502,25 @@ pub struct AbsentCell {
     pub attested: Option<Attestation>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeats: Vec<RepeatSummary>,
+    /// Repeats that failed and are not among `repeats`, because no build has parsed their logs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl AbsentCell {
+    /// How many of its repeats do not count, by why; `None` where the cell has no runs.
+    #[must_use]
+    pub fn uncounted(&self) -> Option<UncountedRepeats> {
+        let has_runs = self.failed > 0 || !self.repeats.is_empty();
+        let mut counts = UncountedRepeats::of(&self.repeats);
+        counts.failed += self.failed;
+        has_runs.then_some(counts)
+    }
 }
 
 /// Who states something that a cell ran in.

@@ -126,7 +126,10 @@ impl BaselineCell {
                 why,
             });
         }
-        if let CellState::Failed { class, evidence } = &cell.input.state {
+        if let CellState::Failed {
+            class, evidence, ..
+        } = &cell.input.state
+        {
             let why = GateReason::Failed {
                 class: *class,
                 evidence: evidence.first().cloned(),

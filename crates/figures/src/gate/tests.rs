@@ -128,6 +128,7 @@ fn what_is_not_there_or_another_workload_is_never_a_pass() {
         &[state(CellState::Failed {
             class: FailureClass::Oom,
             evidence: vec![],
+            repeats: 1,
         })],
         "failed (oom)",
     );

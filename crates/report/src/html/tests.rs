@@ -24,6 +24,7 @@ fn cells() -> Vec<CellInput> {
     let failed = CellState::Failed {
         class: FailureClass::Oom,
         evidence: vec!["CUDA out of memory. Tried to allocate".into()],
+        repeats: 1,
     };
     let mut imported = measured(
         "nvd/mega/llama/maximum_performance",

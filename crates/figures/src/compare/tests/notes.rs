@@ -67,6 +67,7 @@ fn cells_without_figures_are_listed_with_their_reason() {
     let failed = CellState::Failed {
         class: FailureClass::Oom,
         evidence: vec!["CUDA out of memory".into()],
+        repeats: 1,
     };
     let comparison = compare_all(&[
         cell("a/b/c/d", failed),
@@ -126,6 +127,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
     let oom = CellState::Failed {
         class: FailureClass::Oom,
         evidence: vec![],
+        repeats: 1,
     };
     let all = compare_all(&[
         of(

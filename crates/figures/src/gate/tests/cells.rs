@@ -112,6 +112,7 @@ fn a_new_cell_that_ran_in_vain_fails_the_gate() {
     let boom = CellState::Failed {
         class: FailureClass::Unknown,
         evidence: evidence.clone(),
+        repeats: 1,
     };
     fails(boom, "failed (unknown): AssertionError: boom");
     fails(
