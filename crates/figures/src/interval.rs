@@ -1,5 +1,6 @@
 //! A cell's rate with its interval. The n of every interval and test counts units of replication:
-//! runs, sessions of runs, or hosts.
+//! runs, sessions of runs, or hosts. The interval is Student's t (`tprimat_results::t_interval`, with
+//! its formula) or, from ten units on, a bootstrap ([`bootstrap`]).
 
 mod bootstrap;
 
