@@ -17,7 +17,7 @@ use super::{
     args::{BuildArgs, Globals},
     blocked, detached, memo,
     notify::{self, Counting},
-    output::print_json,
+    output::{print_json, say},
     profile, project, remote,
     session::Session,
     train_host::train_host,
@@ -79,6 +79,9 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let mut session = Session::open(request)?;
     publish::refuse_shared_folder(&session.plan)?;
+    if let Some(moved) = publish::told_moved(&session.plan) {
+        say(&format!("note: {moved}"));
+    }
     project::say_notes(&session.plan);
     if args.locked {
         session.plan.facts.require_complete()?;
@@ -150,9 +153,6 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         sharing.say_unshared(&events);
     }
     let summary = summary?;
-    if let Some(message) = publish::withdraw_moved(plan) {
-        events.report(&Event::Note { message });
-    }
     let is_shared = match &sharing {
         Some(sharing) => sharing.push(&session, interrupts, &events)?,
         None => true,

@@ -75,37 +75,21 @@ pub fn refuse_shared_folder(plan: &Plan) -> Result<()> {
     )))
 }
 
-/// Removes what earlier builds of a matrix published in the output folder itself, once its results are
-/// in a folder of their own: another matrix file was added since, or became the default. Says so.
+/// Where the results of a matrix are from now on, if earlier builds published them in the output folder
+/// itself: another matrix file was added since, or became the default.
 #[must_use]
-pub fn withdraw_moved(plan: &Plan) -> Option<String> {
+pub fn told_moved(plan: &Plan) -> Option<String> {
     let (root, name) = (output_root(plan), &plan.matrix.name);
-    // Until then they are the only ones.
-    if plan.is_default || !has_figures(&output_dir(plan), name) {
+    if plan.is_default || !has_figures(&root, name) {
         return None;
     }
-    let _alone_here = alone_in(&root);
-    let list = root.join(MANIFEST);
-    let mut manifest = read_manifest(&list);
-    let mut files = manifest.remove(name)?;
-    // Another matrix has published its own in their place.
-    files.retain(|name, _| !manifest.values().any(|others| others.contains_key(name)));
-    files.retain(|name, digest| !withdraw_file(&root, name, digest) && root.join(name).exists());
-    // No build ends for it: where the list cannot be written, the next build says all this again.
-    let _ = write_manifest(&list, &manifest);
-    let kept = if files.is_empty() {
-        String::new()
-    } else {
-        let names: Vec<&str> = files.keys().map(String::as_str).collect();
-        format!(", but for what was changed since: {}", names.join(", "))
-    };
     let shown = |path: &Path| {
         let within = path.strip_prefix(&plan.root).unwrap_or(path);
         within.display().to_string()
     };
     Some(format!(
-        "`{name}` is not the default matrix any more and publishes in {}; the files that earlier builds of it published in {} are \
-         removed{kept}. The default is matrix.toml, or else the only file in pipelines/",
+        "`{name}` is not the default matrix any more and publishes in {}; its files in {} are of earlier builds, and \
+         `tprimat clean` removes them. The default is matrix.toml, or else the only file in pipelines/",
         shown(&output_dir(plan)),
         shown(&root)
     ))
