@@ -188,7 +188,7 @@ fn refuse_a_second(folder: &Path, asked: &Digest) -> Result<()> {
     };
     let problem = Problem::new(format!("this build goes on already: {}", same.told()));
     Err(Error::invalid(problem.help(format!(
-        "`tprimat attach {0}` follows it, `tprimat stop {0}` ends it",
+        "`tprimat attach {0}` follows it; where recipes or inputs have changed since, `tprimat stop {0}` ends it first",
         same.name
     ))))
 }

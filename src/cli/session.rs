@@ -166,14 +166,16 @@ impl Session {
         Ok(session)
     }
 
-    /// Tells what of the cache's records could not be read, once. Some damage is met only when a
+    /// Tells what of the cache's records could not be read, each byte once. Some damage is met only when a
     /// record is asked for, so this is called again when the states of all tasks are known.
     pub fn tell_damage(&self) {
         let bytes = self.cache.unreadable_bytes();
-        if self.damage_told.swap(bytes, Ordering::Relaxed) < bytes {
+        let told = self.damage_told.swap(bytes, Ordering::Relaxed);
+        if bytes > told {
             output::say(&format!(
-                "warning: {} of the cache's records cannot be read: runs may be missing; `{}` says where",
-                counted(bytes as usize, "byte"),
+                "warning: {}{} of the cache's records cannot be read: runs may be missing; `{}` says where",
+                if told > 0 { "another " } else { "" },
+                counted((bytes - told) as usize, "byte"),
                 self.plan.asked.of_project(&["cache", "verify"])
             ));
         }

@@ -84,7 +84,7 @@ pub(super) fn take_over(
                 if !host.folders.is_told.swap(true, Ordering::Relaxed) {
                     events.report(&Event::Note {
                         message: format!(
-                            "no run is started, because an earlier build left one that may be of any cell: {error}; if you do not need \
+                            "no run is started while {error}: an earlier build may have left a run of any cell there; if you do not need \
                              that run, remove its folder from {}",
                             host.runs.display()
                         ),

@@ -83,13 +83,24 @@ pub fn told_moved(plan: &Plan) -> Option<String> {
     if plan.is_default || !has_figures(&root, name) {
         return None;
     }
+    // The default has its figures there, and may have the same name.
+    let reads = ReadSet::default();
+    let default = matrix::find(None, &plan.root, &reads).ok().flatten();
+    let is_default = |path: &Path| default.as_deref().is_some_and(|it| same_file(path, it));
+    let all = matrix::named(&plan.root).unwrap_or_default();
+    if all
+        .iter()
+        .any(|(path, other)| other == name && is_default(path))
+    {
+        return None;
+    }
     let shown = |path: &Path| {
         let within = path.strip_prefix(&plan.root).unwrap_or(path);
         within.display().to_string()
     };
     Some(format!(
-        "`{name}` is not the default matrix any more and publishes in {}; its files in {} are of earlier builds, and \
-         `tprimat clean` removes them. The default is matrix.toml, or else the only file in pipelines/",
+        "`{name}` is not the default matrix any more and publishes in {}; its files in {} are of earlier builds; \
+         `tprimat clean` removes them with all else that was published, and the next builds publish it again. The default is matrix.toml, or else the only file in pipelines/",
         shown(&output_dir(plan)),
         shown(&root)
     ))

@@ -20,7 +20,7 @@ use super::{
     error::CacheError,
     frame,
     index::{Index, Place},
-    segment::OwnedSegment,
+    segment::{DamagedRecords, OwnedSegment},
     snapshot::{Contents, Row, Snapshot, Table},
     store::Cache,
 };
@@ -478,7 +478,17 @@ impl Cache {
             last_stamp: index.last_stamp.max(self.snapshot_stamp()),
             ..Contents::default()
         };
+        let cut_out = self.cut_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |row: &Row| {
+            let name = segments.list().get(row.place.segment as usize);
+            let is_in = |cut: &DamagedRecords| {
+                name.is_some_and(|segment| segment.name == cut.segment())
+                    && (cut.offset..cut.offset + cut.bytes).contains(&row.place.offset)
+            };
+            !cut_out.iter().any(is_in)
+        };
         if let Some(old) = old {
+            // What is needed of an entry is its head, which is kept here, also where its record is gone.
             for row in old.rows(Table::Entries) {
                 let Some(head) = old.head(&row) else { continue };
                 let Some(decoded) = encode::decode_head(head) else {
@@ -492,12 +502,13 @@ impl Cache {
                     head,
                 ));
             }
-            contents.attempts.extend(old.rows(Table::Attempts));
+            let there = |table| old.rows(table).filter(is_there);
+            contents.attempts.extend(there(Table::Attempts));
             contents.generations.extend(old.rows(Table::Generations));
-            contents.tasks.extend(old.rows(Table::Tasks));
+            contents.tasks.extend(there(Table::Tasks));
             // A text that was damaged may have been recorded again since.
             let is_old = |row: &Row| !index.preimages.contains_key(&row.key);
-            let preimages = old.rows(Table::Preimages).filter(is_old);
+            let preimages = there(Table::Preimages).filter(is_old);
             contents.preimages.extend(preimages);
         }
         let row = |key: &Digest, place: Place, extra| Row {

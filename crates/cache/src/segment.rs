@@ -356,7 +356,7 @@ impl OwnedSegment {
 }
 
 impl DamagedRecords {
-    fn segment(&self) -> &str {
+    pub(super) fn segment(&self) -> &str {
         self.file.strip_prefix(FOLDER).unwrap_or(&self.file)
     }
 }

@@ -25,7 +25,7 @@ use super::{
     frame,
     index::Place,
     records::UndeclaredAttempts,
-    segment::{Segments, Writer},
+    segment::{DamagedRecords, Segments, Writer},
     snapshot::Snapshot,
 };
 
@@ -78,6 +78,8 @@ pub struct Cache {
     pub(super) is_damage_told: AtomicBool,
     /// Records whose places were known and that could not be read when somebody asked for them.
     unreadable: Mutex<BTreeSet<Place>>,
+    /// What this process has overwritten: the snapshot that it opened still has places in there.
+    pub(super) cut_out: Mutex<Vec<DamagedRecords>>,
     /// Whether all of the snapshot was found sound; asked by the first lookup.
     sound: OnceLock<bool>,
     segments: RwLock<Segments>,
@@ -111,6 +113,7 @@ impl Cache {
             lost_bytes: 0,
             is_damage_told: AtomicBool::new(false),
             unreadable: Mutex::new(BTreeSet::new()),
+            cut_out: Mutex::new(Vec::new()),
             sound: OnceLock::new(),
             segments,
             writer: Mutex::new(None),
@@ -130,8 +133,10 @@ impl Cache {
     }
 
     /// How many bytes of records this process could not read, for the caller to warn of: runs that
-    /// were recorded there are not known. Once a caller has asked, later processes are not told
-    /// of the same damaged bytes; bytes that are gone are told again until something new is recorded.
+    /// were recorded there are not known. What was damaged when the cache was opened is told once: when
+    /// a caller has asked, the next snapshot covers it. Bytes that are gone are told until something new is
+    /// recorded, and records that are damaged below a snapshot by each process that asks for them, until
+    /// they are repaired.
     #[must_use]
     pub fn unreadable_bytes(&self) -> u64 {
         self.is_damage_told.store(true, Ordering::Relaxed);

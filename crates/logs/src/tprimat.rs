@@ -50,6 +50,8 @@ pub fn evidence(line: &str) -> Evidence {
 pub struct Events {
     start: Option<Map<String, Value>>,
     steps_said: Option<u64>,
+    /// A launcher may start a trainer again below one log: the last end decides.
+    failed_end: Option<Failure>,
 }
 
 impl Reader for Events {
@@ -69,6 +71,9 @@ impl Reader for Events {
     }
 
     fn end(&mut self, out: &mut Builder) {
+        if let Some(failure) = self.failed_end.take() {
+            out.failure(failure);
+        }
         let logged = out.trace.steps.iter().map(Step::count).sum::<u64>();
         if let Some(said) = self.steps_said.filter(|said| *said != logged) {
             out.notes.add("step_count", || {
@@ -96,15 +101,17 @@ impl Events {
             }
             Some("end") => {
                 self.steps_said = event.get("steps").and_then(whole);
-                match text(&event, "status") {
-                    Some("ok") => out.trace.finished = true,
-                    // Whatever else it says, it does not say that the run went well.
-                    Some(_) => out.failure(Failure {
-                        class: class(&event, "status"),
-                        evidence: vec![cut(&Value::Object(event).to_string(), 300)],
-                    }),
-                    None => out.notes.add("end_status", || "missing".to_owned()),
+                let status = text(&event, "status");
+                out.trace.finished = status == Some("ok");
+                // Whatever else it says, it does not say that the run went well.
+                let is_failed = status.is_some() && !out.trace.finished;
+                if status.is_none() {
+                    out.notes.add("end_status", || "missing".to_owned());
                 }
+                self.failed_end = is_failed.then(|| Failure {
+                    class: class(&event, "status"),
+                    evidence: vec![cut(&Value::Object(event).to_string(), 300)],
+                });
             }
             Some("error") => {
                 let message = text(&event, "message").map(|m| cut(m, 300));

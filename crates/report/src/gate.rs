@@ -99,16 +99,13 @@ fn notes(report: &GateReport) -> (Vec<Vec<String>>, Vec<String>) {
 /// Lines for a terminal or a log.
 #[must_use]
 pub fn gate_text(report: &GateReport) -> String {
-    let width = report
-        .cells
-        .iter()
-        .map(|c| c.cell.chars().count())
-        .max()
-        .unwrap_or(0);
+    // Those that were not selected have one reason, and nothing else to say.
+    let is_judged = |cell: &GateCell| cell.verdict != GateVerdict::NotSelected;
+    let judged = report.cells.iter().filter(|cell| is_judged(cell));
+    let width = judged.map(|cell| cell.cell.chars().count()).max();
+    let width = width.unwrap_or(0);
     let (own, shared) = notes(report);
     let mut text = String::new();
-    // All of them have the same reason, and nothing else to say.
-    let is_judged = |cell: &GateCell| cell.verdict != GateVerdict::NotSelected;
     for (cell, notes) in report.cells.iter().zip(&own).filter(|(c, _)| is_judged(c)) {
         let reason = clean(&said(&cell.reason))
             .split_whitespace()

@@ -196,6 +196,10 @@ fn an_end_that_is_not_ok_is_a_failure() {
     }
     let ended = trace("{\"event\":\"end\",\"status\":\"ok\",\"steps\":1}");
     assert!(ended.finished && ended.failure.is_none());
+    let again = "{\"event\":\"end\",\"status\":\"failed\"}\n{\"event\":\"end\",\"status\":\"ok\"}";
+    assert!(trace(again).finished && trace(again).failure.is_none());
+    let late = "{\"event\":\"end\",\"status\":\"ok\"}\n{\"event\":\"end\",\"status\":\"nan\"}";
+    assert!(!trace(late).finished && trace(late).failure.is_some());
     let silent = trace("{\"event\":\"end\",\"steps\":1}");
     assert!(!silent.finished && silent.failure.is_none());
     assert_eq!(all_kinds(&silent), ["end_status"]);
