@@ -12,7 +12,7 @@ use tprimat::{
     digest::Digest,
     error::Result,
     files::Durability,
-    graph::{CodeDigests, Dag, Engine, Options, State, label},
+    graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
     job::{Job, RunOutcome},
     plan::{Plan, PlanRequest},
 };
@@ -52,6 +52,7 @@ fn fill(root: PathBuf) -> Result<usize> {
         compare_settings: json!({}),
         trainings: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
+        verdicts: Verdicts::default(),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;

@@ -13,11 +13,13 @@ else is really built by `tprimat build`, and ninja really runs every command of 
 
 The last table is of runs that are really started (`share = true`): one `tprimat build` of that many trivial trainings, which
 print the same few lines, beside ninja with the same commands at the same -j, and beside two floors: starting a run's
-processes from as many threads, and writing and syncing two files. Each is done once, since it takes minutes.
+processes from as many threads, and writing and syncing two files. Each is done once, since it takes minutes. How long the
+build took until all runs were summed up is told as well: the tables, pictures and pages come after that.
 """
 
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import platform
@@ -257,13 +259,15 @@ class Runs:
         matrix = MATRIX.format(repeats=REPEATS, seeds=seeds).replace('["./train", "--quiet"]', '["cat", "steps.jsonl"]')
         (self.project / "matrix.toml").write_text(matrix)
         (self.project / "steps.jsonl").write_text(STEPS)
-        seconds = self.seconds([str(self.binary), "-q", "build", "-j", str(self.jobs)], self.project)
+        events, begun = self.folder / "events", time.time()
+        build = [str(self.binary), "-q", "build", "-j", str(self.jobs), "--events", str(events)]
+        seconds = self.seconds(build, self.project)
         planned = subprocess.run(
             [str(self.binary), "plan"], cwd=self.project, env=self.environment, capture_output=True, text=True
         ).stdout
         if f"{self.cells} cells, all fresh" not in planned:
             sys.exit(f"{self.count} runs did not all end well:\n{planned[-2000:]}")
-        return seconds
+        return seconds, last_summed_up(events) - begun
 
     def ninja(self):
         (self.graph / "steps.jsonl").write_text(STEPS)
@@ -275,7 +279,7 @@ class Runs:
         return self.seconds(["ninja", "--quiet", "-j", str(self.jobs)], self.graph)
 
     def spawn_floor(self):
-        """The run's two processes alone: the supervisor's program, and the script."""
+        """Executing tprimat and the script for each run, and nothing else."""
         (self.graph / "cmd.sh").write_text(SCRIPT)
 
         def start(_):
@@ -311,12 +315,19 @@ class Runs:
         return timed(command, folder, self.environment)[0]
 
 
+def last_summed_up(events):
+    """When the last cell was summed up: what comes after it, ninja has nothing like."""
+    ended = (json.loads(line) for line in events.open() if '"task_finished"' in line)
+    return max(event["time"] for event in ended if event["task"].startswith("aggregate"))
+
+
 def print_runs(runs):
-    ninja, ours = runs.ninja(), runs.tprimat()
+    ninja, (ours, summed_up) = runs.ninja(), runs.tprimat()
     spawns, syncs = runs.spawn_floor(), runs.sync_floor()
     print(f"\n{runs.count} runs, -j {runs.jobs}, once each")
     for what, seconds in [
         ("tprimat build", ours),
+        ("  to the last cell's summary", summed_up),
         ("ninja", ninja),
         ("starting the processes", spawns),
         ("writing and syncing two files each", syncs),

@@ -65,6 +65,13 @@ pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -
                     .iter()
                     .for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
             }
+            for cell in &of_pair {
+                let prepared = plan.prepared(*cell);
+                let refused = prepared.and_then(|p| execute::preflight_container(p, host));
+                if let Some(problem) = refused {
+                    blocked.entry(*cell).or_default().push(problem);
+                }
+            }
             // Files are shared with the nodes, so what a job would find is known here.
             if !plan.allow_drift {
                 block_for(

@@ -53,10 +53,11 @@ fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let counts = Counting::default();
     let result = build(globals, args, &counts);
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
+    // The command may take long, and the build is over before it.
+    detached::note_end(code);
     if let Some(command) = &args.notify {
         notify::run(command, &counts, code);
     }
-    detached::note_end(code);
     result
 }
 

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result, exit},
+    execute,
     files::{self, Durability, ReadSet, unix_now},
     matrix,
     plan::{PlanRequest, look_at_config},
@@ -55,6 +56,12 @@ pub(super) const EVENTS: &str = "events.jsonl";
 #[derive(Serialize, Deserialize)]
 pub(super) struct Started {
     pid: u32,
+    /// Where the process is; absent in what earlier versions wrote.
+    #[serde(default)]
+    host: Option<String>,
+    /// When the process began, in the kernel's words: another one that has its pid has not.
+    #[serde(default)]
+    process_start: Option<u64>,
     pub at: f64,
     /// The command line, without the program.
     pub arguments: Vec<String>,
@@ -72,6 +79,8 @@ pub(super) struct Build {
     pub dir: PathBuf,
     pub started: Option<Started>,
     pub ended: Option<Ended>,
+    /// It holds its lock and has not come to its end. What it runs after its end, as for --notify, is
+    /// not waited for.
     pub is_alive: bool,
 }
 
@@ -207,11 +216,17 @@ pub fn note_start() {
             &dir.join("started.json"),
             &Started {
                 pid: std::process::id(),
+                host: execute::hostname(),
+                process_start: own_start(),
                 at: unix_now(),
                 arguments,
             },
         );
     }
+}
+
+fn own_start() -> Option<u64> {
+    execute::process_start(i32::try_from(std::process::id()).ok()?)
 }
 
 /// Notes that a detached build is over; does nothing in any other one.
@@ -241,9 +256,12 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 fn remove_old(folder: &Path) {
+    // Locks may not be seen from one host to the other, so a build of another host is over only
+    // where it says so.
+    let is_over = |build: &Build| build.ended.is_some() || build.other_host().is_none();
     let over: Vec<Build> = builds(folder)
         .into_iter()
-        .filter(|build| !build.is_alive)
+        .filter(|build| !build.is_alive && is_over(build))
         .collect();
     for build in over.iter().take(over.len().saturating_sub(KEPT)) {
         let _ = fs::remove_dir_all(&build.dir);
@@ -336,13 +354,29 @@ impl Build {
         format!("`{command}` goes on where it was")
     }
 
+    /// The host that the build was started on, where that is not this one.
+    fn other_host(&self) -> Option<&str> {
+        let host = self.started.as_ref()?.host.as_deref()?;
+        let here = execute::hostname()?;
+        Some(host).filter(|host| *host != here)
+    }
+
+    /// `process 123`, with the host where that is not this one.
+    fn process(&self) -> Option<String> {
+        let pid = self.started.as_ref()?.pid;
+        Some(match self.other_host() {
+            Some(host) => format!("process {pid} on {host}"),
+            None => format!("process {pid}"),
+        })
+    }
+
     /// `20261123T010203.456Z (process 123, for 4 min, `tprimat build m`)`
     fn told(&self) -> String {
         match &self.started {
             Some(started) => format!(
-                "{} (process {}, for {}, `{}`)",
+                "{} ({}, for {}, `{}`)",
                 self.name,
-                started.pid,
+                self.process().unwrap_or_default(),
                 ago(Some(started.at)),
                 started.command()
             ),
@@ -353,7 +387,8 @@ impl Build {
     pub(super) fn of(dir: PathBuf) -> Self {
         let lock = OpenOptions::new().read(true).open(dir.join("lock"));
         // Asked first: what a build that is over has to say is there.
-        let is_alive = lock.is_ok_and(|lock| lock.try_lock_shared().is_err());
+        let is_held = lock.is_ok_and(|lock| lock.try_lock_shared().is_err());
+        let ended: Option<Ended> = read(&dir.join("end.json"));
         Self {
             name: dir
                 .file_name()
@@ -361,8 +396,8 @@ impl Build {
                 .to_string_lossy()
                 .into_owned(),
             started: read(&dir.join("started.json")),
-            ended: read(&dir.join("end.json")),
-            is_alive,
+            is_alive: is_held && ended.is_none(),
+            ended,
             dir,
         }
     }
@@ -396,6 +431,9 @@ pub fn attach(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
                 ended: Some(ended), ..
             } => return Ok(ended.code),
             _ => {
+                if let Some(host) = now.other_host() {
+                    return Err(elsewhere(&now, host, "attach"));
+                }
                 let message = format!("the detached build {} died without a word", build.name);
                 return Err(Error::Failed {
                     message,
@@ -404,6 +442,31 @@ pub fn attach(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
             }
         }
     }
+}
+
+/// The build is on another host, whose processes can only be seen and ended there. Its lock may not
+/// be seen from here either.
+fn elsewhere(build: &Build, host: &str, verb: &str) -> Error {
+    let words = command([verb, &build.name].into_iter());
+    Error::Failed {
+        message: format!(
+            "the detached build {} was started on {host}, and this host is {}",
+            build.name,
+            execute::hostname().unwrap_or_default()
+        ),
+        help: Some(format!("run `{words}` on {host}")),
+    }
+}
+
+/// Whether the process that a build names is still the one that wrote it. What an earlier version
+/// wrote says less, and the lock that the build holds must do.
+fn is_its_process(started: &Started) -> bool {
+    let found = i32::try_from(started.pid)
+        .ok()
+        .and_then(execute::process_start);
+    started
+        .process_start
+        .is_none_or(|start| found == Some(start))
 }
 
 /// SIGTERM, as Ctrl-C in its terminal would be, and the wait for its end.
@@ -426,6 +489,9 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
             help: Some(help.into()),
         });
     }
+    if let Some(host) = build.other_host().filter(|_| build.ended.is_none()) {
+        return Err(elsewhere(&build, host, "stop"));
+    }
     let Some(started) = build.started.as_ref().filter(|_| build.is_alive) else {
         let how = build.ended.as_ref().map_or_else(
             || format!("died before; {}", build.status().again),
@@ -440,7 +506,17 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
         eprintln!("the build {} {how}", build.name);
         return Ok(exit::OK);
     };
-    // It holds its lock, so the pid is still its own.
+    if !is_its_process(started) {
+        let message = format!(
+            "the build {} goes on, but process {} of this host is not that build",
+            build.name, started.pid
+        );
+        let help = "it may run in another container of this host: run `tprimat stop` there";
+        return Err(Error::Failed {
+            message,
+            help: Some(help.into()),
+        });
+    }
     kill(Pid::from_raw(started.pid.cast_signed()), Signal::SIGTERM).map_err(|e| Error::Failed {
         message: format!("cannot end process {}: {e}", started.pid),
         help: None,
@@ -465,6 +541,9 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
             over.name
         ),
     }
+    if let Some(left) = status::told_going_on(&told) {
+        eprintln!("{left}");
+    }
     Ok(exit::OK)
 }
 
@@ -477,6 +556,8 @@ mod tests {
         let going_on = |typed: &str, has_planned| {
             let started = Started {
                 pid: 1,
+                host: None,
+                process_start: None,
                 at: 0.0,
                 arguments: typed.split(' ').map(str::to_owned).collect(),
             };

@@ -1,29 +1,31 @@
 //! `doctor`: what this host has of what runs need, on one page, with the command that mends what is
 //! missing. It starts nothing that the project names.
 
+mod gpus;
+mod services;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    os::unix::fs::MetadataExt,
     path::Path,
-    time::Duration,
 };
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::gpus::{GpuNow, HeldBy, WHEN_FREE, gpu_finding, run_of, without_driver};
 use super::{
     args::{DoctorArgs, Globals},
     blocked,
-    output::{confirmed, page, print, print_json},
+    output::{page, print, print_json},
     project,
     session::Session,
     train_host,
 };
 use crate::{
-    error::{Error, Result, exit},
-    execute::{self, GpuHolder, ProbeDepth, ProcessOwner},
-    host::{self, ContainerEngine, EngineKind, HostFacts, ask, last_line, which},
+    error::{Result, exit},
+    execute::{self, ProbeDepth},
+    host::{self, EngineKind, HostFacts},
     job::Vendor,
     logs::GIB,
     matrix::CellId,
@@ -41,6 +43,12 @@ struct Finding {
     /// What mends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     help: Option<String>,
+    /// The processes that use a GPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    holders: Vec<HeldBy>,
+    /// Memory of a GPU that nobody has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    free_memory_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,7 +62,6 @@ enum State {
     Problem,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
 /// A build of a few cells with their logs fits into less; a full disk in the night costs GPU-hours.
 const LITTLE_DISK: f64 = 5.0;
 
@@ -68,6 +75,8 @@ impl Page {
             state,
             what: what.into(),
             help: None,
+            holders: Vec::new(),
+            free_memory_bytes: None,
         });
         self.0.last_mut().expect("added just now")
     }
@@ -84,27 +93,32 @@ impl Page {
 
 pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
     if args.free_gpus {
-        return free_gpus(args.yes);
+        return gpus::free_gpus(args.yes);
     }
     let env = project::environment();
     let mut findings = Page::default();
     let facts = host::probe();
-    hardware(&facts, &env, &mut findings);
-    engines(&env, &mut findings);
-    slurm(&env, &mut findings);
-    // Outside of a project the host alone is looked at.
-    match project::root(globals) {
-        Ok(root) => in_project(
-            PlanRequest {
-                root,
-                directory: globals.directory.clone(),
-                env,
-                matrix: args.common.matrix().cloned(),
-                sets: args.common.sets.clone(),
-                ..PlanRequest::default()
-            },
-            &mut findings,
-        )?,
+    // Outside of a project the host alone is looked at, and nothing is asked of it.
+    let project = project::root(globals).map(|root| {
+        let request = PlanRequest {
+            root,
+            directory: globals.directory.clone(),
+            env: env.clone(),
+            matrix: args.common.matrix().cloned(),
+            sets: args.common.sets.clone(),
+            ..PlanRequest::default()
+        };
+        (Asked::of(&request), Session::open(request))
+    });
+    let wanted = match &project {
+        Ok((_, Ok(session))) => Wanted::of(&session.plan),
+        _ => Wanted::default(),
+    };
+    hardware(&facts, &env, &wanted, &mut findings);
+    services::engines(&env, &wanted, &mut findings);
+    services::slurm(&env, &wanted, &mut findings);
+    match project {
+        Ok((asked, session)) => in_project(&asked, session, &mut findings)?,
         Err(error) => findings.mend(
             "project",
             State::Absent,
@@ -120,81 +134,41 @@ pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// Ends what runs of the caller's left on GPUs, and nothing else.
-fn free_gpus(is_sure: bool) -> Result<i32> {
-    let holders = execute::gpu_holders();
-    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut text = String::new();
-    for GpuHolder {
-        pid,
-        name,
-        devices,
-        whose,
-    } in &holders
-    {
-        let why = match whose {
-            ProcessOwner::Leftover(run) => {
-                *left.entry(run).or_default() += 1;
-                format!("left over from run {run}, which nothing supervises any more")
+/// What the cells of the project ask of this host.
+#[derive(Default)]
+struct Wanted {
+    /// `None`: any engine will do.
+    engines: BTreeSet<Option<EngineKind>>,
+    /// Vendors of GPUs that runs in containers get.
+    in_containers: BTreeSet<Vendor>,
+    /// Vendors of GPUs that runs of this host need.
+    vendors: BTreeSet<Vendor>,
+    slurm: bool,
+}
+
+impl Wanted {
+    fn of(plan: &Plan) -> Self {
+        let mut wanted = Self::default();
+        let cells = plan.cells.with_ids();
+        for prepared in cells.filter_map(|(cell, _)| plan.prepared(cell)) {
+            let (execution, vendor) = (&prepared.resolved.execution, prepared.job().vendor);
+            wanted.slurm |= execution.place == Place::Slurm;
+            if execution.place == Place::Local {
+                wanted.vendors.insert(vendor);
             }
-            ProcessOwner::Run(run) => format!("run {run} goes on, so it is left alone"),
-            ProcessOwner::Other => "not a run of yours, so it is left alone".to_owned(),
-        };
-        let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-        let _ = writeln!(
-            text,
-            "process {pid} ({name}, {}) holds {}: {why}",
-            user_of(*pid),
-            devices.join(", ")
-        );
-    }
-    print(&text)?;
-    if nix::unistd::geteuid().as_raw() != 0 {
-        eprintln!(
-            "note: processes of other users are hidden from you; `nvidia-smi` or `rocm-smi --showpids` lists them"
-        );
-    }
-    if left.is_empty() {
-        eprintln!("no run of yours left a process on a GPU");
-        return Ok(exit::OK);
-    }
-    let runs = counted(left.len(), "run");
-    if !is_sure
-        && !confirmed(
-            "doctor --free-gpus",
-            &format!("End all processes that {runs} left behind?"),
-        )?
-    {
-        return Ok(exit::OK);
-    }
-    let mut survivors = 0;
-    for run in left.keys() {
-        let (ended, stayed) = execute::end_leftovers(run);
-        eprintln!(
-            "run {run}: ended {}",
-            processes(ended.saturating_sub(stayed))
-        );
-        survivors += stayed;
-    }
-    match survivors {
-        0 => Ok(exit::OK),
-        n => Err(Error::Failed {
-            message: format!("{} did not end, not even by SIGKILL", processes(n)),
-            help: Some(
-                "they hang in the driver; a reset of the device, or of the host, ends them".into(),
-            ),
-        }),
+            // Another host's cells ask nothing of this one.
+            let is_started_here =
+                execution.place != Place::Local || prepared.facts.here(prepared.job()).is_ok();
+            if let Some(container) = execution.container.as_ref().filter(|_| is_started_here) {
+                wanted.engines.insert(container.engine);
+                wanted.in_containers.insert(vendor);
+            }
+        }
+        wanted
     }
 }
 
-fn processes(count: usize) -> String {
-    format!(
-        "{count} {}",
-        if count == 1 { "process" } else { "processes" }
-    )
-}
-
-fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) {
+fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, wanted: &Wanted, page: &mut Page) {
     let memory = facts.cpu.memory_bytes.map_or_else(String::new, |bytes| {
         format!(", {:.0} GiB", bytes as f64 / GIB)
     });
@@ -222,40 +196,31 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
             Vendor::Nvd => Some(&facts.nvd),
             Vendor::Amd => Some(&facts.amd),
         };
+        let uses = host::gpu_use(vendor);
+        let openers = match gpus {
+            Some(gpus) if !gpus.is_empty() => execute::gpu_holders(),
+            _ => Vec::new(),
+        };
         for (index, lock) in facts.device_locks(vendor).iter().enumerate() {
-            let name = gpus.map_or_else(
-                || "the CPU".to_owned(),
-                |gpus| {
-                    let gpu = &gpus[index];
-                    let memory = gpu
-                        .memory_bytes
-                        .map_or_else(String::new, |b| format!(", {:.0} GiB", b as f64 / GIB));
-                    let driver = gpu
-                        .driver
-                        .as_deref()
-                        .map_or_else(String::new, |d| format!(", driver {d}"));
-                    format!(
-                        "GPU {index}: {}{memory}{driver}",
-                        gpu.name.as_deref().unwrap_or("unknown model")
-                    )
-                },
-            );
-            match execute::device_holder(&lock_dir, lock) {
-                None if vendor == Vendor::Cpu => {}
-                None => drop(page.add("devices", State::Ok, format!("{name}: free"))),
-                Some(holder) => {
-                    let whose = holder.map_or_else(
-                        || "a run".to_owned(),
-                        |h| format!("run {} (process {}, {})", h.run_id, h.pid, user_of(h.pid)),
-                    );
+            let lock = execute::device_holder(&lock_dir, lock);
+            let Some(gpu) = gpus.map(|gpus| &gpus[index]) else {
+                if let Some(holder) = lock {
                     page.mend(
                         "devices",
                         State::Problem,
-                        format!("{name} is held by {whose}"),
-                        "it is free when that run ends; `tprimat status` and `tprimat stop` are for detached builds",
+                        format!("the CPU is held by {}", run_of(holder)),
+                        WHEN_FREE,
                     );
                 }
-            }
+                continue;
+            };
+            let now = GpuNow {
+                lock,
+                used: uses.get(index).cloned().unwrap_or_default(),
+                openers: &openers,
+                sees_all: host::sees_all_processes(),
+            };
+            page.0.push(gpu_finding(index, vendor, gpu, now));
         }
     }
     // With a note, a driver is here and does not answer.
@@ -266,114 +231,27 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
             "no GPU is seen here: neither NVML nor /dev/kfd",
         );
     }
+    for vendor in [Vendor::Nvd, Vendor::Amd] {
+        let is_here = match vendor {
+            Vendor::Nvd => !facts.nvd.is_empty() || !facts.notes.is_empty(),
+            _ => !facts.amd.is_empty(),
+        };
+        if wanted.vendors.contains(&vendor) && !is_here {
+            without_driver(vendor, host::has_gpu_hardware(vendor), page);
+        }
+    }
     for note in &facts.notes {
-        page.add("devices", State::Problem, note.clone());
+        page.mend(
+            "devices",
+            State::Problem,
+            note.clone(),
+            "`nvidia-smi` shows the driver's own message; after an update of the driver, `sudo reboot` loads the new one",
+        );
     }
 }
 
-fn user_of(pid: u32) -> String {
-    let uid = std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid());
-    let user = uid
-        .ok()
-        .and_then(|uid| nix::unistd::User::from_uid(uid.into()).ok().flatten());
-    user.map_or_else(
-        || "an unknown user".to_owned(),
-        |user| format!("user {}", user.name),
-    )
-}
-
-fn engines(env: &BTreeMap<String, String>, page: &mut Page) {
-    for kind in [
-        EngineKind::Docker,
-        EngineKind::Podman,
-        EngineKind::Apptainer,
-    ] {
-        let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
-            page.add(
-                "containers",
-                State::Absent,
-                format!("{}: not installed", kind.name()),
-            );
-            continue;
-        };
-        // All that Docker says of itself has the names of the host and of its kernel, which may be
-        // called `…-nvidia`.
-        let asked: &[&str] = match kind {
-            EngineKind::Apptainer => &["--version"],
-            EngineKind::Docker => &["info", "--format", "{{json .Runtimes}}"],
-            _ => &["info"],
-        };
-        match engine.ask(env, asked) {
-            Ok(said) if said.status.success() => {
-                let runtimes: serde_json::Map<String, Value> = match kind {
-                    EngineKind::Docker => serde_json::from_slice(&said.stdout).unwrap_or_default(),
-                    _ => serde_json::Map::new(),
-                };
-                let has_cdi = || {
-                    ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"]
-                        .iter()
-                        .any(|p| Path::new(p).exists())
-                };
-                let gpus = match kind {
-                    EngineKind::Apptainer => "",
-                    _ if runtimes.contains_key("nvidia") || has_cdi() => ", hands out NVIDIA GPUs",
-                    EngineKind::Docker => ", no NVIDIA runtime and no CDI",
-                    _ => ", no CDI",
-                };
-                page.add(
-                    "containers",
-                    State::Ok,
-                    format!("{}: answers{gpus}", kind.name()),
-                );
-            }
-            Ok(said) => {
-                let what = format!(
-                    "{} does not answer: {}",
-                    kind.name(),
-                    last_line(&said.stderr)
-                );
-                page.mend(
-                    "containers",
-                    State::Problem,
-                    what,
-                    "start its service, or join its group",
-                );
-            }
-            Err(why) => page.mend(
-                "containers",
-                State::Problem,
-                why,
-                "start its service, or join its group",
-            ),
-        }
-    }
-}
-
-fn slurm(env: &BTreeMap<String, String>, page: &mut Page) {
-    let Some(sinfo) = which("sinfo", env) else {
-        page.add("slurm", State::Absent, "no sinfo in PATH");
-        return;
-    };
-    let arguments = ["--noheader", "--format=%P %a, %D nodes %T, limit %l, %G"];
-    match ask(&duct::cmd(sinfo, arguments).full_env(env), PATIENCE) {
-        Ok(said) if said.status.success() => {
-            for line in String::from_utf8_lossy(&said.stdout).lines() {
-                page.add("slurm", State::Ok, format!("partition {}", line.trim()));
-            }
-        }
-        // Packages bring sinfo to hosts that belong to no cluster.
-        Ok(said) => drop(page.add("slurm", State::Absent, unanswered(&last_line(&said.stderr)))),
-        Err(why) => drop(page.add("slurm", State::Absent, unanswered(&why.to_string()))),
-    }
-}
-
-fn unanswered(why: &str) -> String {
-    format!("sinfo is installed, but no cluster answers ({why}); only `executor: slurm` needs one")
-}
-
-fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
-    let asked = Asked::of(&request);
-    let session = match Session::open(request) {
+fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Result<()> {
+    let session = match session {
         Ok(session) => session,
         Err(error) => {
             page.mend(
@@ -551,6 +429,7 @@ fn text(findings: &[Finding], width: usize) -> String {
         state,
         what,
         help,
+        ..
     } in findings
     {
         if *topic != last {

@@ -16,16 +16,17 @@ use super::{
     session::Project,
 };
 use crate::{
+    cache::CONTAINER_HOME,
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result, did_you_mean, exit},
-    execute::container::{Context, EnvFile, shell_arguments},
-    files::{Durability, write_atomically},
+    execute::container::{Context, EnvFile, home_variables, shell_arguments},
+    files::{Durability, create_dir_all, write_atomically},
     host::{ContainerEngine, EngineKind},
     job::Vendor,
     plan::{
         PlanRequest,
-        execution::{self, default_image},
+        execution::{self, Containment, default_image},
     },
     recipe::{Recipe, RecipeSet},
     words::secret::is_secret,
@@ -120,6 +121,11 @@ impl Inputs {
             .map_err(Error::invalid)
     }
 
+    /// How the runs of a framework are put into containers on a platform.
+    fn containment(&self, platform: &str, vendor: Vendor, recipe: &Recipe) -> Containment {
+        execution::containment(&self.config.general(), platform, vendor, recipe)
+    }
+
     /// --base, else frameworks.<id>.image in config.yaml (a name, or one a vendor), else the
     /// recipe's.
     fn base(&self, recipe: &Recipe, vendor: Vendor, flag: Option<&str>) -> Result<String> {
@@ -182,8 +188,20 @@ fn named<'a>(target: &'a str, platform: Option<&'a str>) -> Result<(&'a str, &'a
     }
 }
 
-/// The first engine of those, in the caller's PATH.
-fn engine(kinds: &[EngineKind], env: &BTreeMap<String, String>) -> Result<ContainerEngine> {
+/// The engine of that kind, else the first of `kinds` that is in the caller's PATH.
+fn engine(
+    stated: Option<EngineKind>,
+    kinds: &[EngineKind],
+    env: &BTreeMap<String, String>,
+) -> Result<ContainerEngine> {
+    if stated.is_some() {
+        return ContainerEngine::find(stated, env).map_err(|message| Error::Failed {
+            message,
+            help: Some(
+                "install it, or name another one in execution.<platform>.container.engine".into(),
+            ),
+        });
+    }
     kinds
         .iter()
         .find_map(|kind| ContainerEngine::find(Some(*kind), env).ok())
@@ -194,6 +212,19 @@ fn engine(kinds: &[EngineKind], env: &BTreeMap<String, String>) -> Result<Contai
                 help: Some("install one of them; --print shows what would be run".into()),
             }
         })
+}
+
+/// Refuses to make an image with an engine that the runs would not look into. `instead`: what makes
+/// one for theirs.
+fn only_builders(verb: &str, stated: Option<EngineKind>, instead: &str) -> Result<()> {
+    let Some(kind) = stated.filter(|kind| !BUILDERS.contains(kind)) else {
+        return Ok(());
+    };
+    let problem = Problem::new(format!(
+        "`image {verb}` works with docker and podman, but the runs of this platform use {}",
+        kind.name()
+    ));
+    Err(Error::invalid(problem.help(instead)))
 }
 
 /// Runs with the terminal and the environment of the caller; the exit code.
@@ -225,22 +256,36 @@ const ENGINES: [EngineKind; 3] = [
 fn build(globals: &Globals, args: &ImageBuildArgs) -> Result<i32> {
     let inputs = Inputs::load(globals, &args.sets)?;
     let (platform, framework) = named(&args.target, args.platform.as_deref())?;
-    let (_, vendor) = inputs.platform(platform)?;
+    let (platform, vendor) = inputs.platform(platform)?;
     let recipe = inputs.recipe(framework, vendor)?;
+    let Containment {
+        engine: stated,
+        is_default,
+    } = inputs.containment(&platform, vendor, recipe);
     let base = inputs.base(recipe, vendor, args.base.as_deref())?;
     let context = Context::render(&inputs.root, recipe, vendor, &base, args.user.as_deref())?;
     let name = args
         .tag
         .clone()
         .unwrap_or_else(|| default_image(framework, vendor));
+    let found = engine(stated, &BUILDERS, &inputs.env);
     if args.print {
         print(&format!(
-            "{}\n# docker build --tag {name} .\n",
-            context.dockerfile().trim_end()
+            "{}\n# {} build --tag {name} .\n",
+            context.dockerfile().trim_end(),
+            builder(stated, found.as_ref().ok())
         ))?;
         return Ok(exit::OK);
     }
-    let engine = engine(&BUILDERS, &inputs.env)?;
+    only_builders(
+        "build",
+        stated,
+        &format!(
+            "where docker is, `tprimat image build {framework} --platform {platform} --set execution.{platform}.container.engine=docker` builds it; \
+             `apptainer build {framework}.sif docker-daemon:{name}` makes the file that execution.{platform}.container.image names"
+        ),
+    )?;
+    let engine = found?;
     let folder =
         tempfile::tempdir().map_err(Error::io("cannot make a folder in", std::env::temp_dir()))?;
     for (name, bytes) in &context.files {
@@ -255,10 +300,39 @@ fn build(globals: &Globals, args: &ImageBuildArgs) -> Result<i32> {
             help: Some("--print shows the Dockerfile; --base names another base image".into()),
         });
     }
-    eprintln!(
-        "built {name}; `tprimat build --only {platform}/{framework} --executor container` runs in it, `tprimat shell {platform} --framework {framework}` enters it"
-    );
+    let runs_use = inputs
+        .stated_image(&platform, vendor, framework)?
+        .unwrap_or_else(|| default_image(framework, vendor));
+    let program = engine.name();
+    if runs_use == name {
+        eprintln!(
+            "built {name} with {program}; `tprimat build --only {platform}/{framework}{}` runs in it, `tprimat shell {platform} --framework {framework}` enters it",
+            executor_flag(is_default)
+        );
+    } else {
+        eprintln!(
+            "built {name} with {program}; runs of {platform}/{framework} use the image {runs_use} until execution.{platform}.container.image.{framework} names this one"
+        );
+    }
     Ok(exit::OK)
+}
+
+/// What a build is told to run in containers, where config.yaml does not say it.
+fn executor_flag(is_default: bool) -> &'static str {
+    if is_default {
+        ""
+    } else {
+        " --executor container"
+    }
+}
+
+/// The program that `--print` names: it may not be installed on this host.
+fn builder(stated: Option<EngineKind>, found: Option<&ContainerEngine>) -> &'static str {
+    let stated = stated.filter(|kind| BUILDERS.contains(kind));
+    let kind = stated.or(found
+        .map(|engine| engine.kind)
+        .filter(|kind| BUILDERS.contains(kind)));
+    kind.unwrap_or(EngineKind::Docker).name()
 }
 
 fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
@@ -266,8 +340,13 @@ fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
     let (platform, framework) = named(&args.target, args.platform.as_deref())?;
     let (platform, vendor) = inputs.platform(platform)?;
     let recipe = inputs.recipe(framework, vendor)?;
-    let image = match inputs.stated_image(&platform, vendor, framework)? {
-        Some(stated) => stated,
+    let Containment {
+        engine: kind,
+        is_default,
+    } = inputs.containment(&platform, vendor, recipe);
+    let stated = inputs.stated_image(&platform, vendor, framework)?;
+    let image = match &stated {
+        Some(stated) => stated.clone(),
         None => inputs.base(recipe, vendor, None)?,
     };
     if Path::new(&image).is_absolute() || image.ends_with(".sif") {
@@ -278,13 +357,32 @@ fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
             problem.help("copy the file to this host; it is used as it is"),
         ));
     }
-    let engine = engine(&BUILDERS, &inputs.env);
+    // The base image is not what runs are started in, so the next step is said with it.
+    let after = match &stated {
+        Some(_) => format!(
+            "{image} is the image of {platform}/{framework}; `tprimat build --only {platform}/{framework}{}` runs in it",
+            executor_flag(is_default)
+        ),
+        None => format!(
+            "{image} is only the base image of {framework}; `tprimat image build {framework} --platform {platform}` makes {} from it, which the runs use",
+            default_image(framework, vendor)
+        ),
+    };
+    let found = engine(kind, &BUILDERS, &inputs.env);
     if args.print {
-        let program = engine.as_ref().map_or("docker", ContainerEngine::name);
+        let program = builder(kind, found.as_ref().ok());
         print(&format!("{program} pull {image}\n"))?;
+        eprintln!("{after}");
         return Ok(exit::OK);
     }
-    let engine = engine?;
+    only_builders(
+        "pull",
+        kind,
+        &format!(
+            "`apptainer pull {framework}.sif docker://{image}` makes a file, which execution.{platform}.container.image may name; a job fetches an image for pyxis by itself"
+        ),
+    )?;
+    let engine = found?;
     let program = engine.name();
     let code = run_engine(&engine, &["pull".to_owned(), image.clone()])?;
     if code != 0 {
@@ -296,12 +394,12 @@ fn pull(globals: &Globals, args: &ImagePullArgs) -> Result<i32> {
             )),
         });
     }
+    eprintln!("pulled with {program}: {after}");
     Ok(exit::OK)
 }
 
 fn list(globals: &Globals, args: &ImageListArgs) -> Result<i32> {
     let inputs = Inputs::load(globals, &args.sets)?;
-    let engine = engine(&ENGINES, &inputs.env);
     let mut rows = Vec::new();
     for platform in inputs
         .config
@@ -316,9 +414,8 @@ fn list(globals: &Globals, args: &ImageListArgs) -> Result<i32> {
             };
             let stated = inputs.stated_image(&platform, vendor, framework)?;
             let image = stated.unwrap_or_else(|| default_image(&recipe.file.id, vendor));
-            let here = engine
-                .as_ref()
-                .map_err(ToString::to_string)
+            let kind = inputs.containment(&platform, vendor, recipe).engine;
+            let here = ContainerEngine::find(kind, &inputs.env)
                 .and_then(|e| e.image_digest(&inputs.env, &image, &inputs.root, Digest::of_file));
             rows.push((platform.clone(), framework.to_owned(), image, here));
         }
@@ -374,18 +471,28 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         .into_iter()
         .filter(|name| inputs.env.contains_key(*name) && !declared.contains_key(*name));
     let names: Vec<&str> = passed.collect();
-    let found = engine(&ENGINES, &inputs.env);
-    let docker = || ContainerEngine {
-        kind: EngineKind::Docker,
-        program: "docker".into(),
+    let recipe = inputs.recipes.recipes.get(&framework);
+    let kind = recipe.and_then(|recipe| inputs.containment(&platform, vendor, recipe).engine);
+    if kind == Some(EngineKind::Pyxis) {
+        let problem = Problem::new("`shell` cannot enter a container of pyxis".to_owned());
+        return Err(Error::invalid(problem.help(format!(
+            "`srun --container-image={name} --pty bash` does, as a job of the cluster"
+        ))));
+    }
+    let found = engine(kind, &ENGINES, &inputs.env);
+    let absent = || {
+        let kind = kind.unwrap_or(EngineKind::Docker);
+        ContainerEngine {
+            kind,
+            program: kind.name().into(),
+        }
     };
     let engine = if args.print {
-        found.unwrap_or_else(|_| docker())
+        found.unwrap_or_else(|_| absent())
     } else {
         found?
     };
     let is_terminal = std::io::stdin().is_terminal();
-    let recipe = inputs.recipes.recipes.get(&framework);
     let (mut mounts, checkouts) = shell_mounts(&inputs, recipe);
     mounts.extend(args.volume.iter().map(|volume| match volume.contains(':') {
         true => volume.clone(),
@@ -393,6 +500,18 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
     }));
     let mut declared = declared;
     declared.extend(checkouts);
+    if engine.kind != EngineKind::Apptainer {
+        // As a run has it: the image knows no folder of the caller's user.
+        let home = inputs.config.cache_dir(&inputs.root).join(CONTAINER_HOME);
+        let text = home.display().to_string();
+        if !args.print {
+            create_dir_all(&home)?;
+        }
+        if !home.starts_with(&inputs.root) && !text.contains([':', ',']) {
+            mounts.push(format!("{text}:{text}"));
+        }
+        declared.extend(home_variables(&text).map(|(name, value)| (name.to_owned(), value)));
+    }
     let mut arguments = shell_arguments(
         engine.kind,
         vendor,
@@ -401,12 +520,12 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         is_terminal || args.print,
         &names,
     );
-    let file = if args.print {
+    let variables = if args.print {
         None
     } else {
         Some(EnvFile::write(&declared)?)
     };
-    match &file {
+    match &variables {
         Some(file) => arguments.extend(file.arguments()),
         // A secret's value is the reader's own to set.
         None => arguments.extend(
@@ -419,7 +538,8 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         ),
     }
     let file = engine.kind.file_of(&name, &inputs.root);
-    arguments.push(file.map_or_else(|| name.clone(), |file| file.display().to_string()));
+    let image = file.as_ref().map(|file| file.display().to_string());
+    arguments.push(image.unwrap_or_else(|| name.clone()));
     arguments.extend(if args.command.is_empty() {
         vec!["bash".to_owned()]
     } else {
@@ -432,11 +552,10 @@ pub fn shell(globals: &Globals, args: &ShellArgs) -> Result<i32> {
         return Ok(exit::OK);
     }
     if !is_here(&engine, &inputs, &name)? {
+        let of = (&*platform, &*framework, vendor);
         return Err(Error::Failed {
-            message: format!("there is no image {name} on this host"),
-            help: Some(format!(
-                "tprimat image build {framework} --platform {platform}"
-            )),
+            message: format!("{} has no image {name} on this host", engine.name()),
+            help: Some(execution::how_to_get(&name, file.as_deref(), of)),
         });
     }
     run_engine(&engine, &arguments)

@@ -69,6 +69,7 @@ pub fn main() -> ExitCode {
     // The hidden half of tprimat: the supervisor of one run, below a build or in a batch job, and
     // what ends the processes of a run whose supervisor was killed.
     let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
+        Some(word) if word == execute::SUPERVISORS_ARGUMENT => Some(execute::fork_supervisors),
         Some(word) if word == execute::SUPERVISE_ARGUMENT => Some(execute::supervise),
         Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
         Some(word) if word == execute::NODE_ARGUMENT => Some(execute::supervise_node),

@@ -28,7 +28,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{self, CellInput, GateInput},
-    graph::{CodeDigests, Dag, Engine, Options, State, Statuses},
+    graph::{CodeDigests, Dag, Engine, Options, State, Statuses, Verdicts},
     matrix::{self, CellId},
     plan::{self, CellPlan, CompareConfig, Plan, PlanRequest, Support, load_config},
     words::plain::counted,
@@ -249,6 +249,7 @@ impl Session {
             compare_settings: json!(CompareConfig::of(&self.plan)),
             trainings: OnceLock::new(),
             measured: BTreeMap::new(),
+            verdicts: Verdicts::default(),
         }
     }
 

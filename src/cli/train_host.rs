@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use super::session::Session;
@@ -45,6 +45,7 @@ pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
         slurm: execute::Commands::new(request.env.clone()),
         folders: execute::Folders::default(),
         sharing: None,
+        supervisors: Arc::new(execute::ForkServer::of(&tprimat)),
         tprimat,
     })
 }

@@ -273,6 +273,33 @@ pub(super) fn has_these_alone<'a>(
     }
 }
 
+/// Makes the container's user the caller, so that files which it makes in the project are the
+/// caller's own.
+pub(super) fn user_arguments(kind: EngineKind) -> Vec<String> {
+    match kind {
+        EngineKind::Docker | EngineKind::Podman => {
+            let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+            let mut words = vec!["--user".to_owned(), format!("{user}:{group}")];
+            if kind == EngineKind::Podman && !user.is_root() {
+                words.push("--userns=keep-id".into());
+            }
+            words
+        }
+        // Their processes are the caller's anyway.
+        EngineKind::Apptainer | EngineKind::Pyxis => Vec::new(),
+    }
+}
+
+/// The variables of a user's own folder in a container, whose image does not know the caller.
+#[must_use]
+pub fn home_variables(home: &str) -> [(&'static str, String); 3] {
+    [
+        ("HOME", home.to_owned()),
+        ("USER", "tprimat".to_owned()),
+        ("LOGNAME", "tprimat".to_owned()),
+    ]
+}
+
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -310,6 +337,7 @@ pub fn shell_arguments(
     if is_terminal {
         arguments.push("--tty".to_owned());
     }
+    arguments.extend(user_arguments(kind));
     arguments.extend(words(&["--label", "tprimat=shell"]));
     // The container's user may be another one than the project's owner, who has just asked for
     // this.
@@ -354,6 +382,13 @@ mod tests {
             cpu.ends_with("--volume /p:/p --workdir /p --env HF_TOKEN"),
             "{cpu}"
         );
+        let user = format!(
+            " --user {}:{} ",
+            nix::unistd::geteuid(),
+            nix::unistd::getegid()
+        );
+        assert!(cpu.contains(&user), "the files are the caller's: {cpu}");
+        assert!(!line(EngineKind::Apptainer, Vendor::Cpu).contains("--user"));
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //! | the supervisor is killed | a guard, which waits for the supervisor's end and removes the container; it holds the device locks until then |
 //! | all of them are killed, power cut | the next build, by the run folder or by the label |
 //!
+//! The container in which an image is looked into before a build has the same labels, and the next
+//! build removes it in the same way.
+//!
 //! The environment goes in through standard input: neither a list of processes, nor `inspect`, nor
 //! a file shows it.
 
@@ -17,7 +20,7 @@ mod sweep;
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs, io,
     os::fd::RawFd,
     path::{Path, PathBuf},
     process::ExitStatus,
@@ -30,8 +33,10 @@ use serde::{Deserialize, Serialize};
 pub(super) use sweep::sweep;
 
 use super::{
-    container::{Needs, has_these_alone},
+    container::{Needs, has_these_alone, home_variables, user_arguments},
+    error::LaunchError,
     guard::Guard,
+    prepare_run::attempt_id,
     process::RUN_ID_VARIABLE,
     run::{ExitKind, tail_of},
     train::{Gpu, TrainHost},
@@ -39,11 +44,11 @@ use super::{
 };
 use crate::{
     digest::Digest,
-    error::{Error, Result},
+    error::{Error, Problem, Result},
     files,
     host::{ContainerEngine, EngineKind, engine_environment, last_line},
-    job::Vendor,
-    plan::{Container, Place},
+    job::{Job, Vendor},
+    plan::{Container, Place, Prepared},
 };
 use sweep::remember;
 
@@ -97,29 +102,13 @@ pub(super) fn contain(
     let Some(container) = &work.placement.execution.container else {
         return Ok(None);
     };
-    let engine =
-        ContainerEngine::find(container.engine, &host.caller_env).map_err(Error::failed)?;
-    if work.placement.execution.place != Place::Local
-        && has_service(engine.kind)
-        && work.job.vendor != Vendor::Cpu
-    {
-        return Err(Error::Failed {
-            message: format!(
-                "{} starts containers outside its Slurm job, so they would not be held to the job's GPUs",
-                engine.name()
-            ),
-            help: Some("name apptainer or pyxis in execution.<platform>.container.engine".into()),
-        });
-    }
-    if work.job.parallelism.num_nodes > 1 && engine.kind != EngineKind::Apptainer {
-        return Err(Error::Failed {
-            message: format!(
-                "a run on several nodes is not started in containers of {}",
-                engine.name()
-            ),
-            help: Some("name apptainer in execution.<platform>.container.engine".into()),
-        });
-    }
+    let engine = engine_for(
+        container,
+        work.placement.execution.place,
+        &work.job,
+        &host.caller_env,
+    )
+    .map_err(LaunchError::NotContained)?;
     // Where the run's folder is: a profiled run's is not among the measured ones.
     let folder = dir.parent().unwrap_or(dir);
     remember(folder, engine.kind)?;
@@ -127,21 +116,18 @@ pub(super) fn contain(
     files::create_dir_all(&home)?;
     let home = text(&home)?;
     env.insert("TPRIMAT_PYTHON".into(), container.python.clone());
-    for (name, value) in [
-        ("HOME", home.as_str()),
-        ("USER", "tprimat"),
-        ("LOGNAME", "tprimat"),
-    ] {
-        env.insert(name.to_owned(), value.to_owned());
+    for (name, value) in home_variables(&home) {
+        env.insert(name.to_owned(), value);
     }
     // Kept from run to run as on a host, where they are below the user's home.
     let compiled = format!("{home}/.cache/torchinductor");
     env.entry("TORCHINDUCTOR_CACHE_DIR".into())
         .or_insert(compiled);
     if let Some(name) = env.keys().find(|name| !is_variable(name)) {
-        return Err(Error::failed(format!(
+        let message = format!(
             "the variable `{name}` cannot be set in a container: its name is not one of a shell"
-        )));
+        );
+        return Err(LaunchError::NotContained(Problem::new(message)).into());
     }
     let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
     let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
@@ -174,6 +160,46 @@ pub(super) fn contain(
     }))
 }
 
+/// The engine that starts the container of a run; why it cannot, where that is known before anything
+/// runs.
+fn engine_for(
+    container: &Container,
+    place: Place,
+    job: &Job,
+    env: &BTreeMap<String, String>,
+) -> Result<ContainerEngine, Problem> {
+    let engine = ContainerEngine::find(container.engine, env).map_err(|why| {
+        Problem::new(format!("the run is to be in a container, and {why}"))
+            .help("install it, or name another one in execution.<platform>.container.engine")
+    })?;
+    if place != Place::Local && has_service(engine.kind) && job.vendor != Vendor::Cpu {
+        let message = format!(
+            "{} starts containers outside its Slurm job, so they would not be held to the job's GPUs",
+            engine.name()
+        );
+        return Err(Problem::new(message)
+            .help("name apptainer or pyxis in execution.<platform>.container.engine"));
+    }
+    if job.parallelism.num_nodes > 1 && engine.kind != EngineKind::Apptainer {
+        let message = format!(
+            "a run on several nodes is not started in containers of {}",
+            engine.name()
+        );
+        return Err(
+            Problem::new(message).help("name apptainer in execution.<platform>.container.engine")
+        );
+    }
+    Ok(engine)
+}
+
+/// Why the run of a cell cannot be put into its container; `None`: it can, or it has none.
+#[must_use]
+pub fn preflight_container(prepared: &Prepared, host: &TrainHost) -> Option<Problem> {
+    let execution = &prepared.resolved.execution;
+    let container = execution.container.as_ref()?;
+    engine_for(container, execution.place, prepared.job(), &host.caller_env).err()
+}
+
 /// Are the GPUs of a run numbered from 0, because its container has these and no others?
 pub(super) fn counts_anew(work: &TrainWork, host: &TrainHost, given: &[&Gpu]) -> bool {
     let Some(container) = &work.placement.execution.container else {
@@ -188,31 +214,22 @@ fn verb(kind: EngineKind, id: &str, runs: &Path) -> Vec<String> {
     let mark = format!("{RUN_ID_VARIABLE}={id}");
     match kind {
         EngineKind::Docker | EngineKind::Podman => {
-            let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
             let mut words = vec![
                 "run".to_owned(),
                 "--interactive".into(),
                 "--init".into(),
                 "--pull=never".into(),
             ];
-            words.extend([
-                "--name".into(),
-                container_name(id),
-                "--label".into(),
-                format!("{RUN_LABEL}={id}"),
-            ]);
-            words.extend(["--label".into(), format!("{OWNER_LABEL}={}", owner(runs))]);
+            words.extend(["--name".into(), container_name(id)]);
+            words.extend(
+                labels(id, runs)
+                    .into_iter()
+                    .flat_map(|label| ["--label".into(), label]),
+            );
             // The only variable that `inspect` shows; by it processes inside are known as the
             // run's.
-            words.extend([
-                "--env".into(),
-                mark,
-                "--user".into(),
-                format!("{user}:{group}"),
-            ]);
-            if kind == EngineKind::Podman && !user.is_root() {
-                words.push("--userns=keep-id".into());
-            }
+            words.extend(["--env".into(), mark]);
+            words.extend(user_arguments(kind));
             words
         }
         EngineKind::Apptainer => vec!["exec".into(), "--env".into(), mark],
@@ -288,10 +305,11 @@ fn mounts(
 
 fn text(path: &Path) -> Result<String> {
     let unfit = |why: &str| {
-        Error::failed(format!(
+        let message = format!(
             "the path {} {why}, so it cannot be mounted into a container",
             path.display()
-        ))
+        );
+        Error::from(LaunchError::NotContained(Problem::new(message)))
     };
     let text = path.to_str().ok_or_else(|| unfit("is not UTF-8"))?;
     if text.contains([':', ',']) {
@@ -479,6 +497,86 @@ impl Contained {
             locks,
         )
     }
+}
+
+/// The container in which an image is looked into. It is removed when this is dropped, also where
+/// its program hangs; what a killed tprimat leaves is found by the next sweep.
+pub(super) struct LookContainer {
+    contained: Contained,
+    labels: [String; 2],
+    lock: PathBuf,
+    /// Held while the look goes on, so that a sweep of another tprimat leaves its container alone.
+    _held: fs::File,
+    /// The engine's client saw the end of the container, which `--rm` has removed.
+    pub is_over: bool,
+}
+
+impl LookContainer {
+    /// Before it is started. None where the engine's processes are the look's own.
+    pub fn of(
+        engine: &ContainerEngine,
+        env: &BTreeMap<String, String>,
+        runs: &Path,
+    ) -> Result<Option<Self>> {
+        if !has_service(engine.kind) {
+            return Ok(None);
+        }
+        files::create_dir_all(runs)?;
+        remember(runs, engine.kind)?;
+        let id = format!("{LOOK}{}", attempt_id());
+        let lock = look_lock(runs, &id);
+        let held = || -> io::Result<fs::File> {
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(&lock)?;
+            file.lock()?;
+            Ok(file)
+        };
+        let held = held().map_err(Error::io("cannot lock", &lock))?;
+        Ok(Some(Self {
+            labels: labels(&id, runs),
+            contained: Contained {
+                engine: engine.clone(),
+                environment: env.clone(),
+                name: container_name(&id),
+            },
+            lock,
+            _held: held,
+            is_over: false,
+        }))
+    }
+
+    /// What names it, between the engine's verb and the image.
+    pub fn arguments(&self) -> Vec<&str> {
+        let [run, owner] = &self.labels;
+        let name = self.contained.name.as_str();
+        vec!["--name", name, "--label", run, "--label", owner]
+    }
+}
+
+impl Drop for LookContainer {
+    fn drop(&mut self) {
+        // The lock's file stays beside a container that stays: a sweep removes both.
+        if self.is_over || self.contained.remove() {
+            let _ = fs::remove_file(&self.lock);
+        }
+    }
+}
+
+/// The labels of a container: whose it is, and of which folder of runs.
+fn labels(id: &str, runs: &Path) -> [String; 2] {
+    [
+        format!("{RUN_LABEL}={id}"),
+        format!("{OWNER_LABEL}={}", owner(runs)),
+    ]
+}
+
+/// Begins the id of a container in which an image is looked into; a run's begins with a digit.
+const LOOK: &str = "look-";
+
+fn look_lock(runs: &Path, id: &str) -> PathBuf {
+    runs.join(format!(".{id}.lock"))
 }
 
 fn stage_of(said: &str) -> Result<Stage, String> {

@@ -18,9 +18,10 @@
 //! 4. What cannot be reached is not gone: `wait` goes on waiting. What ended well and is not seen
 //!    is not lost: [`End::Unseen`].
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::{
+    fork_server::ForkServer,
     run::{self, RunExit, RunSpec, RunState, Running},
     slurm::Slurm,
     train::TrainHost,
@@ -41,17 +42,22 @@ pub trait Run: Send + Sync {
     /// Ends the run without grace.
     fn kill(&self);
     /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
-    /// more.
-    fn wait(&self) -> Result<End>;
+    /// more. `gone` is called before that, where it is known that the processes are gone and only
+    /// the record of the run is still to be made.
+    fn wait(&self, gone: &dyn Fn()) -> Result<End>;
 }
 
 /// How the wait for a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     Over(RunExit),
-    /// The run goes on without this tprimat; in a sentence what goes on, and what the caller can do
-    /// about it.
-    GoesOn(String),
+    /// The run goes on without this tprimat, as the Slurm job of this id.
+    GoesOn {
+        slurm_job: String,
+    },
+    /// The batch system does not take the run, so nothing has run; in a sentence why. Other runs may
+    /// be taken.
+    Refused(String),
     /// No job was ever submitted for the run, so nothing has run and nothing will.
     NeverWas,
     /// The run is over, and how it ended cannot be seen here yet; in a sentence. Its folder stays,
@@ -61,13 +67,12 @@ pub enum End {
 
 /// On this host, below a supervisor that is a child of tprimat.
 pub struct Local {
-    /// The tprimat binary, which is also the supervisor.
-    pub tprimat: PathBuf,
+    pub supervisors: Arc<ForkServer>,
 }
 
 impl Executor for Local {
     fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
-        Ok(Box::new(run::start(spec, &self.tprimat)?))
+        Ok(Box::new(run::start(spec, &self.supervisors)?))
     }
 }
 
@@ -81,8 +86,8 @@ impl Run for Running {
     fn kill(&self) {
         Self::kill(self);
     }
-    fn wait(&self) -> Result<End> {
-        Self::wait(self).map(End::Over)
+    fn wait(&self, gone: &dyn Fn()) -> Result<End> {
+        self.wait_telling(gone).map(End::Over)
     }
 }
 
@@ -92,7 +97,7 @@ impl TrainHost {
         match place {
             // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
             Place::Local | Place::Allocation => Box::new(Local {
-                tprimat: self.tprimat.clone(),
+                supervisors: self.supervisors.clone(),
             }),
             Place::Slurm => Box::new(self.slurm()),
         }

@@ -3,8 +3,9 @@
 mod pace;
 
 use std::{
+    collections::BTreeMap,
     fs, mem,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use self::pace::{Pace, StepLine};
 use super::{progress::Tail, run::RunSpec};
 use crate::{
     files::{Durability, write_atomically},
-    host::{ask, which},
+    host::{ask_while, which},
     logs::{Live, LogSection},
 };
 
@@ -26,8 +27,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// The supervisor comes by ten times a second. Where it comes later than this, it did not run: its
 /// job was suspended or the host slept, and the trainer did not run either.
 const TICK: Duration = Duration::from_secs(1);
-/// What py-spy may take for one process, and for how many processes it is asked.
+/// What py-spy may take for one process and for all of them, and for how many it is asked.
 const PATIENCE: Duration = Duration::from_secs(10);
+const ALL: Duration = Duration::from_secs(60);
 const PROCESSES: usize = 16;
 /// Lines of a stack that are evidence: its innermost frames.
 const FRAMES: usize = 3;
@@ -98,15 +100,43 @@ impl HangWatch {
     }
 }
 
+/// Where py-spy is if it was installed with the run's Python: beside that interpreter, which is
+/// looked up in PATH where it is a name without a folder.
+fn beside(python: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let python = match python.contains('/') {
+        true => PathBuf::from(python),
+        false => which(python, env)?,
+    };
+    let folder = python.parent().filter(|folder| folder.is_absolute())?;
+    Some(folder.join("py-spy"))
+}
+
 /// Writes the stacks of a run's Python processes into its folder, and answers with their innermost
-/// frames, or with why there are none.
-pub(super) fn stacks(spec: &RunSpec, pids: &[i32]) -> Vec<String> {
-    let beside = Path::new(spec.env.get("TPRIMAT_PYTHON").map_or("", String::as_str))
-        .parent()
-        .map(|folder| folder.join("py-spy"))
-        .filter(|path| path.is_file());
-    let Some(program) = which("py-spy", &spec.env).or(beside) else {
-        return vec!["py-spy, which would show where it hangs, is not installed".into()];
+/// frames, or with why there are none. `is_told_to_end`: is the run to end, whatever its stacks are?
+pub(super) fn stacks(
+    spec: &RunSpec,
+    pids: &[i32],
+    is_told_to_end: &dyn Fn() -> bool,
+) -> Vec<String> {
+    stacks_within(ALL, spec, pids, is_told_to_end)
+}
+
+fn stacks_within(
+    limit: Duration,
+    spec: &RunSpec,
+    pids: &[i32],
+    is_told_to_end: &dyn Fn() -> bool,
+) -> Vec<String> {
+    let begun = Instant::now();
+    let env = spec.host_env();
+    // A container's Python is a path inside it, and py-spy looks in from the host.
+    let python = spec.env.get("TPRIMAT_PYTHON");
+    let python = python.filter(|_| spec.container.is_none());
+    let beside = python.and_then(|python| beside(python, env));
+    let Some(program) = which("py-spy", env).or(beside.filter(|path| path.is_file())) else {
+        return vec![
+            "py-spy, which would show where it hangs, is not installed on this host".into(),
+        ];
     };
     let is_python = |pid: &&i32| {
         fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| {
@@ -117,9 +147,25 @@ pub(super) fn stacks(spec: &RunSpec, pids: &[i32]) -> Vec<String> {
     };
     let (mut whole, mut said) = (String::new(), Vec::new());
     for pid in pids.iter().filter(is_python).take(PROCESSES) {
+        if is_told_to_end() {
+            said.push("the run was told to end before py-spy had read all its processes".into());
+            break;
+        }
+        let left = limit.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            said.push(format!(
+                "py-spy had not read all processes of the run after {} s",
+                limit.as_secs()
+            ));
+            break;
+        }
         let pid = pid.to_string();
-        let command = duct::cmd(&program, ["dump", "--pid", &pid]).full_env(&spec.env);
-        let text = match ask(&command, PATIENCE) {
+        let command = duct::cmd(&program, ["dump", "--pid", &pid]).full_env(env);
+        let patience = || match is_told_to_end() {
+            true => Duration::ZERO,
+            false => PATIENCE.min(left),
+        };
+        let text = match ask_while(&command, &patience) {
             Ok(output) if output.status.success() => {
                 String::from_utf8_lossy(&output.stdout).into_owned()
             }
@@ -203,6 +249,85 @@ mod tests {
                 }
             }
             None
+        }
+    }
+
+    /// A program that sleeps and whose name is as of a Python, so that its stacks are asked for.
+    struct Python(std::process::Child);
+
+    impl Python {
+        fn start(folder: &Path) -> Self {
+            use std::os::unix::fs::PermissionsExt;
+            let path = folder.join("python-stand-in");
+            let sleep = which("sleep", &std::env::vars().collect()).unwrap();
+            let bytes = fs::read(sleep).unwrap();
+            write_atomically(&path, &bytes, Durability::Plain).unwrap();
+            #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            Self(std::process::Command::new(path).arg("300").spawn().unwrap())
+        }
+    }
+
+    impl Drop for Python {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_debugger_that_hangs_holds_up_neither_the_end_of_a_run_nor_who_asks_for_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let pythons: Vec<Python> = (0..3).map(|_| Python::start(folder.path())).collect();
+        let pids: Vec<i32> = pythons.iter().map(|p| p.0.id().cast_signed()).collect();
+        let spy = folder.path().join("py-spy");
+        write_atomically(&spy, b"#!/bin/sh\nexec sleep 300\n", Durability::Plain).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
+        fs::set_permissions(&spy, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:/usr/bin:/bin", folder.path().display());
+        let spec: RunSpec = serde_json::from_value(serde_json::json!({
+            "run_id": "run", "dir": folder.path(), "argv": ["true"], "cwd": "/", "timeout_seconds": null,
+            "grace_seconds": 1.0, "devices": [], "exclusive": true, "lock_dir": "/tmp", "meta": null,
+        }))
+        .unwrap();
+        let spec = RunSpec {
+            env: [("PATH".to_owned(), path)].into(),
+            ..spec
+        };
+        let begun = Instant::now();
+        let is_told = || begun.elapsed() > SECOND / 2;
+        let said = stacks(&spec, &pids, &is_told);
+        assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
+        assert!(
+            said.len() == 2 && said[1].contains("was told to end"),
+            "{said:?}"
+        );
+        // All of them together have a limit, too.
+        let begun = Instant::now();
+        let said = stacks_within(2 * SECOND, &spec, &pids, &|| false);
+        assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
+        assert!(
+            said.last().is_some_and(|last| last.contains("after 2 s")),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn py_spy_is_looked_for_beside_the_python_of_the_host_and_never_in_the_working_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("python3");
+        write_atomically(&python, b"", Durability::Plain).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let file = fs::File::open(&python).unwrap();
+        file.set_permissions(mode).unwrap();
+        let path = folder.path().display().to_string();
+        let env = BTreeMap::from([("PATH".to_owned(), path)]);
+        let there = Some(folder.path().join("py-spy"));
+        assert_eq!(beside("python3", &env), there);
+        assert_eq!(beside(python.to_str().unwrap(), &BTreeMap::new()), there);
+        for nowhere in ["python3", "", "bin/python3"] {
+            assert_eq!(beside(nowhere, &BTreeMap::new()), None, "{nowhere}");
         }
     }
 

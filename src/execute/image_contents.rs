@@ -9,6 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::container_run::LookContainer;
 use crate::{
     digest::Digest,
     files::{self, Durability},
@@ -60,14 +61,27 @@ for name in sys.argv[at + 1:]:
     except m.PackageNotFoundError: pass
 print("tprimat-inside end")"#;
 
-/// Looks into `image`, or remembers what was seen there. `digest`: what names its content.
+/// Looks into `image`, or remembers what was seen there. `digest`: what names its content; `runs`:
+/// the folder of runs, where a sweep looks for what a killed look left.
 pub fn look(
+    engine: &ContainerEngine,
+    env: &BTreeMap<String, String>,
+    image: (&str, &str),
+    wanted: Requirements,
+    runs: &Path,
+) -> Result<Inside, String> {
+    look_within(PATIENCE, engine, env, image, wanted, runs)
+}
+
+fn look_within(
+    patience: Duration,
     engine: &ContainerEngine,
     env: &BTreeMap<String, String>,
     (image, digest): (&str, &str),
     wanted: Requirements,
-    memos: &Path,
+    runs: &Path,
 ) -> Result<Inside, String> {
+    let memos = runs.with_file_name("memos");
     let asked = format!(
         "{digest} {} {:?} {:?}",
         wanted.python, wanted.require, wanted.packages
@@ -79,9 +93,17 @@ pub fn look(
     {
         return Ok(known);
     }
+    let mut container = LookContainer::of(engine, env, runs).map_err(|why| why.to_string())?;
+    let names = container
+        .as_ref()
+        .map(LookContainer::arguments)
+        .unwrap_or_default();
     let mut arguments: Vec<&str> = match engine.kind {
         EngineKind::Docker | EngineKind::Podman => {
-            vec!["run", "--rm", "--pull=never", "--network=none", digest]
+            let mut arguments = vec!["run", "--rm", "--pull=never", "--network=none"];
+            arguments.extend(names);
+            arguments.push(digest);
+            arguments
         }
         EngineKind::Apptainer => vec!["exec", "--cleanenv", "--no-home", image],
         // It fetches the image for a job, and only there.
@@ -110,7 +132,10 @@ pub fn look(
             .chain(["--"]),
     );
     arguments.extend(wanted.packages.iter().map(String::as_str));
-    let said = engine.ask_within(PATIENCE, env, &arguments)?;
+    let said = engine.ask_within(patience, env, &arguments)?;
+    if let Some(container) = &mut container {
+        container.is_over = said.status.success();
+    }
     if !said.status.success() {
         return Err(format!(
             "{} cannot look into {image}: {}",
@@ -179,6 +204,54 @@ fn read(said: &str) -> Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mock of docker, whose containers never end and which notes how it was called.
+    const HANGS: &str = r#"#!/bin/sh
+echo "$*" >> "$(dirname "$0")/said"
+case "$1" in
+  run) exec sleep 60 ;;
+  container) echo 'Error: No such container' >&2; exit 1 ;;
+esac
+"#;
+
+    #[test]
+    fn a_look_that_hangs_leaves_no_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("docker");
+        files::write_atomically(&program, HANGS.as_bytes(), Durability::Plain).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let file = std::fs::File::open(&program).unwrap();
+        file.set_permissions(mode).unwrap();
+        drop(file);
+        let engine = ContainerEngine {
+            kind: EngineKind::Docker,
+            program,
+        };
+        let env = BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]);
+        let wanted = Requirements {
+            require: &Require::default(),
+            packages: &[],
+            python: "python3",
+        };
+        let runs = folder.path().join("cache/runs");
+        let patience = Duration::from_millis(500);
+        let image = ("mine:1", "sha256:00");
+        let why = look_within(patience, &engine, &env, image, wanted, &runs).unwrap_err();
+        assert!(why.contains("does not answer"), "{why}");
+        let said = std::fs::read_to_string(folder.path().join("said")).unwrap();
+        let words: Vec<&str> = said.lines().next().unwrap().split(' ').collect();
+        let at = words.iter().position(|word| *word == "--name").unwrap();
+        let name = words[at + 1];
+        assert!(name.starts_with("tprimat-look-"), "{said}");
+        assert!(said.contains("--label tprimat.runs="), "{said}");
+        let removed = format!("\nrm --force --volumes {name}\n");
+        assert!(said.contains(&removed), "{said}");
+        let engines = std::fs::read_to_string(runs.join(".engines")).unwrap();
+        assert_eq!(engines, "docker\n", "a sweep asks this engine");
+        let names = std::fs::read_dir(&runs).unwrap().flatten();
+        let locks = names.filter(|file| file.file_name().to_string_lossy().contains("look"));
+        assert_eq!(locks.count(), 0);
+    }
 
     #[test]
     fn what_an_entry_point_prints_is_passed_over() {

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use nix::{
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
+        socket::{MsgFlags, send},
     },
     unistd::setsid,
 };
@@ -51,7 +52,7 @@ fn keep_files_to_ourselves() {
     };
 }
 
-/// What the other end of standard input sends as one frame (`run::send_frame`).
+/// What the other end of standard input sends as one frame (`run::frame`).
 pub(super) fn receive_environment() -> io::Result<BTreeMap<String, String>> {
     let mut lifeline = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut length = [0; 8];
@@ -104,6 +105,15 @@ impl Inbox {
 
     pub fn is_in_a_hurry(&self) -> bool {
         self.hurry
+    }
+
+    /// Tells tprimat that the run's processes are gone. Nothing waits for tprimat to hear it.
+    pub fn say_gone(&self) {
+        if self.has_lifeline {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            // A node's lifeline is a pipe from srun, and nobody hears it there.
+            let _ = send(io::stdin().as_raw_fd(), &[0], flags);
+        }
     }
 
     pub fn stop(&self) -> bool {

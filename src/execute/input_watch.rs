@@ -11,7 +11,7 @@ use std::{
     mem,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -29,9 +29,17 @@ const PUT_BACK: Duration = Duration::from_secs(1);
 /// Between two readings of events: a run that writes in these folders all the time is not slowed by
 /// it.
 const NAP: Duration = Duration::from_millis(100);
-/// Watches until it is told to finish.
+
+/// Watches until it is told to finish. The kernel does from the start; what it tells is taken in by a
+/// thread, which no trainer waits for.
 pub(super) struct InputWatch {
     changed: Arc<Mutex<BTreeSet<String>>>,
+    /// Until the thread has it.
+    watch: Option<(Queue, Vec<Input>)>,
+    follower: Option<Follower>,
+}
+
+struct Follower {
     end: PipeWriter,
     thread: JoinHandle<()>,
 }
@@ -59,25 +67,31 @@ impl InputWatch {
         if inputs.is_empty() {
             return (None, unwatched);
         }
-        match Self::of(queue, inputs) {
-            Some(watch) => (Some(watch), unwatched),
-            None => (None, all),
-        }
+        let watch = Self {
+            changed: Arc::default(),
+            watch: Some((queue, inputs)),
+            follower: None,
+        };
+        (Some(watch), unwatched)
     }
 
-    fn of(queue: Queue, inputs: Vec<Input>) -> Option<Self> {
-        let (ended, end) = io::pipe().ok()?;
-        let changed = Arc::new(Mutex::new(BTreeSet::new()));
-        let of_thread = changed.clone();
-        let thread = thread::Builder::new()
-            .name("inputs".into())
-            .spawn(move || follow(queue, inputs, &ended, &of_thread))
-            .ok()?;
-        Some(Self {
-            changed,
-            end,
-            thread,
-        })
+    /// Takes in what is told from now on, and what was told before. Where this host has no thread
+    /// left, all of it is taken in at the end.
+    pub fn follow(&mut self) {
+        let Some((ended, end)) = io::pipe().ok().filter(|_| self.watch.is_some()) else {
+            return;
+        };
+        let (hand_over, watch) = mpsc::channel();
+        let changed = self.changed.clone();
+        let thread = thread::Builder::new().name("inputs".into()).spawn(move || {
+            if let Ok((queue, inputs)) = watch.recv() {
+                follow(queue, inputs, &ended, &changed);
+            }
+        });
+        if let Ok(thread) = thread {
+            let _ = self.watch.take().map(|watch| hand_over.send(watch));
+            self.follower = Some(Follower { end, thread });
+        }
     }
 
     /// Marks the inputs that were seen to be written so far.
@@ -87,8 +101,13 @@ impl InputWatch {
 
     /// Marks all inputs that were written until now.
     pub fn finish(self, watched: &mut [Watched]) {
-        drop(self.end);
-        let _ = self.thread.join();
+        if let Some(Follower { end, thread }) = self.follower {
+            drop(end);
+            let _ = thread.join();
+        }
+        if let Some((mut queue, mut inputs)) = self.watch {
+            take_in(&mut queue, &mut inputs, &self.changed);
+        }
         mark(&lock(&self.changed), watched);
     }
 }
@@ -180,19 +199,24 @@ fn follow(
         let _ = poll(&mut both, PollTimeout::NONE);
         // A nap, unless the run has ended.
         is_over = poll(&mut both[1..], nap).is_ok_and(|ready| ready > 0);
-        let events = queue.events();
-        for mut input in mem::take(&mut inputs) {
-            let writes = input.writes(&events);
-            if writes > 0 && input.has_changed(writes) {
-                lock(changed).insert(input.watched.name);
-                continue;
-            }
-            if writes > 0 {
-                // It may be another file now.
-                input.is_kept_apart = keep_apart(&mut queue, &input.path);
-            }
-            inputs.push(input);
+        take_in(&mut queue, &mut inputs, changed);
+    }
+}
+
+/// What was told since the last time; an input that has changed is watched no more.
+fn take_in(queue: &mut Queue, inputs: &mut Vec<Input>, changed: &Mutex<BTreeSet<String>>) {
+    let events = queue.events();
+    for mut input in mem::take(inputs) {
+        let writes = input.writes(&events);
+        if writes > 0 && input.has_changed(writes) {
+            lock(changed).insert(input.watched.name);
+            continue;
         }
+        if writes > 0 {
+            // It may be another file now.
+            input.is_kept_apart = keep_apart(queue, &input.path);
+        }
+        inputs.push(input);
     }
 }
 
@@ -222,8 +246,10 @@ mod tests {
         let mut watched = [one];
         let (watch, unwatched) = InputWatch::start(queue, &watched);
         assert_eq!(unwatched, 0);
+        let mut watch = watch.unwrap();
+        watch.follow();
         work(&path);
-        watch.unwrap().finish(&mut watched);
+        watch.finish(&mut watched);
         watched[0].is_written()
     }
 

@@ -28,6 +28,12 @@ impl Interrupts {
         Some(FIRST.load(Ordering::Acquire)).filter(|&signal| signal != 0)
     }
 
+    /// How many came.
+    #[must_use]
+    pub fn count(self) -> u32 {
+        COUNT.load(Ordering::Acquire)
+    }
+
     /// A second one came: no more grace.
     #[must_use]
     pub fn insisted(self) -> bool {

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     nodes::{NODE_ARGUMENT, whole_run},
-    process::{RUN_ID_VARIABLE, Tree},
+    process::{RUN_ID_VARIABLE, Tree, started_at},
     run::SUPERVISE_ARGUMENT,
     slurm::JOB_ARGUMENT,
 };
@@ -21,13 +21,15 @@ use super::{
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A process that has a GPU open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GpuHolder {
     pub pid: u32,
     pub name: String,
     /// Device files: `/dev/nvidia0`, `/dev/dri/renderD128`.
     pub devices: BTreeSet<String>,
     pub whose: ProcessOwner,
+    /// When it was started, in seconds since 1970.
+    pub since: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,21 @@ pub enum ProcessOwner {
 #[must_use]
 pub fn gpu_holders() -> Vec<GpuHolder> {
     holders_of(is_gpu)
+}
+
+/// The processes that a driver lists, in the same order. Of a process that cannot be seen from here
+/// no more than its number is known.
+#[must_use]
+pub fn gpu_processes(pids: &[u32]) -> Vec<GpuHolder> {
+    let supervised = supervised();
+    let described = pids.iter().map(|&pid| GpuHolder {
+        pid,
+        name: name_of(pid),
+        devices: BTreeSet::new(),
+        whose: whose(pid, &supervised),
+        since: i32::try_from(pid).ok().and_then(started_at),
+    });
+    described.collect()
 }
 
 /// `tprimat __end RUN` ends the processes of a run whose supervisor was killed.
@@ -87,20 +104,25 @@ fn holders_of(is_device: impl Fn(&Path) -> bool) -> Vec<GpuHolder> {
                 .filter(|path| is_device(path))
                 .map(|path| path.display().to_string())
                 .collect();
-            let name = fs::read_to_string(format!("/proc/{pid}/comm"))
-                .unwrap_or_default()
-                .trim_end()
-                .to_owned();
             (!devices.is_empty()).then(|| GpuHolder {
                 pid,
-                name,
+                name: name_of(pid),
                 devices,
                 whose: whose(pid, &supervised),
+                since: i32::try_from(pid).ok().and_then(started_at),
             })
         })
         .collect();
     found.sort_by_key(|holder| holder.pid);
     found
+}
+
+/// The program's name; empty where the process cannot be seen.
+fn name_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
 }
 
 fn whose(pid: u32, supervised: &BTreeSet<String>) -> ProcessOwner {
@@ -209,6 +231,16 @@ mod tests {
         while !supervised().contains(&live) {
             std::thread::sleep(Duration::from_millis(2));
         }
+        let now = files::unix_now();
+        let listed = gpu_processes(&[left.id(), u32::MAX]);
+        assert_eq!(
+            listed[0].whose,
+            ProcessOwner::Leftover(gone.clone()),
+            "{listed:?}"
+        );
+        let age = now - listed[0].since.unwrap();
+        assert!((-1.0..60.0).contains(&age), "it was started {age} s ago");
+        assert_eq!((listed[1].name.as_str(), listed[1].since), ("", None));
         let of = |child: &Child| {
             let found = holders_of(|path| path == device)
                 .into_iter()

@@ -9,6 +9,7 @@ mod event_sink;
 mod events;
 mod executor;
 mod follow;
+mod fork_server;
 mod guard;
 mod hang;
 pub mod history;
@@ -25,6 +26,7 @@ mod preflight;
 mod prepare_run;
 mod price;
 mod process;
+mod process_title;
 mod profile;
 mod progress;
 pub mod reading;
@@ -39,7 +41,7 @@ mod train;
 mod train_work;
 mod watched_inputs;
 
-pub use container_run::ContainerSpec;
+pub use container_run::{ContainerSpec, preflight_container};
 pub use devices::{Holder, device_holder};
 pub use error::{IngestError, LaunchError};
 pub use event_sink::EventSink;
@@ -47,21 +49,23 @@ pub use events::{
     Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
 };
 pub use executor::{End, Executor, Run};
+pub use fork_server::{ForkServer, SUPERVISORS_ARGUMENT, fork_supervisors};
 pub use hang::Hang;
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::job_json;
 pub use leftovers::{
-    END_ARGUMENT, GpuHolder, ProcessOwner, end_leftovers, end_processes, gpu_holders,
+    END_ARGUMENT, GpuHolder, ProcessOwner, end_leftovers, end_processes, gpu_holders, gpu_processes,
 };
 pub use nodes::{NODE_ARGUMENT, supervise_node};
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
 pub use prepare_run::dropped_env;
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};
+pub use process::process_start;
 pub use profile::{Profiler, profile};
 pub use progress::Growing;
 pub use recover_runs::{Leftover, Swept, sweep};
 pub use run::{
-    ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, start,
+    ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, hostname, start,
 };
 pub use schedule::{BuildOptions, BuildSummary, build};
 pub use secrets::{Secrets, masked};

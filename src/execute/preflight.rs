@@ -158,14 +158,11 @@ fn inside_problems(
     let digest = match &image.here {
         Ok(Some(digest)) => digest,
         Ok(None) => {
-            let help = format!(
-                "`tprimat image build {id} --platform …` makes one, `tprimat image pull` fetches one"
-            );
             return vec![
                 Problem::new(format!(
                     "recipe `{id}` runs in the image {name}, which is not here"
                 ))
-                .help(help),
+                .help(image.help.clone()),
             ];
         }
         Err(why) => {
@@ -185,16 +182,20 @@ fn inside_problems(
         packages: &recipe.file.lock.packages,
         python: &container.python,
     };
-    let memos = host.runs.with_file_name("memos");
     let place = image
         .file
         .as_ref()
         .map_or_else(|| name.clone(), |file| file.display().to_string());
-    let seen =
-        match image_contents::look(&engine, &host.caller_env, (&place, digest), wanted, &memos) {
-            Ok(seen) => seen,
-            Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
-        };
+    let seen = match image_contents::look(
+        &engine,
+        &host.caller_env,
+        (&place, digest),
+        wanted,
+        &host.runs,
+    ) {
+        Ok(seen) => seen,
+        Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
+    };
     let needs_python = !require.python_modules.is_empty() && !seen.has_python;
     let python = needs_python.then(|| format!("a Python (`{}`)", container.python));
     let commands = seen
@@ -206,7 +207,8 @@ fn inside_problems(
         .iter()
         .map(|name| format!("the Python module `{name}`"));
     let help = format!(
-        "`tprimat image build {id} --platform …` installs what recipes/{id}/requirements.*.txt lists"
+        "`tprimat image build {}` installs what recipes/{id}/requirements.*.txt lists",
+        image.target
     );
     let problem = |what| {
         Problem::new(format!(

@@ -19,8 +19,10 @@ use nix::{
         signal::{Signal, kill},
         wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
-    unistd::Pid,
+    unistd::{Pid, SysconfVar, sysconf},
 };
+
+use crate::files::unix_now;
 
 /// Names the run in the environment of each of its processes.
 pub(super) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
@@ -38,6 +40,13 @@ pub(super) struct Process {
     pid: i32,
     /// Clock ticks from boot to the start of the process.
     started: u64,
+}
+
+/// Clock ticks from boot to the start of a process; `None`: there is no such process here. Together
+/// with its host and its pid it names one process for good.
+#[must_use]
+pub fn process_start(pid: i32) -> Option<u64> {
+    Stat::of(pid).map(|stat| stat.started)
 }
 
 /// What `/proc/<pid>/stat` says of a process, as far as it matters here.
@@ -78,6 +87,16 @@ impl Stat {
             stopped: matches!(*fields.first()?, "T" | "t"),
         })
     }
+}
+
+/// When a process was started, in seconds since 1970, if it can be seen.
+pub(super) fn started_at(pid: i32) -> Option<f64> {
+    let ticks = Stat::of(pid)?.started;
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+    // Counted back from now: the clock may have been set since the host was started.
+    Some(unix_now() - (uptime - ticks as f64 / per_second as f64))
 }
 
 /// The processes of one run.

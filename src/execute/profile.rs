@@ -176,7 +176,7 @@ pub fn profile(
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;
-    let run = start(&spec, &host.tprimat)?;
+    let run = start(&spec, &host.supervisors)?;
     drop(making);
     let over = std::sync::atomic::AtomicBool::new(false);
     let exit = std::thread::scope(|scope| {

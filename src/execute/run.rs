@@ -7,15 +7,15 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     fs::{File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
+    net::Shutdown,
     os::{
         fd::{AsFd, FromRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream, process::ExitStatusExt},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus},
+    process::ExitStatus,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,6 +26,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         signal::{Signal, kill},
+        socket::{getsockopt, sockopt},
         wait::{Id, WaitPidFlag, waitid},
     },
     unistd::Pid,
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     container_run::{Contained, ContainerSpec},
     devices::Holder,
+    fork_server::{ForkServer, Handed},
     hang::Hang,
     input_watch::Queue,
     log_times::last_seen,
@@ -192,6 +194,16 @@ impl RunSpec {
         self.job.as_ref().is_some_and(|job| !job.is_step)
     }
 
+    /// The environment of a program that looks at the run from outside, on its host: a sampler, a
+    /// profiler of stacks. The trainer's own variables describe the inside of its container, where
+    /// PATH names other folders.
+    pub(super) fn host_env(&self) -> &BTreeMap<String, String> {
+        match &self.container {
+            Some(container) => &container.environment,
+            None => &self.env,
+        }
+    }
+
     /// The nodes of its job; one where it is no job.
     pub(super) fn nodes(&self) -> usize {
         self.job.as_ref().map_or(1, |job| job.nodes.max(1))
@@ -238,17 +250,18 @@ fn supervisor_log_path(dir: &Path) -> PathBuf {
 pub struct Running {
     spec: RunSpec,
     /// Reaped only under this lock, so that a signal never reaches a stranger with the same pid.
-    supervisor: Mutex<Child>,
-    /// The supervisor ends the run when this end is closed: by us, or by our death.
-    lifeline: Mutex<Option<UnixStream>>,
+    supervisor: Mutex<Supervisor>,
+    /// The supervisor ends the run when nothing more can come from this end: by our will, or by our
+    /// death. From the other end comes one byte, when the run's processes are gone.
+    lifeline: UnixStream,
     /// The supervisor has it as well.
     queue: Mutex<Option<Queue>>,
     _owner: File,
 }
 
-/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself. One run, one folder:
-/// launch files may be there before, an earlier run may not.
-pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
+/// Starts `spec` under a supervisor. One run, one folder: launch files may be there before, an
+/// earlier run may not.
+pub fn start(spec: &RunSpec, supervisors: &ForkServer) -> Result<Running> {
     let dir = &spec.dir;
     files::create_dir_all(dir)?;
     let owner = take_lock(&owner_lock_path(dir))?;
@@ -263,60 +276,112 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     };
     files::write_atomically(&spec_path(dir), &text, durability)?;
     let log_path = supervisor_log_path(dir);
-    // Appended to by the supervisor alone, line by line.
     let log = OpenOptions::new()
         .create(true)
         .append(true)
         .open(&log_path)
         .map_err(Error::io("cannot open", &log_path))?;
-    let spawn = || -> io::Result<(Child, UnixStream)> {
-        let (lifeline_end, lifeline) = UnixStream::pair()?;
-        let child = Command::new(tprimat)
-            .arg(SUPERVISE_ARGUMENT)
-            .arg(dir)
-            .env_clear()
-            // Where the host keeps its driver's library is needed to sample; the trainer has an
-            // environment of its own.
-            .envs(std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH", path)))
-            .envs(of_allocation(spec))
-            .stdin(OwnedFd::from(lifeline_end))
-            // Handed down locked, so there is no instant at which nobody holds it.
-            .stdout(supervisor_lock)
-            .stderr(log)
-            .spawn()?;
-        Ok((child, lifeline))
-    };
-    let (mut child, mut lifeline) =
-        spawn().map_err(Error::io("cannot start the supervisor", tprimat))?;
     let is_watched = spec.watched.iter().any(Watched::is_watchable);
     let queue = is_watched.then(Queue::for_a_run).flatten();
-    let sent =
-        Queue::send(queue.as_ref(), &lifeline).and_then(|()| send_frame(&mut lifeline, &spec.env));
-    if let Err(error) = sent {
-        drop(lifeline);
-        let _ = child.wait();
-        let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
-        return Err(Error::failed(format!(
-            "the supervisor of run {} failed: {said}",
-            spec.run_id
-        )));
-    }
+    let (supervisor, lifeline) = fork(spec, supervisors, queue.as_ref(), (&supervisor_lock, &log))
+        .map_err(|error| {
+            let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
+            Error::failed(format!(
+                "the supervisor of run {} failed: {said}",
+                spec.run_id
+            ))
+        })?;
     Ok(Running {
         spec: spec.clone(),
-        supervisor: Mutex::new(child),
-        lifeline: Mutex::new(Some(lifeline)),
+        supervisor: Mutex::new(supervisor),
+        lifeline,
         queue: Mutex::new(queue),
         _owner: owner,
     })
 }
 
-/// By what srun knows the allocation that a run is a step of.
-fn of_allocation(spec: &RunSpec) -> impl Iterator<Item = (OsString, OsString)> {
-    let is_needed = |name: &OsString| {
-        let name = name.to_string_lossy();
-        name == "PATH" || name == "HOME" || name.starts_with("SLURM_")
+/// Forks the supervisor; once more where the fork server was killed or does not answer.
+fn fork(
+    spec: &RunSpec,
+    supervisors: &ForkServer,
+    queue: Option<&Queue>,
+    files: (&File, &File),
+) -> io::Result<(Supervisor, UnixStream)> {
+    fork_once(spec, supervisors, queue, files)
+        .or_else(|_| fork_once(spec, supervisors, queue, files))
+}
+
+/// Forks the supervisor and sends what it begins with over its lifeline: the queue of events, if
+/// there is one, and the environment.
+fn fork_once(
+    spec: &RunSpec,
+    supervisors: &ForkServer,
+    queue: Option<&Queue>,
+    (supervisor_lock, log): (&File, &File),
+) -> io::Result<(Supervisor, UnixStream)> {
+    let (lifeline_end, lifeline) = UnixStream::pair()?;
+    let environment = frame(&spec.env)?;
+    let send = || {
+        Queue::send(queue, &lifeline)?;
+        (&lifeline).write_all(&environment)
     };
-    std::env::vars_os().filter(move |(name, _)| spec.job.is_some() && is_needed(name))
+    // Where it fits into the socket it is there before the supervisor asks for it. The kernel counts
+    // its own bookkeeping as well, so that no more than a part of the room can be filled.
+    let room = getsockopt(&lifeline, sockopt::SndBuf)?;
+    let fits = environment.len() <= room / 4;
+    if fits {
+        send()?;
+    }
+    let handed = Handed {
+        lifeline: lifeline_end.as_fd(),
+        supervisor_lock,
+        log,
+    };
+    let pid = supervisors.fork(&spec.dir, &handed)?;
+    let mut supervisor = Supervisor { pid, status: None };
+    drop(lifeline_end);
+    if !fits && let Err(error) = send() {
+        drop(lifeline);
+        let _ = supervisor.wait();
+        return Err(error);
+    }
+    Ok((supervisor, lifeline))
+}
+
+/// A child of this process, forked by its fork server.
+#[derive(Debug)]
+struct Supervisor {
+    pid: Pid,
+    /// Once it was reaped: from then on its pid may be a stranger's.
+    status: Option<ExitStatus>,
+}
+
+impl Supervisor {
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.status {
+            return Ok(status);
+        }
+        let mut status = 0;
+        loop {
+            // SAFETY: it writes the status, and nothing else.
+            let waited = unsafe { libc::waitpid(self.pid.as_raw(), &raw mut status, 0) };
+            match Errno::result(waited) {
+                Err(Errno::EINTR) => {}
+                waited => {
+                    waited?;
+                    break;
+                }
+            }
+        }
+        Ok(*self.status.insert(ExitStatus::from_raw(status)))
+    }
+
+    /// What has ended and was not reaped takes the signal and does nothing.
+    fn signal(&self, signal: Signal) {
+        if self.status.is_none() {
+            let _ = kill(self.pid, signal);
+        }
+    }
 }
 
 /// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A
@@ -332,14 +397,11 @@ pub(super) fn take_lock(path: &Path) -> Result<File> {
     take().map_err(Error::io("cannot take", path))
 }
 
-/// First the length in 8 bytes, then JSON.
-pub(super) fn send_frame(
-    lifeline: &mut impl Write,
-    env: &BTreeMap<String, String>,
-) -> io::Result<()> {
+/// An environment as a supervisor receives it: first the length in 8 bytes, then JSON.
+pub(super) fn frame(env: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(env)?;
-    lifeline.write_all(&(text.len() as u64).to_le_bytes())?;
-    lifeline.write_all(&text)
+    let length = (text.len() as u64).to_le_bytes();
+    Ok([&length[..], &text].concat())
 }
 
 impl Running {
@@ -357,24 +419,27 @@ impl Running {
 
     /// Asks the run to end: SIGTERM to its whole tree, grace, SIGKILL. Returns at once.
     pub fn terminate(&self) {
-        lock(&self.lifeline).take();
+        let _ = self.lifeline.shutdown(Shutdown::Write);
     }
 
     /// Ends the run now, without grace.
     pub fn kill(&self) {
         self.terminate();
-        let mut child = lock(&self.supervisor);
-        if let (Ok(None), Ok(pid)) = (child.try_wait(), i32::try_from(child.id())) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
-        }
+        lock(&self.supervisor).signal(Signal::SIGQUIT);
     }
 
     /// Blocks until the run is over and no process of it is left. The supervisor may linger: a
     /// thread of it that hangs in a driver keeps its process, but the run has ended when it says
     /// so.
     pub fn wait(&self) -> Result<RunExit> {
-        let pid = Pid::from_raw(lock(&self.supervisor).id().cast_signed());
-        if let Some(exit) = self.outlived_by(pid) {
+        self.wait_telling(&|| ())
+    }
+
+    /// The same; `gone` is called as soon as the run's processes are gone, and only the record of the
+    /// run is still to be made.
+    pub(super) fn wait_telling(&self, gone: &dyn Fn()) -> Result<RunExit> {
+        let pid = lock(&self.supervisor).pid;
+        if let Some(exit) = self.outlived_by(pid, gone) {
             return Ok(exit);
         }
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
@@ -398,17 +463,33 @@ impl Running {
 
     /// How the run ended, if its supervisor is still there [`LINGERING`] later; none once that has
     /// ended.
-    fn outlived_by(&self, supervisor: Pid) -> Option<RunExit> {
+    fn outlived_by(&self, supervisor: Pid, gone: &dyn Fn()) -> Option<RunExit> {
         // Before Linux 5.3 there is none, and only the process's end counts.
         let fd = pidfd(supervisor)?;
         let mut told: Option<Instant> = None;
+        let mut is_gone = false;
         loop {
-            match poll(
-                &mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)],
-                PollTimeout::from(1000u16),
-            ) {
+            let end = PollFd::new(fd.as_fd(), PollFlags::POLLIN);
+            let word = PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN);
+            let mut both = [end, word];
+            // Where the supervisor has ended the lifeline stays readable for ever.
+            let polled = if is_gone {
+                &mut both[..1]
+            } else {
+                &mut both[..]
+            };
+            let ready = poll(polled, PollTimeout::from(1000u16));
+            if polled.get(1).is_some_and(|word| word.any() == Some(true)) {
+                is_gone = true;
+                if self.has_word() {
+                    gone();
+                }
+            }
+            match ready {
                 Ok(0) | Err(Errno::EINTR) => {}
-                _ => return None,
+                _ if polled[0].any() == Some(true) => return None,
+                Ok(_) => continue,
+                Err(_) => return None,
             }
             let Ok(Some(exit)) = read_exit(&self.spec.dir) else {
                 continue;
@@ -417,6 +498,13 @@ impl Running {
                 return Some(exit);
             }
         }
+    }
+
+    /// Has the supervisor said that the run's processes are gone? It says nothing else.
+    fn has_word(&self) -> bool {
+        (&self.lifeline)
+            .read(&mut [0])
+            .is_ok_and(|length| length > 0)
     }
 
     /// The supervisor ended and did not say how the run did.
@@ -453,7 +541,7 @@ impl Running {
 }
 
 /// Readable once no thread of the process is left.
-fn pidfd(pid: Pid) -> Option<OwnedFd> {
+pub(super) fn pidfd(pid: Pid) -> Option<OwnedFd> {
     // SAFETY: it touches no memory. The kernel sets O_CLOEXEC.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
@@ -461,7 +549,8 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub(super) fn hostname() -> Option<String> {
+#[must_use]
+pub fn hostname() -> Option<String> {
     nix::unistd::gethostname()
         .ok()
         .and_then(|name| name.into_string().ok())

@@ -47,7 +47,7 @@ use room::{Needs, Room, Running};
 use telling::Unread;
 
 pub struct BuildOptions {
-    /// How many tasks at once.
+    /// How many runs that share the host at once, and how many other tasks.
     pub jobs: usize,
     pub fail_fast: bool,
 }
@@ -163,6 +163,13 @@ enum Work {
     Train(Box<TrainWork>),
 }
 
+/// What a task's thread tells.
+enum Told {
+    /// The processes of a run are gone; what it left is still to be taken in.
+    Gone,
+    Finished(Finished),
+}
+
 enum Finished {
     Derived(Result<Derived>),
     Trained(Box<Result<Trained>>),
@@ -175,11 +182,12 @@ impl Work {
         host: &TrainHost,
         set: &RunningSet,
         events: &EventSink,
+        gone: &(dyn Fn() + Sync),
     ) -> Finished {
         match self {
             Self::Derived(work) => Finished::Derived(derived::run(*work, cache)),
             Self::Train(work) => {
-                Finished::Trained(Box::new(train(&work, host, cache, set, events)))
+                Finished::Trained(Box::new(train(&work, host, cache, set, events, gone)))
             }
         }
     }
@@ -199,14 +207,16 @@ impl<'a> Scheduler<'a> {
     fn run_all(&mut self, statuses: &mut Statuses, host: &TrainHost, interrupts: Interrupts) {
         let (cache, events, set) = (self.engine.cache, self.events, RunningSet::default());
         std::thread::scope(|scope| {
-            let (send, receive) = mpsc::channel::<(TaskId, Finished)>();
+            let (send, receive) = mpsc::channel::<(TaskId, Told)>();
             let mut asked = Asked::Never;
             loop {
                 asked = self.heed(asked, interrupts, &set);
                 while let Some((node, work)) = self.next(statuses) {
                     let (send, set) = (send.clone(), &set);
                     scope.spawn(move || {
-                        let _ = send.send((node, work.run(cache, host, set, events)));
+                        let gone = || drop(send.send((node, Told::Gone)));
+                        let finished = work.run(cache, host, set, events, &gone);
+                        let _ = send.send((node, Told::Finished(finished)));
                     });
                 }
                 if self.room.is_empty() && (self.stopping || self.queue.is_empty()) {
@@ -214,8 +224,13 @@ impl<'a> Scheduler<'a> {
                 }
                 // A signal must be seen soon even while nothing finishes.
                 let first = receive.recv_timeout(Duration::from_millis(50));
-                for (node, finished) in first.into_iter().chain(receive.try_iter()) {
-                    self.finished(node, finished, statuses);
+                for (node, told) in first.into_iter().chain(receive.try_iter()) {
+                    match told {
+                        // The first failure ends the build, so it must be known before the next run.
+                        Told::Gone if self.options.fail_fast => {}
+                        Told::Gone => self.room.gone(node),
+                        Told::Finished(finished) => self.finished(node, finished, statuses),
+                    }
                 }
             }
         });
@@ -242,7 +257,7 @@ impl<'a> Scheduler<'a> {
     /// another run is made may depend on them.
     fn next(&mut self, statuses: &mut Statuses) -> Option<(TaskId, Work)> {
         while !self.stopping {
-            if !self.room.is_full()
+            if self.room.takes_derived()
                 && let Some(node) = self.queue.next_derived()
             {
                 return Some((node, self.start_derived(node, statuses)));
@@ -283,14 +298,16 @@ impl<'a> Scheduler<'a> {
         None
     }
 
-    /// Is the log of an earlier repeat being parsed? Then it is not known yet whether this one is
-    /// started.
+    /// Is an earlier repeat being taken in, or its log being parsed? Then it is not known yet whether
+    /// this one is started.
     fn waits_for_a_log(&self, train: QueuedTraining, statuses: &Statuses) -> bool {
         let dag = self.engine.dag;
         let state = |kind, repeat| statuses.get(dag.node(kind, train.cell, repeat)).state;
         (1..train.repeat).any(|repeat| {
-            state(TaskKind::Train, repeat) == State::Fresh
-                && state(TaskKind::Parse, repeat) == State::Stale
+            let is_read = state(TaskKind::Parse, repeat) != State::Stale;
+            self.room
+                .has_gone(dag.node(TaskKind::Train, train.cell, repeat))
+                || state(TaskKind::Train, repeat) == State::Fresh && !is_read
         })
     }
 
@@ -339,7 +356,15 @@ impl<'a> Scheduler<'a> {
             .enter(node, Running::new(needs, gpus, key, preimage));
     }
 
+    /// The error is told at the end of the build. What runs may take hours until then, so it is also
+    /// said at once where something runs.
     fn give_up(&mut self, error: Error) {
+        let is_first = self.error.is_none() && !matches!(error, Error::Interrupted(_));
+        if is_first && !self.room.is_empty() {
+            self.say(format!(
+                "nothing more is started, because of an error: {error}. What runs now goes on to its end"
+            ));
+        }
         self.stopping = true;
         self.error.get_or_insert(error);
     }

@@ -7,7 +7,10 @@
 //! | tprimat dies within the submission | Slurm is asked for a job of that name before another one is submitted |
 //! | the job starts twice all the same | the one that makes `claim` in the run folder runs; the others end, and tprimat follows the claim |
 //! | slurmctld does not answer | it is asked again until it does |
+//! | the user has as many jobs as Slurm allows | it is submitted once others have ended |
+//! | sbatch refuses the job otherwise | this training has nothing, with the reason; others go on |
 //! | the job ended well, and `exit.json` is not seen here | it is waited for, then left in its folder: nothing is run instead |
+//! | the run failed, whatever its exit code | Slurm says whether it ended the job: memory, time, node, `scancel` |
 //! | the job ended otherwise, without `exit.json` | Slurm says why: lost node, preempted, out of time, out of memory, cancelled |
 //! | the node differs from tprimat.lock | nothing runs there; the failure names the lines |
 //! | Ctrl-C with `cancel_on_interrupt` | `scancel` until Slurm takes it; a second Ctrl-C leaves the job |
@@ -21,7 +24,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -31,7 +37,7 @@ pub(super) use end::{Left, explained, left};
 pub use node::JobSpec;
 pub(super) use node::{claim, is_of_this_job, settle_in, take};
 pub use queue::Commands;
-use queue::{OwnJob, is_final};
+use queue::{OwnJob, Refusal, SlurmError, is_final};
 
 use super::{
     executor::{End, Executor, Run},
@@ -74,6 +80,10 @@ pub struct Job {
     /// What the run waits for, as far as the queue says it.
     reason: Mutex<String>,
     intent: Mutex<JobIntent>,
+    /// Slurm takes no more jobs of this user for now, and the build has said so.
+    waits_for_room: AtomicBool,
+    /// It was refused for that while there was no other job of tprimat's.
+    was_refused_alone: AtomicBool,
     /// An earlier tprimat started it. Its folder may have come with a project, so it is never what
     /// a new job runs.
     is_attached: bool,
@@ -121,6 +131,8 @@ impl Slurm {
             id: Mutex::new(noted(&job_path(&spec.dir)).ok().flatten()),
             reason: Mutex::new("its submission to Slurm".into()),
             intent: Mutex::new(JobIntent::Wait),
+            waits_for_room: AtomicBool::new(false),
+            was_refused_alone: AtomicBool::new(false),
             is_attached,
             _owner: owner,
             spec,
@@ -165,8 +177,11 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+/// How the names of all of tprimat's jobs begin.
+const JOB_PREFIX: &str = "tprimat-";
+
 fn job_name(run_id: &str) -> String {
-    format!("tprimat-{run_id}")
+    format!("{JOB_PREFIX}{run_id}")
 }
 
 impl Run for Job {
@@ -205,7 +220,7 @@ impl Run for Job {
         self.slurm.hurry();
     }
 
-    fn wait(&self) -> Result<End> {
+    fn wait(&self, _gone: &dyn Fn()) -> Result<End> {
         let (mut pause, most) = QUESTIONS;
         let mut asked: Option<Instant> = None;
         let mut over: Option<(Instant, Option<String>)> = None;
@@ -241,6 +256,7 @@ impl Run for Job {
                     Standing::There => over = None,
                     Standing::Silent => {}
                     Standing::NeverWas => return Ok(End::NeverWas),
+                    Standing::Refused(why) => return Ok(End::Refused(why)),
                     Standing::Over(state) => {
                         over.get_or_insert_with(|| (Instant::now(), state));
                     }
@@ -277,6 +293,8 @@ enum Standing {
     Silent,
     /// An earlier tprimat died before it submitted the job, and nobody can submit it now.
     NeverWas,
+    /// Slurm does not take the job; in a sentence why, and what to do about it.
+    Refused(String),
 }
 
 /// What was done so far to cancel a job.
@@ -377,6 +395,10 @@ impl Job {
     /// One attempt at it. A submission that nobody heard the answer of has happened, or has not:
     /// Slurm is asked first.
     fn submit(&self) -> Result<Standing> {
+        if !self.is_attached && self.slurm.is_full() {
+            self.tell_full(None);
+            return Ok(Standing::Silent);
+        }
         let name = self.name();
         match self.slurm.find(&name) {
             Ok(Some(id)) => return self.submitted(id),
@@ -423,20 +445,50 @@ impl Job {
                 self.tell(format!("Slurm: sbatch does not get through: {why}"));
                 Ok(Standing::Silent)
             }
+            Err(why) => Ok(match why.refusal() {
+                Refusal::TooManyJobs { is_named } => self.refused_for_limit(&why, is_named),
+                Refusal::Lasting => refused(&why),
+            }),
+        }
+    }
+
+    /// The user has as many jobs as Slurm allows. Their ends make room, so where there are none the
+    /// refusal is final. The last of them may have ended between the submission and the look at the
+    /// queue, so one more attempt is made.
+    fn refused_for_limit(&self, why: &SlurmError, is_named: bool) -> Standing {
+        match self.slurm.has_other_jobs(&self.name(), is_named) {
+            Ok(true) => {
+                self.was_refused_alone.store(false, Ordering::SeqCst);
+                self.slurm.note_full(true);
+                self.tell_full(Some(why));
+                Standing::Silent
+            }
+            Ok(false) if self.was_refused_alone.swap(true, Ordering::SeqCst) => refused(why),
+            Ok(false) => Standing::Silent,
             Err(why) => {
-                recover_runs::remove(&self.spec.dir);
-                Err(Error::Failed {
-                    message: format!("sbatch refused the job: {why}"),
-                    help: Some(
-                        "execution.<platform>.slurm in config.yaml says what it was asked for"
-                            .into(),
-                    ),
-                })
+                self.tell(format!("Slurm, which does not answer: {why}"));
+                Standing::Silent
             }
         }
     }
 
+    /// Says that the run waits until Slurm takes more jobs; once for a build with the reason and with
+    /// what keeps a build below the limit.
+    fn tell_full(&self, why: Option<&SlurmError>) {
+        const ROOM: &str = "Slurm, which takes no more jobs of this user until others have ended";
+        if self.waits_for_room.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        match why.filter(|_| self.slurm.tells_of_limit()) {
+            Some(why) => self.tell(format!(
+                "{ROOM} ({why}); execution.<platform>.slurm.max_jobs in config.yaml sets how many jobs a build has at once"
+            )),
+            None => self.tell(ROOM.to_owned()),
+        }
+    }
+
     fn submitted(&self, id: String) -> Result<Standing> {
+        self.slurm.note_full(false);
         files::write_atomically(&job_path(&self.spec.dir), id.as_bytes(), Durability::Synced)?;
         self.tell(format!("Slurm job {id} (submitted)"));
         *lock(&self.id) = Some(id);
@@ -555,10 +607,14 @@ impl Job {
         let Some(id) = current.unwrap_or_else(|_| lock(&self.id).clone()) else {
             return Err(Error::Interrupted(0));
         };
-        Ok(End::GoesOn(format!(
-            "Slurm job {id} goes on: the next build takes it up, `scancel {id}` ends it"
-        )))
+        Ok(End::GoesOn { slurm_job: id })
     }
+}
+
+fn refused(why: &SlurmError) -> Standing {
+    Standing::Refused(format!(
+        "sbatch refused the job: {why}; execution.<platform>.slurm in config.yaml says what it was asked for"
+    ))
 }
 
 #[cfg(test)]
@@ -679,7 +735,7 @@ mod tests {
         assert_eq!(one.look(Duration::ZERO).unwrap(), Standing::Silent);
         one.cancel(&mut Cancelling::default()).unwrap();
         assert!(one.told().contains("claim"), "{}", one.told());
-        assert!(matches!(one.left(), Ok(End::GoesOn(said)) if said.contains("scancel 12")));
+        assert!(matches!(one.left(), Ok(End::GoesOn { slurm_job }) if slurm_job == "12"));
     }
 
     #[test]

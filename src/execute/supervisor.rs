@@ -12,6 +12,7 @@
 mod trainer;
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fs::File,
     io::{self, Write},
@@ -320,13 +321,28 @@ impl Supervisor {
             .container
             .as_ref()
             .and_then(|spec| Contained::of(spec, &self.spec.run_id));
-        let guard = self.guard(contained.as_ref(), locks)?;
+        // What removes a container is there before the container. A trainer ends with its supervisor by
+        // itself, so it need not wait until the guard is there.
+        let before = match &contained {
+            Some(contained) => Some(self.guard(Some(contained), locks)?),
+            None => None,
+        };
         let (begun, started_at) = (Instant::now(), unix_now());
+        let (handle, mut times) = self.launch()?;
+        if let Some(watch) = &mut self.input_watch {
+            watch.follow();
+        }
+        let guard = match before.map_or_else(|| self.guard(None, locks), Ok) {
+            Ok(guard) => guard,
+            Err(why) => {
+                self.end_tree(&handle);
+                return Err(why);
+            }
+        };
         self.tell(&RunState::Running {
             since: started_at,
             changed: Vec::new(),
         });
-        let (handle, mut times) = self.launch()?;
         let sampler = self.sampler();
         let end = self.watch(&handle, begun, started_at, &mut times);
         // The clock may be set meanwhile.
@@ -352,6 +368,7 @@ impl Supervisor {
         // Once more, for a client that was making it until just now.
         let is_gone = contained.as_ref().is_none_or(Contained::remove);
         if is_gone {
+            self.inbox.say_gone();
             drop(guard);
         } else {
             // It tries once more when this process has ended, and holds the devices' locks until
@@ -447,15 +464,17 @@ impl Supervisor {
         let run = &self.spec.dir;
         let guard = match contained {
             Some(contained) => contained.guard(run, &locks),
-            None => std::env::current_exe().and_then(|tprimat| {
+            None => {
+                // The program as it was when this process started: its file may be another one by now.
+                let tprimat = Path::new("/proc/self/exe");
                 let end = [END_ARGUMENT, &self.spec.run_id];
-                // Whoever else ends what is left of the run ends its guard as well.
+                // From then on whoever else ends what is left of the run ends its guard as well.
                 let mark = (RUN_ID_VARIABLE.to_owned(), self.spec.run_id.clone());
-                Guard::start(run, &tprimat, &end, [(&mark.0, &mark.1)], &locks)
-            }),
+                Guard::start(run, tprimat, &end, [(&mark.0, &mark.1)], &locks)
+            }
         };
         let guard = guard.map_err(|e| format!("cannot start what ends a killed run: {e}"))?;
-        self.tree.without(guard.pid());
+        self.tree.without(Some(guard.pid()));
         Ok(guard)
     }
 
@@ -478,7 +497,7 @@ impl Supervisor {
     /// it waiting.
     fn sampler(&self) -> Option<Sampler> {
         let spec = &self.spec;
-        let mut env = spec.env.clone();
+        let mut env = spec.host_env().clone();
         env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let (devices, file) = (spec.devices.clone(), self.telemetry.clone());
         let tree = Tree::below_this_process(&spec.run_id);
@@ -519,7 +538,14 @@ impl Supervisor {
             let look = |hang: &mut HangWatch| hang.look(now, || tree.is_stopped());
             if let Some(why) = hang.as_mut().and_then(look) {
                 let mut evidence = vec![why];
-                evidence.extend(hang::stacks(&self.spec, &self.tree.pids()));
+                // Somebody may ask for the end while the stacks are read.
+                let inbox = RefCell::new(&mut self.inbox);
+                let is_told_to_end = || {
+                    let mut inbox = inbox.borrow_mut();
+                    inbox.wait(Duration::ZERO);
+                    inbox.stop()
+                };
+                evidence.extend(hang::stacks(&self.spec, &self.tree.pids(), &is_told_to_end));
                 return TrainerEnd::Stopped(ExitKind::Hung(evidence));
             }
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));

@@ -40,6 +40,12 @@ pub struct Folders {
 }
 
 impl Folders {
+    /// A folder that this build makes: it need not be read to know its key.
+    pub(super) fn note(&self, dir: &Path, key: &Digest) {
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(dir.to_owned(), *key);
+    }
+
     /// The folders of runs of this key, the oldest first. An error where one cannot be read now: it
     /// may be of this key, and its run must not be made twice.
     fn of_key(&self, runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
@@ -68,6 +74,7 @@ pub(super) fn take_over(
     cache: &Cache,
     running: &RunningSet,
     events: &EventSink,
+    gone: &(dyn Fn() + Sync),
 ) -> Result<Option<Trained>> {
     let (mut is_told, mut passed) = (false, BTreeSet::new());
     // A run that may be there is not made again. Nothing else of this build depends on it.
@@ -123,7 +130,8 @@ pub(super) fn take_over(
                     spec.run_id
                 );
                 events.report(&Event::Note { message });
-                let Some(trained) = see_through(work, host, cache, running, events, (&spec, run))?
+                let Some(trained) =
+                    see_through(work, host, cache, running, events, (&spec, run), gone)?
                 else {
                     continue;
                 };

@@ -17,9 +17,11 @@ use std::{
 
 use super::{
     EventSink,
+    error::is_of_one_run,
     events::Event,
     executor::{End, Run},
     follow::follow,
+    fork_server::ForkServer,
     ingest::ingest,
     prepare_run::{attempt_id, prepare},
     recover_runs::{making, remove},
@@ -45,6 +47,8 @@ pub struct TrainHost {
     pub lock_dir: PathBuf,
     /// The tprimat binary, which is also the supervisor.
     pub tprimat: PathBuf,
+    /// Starts the supervisors of runs on this host.
+    pub supervisors: Arc<ForkServer>,
     pub native: Option<PathBuf>,
     /// The file of `native` as the pre-flight check saw it: shows whether it changed since.
     pub native_seen: OnceLock<Watched>,
@@ -140,21 +144,23 @@ pub enum Trained {
     Attempt(Box<Attempt>),
     /// Another tprimat started it: one that made it meanwhile, or that died over it.
     Found(Box<Attempt>),
-    /// No attempt was recorded, and why: an input changed after the plan read it, or the run goes on
-    /// where this process cannot see its end.
+    /// No attempt was recorded, and why: an input changed after the plan read it, the run cannot be
+    /// started as it is configured, or it goes on where this process cannot see its end.
     Nothing(String),
 }
 
-/// Runs one train task, or takes the attempt that another tprimat made meanwhile.
+/// Runs one train task, or takes the attempt that another tprimat made meanwhile. `gone` is called
+/// when the run's processes are gone, where that is known before its attempt is recorded.
 pub fn train(
     work: &TrainWork,
     host: &TrainHost,
     cache: &Cache,
     running: &RunningSet,
     events: &EventSink,
+    gone: &(dyn Fn() + Sync),
 ) -> Result<Trained> {
     let _in_flight = in_flight(work, cache, running, events)?;
-    if let Some(trained) = take_over(work, host, cache, running, events)? {
+    if let Some(trained) = take_over(work, host, cache, running, events, gone)? {
         return Ok(match trained {
             Trained::Attempt(attempt) => Trained::Found(attempt),
             trained => trained,
@@ -188,17 +194,23 @@ pub fn train(
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
+    host.folders.note(&dir, work.key());
     let making = making(&host.runs)?;
-    let spec = RunSpec {
-        watched,
-        ..prepare(work, host, &id, &dir)?
+    let spec = match prepare(work, host, &id, &dir) {
+        Ok(spec) => RunSpec { watched, ..spec },
+        // It is this training that cannot be started as it is configured; others may.
+        Err(error) if is_of_one_run(&error) => {
+            remove(&dir);
+            return Ok(Trained::Nothing(error.to_string()));
+        }
+        Err(error) => return Err(error),
     };
     let run: Arc<dyn Run> = host
         .executor(work.placement.execution.place)
         .start(&spec)?
         .into();
     drop(making);
-    let trained = see_through(work, host, cache, running, events, (&spec, run))?;
+    let trained = see_through(work, host, cache, running, events, (&spec, run), gone)?;
     Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
 }
 
@@ -228,13 +240,14 @@ pub(super) fn see_through(
     running: &RunningSet,
     events: &EventSink,
     (spec, run): (&RunSpec, Arc<dyn Run>),
+    gone: &(dyn Fn() + Sync),
 ) -> Result<Option<Trained>> {
     running.add(&run);
     let (going_on, over) = mpsc::channel::<()>();
     let log = log_path(&spec.dir);
     let end = std::thread::scope(|scope| {
         scope.spawn(|| follow(work, (&*run, &log), over, events));
-        let end = run.wait();
+        let end = run.wait(gone);
         // Wakes the follower at once: a run of a few milliseconds must not wait for its next look.
         drop(going_on);
         end
@@ -243,14 +256,20 @@ pub(super) fn see_through(
     let exit = match end? {
         End::Over(exit) => exit,
         End::Unseen(why) => return Ok(Some(Trained::Nothing(why))),
+        End::Refused(why) => {
+            drop(run);
+            remove(&spec.dir);
+            return Ok(Some(Trained::Nothing(why)));
+        }
         End::NeverWas => {
             drop(run);
             remove(&spec.dir);
             return Ok(None);
         }
-        End::GoesOn(message) => {
-            events.report(&Event::Note {
-                message: format!("{}: {message}", work.name()),
+        End::GoesOn { slurm_job } => {
+            events.report(&Event::TaskGoesOn {
+                task: work.name().to_owned(),
+                slurm_job,
             });
             return Err(Error::Interrupted(0));
         }

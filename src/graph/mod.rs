@@ -15,7 +15,7 @@ pub use code::CodeDigests;
 pub use compared::{ComparedCell, FiguresFrom};
 pub use dag::{Dag, Task, TaskId, label};
 pub use reason::{NEVER_RUN, Present, Reason, changed_fields, outcome_text};
-pub use state::{Engine, Options};
+pub use state::{Engine, Options, Verdicts};
 pub use status::{Artifacts, State, Status, Statuses};
 pub use training::doubtful;
 pub use wording::{worded, worded_of_task};

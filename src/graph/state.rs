@@ -3,7 +3,10 @@
 //! A dry run calls them in topological order; a build calls them again as tasks finish, so that a
 //! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, OnceLock, PoisonError},
+};
 
 use rayon::prelude::*;
 use serde_json::Value;
@@ -16,7 +19,7 @@ use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::Dropped,
+    figures::{Dropped, NotCounted},
     job::Job,
     matrix::CellId,
     plan::{Plan, Prepared, Support},
@@ -60,6 +63,30 @@ pub struct Engine<'a> {
     pub trainings: OnceLock<Trainings>,
     /// Cells that a build sums up although they are not selected, with their measured repeats.
     pub measured: BTreeMap<CellId, Vec<u32>>,
+    pub verdicts: Verdicts,
+}
+
+/// Why the runs of a cell do not count, by the cell and the digest of a run's result: each result is
+/// asked for once by whoever says what became of its run, and again before each later repeat.
+#[derive(Default)]
+pub struct Verdicts(Mutex<HashMap<(CellId, Digest), Option<NotCounted>>>);
+
+impl Verdicts {
+    /// What is known, or else what `judge` says. What nobody can say now is asked again.
+    pub(super) fn of(
+        &self,
+        cell: CellId,
+        result: Digest,
+        judge: impl FnOnce() -> Option<Option<NotCounted>>,
+    ) -> Option<Option<NotCounted>> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(verdict) = known().get(&(cell, result)) {
+            return Some(verdict.clone());
+        }
+        let verdict = judge()?;
+        known().insert((cell, result), verdict.clone());
+        Some(verdict)
+    }
 }
 
 impl Engine<'_> {

@@ -431,10 +431,13 @@ impl Engine<'_> {
         if attempt.outcome != RunOutcome::Ok {
             return None;
         }
-        let bytes = self.cache.get(&parse.outputs().first()?.digest).ok()??;
-        let result: RunResult = serde_json::from_slice(&bytes).ok()?;
-        let statistics = &self.plan.prepared(cell)?.resolved.statistics;
-        Some(figures::why_uncounted(&result, statistics))
+        let digest = parse.outputs().first()?.digest;
+        self.verdicts.of(cell, digest, || {
+            let bytes = self.cache.get(&digest).ok()??;
+            let result: RunResult = serde_json::from_slice(&bytes).ok()?;
+            let statistics = &self.plan.prepared(cell)?.resolved.statistics;
+            Some(figures::why_uncounted(&result, statistics))
+        })
     }
 
     /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt

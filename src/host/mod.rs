@@ -3,6 +3,7 @@
 
 mod checkout;
 mod engine;
+mod gpu_use;
 mod lock;
 mod probe;
 mod python;
@@ -12,7 +13,8 @@ pub use checkout::checkout_facts;
 pub use engine::{
     AskError, ContainerEngine, EngineKind, ask, ask_while, engine_environment, last_line,
 };
+pub use gpu_use::{GpuProcess, GpuUse, gpu_use, has_gpu_hardware};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
 pub use python::{absent_modules, python_packages, which};
-pub use telemetry::{Sampler, Sampling};
+pub use telemetry::{Sampler, Sampling, sees_all_processes};

@@ -286,8 +286,13 @@ fn gpu_count(answer: Result<u32, NvmlError>, notes: &mut Vec<String>) -> u32 {
     })
 }
 
-/// Display cards of the amdgpu driver that KFD, the compute driver, knows as well.
 fn amd(sys: &Path) -> Vec<GpuFacts> {
+    amd_cards(sys).into_iter().map(|(_, gpu)| gpu).collect()
+}
+
+/// Display cards of the amdgpu driver that KFD, the compute driver, knows as well, each with its
+/// folder in /sys.
+pub(super) fn amd_cards(sys: &Path) -> Vec<(PathBuf, GpuFacts)> {
     let driver = line(sys.join("module/amdgpu/version"));
     let mut cards: Vec<(u32, PathBuf)> = fs::read_dir(sys.join("class/drm"))
         .into_iter()
@@ -306,13 +311,16 @@ fn amd(sys: &Path) -> Vec<GpuFacts> {
         .filter(|(_, device)| line(device.join("vendor")).as_deref() == Some("0x1002"))
         .collect();
     cards.sort();
-    let compute = kfd_unique_ids(sys);
+    let compute = kfd_nodes(sys);
     cards
-        .iter()
-        .map(|(_, device)| amd_gpu(device, driver.clone()))
-        .filter(|gpu| match &gpu.uuid {
+        .into_iter()
+        .map(|(_, device)| {
+            let gpu = amd_gpu(&device, driver.clone());
+            (device, gpu)
+        })
+        .filter(|(_, gpu)| match &gpu.uuid {
             // A card without an id of its own is no accelerator of the kinds that have one.
-            Some(id) => compute.contains(id),
+            Some(id) => compute.iter().any(|(_, known)| known == id),
             None => compute.is_empty(),
         })
         .collect()
@@ -320,7 +328,7 @@ fn amd(sys: &Path) -> Vec<GpuFacts> {
 
 /// Ids of the nodes that compute (CPUs are nodes too, with no SIMD units), as /sys/class/drm writes
 /// them.
-fn kfd_unique_ids(sys: &Path) -> Vec<String> {
+pub(super) fn kfd_nodes(sys: &Path) -> Vec<(PathBuf, String)> {
     let nodes = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes"))
         .into_iter()
         .flatten()
@@ -339,7 +347,7 @@ fn kfd_unique_ids(sys: &Path) -> Vec<String> {
             value("simd_count").filter(|&count| count > 0)?;
             value("unique_id")
                 .filter(|&id| id != 0)
-                .map(|id| format!("{id:016x}"))
+                .map(|id| (node.path(), format!("{id:016x}")))
         })
         .collect()
 }

@@ -146,6 +146,19 @@ impl Stated {
         text.filter(|text| !text.is_empty())
     }
 
+    /// The executor, as a word; `local` where nobody names one.
+    fn executor(&self, recipe: &Recipe) -> String {
+        self.get(|table| table.executor.clone())
+            .or_else(|| recipe.file.run.executor.clone())
+            .unwrap_or_else(|| "local".into())
+    }
+
+    /// What `container.engine` says.
+    fn engine(&self) -> Option<EngineKind> {
+        let name = self.get(|table| table.container.engine.clone())?;
+        EngineKind::named(&name)
+    }
+
     /// Where `key` is stated, else where it would be.
     fn place(&self, view: &View<'_>, key: &str) -> String {
         let paths = || self.0.iter().map(|(table, _)| format!("{table}.{key}"));
@@ -196,10 +209,7 @@ pub(super) fn execution(
 ) -> Execution {
     let stated = Stated::of(&r.view, &cell.platform, vendor);
     let executor_at = stated.place(&r.view, "executor");
-    let word = stated
-        .get(|table| table.executor.clone())
-        .or_else(|| recipe.file.run.executor.clone())
-        .unwrap_or_else(|| "local".into());
+    let word = stated.executor(recipe);
     let (mut place, mut contained, mut engine) = (Place::Local, false, None);
     for part in word.split('+') {
         match Part::named(part) {
@@ -214,10 +224,7 @@ pub(super) fn execution(
         }
     }
     let container = contained.then(|| Container {
-        engine: engine.or_else(|| {
-            let name = stated.get(|table| table.container.engine.clone())?;
-            EngineKind::named(&name)
-        }),
+        engine: engine.or_else(|| stated.engine()),
         image: match stated.image(&r.view, &cell.framework) {
             Ok(image) => image.unwrap_or_else(|| default_image(&cell.framework, vendor)),
             Err(problem) => {
@@ -274,6 +281,61 @@ pub fn stated_image(
     framework: &str,
 ) -> Result<Option<String>, Problem> {
     Stated::of(view, platform, vendor).image(view, framework)
+}
+
+/// How config.yaml and the recipe put a framework's runs into containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Containment {
+    /// `None`: the first of docker, podman and apptainer that is in PATH.
+    pub engine: Option<EngineKind>,
+    /// The executor starts containers without being asked by `--executor`.
+    pub is_default: bool,
+}
+
+/// The engine that the runs of a platform are started with, so that images are made and looked at
+/// with the same one.
+pub fn containment(
+    view: &View<'_>,
+    platform: &str,
+    vendor: Vendor,
+    recipe: &Recipe,
+) -> Containment {
+    let stated = Stated::of(view, platform, vendor);
+    let word = stated.executor(recipe);
+    // A word that is not an executor is refused where the matrix is read.
+    let (mut engine, mut is_default) = (None, false);
+    for part in word.split('+').filter_map(Part::named) {
+        if let Part::Container(kind) = part {
+            (engine, is_default) = (kind.or(engine), true);
+        }
+    }
+    Containment {
+        engine: engine.or_else(|| stated.engine()),
+        is_default,
+    }
+}
+
+/// What brings an image to this host, in words. `file`: where it is opened, if runs open it as a
+/// file.
+#[must_use]
+pub fn how_to_get(
+    image: &str,
+    file: Option<&Path>,
+    (platform, framework, vendor): (&str, &str, Vendor),
+) -> String {
+    let target = format!("{framework} --platform {platform}");
+    if let Some(file) = file {
+        format!(
+            "runs open it as the file {}: copy it there, or name another one in execution.{platform}.container.image",
+            file.display()
+        )
+    } else if image == default_image(framework, vendor) {
+        format!("`tprimat image build {target}` makes it")
+    } else {
+        format!(
+            "`tprimat image pull {target}` fetches it, `tprimat image build {target} --tag {image}` makes one of this name"
+        )
+    }
 }
 
 /// The name under which `tprimat image build` leaves a framework's image.

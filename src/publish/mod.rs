@@ -10,6 +10,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use rayon::prelude::*;
+
 use crate::{
     cache::{Cache, Output},
     digest::Digest,
@@ -297,16 +299,15 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
     // Claimed before they are written: killed in between, files are missing and it is all done
     // again; killed after the last file, nothing is.
     record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
-    for (output, _) in publication
-        .outputs
-        .iter()
-        .zip(is_there)
+    let to_write = publication.outputs.par_iter().zip(is_there);
+    to_write
         .filter(|(_, is_there)| !is_there)
-    {
-        if !cache.copy_to(&output.digest, &folder.join(&output.name))? {
-            return Err(cache.gone(&output.digest, &output.name));
-        }
-    }
+        .try_for_each(|(output, _)| {
+            match cache.copy_to(&output.digest, &folder.join(&output.name))? {
+                true => Ok(()),
+                false => Err(cache.gone(&output.digest, &output.name)),
+            }
+        })?;
     let (gone, others): (Vec<_>, Vec<_>) = published
         .into_iter()
         .filter(|(m, _)| m != publication.matrix)

@@ -432,3 +432,184 @@ fn a_run_that_writes_much_before_anybody_reads_is_kept_whole() {
     assert!(log.contains("line 2000\n"), "{log}");
     std::io::stdout().flush().unwrap();
 }
+
+/// Names of the containers of an image, ended ones as well.
+fn of_image(engine: &Engine, image: &str) -> Vec<String> {
+    let filter = format!("ancestor={image}");
+    let (ok, names) = engine.ask(&["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"]);
+    assert!(ok, "{names}");
+    names.lines().map(str::to_owned).collect()
+}
+
+/// An image that goes with the test.
+struct Image<'a>(&'a Engine, String);
+
+impl Drop for Image<'_> {
+    fn drop(&mut self) {
+        for name in of_image(self.0, &self.1) {
+            self.0.ask(&["rm", "--force", &name]);
+        }
+        self.0.ask(&["rmi", "--force", &self.1]);
+    }
+}
+
+#[test]
+fn a_look_into_an_image_that_hangs_is_removed_by_the_next_build_once_its_tprimat_was_killed() {
+    let engine = Engine::new("docker", &trainer());
+    let hangs = Image(&engine, engine.image.replace(":1", ":hangs"));
+    let packed = engine.project.folder().join("image.tar");
+    let entry = "ENTRYPOINT [\"/bin/bash\", \"-c\", \"sleep 600\"]";
+    let packed = packed.display().to_string();
+    let made = engine.ask(&["import", "--change", entry, &packed, &hangs.1]);
+    assert!(made.0, "{}", made.1);
+    // The shipped recipe needs Python modules, so it is asked whether the image has them.
+    let matrix = engine
+        .project
+        .read("matrix.toml")
+        .replace("\"one\"", "\"looks\"");
+    let matrix = matrix.replace("framework = \"cmd\"", "framework = \"tran\"");
+    engine.project.write("pipelines/looks.toml", &matrix);
+    let image = format!("execution.cpu.container.image={}", hangs.1);
+    let mut looks = engine
+        .tprimat(&["build", "looks", "--set", &image])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the image is looked into", 60, || {
+        !of_image(&engine, &hangs.1).is_empty()
+    });
+    let names = of_image(&engine, &hangs.1);
+    assert!(names[0].starts_with("tprimat-look-"), "{names:?}");
+    // Another build of the same project leaves it alone while its tprimat lives.
+    engine.run(&["build", "matrix"]).ends_with(0);
+    assert_eq!(of_image(&engine, &hangs.1), names);
+    looks.kill().unwrap();
+    looks.wait().unwrap();
+    assert_eq!(
+        of_image(&engine, &hangs.1),
+        names,
+        "nobody is left to remove it"
+    );
+    engine
+        .project
+        .write("trainer.sh", &format!("{}# edited\n", trainer()));
+    let swept = engine.run(&["build", "matrix"]).ends_with(0);
+    assert!(
+        swept
+            .stderr
+            .contains(&format!("removed the container {}", names[0])),
+        "{}",
+        swept.stderr
+    );
+    assert_eq!(of_image(&engine, &hangs.1), Vec::<String>::new());
+    let left = engine.project.names_in("cache/runs");
+    assert!(!left.iter().any(|name| name.contains("look")), "{left:?}");
+}
+
+/// What people do on a day: make an image, look into it, start a build in it, follow its log, close
+/// the terminal, come back, and read the report.
+#[test]
+fn an_image_is_built_and_a_detached_build_in_it_is_followed_left_and_reported() {
+    const CELL: &str = "cpu/cmd/tiny/single";
+    let waits = "echo up > \"$TPRIMAT_PROJECT_DIR/up\"\necho working in \"$(cat /etc/inside)\"\n\
+                 until [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.05; done\n";
+    let engine = Engine::new("docker", &format!("{waits}{}", trainer()));
+    let project = &engine.project;
+    let built = Image(&engine, engine.image.replace(":1", ":built"));
+    project.edit("config.yaml", &engine.image, &built.1);
+    let absent = engine.run(&["image", "list"]).ends_with(0).stdout;
+    let row = |text: &str| {
+        let line = text.lines().find(|line| line.contains(&built.1));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(row(&absent).contains("not on this host"), "{absent}");
+    let base = [
+        "image",
+        "build",
+        "cpu/cmd",
+        "--base",
+        &engine.image,
+        "--tag",
+        &built.1,
+    ];
+    let made = engine.run(&base).ends_with(0).stderr;
+    let next = format!(
+        "built {} with docker; `tprimat build --only cpu/cmd` runs in it",
+        built.1
+    );
+    assert!(made.contains(&next), "{made}");
+    let listed = engine.run(&["image", "list"]).ends_with(0).stdout;
+    assert!(row(&listed).contains("sha256:"), "{listed}");
+
+    // The shell has the user, the home and the project of a run.
+    let touch = "touch made && touch \"$HOME/of-shell\" && cat /etc/inside";
+    let touch = touch.replace("touch", ": >");
+    let shell = [
+        "shell",
+        "cpu",
+        "--framework",
+        "cmd",
+        "--",
+        "bash",
+        "-c",
+        &touch,
+    ];
+    let inside = engine.run(&shell).ends_with(0).stdout;
+    assert_eq!(
+        inside.trim(),
+        engine.image,
+        "it is made from the base image"
+    );
+    for made in ["made", "cache/container-home/of-shell"] {
+        let owner = fs::metadata(project.path(made)).unwrap().uid();
+        assert_eq!(owner, nix::unistd::geteuid().as_raw(), "{made}");
+    }
+
+    // A terminal, in which the log is followed until the terminal is closed.
+    let tprimat = crate::support::TPRIMAT;
+    let typed = format!(
+        "{tprimat} build --detach && until [ -e up ]; do sleep 0.05; done; exec {tprimat} logs {CELL} -f"
+    );
+    let screen = project.folder().join("screen");
+    let mut terminal = project
+        .command("script")
+        .args(["--quiet", "--flush", "--return", "--command", &typed])
+        .arg(&screen)
+        .env("SHELL", "/bin/bash")
+        .spawn()
+        .expect("script; `apt-get install -y bsdutils` installs it");
+    let shown = || fs::read_to_string(&screen).unwrap_or_default();
+    let working = format!("working in {}", engine.image);
+    eventually("the log is followed", 60, || shown().contains(&working));
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    eventually("what ran in the terminal is gone", 30, || {
+        let follows = |(_, line): &(i32, String)| line.contains(" logs ");
+        !project.processes().iter().any(follows)
+    });
+    let now = engine.run(&["status"]).ends_with(0).stdout;
+    assert!(now.contains("running for") && now.contains(CELL), "{now}");
+    assert_eq!(engine.containers().len(), 1, "it goes on in its container");
+    project.write("go", "");
+    let attached = engine.run(&["attach"]).ends_with(0).stdout;
+    assert!(
+        attached.contains("1 of 1 selected cell measured"),
+        "{attached}"
+    );
+    let builds = engine.run(&["status", "--json"]).ends_with(0).json();
+    let build = &builds["builds"][0];
+    assert_eq!(
+        (&build["state"], &build["exit_code"]),
+        (&"ended".into(), &0.into())
+    );
+    assert_eq!(project.launches(), 1);
+    let log = engine.run(&["logs", CELL]).ends_with(0).stdout;
+    assert!(log.contains(&working), "{log}");
+    engine.run(&["report"]).ends_with(0);
+    let page = project.read("output/report.html");
+    assert!(page.contains(CELL), "the page has the cell");
+    let again = engine.run(&["build"]).ends_with(0).stderr;
+    assert!(again.contains("every run was in the cache"), "{again}");
+    assert!(engine.is_clear(), "{:?}", engine.containers());
+}

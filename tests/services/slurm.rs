@@ -230,7 +230,10 @@ fn a_cancelled_job_a_refused_one_and_one_out_of_time_are_told_apart() {
     let refused = cluster.run(&["build"]);
     assert_ne!(refused.code, Some(0));
     assert!(
-        refused.stderr.contains("sbatch refused the job") && refused.stderr.contains("partition"),
+        refused.stderr.contains("sbatch refused the job")
+            && refused
+                .stderr
+                .contains("invalid partition specified: no-such-partition"),
         "{}",
         refused.stderr
     );

@@ -18,11 +18,24 @@ use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER, until};
 
 /// Registers a job in `$DB`, and runs its script there and then. What the files of `$DB` ask for:
 /// `deaf`, the answer to the first submission is lost, and squeue does not show that job for a
-/// while; `late`, how many seconds after its end the job's files are seen.
+/// while; `late`, how many seconds after its end the job's files are seen; `limit`, how many jobs may
+/// be there at once; as many times as `refuse-sbatch` has lines, a refusal; `final`, the state in which
+/// jobs end.
 const SBATCH: &str = r#"
 for a in "$@"; do case $a in --job-name=*) name=${a#*=};; --output=*) out=${a#*=};; --chdir=*) dir=${a#*=};; esac; done
 script="${@: -1}"
 exec 9>$DB/lock; flock 9
+if [ -s $DB/refuse-sbatch ]; then
+    sed -i 1d $DB/refuse-sbatch
+    echo "sbatch: error: invalid partition specified: nowhere" >&2
+    echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2; exit 1
+fi
+if [ -e $DB/limit ] && [ $(grep -lx RUNNING $DB/job-*/state 2>/dev/null | wc -l) -ge $(<$DB/limit) ]; then
+    echo >> $DB/refusals
+    echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+    echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
+    exit 1
+fi
 id=$(( $(ls -d $DB/job-* 2>/dev/null | wc -l) + 1 )); job=$DB/job-$id; mkdir $job
 lost=; delay=0
 [ $id = 1 ] && [ -e $DB/deaf ] && { lost=1; delay=1; touch $job/hidden; }
@@ -33,7 +46,7 @@ export SLURM_JOB_ID=$id
 work=$dir
 if [ -e $DB/late ]; then work=$job/$(basename $dir); cp -a $dir $work; sed "s|$dir|$work|" $script > $job/script; script=$job/script; fi
 setsid bash -c "sleep $delay; rm -f $job/hidden; cd $dir; sh $script >>$out 2>&1 & echo \$! > $job/pid; wait
-    echo COMPLETED > $job/state
+    { cat $DB/final 2>/dev/null || echo COMPLETED; } > $job/state
     if [ -e $DB/late ]; then sleep \$(<$DB/late); [ -d $dir ] && cp -a $work/. $dir/; fi" </dev/null >/dev/null 2>&1 &
 [ $lost ] && { echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1; }
 echo $id
@@ -325,6 +338,183 @@ fn a_cancellation_is_tried_until_slurm_takes_it_and_is_told() {
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert!(
         ran.code == Some(130) && ran.stderr.contains("Slurm job 2 goes on"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// Of a framework whose runs need more than the cluster gives by itself.
+#[test]
+fn a_recipe_may_say_what_slurm_is_asked_for_and_the_configuration_is_stronger() {
+    let cluster = Cluster::new();
+    let project = &cluster.0;
+    let recipe = RECIPE.replace("packages = [\"torch\"]\n", "");
+    let defaults = "[defaults]\n\"execution.cpu.slurm.time\" = \"00:07:00\"\n\"execution.cpu.slurm.qos\" = \"long\"\n";
+    cluster.execution("executor: slurm, slurm: { qos: short }");
+    project
+        .write("go", "")
+        .write("recipes/mine/recipe.toml", &format!("{recipe}{defaults}"))
+        .write("recipes/mine/mine.sh.j2", TRAINER)
+        .edit("config.yaml", "frameworks:\n", "frameworks:\n  mine: {}\n")
+        .edit("matrix.toml", "\"cmd\"", "\"mine\"");
+    cluster.run(&["build"]).ends_with(0);
+    let asked = fs::read_to_string(cluster.db("job-1/asked")).unwrap();
+    assert!(
+        asked.contains("--time=00:07:00") && asked.contains("--qos=short"),
+        "{asked}"
+    );
+}
+
+/// As a QOS with MaxSubmitJobsPerUser does.
+#[test]
+fn a_limit_on_the_number_of_jobs_is_waited_out_and_said_once() {
+    let cluster = Cluster::new();
+    cluster.repeats(3);
+    cluster.0.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh], share: true }",
+    );
+    fs::write(cluster.db("limit"), "1").unwrap();
+    let go = cluster.goes_after(2);
+    let ran = cluster.run(&["build"]).ends_with(0);
+    go.join().unwrap();
+    assert_eq!((cluster.jobs(), cluster.0.launches()), (3, 3));
+    assert!(cluster.db("refusals").exists(), "{}", ran.stderr);
+    assert_eq!(
+        ran.stderr.matches("slurm.max_jobs").count(),
+        1,
+        "{}",
+        ran.stderr
+    );
+    // Where no job of tprimat's is there, nothing would make room.
+    fs::write(cluster.db("limit"), "0").unwrap();
+    let ran = cluster.run(&["build", "--remeasure"]).ends_with(1);
+    assert!(
+        ran.stderr.contains("QOSMaxSubmitJobPerUserLimit") && cluster.jobs() == 3,
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_submission_that_is_refused_costs_its_own_training_alone() {
+    let cluster = Cluster::new();
+    let project = &cluster.0;
+    project
+        .write("go", "")
+        .edit("matrix.toml", "\"tiny\"", "[\"tiny\", \"wide\"]");
+    cluster.execution("executor: slurm, slurm: { max_jobs: 1 }");
+    fs::write(cluster.db("refuse-sbatch"), "1\n").unwrap();
+    let ran = cluster.run(&["build"]).ends_with(1);
+    assert_eq!(
+        (cluster.jobs(), project.launches()),
+        (1, 1),
+        "{}",
+        ran.stderr
+    );
+    let at = |part: &str| ran.stderr.find(part);
+    let (refused, done) = (
+        at("sbatch refused the job: "),
+        at("train cpu/cmd/wide/single#1: ok"),
+    );
+    assert!(
+        refused.is_some() && refused < done && at("Invalid partition").is_some(),
+        "{}",
+        ran.stderr
+    );
+    let left = project.names_in("cache/runs");
+    assert!(left.iter().all(|name| name.starts_with('.')), "{left:?}");
+    cluster.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
+}
+
+#[test]
+fn what_no_container_can_be_given_costs_its_own_trainings_alone() {
+    let cluster = Cluster::new();
+    let project = &cluster.0;
+    cluster.execution("executor: apptainer, container: { image: images/a.sif }");
+    project
+        .write("go", "")
+        .write("images/a.sif", "AAA")
+        .edit("matrix.toml", "\"tiny\"", "[\"tiny\", \"wide\"]")
+        .edit(
+            "config.yaml",
+            "inputs: [trainer.sh] }",
+            "inputs: [trainer.sh], env: { A.B: x } }",
+        );
+    let ran = cluster.run(&["build"]).ends_with(1);
+    let said = ran.stderr.matches("cannot be set in a container");
+    assert_eq!((said.count(), project.launches()), (2, 0), "{}", ran.stderr);
+    let left = project.names_in("cache/runs");
+    assert!(left.iter().all(|name| name.starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn a_cell_whose_container_takes_no_several_nodes_is_blocked_and_others_run() {
+    let cluster = Cluster::new();
+    let project = &cluster.0;
+    cluster.execution(
+        "executor: slurm+container, container: { engine: pyxis, image: 'repo/x@sha256:00ff' }",
+    );
+    let recipe = RECIPE
+        .replace("reads_job = true", "reads_job = true\nnodes = true")
+        .replace("packages = [\"torch\"]\n", "");
+    project
+        .write("go", "")
+        .write("recipes/mine/recipe.toml", &recipe)
+        .write("recipes/mine/mine.sh.j2", TRAINER)
+        .edit("config.yaml", "frameworks:\n", "frameworks:\n  mine: {}\n")
+        .edit(
+            "config.yaml",
+            "  single: { num_gpus: 1, DP: 1 }\n",
+            "  single: { num_gpus: 1, DP: 1 }\n  two: { num_gpus: 2, DP: 2 }\n",
+        )
+        .edit("matrix.toml", "\"cmd\"", "\"mine\"")
+        .edit("matrix.toml", "\"single\"", "[\"single\", \"two\"]");
+    let ran = cluster.run(&["build"]);
+    assert!(
+        ran.stderr
+            .contains("a run on several nodes is not started in containers of pyxis"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(
+        (cluster.jobs(), project.launches()),
+        (1, 1),
+        "{}",
+        ran.stderr
+    );
+    let plan = cluster.run(&["plan"]).stdout;
+    assert!(plan.contains("blocked"), "{plan}");
+}
+
+#[test]
+fn a_build_that_is_stopped_says_which_jobs_go_on() {
+    let cluster = Cluster::new();
+    let detached = cluster.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer runs in its job", || cluster.up() == 1);
+    let stopped = cluster.run(&["stop"]).ends_with(0).stderr;
+    let told = "1 run went on as Slurm job 1 (train cpu/cmd/tiny/single#1) when the build ended; `scancel 1` ends it";
+    assert!(stopped.contains(told), "{stopped}\n{}", detached.stderr);
+    assert!(cluster.run(&["status"]).stdout.contains(told));
+    let build = || cluster.run(&["status", "--json"]).json()["builds"][0].clone();
+    assert_eq!(build()["going_on"][0]["slurm_job"], "1");
+    cluster.0.write("go", "");
+    cluster.run(&["build"]).ends_with(0);
+    assert_eq!((cluster.jobs(), cluster.0.launches()), (1, 1));
+    assert_eq!(build()["going_on"], serde_json::json!([]));
+}
+
+/// torchrun ends with 1 where the kernel has killed a worker for lack of memory.
+#[test]
+fn a_launcher_whose_worker_ran_out_of_host_memory_is_said_to_have() {
+    let cluster = Cluster::new();
+    cluster.0.write("trainer.sh", "exit 1\n");
+    fs::write(cluster.db("final"), "OUT_OF_MEMORY").unwrap();
+    let ran = cluster.run(&["build"]).ends_with(1);
+    assert!(
+        ran.stderr.contains("it took more host memory"),
         "{}",
         ran.stderr
     );

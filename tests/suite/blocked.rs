@@ -38,6 +38,62 @@ fn freeing_gpus_ends_nothing_where_no_run_left_anything() {
     project.run(&["doctor", "--yes"]).ends_with(2);
 }
 
+/// Its user has not asked for `--free-gpus`, and nobody's run holds the GPU's lock.
+#[test]
+fn the_doctor_names_the_process_that_uses_a_gpu() {
+    let project = Project::new(ONE_RUN);
+    let library = project.folder().join("libnvidia-ml.so.1");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mock_nvml.c");
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library);
+    assert!(compiler.arg(source).status().unwrap().success());
+    let mut other = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let doctor = |arguments: &[&str], pid: &str| -> Ran {
+        let mut command = project.tprimat(arguments);
+        command.env("LD_LIBRARY_PATH", project.folder());
+        command.env("MOCK_PID", pid).output().unwrap().into()
+    };
+    let pid = other.id().to_string();
+    let page = doctor(&["doctor"], &pid).ends_with(0).stdout;
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let gpu = "GPU 0: Mock GPU, 80 of 140 GiB are free, driver 1.2.3:";
+    assert!(
+        page.contains(&format!("!! {gpu} used by process {pid} (sleep, user ")),
+        "{page}"
+    );
+    let found = doctor(&["doctor", "--json"], &pid).ends_with(0).json();
+    let findings = found["findings"].as_array().unwrap();
+    let found = findings.iter().find(|found| found["holders"].is_array());
+    let found = found.unwrap_or_else(|| panic!("{findings:?}"));
+    let holder = &found["holders"][0];
+    assert_eq!(
+        (&holder["pid"], &holder["program"]),
+        (&other.id().into(), &"sleep".into())
+    );
+    assert!(
+        holder["since"].is_string() && holder["user"].is_string(),
+        "{holder}"
+    );
+    assert_eq!(found["free_memory_bytes"], 80_u64 << 30);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let page = doctor(&["doctor"], "").ends_with(0).stdout;
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_clear = [
+        " free",
+        " no process is seen on it from inside this container",
+    ];
+    assert!(
+        is_clear
+            .iter()
+            .any(|end| page.contains(&format!("ok {gpu}{end}"))),
+        "{page}"
+    );
+}
+
 /// Another host may have the launcher, so the matrix is not wrong.
 #[test]
 fn a_check_passes_where_another_host_may_measure_a_cell() {

@@ -23,6 +23,11 @@ fn project() -> Project {
     project
 }
 
+/// A file of a command that runs when the build is over.
+fn has_line(project: &Project, file: &str) -> bool {
+    std::fs::read_to_string(project.path(file)).is_ok_and(|text| text.ends_with('\n'))
+}
+
 fn state(project: &Project) -> serde_json::Value {
     project.run(&["status", "--json"]).ends_with(0).json()["builds"][0].clone()
 }
@@ -65,6 +70,7 @@ fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
         (Some("ended"), Some(0)),
         "{now}"
     );
+    until("the command has run", || has_line(&project, "folder"));
     assert_eq!(project.read("notified").trim(), "0 0");
     assert_eq!(
         project.read("folder").trim(),
@@ -183,6 +189,63 @@ fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later
         project.read("notified").trim(),
         failed.code.unwrap().to_string()
     );
+}
+
+#[test]
+fn a_command_that_hangs_holds_up_neither_the_end_of_a_build_nor_those_who_wait_for_it() {
+    let project = project();
+    let notify = "until [ -e enough ]; do sleep 0.02; done; echo > notified";
+    project.write("go", "");
+    project
+        .run(&["build", "--detach", "--notify", notify])
+        .ends_with(0);
+    project.run(&["attach"]).ends_with(0);
+    assert_eq!(state(&project)["state"], "ended");
+    let stopped = project.run(&["stop"]).ends_with(0).stderr;
+    assert!(stopped.contains("has already ended"), "{stopped}");
+    assert!(!project.path("notified").exists());
+    project.write("enough", "");
+    until("the command has run", || has_line(&project, "notified"));
+}
+
+/// A cache may be on a file system of several hosts, each of which has its own processes.
+#[test]
+fn a_build_of_another_host_is_not_stopped_here() {
+    let project = project();
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    let folder = project.names_in("cache/detached");
+    let folder = folder.iter().find(|name| name.ends_with('Z')).unwrap();
+    let file = format!("cache/detached/{folder}/started.json");
+    let written: serde_json::Value = serde_json::from_str(&project.read(&file)).unwrap();
+    let with = |key: &str, value: serde_json::Value| {
+        let mut started = written.clone();
+        started[key] = value;
+        project.write(&file, &started.to_string());
+    };
+    with("host", "login2".into());
+    let refused = project.run(&["stop"]).ends_with(1).stderr;
+    assert!(
+        refused.contains("was started on login2")
+            && refused.contains(&format!("run `tprimat stop {folder}` on login2")),
+        "{refused}"
+    );
+    let pid = &written["pid"];
+    let status = project.run(&["status"]).ends_with(0).stdout;
+    let shown = format!("process {pid} on login2");
+    assert!(status.contains(&shown), "{status}");
+    assert_eq!(state(&project)["host"], "login2");
+    // Another process has its pid by now, or it is in another container of this host.
+    with("process_start", 1.into());
+    let refused = project.run(&["stop"]).ends_with(1).stderr;
+    assert!(refused.contains("is not that build"), "{refused}");
+    assert_eq!(state(&project)["state"], "running");
+    // As earlier versions wrote it.
+    let old =
+        serde_json::json!({ "pid": pid, "at": written["at"], "arguments": written["arguments"] });
+    project.write(&file, &old.to_string());
+    project.run(&["stop"]).ends_with(0);
+    assert_eq!(state(&project)["state"], "ended");
 }
 
 /// Nobody counted tasks at its end, so what ended until then is counted.
@@ -437,6 +500,54 @@ fn the_doctor_names_what_is_missing_and_starts_nothing() {
     );
 }
 
+/// What nobody asks for is only absent; what the cells need comes with the command that brings it.
+#[test]
+fn the_doctor_says_how_to_get_what_the_configuration_asks_for() {
+    let project = project();
+    let doctor = |more: &str| {
+        project.write("config.yaml", &format!("{CONFIG}{more}"));
+        let ran = project
+            .tprimat(&["doctor", "--json"])
+            .env("PATH", project.folder())
+            .output()
+            .unwrap();
+        let ran = crate::support::Ran::from(ran).ends_with(0);
+        ran.json()["findings"].clone()
+    };
+    let of = |findings: &serde_json::Value, topic: &str, word: &str| {
+        let all = findings.as_array().unwrap().iter();
+        let mut found = all.filter(|found| {
+            found["topic"] == topic && found["what"].as_str().unwrap().contains(word)
+        });
+        let found = found
+            .next()
+            .unwrap_or_else(|| panic!("{topic} {word}: {findings}"));
+        let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("help"))
+    };
+    let nothing = doctor("");
+    let absent = ("absent".to_owned(), String::new());
+    assert_eq!(of(&nothing, "containers", "docker"), absent);
+    assert_eq!(of(&nothing, "slurm", "sinfo"), absent);
+    for (executor, engine, command) in [
+        ("container", "docker", "apt-get install -y docker.io"),
+        ("podman", "podman", "apt-get install -y podman"),
+        ("apptainer", "apptainer", "apt-get install -y apptainer"),
+    ] {
+        let found = doctor(&format!("execution:\n  cpu: {{ executor: {executor} }}\n"));
+        let (state, help) = of(&found, "containers", engine);
+        assert_eq!(state, "problem", "{executor}");
+        assert!(help.contains(command), "{executor}: {help}");
+    }
+    let found = doctor("execution:\n  cpu: { executor: slurm }\n");
+    let (state, help) = of(&found, "slurm", "sinfo");
+    assert_eq!(state, "problem");
+    assert!(
+        help.contains("login node") && help.contains("slurm-client"),
+        "{help}"
+    );
+}
+
 #[test]
 fn a_run_that_is_ended_with_its_build_has_not_failed() {
     let project = project();
@@ -483,6 +594,7 @@ fn a_run_that_is_ended_with_its_build_has_not_failed() {
     assert!(told.contains(&again), "{told}");
     let ran = project.run(&["list", "--failed"]);
     assert!(ran.stderr.contains("no cell's last run failed"), "{ran:?}");
+    until("the command has run", || has_line(&project, "notified"));
     assert_eq!(project.read("notified").trim(), "1 0");
     // What a detached build leaves in the cache is known to be of a cache, also without its mark.
     std::fs::remove_file(project.path("cache/CACHEDIR.TAG")).unwrap();

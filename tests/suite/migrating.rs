@@ -107,6 +107,8 @@ fn codes(words: &[&str]) -> &'static [i32] {
         [_, "--failed"] => &[4],
         // Nothing of these selections can be measured here, and that is no success.
         ["build", ..] => &[0, 1],
+        // No build was detached here: nothing is to be followed or stopped.
+        ["attach" | "stop"] => &[4],
         // Nothing has run, so the only logs are those that were imported.
         ["logs", ..] => &[0, 1],
         // A log of another framework contradicts the cell that it is filed under.
@@ -119,19 +121,46 @@ fn codes(words: &[&str]) -> &'static [i32] {
     }
 }
 
+/// The page names the verbs of `image` and `data` after their first one without the program's name.
+fn with_further_verbs(found: &mut Vec<Vec<String>>) {
+    for code in code() {
+        if let [name @ ("image" | "data"), verb] = code.split(' ').collect::<Vec<_>>()[..] {
+            found.push(vec![name.to_owned(), verb.to_owned()]);
+        }
+    }
+}
+
 #[test]
 fn every_command_of_the_page_runs() {
     let project = project();
-    let all = commands();
+    let mut all = commands();
+    with_further_verbs(&mut all);
+    for row in [
+        "image list",
+        "image pull",
+        "shell nvd",
+        "status",
+        "attach",
+        "stop",
+    ] {
+        let words: Vec<&str> = row.split(' ').collect();
+        assert!(
+            all.iter().any(|command| *command == words),
+            "{row}: {all:?}"
+        );
+    }
     assert!(all.len() > 35, "{}: {all:?}", all.len());
     for command in &all {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let (words, allowed): (Vec<&str>, &[i32]) = match words[..] {
-            // They start a container, or wait for a run: their options exist.
-            [
-                name @ ("image" | "shell" | "data" | "attach" | "stop" | "status"),
-                ..,
-            ] => (vec![name, "--help"], &[0]),
+            // What would start an engine is printed instead; tests/services/container.rs builds an
+            // image, enters it and runs in it.
+            ["image", verb @ ("build" | "pull")] => {
+                (vec!["image", verb, CELL, "--print"], codes(&words))
+            }
+            ["shell", platform] => (vec!["shell", platform, "--print"], codes(&words)),
+            // Its data is the reader's own; tests/suite/data.rs encodes, verifies and fingerprints.
+            ["data", verb] => (vec!["data", verb, "--help"], &[0]),
             // tests/suite/detached.rs starts builds that outlive their terminal, and ends them.
             ["build", ..] if words.contains(&"--detach") => (vec!["build", "--help"], &[0]),
             // There is no event file here; tests/suite/import.rs has them.
@@ -151,6 +180,21 @@ fn every_command_of_the_page_runs() {
             ran.code,
             ran.stdout,
             ran.stderr
+        );
+        // What a row prints is what it promises.
+        let told = match words[..] {
+            ["attach" | "stop"] => (&ran.stderr, "no build was detached here"),
+            ["status"] => (&ran.stderr, "`tprimat build --detach` starts one"),
+            ["image", "build", ..] => (&ran.stdout, "build --tag tprimat/nemo:nvd"),
+            ["image", "pull", ..] => (&ran.stdout, " pull nvcr.io/nvidia/nemo:"),
+            ["image", "list"] => (&ran.stdout, "tprimat/nemo:nvd"),
+            ["shell", ..] => (&ran.stdout, "--gpus all"),
+            _ => continue,
+        };
+        assert!(
+            told.0.contains(told.1),
+            "tprimat {}: {ran:?}",
+            words.join(" ")
         );
     }
 }

@@ -13,8 +13,9 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use tprimat::{
     cache::{Attempt, Output, TaskKind},
-    execute::{self, ExitKind, RunExit, RunSpec, Running},
+    execute::{self, ContainerSpec, ExitKind, ForkServer, RunExit, RunSpec, Running},
     files::{Durability, write_atomically},
+    host::EngineKind,
     job::Vendor,
     results::{NoSamples, Samples},
 };
@@ -58,7 +59,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
 }
 
 fn start(spec: &RunSpec) -> Running {
-    execute::start(spec, Path::new(TPRIMAT)).unwrap()
+    execute::start(spec, &ForkServer::of(Path::new(TPRIMAT))).unwrap()
 }
 
 fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
@@ -121,6 +122,31 @@ fn a_supervised_run_is_sampled_by_its_vendors_tool() {
     assert!((point.integrated_joules.unwrap() / seconds - 900.0).abs() < 1.0);
     assert_eq!(point.max_memory_used_bytes, Some(2 << 20));
     assert_eq!(alive(&spec.run_id), 0);
+}
+
+/// The trainer has the container's variables, without the host's PATH; the tool is one of the host.
+#[test]
+fn a_run_in_a_container_is_sampled_by_the_tool_of_its_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = spec(folder.path(), MOCK_AMD_SMI, true, "exec /bin/sleep 6");
+    let spec = RunSpec {
+        env: BTreeMap::new(),
+        // A mock of Apptainer, which starts the command as it is.
+        container: Some(ContainerSpec {
+            engine: EngineKind::Apptainer,
+            program: "/usr/bin/env".into(),
+            arguments: Vec::new(),
+            environment: outside.env.clone(),
+        }),
+        ..outside
+    };
+    let exit = start(&spec).wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(0));
+    let samples = Samples::read(&fs::read(spec.dir.join("telemetry.jsonl")).unwrap());
+    assert_eq!(
+        (samples.source.as_str(), samples.unavailable.as_ref()),
+        ("amd-smi", None)
+    );
 }
 
 #[test]

@@ -12,10 +12,11 @@ use super::{Dice, Project, files_below};
 
 /// Processes of a build, by what their command lines hold: each is the first of these that fits. The
 /// trainer is `train.sh`, and a worker sleeps.
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 8] = [
     ("tprimat", "build -j"),
     ("supervisor", "__supervise"),
     ("supervisor", "__job"),
+    ("fork server", "__supervisors"),
     ("guard", "tprimat-guard"),
     ("client", " --label "),
     ("trainer", "train.sh"),

@@ -117,6 +117,9 @@ pub struct Progress {
     pub running: Vec<Run>,
     pub failed: Vec<Failure>,
     pub notes: Vec<String>,
+    /// Runs that went on when the build ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub going_on: Vec<GoingOn>,
     /// How many tasks were to run; none before the build has said so.
     #[serde(skip)]
     pub planned: Option<usize>,
@@ -197,6 +200,13 @@ pub struct Failure {
     /// Lines of the log that say so.
     pub evidence: Vec<String>,
     pub what_to_do: Option<String>,
+}
+
+/// A run that a build left to the batch system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct GoingOn {
+    pub task: String,
+    pub slurm_job: String,
 }
 
 impl Progress {
@@ -297,11 +307,13 @@ impl Progress {
                     });
                 }
             }
-            Event::Note { message } => {
-                if self.notes.len() < MOST_NOTES {
-                    self.notes.push(message);
-                }
+            Event::TaskGoesOn { task, slurm_job } => {
+                self.note(format!(
+                    "{task}: Slurm job {slurm_job} goes on; the next build takes it up, `scancel {slurm_job}` ends it"
+                ));
+                self.going_on.push(GoingOn { task, slurm_job });
             }
+            Event::Note { message } => self.note(message),
             Event::BuildFinished { output, .. } => {
                 self.running.clear();
                 self.output = output;
@@ -328,6 +340,12 @@ impl Progress {
     #[must_use]
     pub fn runs(&self) -> Counts {
         counted(self.tasks.iter().filter(|task| task.is_run()))
+    }
+
+    fn note(&mut self, message: String) {
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(message);
+        }
     }
 
     fn run(&mut self, task: &str) -> Option<&mut Run> {

@@ -94,6 +94,12 @@ pub enum Event {
         #[serde(rename = "for")]
         what_for: String,
     },
+    /// The build ends, and the run goes on without it: the next build takes it up.
+    TaskGoesOn {
+        task: String,
+        /// The id of the job that has the run.
+        slurm_job: String,
+    },
     /// An optimiser step of a running trainer, as its log has it.
     Step {
         task: String,

@@ -16,8 +16,8 @@ mod series;
 mod server;
 
 pub use board::{
-    BOARD_SCHEMA, Board, Counts, DeviceCurves, Failure, Progress, Run, State, Task, TaskState,
-    TimeLeft,
+    BOARD_SCHEMA, Board, Counts, DeviceCurves, Failure, GoingOn, Progress, Run, State, Task,
+    TaskState, TimeLeft,
 };
 pub use event::{CellCounts, Event, Outcome};
 pub use series::Series;

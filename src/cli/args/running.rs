@@ -17,7 +17,8 @@ pub struct BuildArgs {
     /// Run nothing: the same as `plan`
     #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
     pub dry_run: bool,
-    /// How many tasks at once; training runs never share a device [default: cores]
+    /// How many runs at once, of those that may share the host, and as many other tasks; no two runs
+    /// have the same GPU [default: cores]
     #[arg(short, long, value_name = "N")]
     pub jobs: Option<usize>,
     /// Measure the selected cells anew; the earlier attempts are kept
@@ -69,8 +70,8 @@ pub struct BuildArgs {
     /// Go on without this terminal; `status`, `attach` and `stop` manage such builds
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
-    /// Run this command at the end, with TPRIMAT_EXIT_CODE, TPRIMAT_OK, TPRIMAT_FAILED and
-    /// TPRIMAT_WAITING set
+    /// Run this command at the end, for at most 60 s, with TPRIMAT_EXIT_CODE, TPRIMAT_OK,
+    /// TPRIMAT_FAILED and TPRIMAT_WAITING set
     #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
     pub notify: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! What a build says at its end: how it went, the figures, where they are.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ pub(super) fn finish(
     };
     let count = |state| after.iter().filter(|row| stands(row) == state).count();
     let (comparison, is_unread) = comparison(engine, statuses, events)?;
-    let verdict = RepeatCounts::of(engine, comparison.as_ref());
+    let verdict = RepeatCounts::of(engine, comparison.as_deref());
     let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
     let (mut nan, mut log_failed) = (0, 0);
@@ -80,7 +80,7 @@ pub(super) fn finish(
     events.report(&Event::BuildFinished {
         ok: count(State::Fresh),
         failed,
-        cells: cells(engine, statuses, comparison.as_ref()),
+        cells: cells(engine, statuses, comparison.as_deref()),
         runs: summary.runs,
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
@@ -92,7 +92,7 @@ pub(super) fn finish(
         seconds: *seconds,
         output: Some(publish::output_dir(engine.plan)),
     });
-    let coverage = Coverage::of(engine, statuses, comparison.as_ref());
+    let coverage = Coverage::of(engine, statuses, comparison.as_deref());
     let in_vain = verdict.uncounted.suspect > 0 && coverage.has_no_results()
         || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
     let held = held(engine, statuses);
@@ -151,10 +151,10 @@ pub(super) fn finish(
     if globals.json {
         print_json("build", &value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
-        show(args.details, engine.plan, comparison.as_ref(), &coverage)?;
+        show(args.details, engine.plan, comparison.as_deref(), &coverage)?;
         eprintln!(
             "{}",
-            published(engine, statuses, request, (comparison.as_ref(), is_unread))
+            published(engine, statuses, request, (comparison.as_deref(), is_unread))
         );
     }
     if code == exit::OK
@@ -261,7 +261,7 @@ fn comparison(
     engine: &Engine,
     statuses: &Statuses,
     events: &EventSink,
-) -> Result<(Option<Comparison>, bool)> {
+) -> Result<(Option<Arc<Comparison>>, bool)> {
     let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
     let Some(stored) = status.outputs().first() else {
         return Ok((None, false));

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use serde::Serialize;
 use serde_json::json;
-use tprimat_live::{Progress, State, Task, TaskState};
+use tprimat_live::{GoingOn, Progress, State, Task, TaskState};
 
 use super::{Build, EVENTS, Started, ago, builds, folder};
 use crate::{
@@ -25,6 +25,13 @@ pub(super) struct Status {
     name: String,
     state: State,
     pid: Option<u32>,
+    /// Where it was started; absent in what earlier versions wrote.
+    host: Option<String>,
+    /// The process as text names it, and its host where that is not this one.
+    #[serde(skip)]
+    process: Option<String>,
+    #[serde(skip)]
+    other_host: Option<String>,
     arguments: Option<Vec<String>>,
     /// The same as a line for a shell, and how to go on.
     #[serde(skip)]
@@ -52,6 +59,8 @@ struct Tasks {
     failed: Vec<FailedTask>,
     /// Trainings that it did not come to, or that were ended together with it.
     left: Vec<String>,
+    /// Those of them that Slurm jobs had when the build ended, and that nobody has taken in since.
+    going_on: Vec<GoingOn>,
 }
 
 #[derive(Serialize)]
@@ -159,6 +168,7 @@ impl Tasks {
             running,
             failed,
             left,
+            going_on: progress.going_on,
         }
     }
 
@@ -169,6 +179,7 @@ impl Tasks {
             runs.any(|run| run.ended_at > started_at && !run.is_interrupted())
         };
         self.left.retain(|task| !is_run(task));
+        self.going_on.retain(|run| !is_run(&run.task));
     }
 }
 
@@ -189,6 +200,9 @@ impl Build {
             name: self.name.clone(),
             state: self.state(),
             pid: started.map(|started| started.pid),
+            host: started.and_then(|started| started.host.clone()),
+            process: self.process(),
+            other_host: self.other_host().map(str::to_owned),
             arguments: started.map(|started| started.arguments.clone()),
             command: started.map(Started::command),
             again: self.again(tasks.tasks.is_some()),
@@ -242,23 +256,26 @@ fn describe(build: &Status, text: &mut String) {
         left,
         ..
     } = &build.tasks;
-    let state = match build.state {
-        State::Running => format!(
-            "running for {}, process {}",
+    let state = match (build.state, &build.other_host) {
+        (State::Running, _) => format!(
+            "running for {}, {}",
             ago(build.started_at),
-            build.pid.map_or_else(unknown, |pid| pid.to_string())
+            build.process.as_deref().unwrap_or("process unknown")
         ),
-        State::Ended if build.exit_code == Some(exit::OK) => {
+        (State::Ended, _) if build.exit_code == Some(exit::OK) => {
             format!("done {} ago", ago(build.ended_at))
         }
-        State::Ended => format!(
+        (State::Ended, _) => format!(
             "ended {} ago with exit code {}",
             ago(build.ended_at),
             build
                 .exit_code
                 .map_or_else(unknown, |code| code.to_string())
         ),
-        State::Died => "died without a word (killed, or the host went down)".to_owned(),
+        (State::Died, Some(host)) => format!(
+            "was started on {host}, and this host does not see it running: run `tprimat status` there"
+        ),
+        (State::Died, None) => "died without a word (killed, or the host went down)".to_owned(),
     };
     let command = build.command.as_ref();
     let command = command.map_or_else(String::new, |command| format!("  {command}\n"));
@@ -314,6 +331,37 @@ fn describe(build: &Status, text: &mut String) {
             counted(runs, "run")
         ),
     };
+    if let Some(told) = told_going_on(build) {
+        let _ = writeln!(text, "  {told}");
+    }
+}
+
+/// `1 run goes on as Slurm job 12 (train a#1); `scancel 12` ends it, the next build takes it up`; of a
+/// build that is over.
+pub(super) fn told_going_on(build: &Status) -> Option<String> {
+    const MOST: usize = 3;
+    let runs = &build.tasks.going_on;
+    if runs.is_empty() || build.state == State::Running {
+        return None;
+    }
+    let jobs: Vec<&str> = runs.iter().map(|run| run.slurm_job.as_str()).collect();
+    let mut names: Vec<&str> = runs.iter().map(|run| run.task.as_str()).collect();
+    let more = names.len().saturating_sub(MOST);
+    names.truncate(MOST);
+    let mut names = names.join(", ");
+    if more > 0 {
+        let _ = write!(names, " and {more} more");
+    }
+    let (went, them) = if runs.len() == 1 {
+        ("1 run went on as Slurm job".to_owned(), "it")
+    } else {
+        (format!("{} runs went on as Slurm jobs", runs.len()), "them")
+    };
+    Some(format!(
+        "{went} {} ({names}) when the build ended; `scancel {}` ends {them}, and the next build takes {them} up",
+        jobs.join(", "),
+        jobs.join(" ")
+    ))
 }
 
 /// `10 of 14 tasks done, 1 failed`; of a build that is over and well `10 tasks run, 4 were done by
@@ -407,6 +455,10 @@ mod tests {
                 repeat: Some(2),
                 reason: "never run".into(),
             },
+            Event::TaskGoesOn {
+                task: "train b#2".into(),
+                slurm_job: "12".into(),
+            },
         ];
         for event in events {
             progress.take(0.0, event);
@@ -416,7 +468,7 @@ mod tests {
         let expected = json!({
             "tasks": 6, "ok": 1, "cached": 1, "interrupted": 1, "running": [{ "task": "train b#2" }],
             "failed": [failed("train a#2", "not_counted", None), failed("train b#1", "failed", Some("oom"))],
-            "left": ["train b#2", "train c#1"],
+            "left": ["train b#2", "train c#1"], "going_on": [{ "task": "train b#2", "slurm_job": "12" }],
         });
         assert_eq!(told, expected);
     }

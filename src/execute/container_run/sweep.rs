@@ -1,8 +1,8 @@
 //! Containers of runs that nobody watches any more.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
-use super::{Contained, OWNER_LABEL, has_service, owner};
+use super::{Contained, LOOK, OWNER_LABEL, has_service, look_lock, owner};
 use crate::{
     error::Result,
     files::{self, Durability},
@@ -75,7 +75,12 @@ pub(in crate::execute) fn sweep(
             else {
                 continue;
             };
-            if is_live(&runs.join(id)) {
+            let is_look = id.starts_with(LOOK);
+            let is_watched = match is_look {
+                true => is_held(&look_lock(runs, id)),
+                false => is_live(&runs.join(id)),
+            };
+            if is_watched {
                 continue;
             }
             let contained = Contained {
@@ -91,6 +96,9 @@ pub(in crate::execute) fn sweep(
                 ))
             };
             swept.push(if contained.remove() {
+                if is_look {
+                    let _ = fs::remove_file(look_lock(runs, id));
+                }
                 Ok(name.trim().to_owned())
             } else {
                 left()
@@ -98,6 +106,14 @@ pub(in crate::execute) fn sweep(
         }
     }
     swept
+}
+
+/// Is the tprimat that made this lock still at work? Where nobody can say it, its container stays.
+fn is_held(lock: &Path) -> bool {
+    match fs::File::open(lock) {
+        Ok(file) => file.try_lock().is_err(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 /// A run's id is also the name of its folder, so one from a label must not lead out of the folder

@@ -99,9 +99,52 @@ fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
     drop(end);
     // As the kernel does when the supervisor is killed.
     drop(std::mem::replace(&mut guard._lifeline, lifeline));
-    guard.child.wait().unwrap();
+    guard.wait();
     assert_eq!(
         fs::read_to_string(&said).unwrap(),
         "rm --force --volumes tprimat-x\n"
     );
+}
+
+#[test]
+fn an_engine_that_cannot_hold_a_run_to_its_job_is_named_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["docker", "apptainer", "srun"] {
+        let path = folder.path().join(name);
+        files::write_atomically(&path, b"#!/bin/sh\n", Durability::Plain).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let env = BTreeMap::from([("PATH".to_owned(), folder.path().display().to_string())]);
+    let why = |engine, place, vendor, nodes| {
+        let container = Container {
+            engine: Some(engine),
+            image: "image".into(),
+            python: "python3".into(),
+            mounts: Vec::new(),
+            options: Vec::new(),
+        };
+        let mut job = Job {
+            vendor,
+            ..Job::default()
+        };
+        job.parallelism.num_nodes = nodes;
+        engine_for(&container, place, &job, &env)
+            .err()
+            .map(|problem| problem.message)
+    };
+    let (docker, pyxis) = (EngineKind::Docker, EngineKind::Pyxis);
+    let outside = why(docker, Place::Slurm, Vendor::Nvd, 1).unwrap();
+    assert!(outside.contains("outside its Slurm job"), "{outside}");
+    assert_eq!(why(docker, Place::Local, Vendor::Nvd, 1), None);
+    assert_eq!(why(docker, Place::Slurm, Vendor::Cpu, 1), None);
+    assert_eq!(why(pyxis, Place::Slurm, Vendor::Nvd, 1), None);
+    let nodes = why(pyxis, Place::Slurm, Vendor::Nvd, 2).unwrap();
+    assert!(nodes.contains("containers of pyxis"), "{nodes}");
+    assert_eq!(
+        why(EngineKind::Apptainer, Place::Slurm, Vendor::Nvd, 2),
+        None
+    );
+    let absent = why(EngineKind::Podman, Place::Slurm, Vendor::Cpu, 1).unwrap();
+    assert!(absent.contains("there is no podman in PATH"), "{absent}");
 }

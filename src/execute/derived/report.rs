@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rayon::prelude::*;
+
 use super::{
     Derived,
     cells::input,
@@ -232,7 +234,8 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
         outputs.push(put(name, text.as_bytes())?);
     }
     let rows = comparison.rows_by_cell();
-    for cell in &work.cells {
+    // Each is read and written by itself, and of thousands this is most of a report's time.
+    let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
         for (repeat, digest) in &cell.results {
@@ -248,19 +251,16 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             ..cell.input.clone()
         };
         let row = rows.get(input.cell.as_str()).copied();
-        if let Some(unified) = figures::unified(
-            &input,
-            Some(&cell.key.to_string()),
-            &cell.job,
-            &results,
-            row,
-        ) {
-            outputs.push(put(
-                &cell.file,
-                &sentences::in_words(|| json_bytes(&unified))?,
-            )?);
-        }
-    }
+        let key = cell.key.to_string();
+        figures::unified(&input, Some(&key), &cell.job, &results, row)
+            .map(|unified| {
+                let text = sentences::in_words(|| json_bytes(&unified))?;
+                put(&cell.file, &text)
+            })
+            .transpose()
+    };
+    let cells: Vec<Option<Output>> = work.cells.par_iter().map(of_cell).collect::<Result<_>>()?;
+    outputs.extend(cells.into_iter().flatten());
     Ok((outputs, FiguresShown::of(&comparison)))
 }
 

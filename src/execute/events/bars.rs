@@ -151,7 +151,7 @@ impl Reporter for Bars {
                     self.say(event);
                 }
             }
-            Event::Note { .. } => self.say(event),
+            Event::TaskGoesOn { .. } | Event::Note { .. } => self.say(event),
             Event::BuildFinished { .. } => {
                 self.say(event);
                 self.tasks.finish_and_clear();

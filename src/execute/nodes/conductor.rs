@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
         Arc, Mutex,
@@ -28,7 +28,7 @@ use crate::{
     error::Result,
     execute::{
         inbox::Inbox,
-        run::{ExitKind, RunExit, RunSpec, TELEMETRY, lock, send_frame},
+        run::{ExitKind, RunExit, RunSpec, TELEMETRY, frame, lock},
         secrets::masked,
         supervisor::never_ran,
     },
@@ -84,8 +84,10 @@ pub(in crate::execute) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit 
     let found = which("srun", &caller)
         .ok_or_else(|| "there is no srun in PATH".to_owned())
         .and_then(|srun| {
-            let tprimat = std::env::current_exe();
-            let tprimat = tprimat.map_err(|e| format!("cannot find tprimat itself: {e}"))?;
+            // By its path, which nodes have as well. Where this process is from another file than is there
+            // now, the kernel would name none.
+            let tprimat = std::env::args_os().next().map(PathBuf::from);
+            let tprimat = tprimat.ok_or("tprimat was started without a name".to_owned())?;
             Ok((srun, tprimat))
         });
     let started = found.and_then(|(srun, tprimat)| Conductor::start(spec, &srun, &tprimat));
@@ -202,7 +204,10 @@ impl<'a> Conductor<'a> {
     /// A node that is gone says so at its end.
     fn send(&mut self, variables: &BTreeMap<String, String>) {
         if let Some(input) = &mut self.input {
-            let _ = send_frame(input, variables).and_then(|()| input.flush());
+            let _ = frame(variables).and_then(|frame| {
+                input.write_all(&frame)?;
+                input.flush()
+            });
         }
     }
 
@@ -314,7 +319,6 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
 
     use super::*;
     use crate::execute::slurm::JobSpec;

@@ -15,6 +15,8 @@ use crate::{
 /// What a task needs to run. The default is that of a derived task: one of the host's slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
+    /// It is a run, and not derived from what runs left.
+    pub is_training: bool,
     /// Nothing else may run on this host meanwhile.
     pub exclusive: bool,
     /// A batch system runs it, so it takes nothing of this host.
@@ -40,6 +42,7 @@ impl Needs {
         };
         let has_gpus_here = execution.place == Place::Local && job.vendor != Vendor::Cpu;
         Self {
+            is_training: true,
             exclusive: !is_job && !prepared.resolved.share,
             is_job,
             most_jobs: most_jobs.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
@@ -58,6 +61,8 @@ pub(super) struct Running {
     pub needs: Needs,
     /// The GPUs that it was given.
     gpus: Vec<usize>,
+    /// Its processes are gone, and what they left is being taken in.
+    is_gone: bool,
     pub since: Instant,
     pub key: Option<Digest>,
     pub preimage: String,
@@ -68,6 +73,7 @@ impl Running {
         Self {
             needs,
             gpus,
+            is_gone: false,
             since: Instant::now(),
             key,
             preimage,
@@ -76,7 +82,7 @@ impl Running {
 }
 
 pub(super) struct Room {
-    /// Tasks at once.
+    /// Runs at once, and as many other tasks.
     most: usize,
     running: HashMap<TaskId, Running>,
     free_gpus: Vec<usize>,
@@ -115,9 +121,27 @@ impl Room {
             .filter(|running| !running.needs.is_job)
     }
 
-    /// May no other task of any kind start on this host?
+    fn is_owned(&self) -> bool {
+        self.here().any(|running| running.needs.exclusive)
+    }
+
+    /// May no other training start on this host? A run that shares the host makes room as soon as
+    /// its processes are gone, so that a short run does not wait for the records of the one before;
+    /// but not for more runs than can be recorded meanwhile.
     pub fn is_full(&self) -> bool {
-        self.here().any(|running| running.needs.exclusive) || self.here().count() >= self.most
+        let (gone, there) = self.here().fold((0, 0), |(gone, there), running| {
+            match running.is_gone || !running.needs.is_training {
+                true => (gone + 1, there),
+                false => (gone, there + 1),
+            }
+        });
+        self.is_owned() || there >= self.most || gone >= 2 * self.most
+    }
+
+    /// May a derived task start? They are counted apart from the runs that share the host.
+    pub fn takes_derived(&self) -> bool {
+        let derived = self.here().filter(|running| !running.needs.is_training);
+        !self.is_owned() && derived.count() < self.most
     }
 
     /// Is the host left idle after a measurement, before one with these needs?
@@ -161,6 +185,18 @@ impl Room {
                 && (!needs.exclusive || is_alone())
     }
 
+    /// Is this run being taken in?
+    pub fn has_gone(&self, node: TaskId) -> bool {
+        self.running.get(&node).is_some_and(|run| run.is_gone)
+    }
+
+    /// The processes of a run are gone.
+    pub fn gone(&mut self, node: TaskId) {
+        if let Some(running) = self.running.get_mut(&node) {
+            running.is_gone = true;
+        }
+    }
+
     pub fn take_gpus(&mut self, count: usize) -> Vec<usize> {
         self.free_gpus.drain(..count).collect()
     }
@@ -184,6 +220,7 @@ mod tests {
 
     fn needs(exclusive: bool, gpus: usize) -> Needs {
         Needs {
+            is_training: true,
             exclusive,
             gpus,
             ..Needs::default()
@@ -205,6 +242,23 @@ mod tests {
         assert!(room.fits(&needs(true, 0)));
         enter(&mut room, 1, needs(true, 0));
         assert!(room.is_full());
+    }
+
+    #[test]
+    fn a_shared_run_makes_room_when_its_processes_are_gone_while_its_records_keep_up() {
+        let mut room = Room::of(2, 0);
+        enter(&mut room, 0, needs(false, 0));
+        enter(&mut room, 1, needs(false, 0));
+        assert!(room.is_full() && room.takes_derived());
+        for node in 0..3 {
+            room.gone(TaskId::new(node));
+            assert!(!room.is_full() && !room.fits(&needs(true, 0)), "{node}");
+            enter(&mut room, node + 2, needs(false, 0));
+        }
+        room.gone(TaskId::new(3));
+        assert!(room.is_full(), "four runs are to be recorded");
+        room.leave(TaskId::new(0));
+        assert!(!room.is_full());
     }
 
     #[test]

@@ -8,17 +8,18 @@ use std::{
 };
 
 use super::{
-    LOOK, WITHDRAWN, claim_path, job_name, job_path,
+    WITHDRAWN, claim_path, job_name, job_path,
     node::take,
     noted,
-    queue::{Commands, OwnJob, fate_of, is_final},
+    queue::{Commands, OwnJob, fate_of, is_final, out_of_host_memory},
 };
 use crate::{
     cache::Undeclared,
     error::Result,
     execute::leftovers::end_leftovers,
     execute::log_times::last_seen,
-    execute::run::{ExitKind, RunExit, RunSpec, read_exit},
+    execute::run::{ExitKind, RunExit, RunSpec, read_exit, tail_of},
+    files::unix_now,
     host::last_line,
 };
 
@@ -27,6 +28,11 @@ pub(super) const SETTLE: Duration = Duration::from_secs(5);
 /// The same of a job that ended well, whose exit.json is there for sure. An NFS client may believe
 /// for up to a minute that a file which it did not find is still not there.
 const VISIBLE: Duration = Duration::from_secs(90);
+/// After this a job's last state does not change any more.
+const LONG_AGO: Duration = Duration::from_secs(60);
+/// Between two questions for the last state of a job.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// How the run of a job that is over ended. The folder is listed first: a client of a network file
 /// system then looks again for files that it did not find before.
 pub(super) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
@@ -66,26 +72,53 @@ pub(super) fn unseen(dir: &Path, id: &str) -> String {
 }
 
 /// A supervisor that was told to end does not know why, nor does a trainer that got the signal
-/// first; Slurm does.
+/// first; Slurm does. A launcher such as torchrun ends with 1 whatever ended its workers, so Slurm is
+/// asked after every end that may be somebody else's doing.
 pub(in crate::execute) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunExit {
-    let is_told = match exit.status {
-        ExitKind::Interrupted | ExitKind::Signal(9 | 15) => true,
-        ExitKind::Code(code) => [137, 143].contains(&code),
+    let is_in_doubt = match exit.status {
+        ExitKind::Interrupted | ExitKind::Signal(_) => true,
+        ExitKind::Code(code) => code != 0,
         _ => false,
     };
-    let Some(id) = id_of(&spec.dir).filter(|_| is_told) else {
+    let Some(id) = id_of(&spec.dir).filter(|_| is_in_doubt) else {
         return exit;
     };
     let job = OwnJob { id: &id, spec };
-    // The job's end may take a moment to be known.
+    // The job's end may take a moment to be known; a job that ended long ago is known or forgotten.
+    let is_long_ago = unix_now() - exit.ended_at > LONG_AGO.as_secs_f64();
+    let patience = if is_long_ago { Duration::ZERO } else { SETTLE };
     let begun = Instant::now();
     loop {
-        match slurm.fate(job) {
-            Some(status) => return RunExit { status, ..exit },
-            None if begun.elapsed() >= SETTLE => return exit,
-            None => thread::sleep(LOOK),
+        let state = slurm.last_state(job).unwrap_or_default();
+        if let Some(status) = fate_of(&id, &state) {
+            return RunExit { status, ..exit };
         }
+        if is_final(&state) || begun.elapsed() >= patience {
+            break;
+        }
+        thread::sleep(PAUSE);
     }
+    match has_oom_kill(&spec.dir) {
+        true => RunExit {
+            status: out_of_host_memory(&id),
+            ..exit
+        },
+        false => exit,
+    }
+}
+
+/// Did Slurm's own step daemon write into the job's output that the kernel killed a process of the
+/// job for lack of memory? The job may end as another state all the same, as where the process was
+/// in a step that srun started.
+fn has_oom_kill(dir: &Path) -> bool {
+    /// What the daemon says at a job's end is at the end of the file.
+    const TAIL: u64 = 64 << 10;
+    let said = tail_of(&dir.join("supervisor.log"), TAIL).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().any(|line| {
+        let is_of_slurm = line.contains("slurmstepd: ");
+        is_of_slurm && (line.contains("oom-kill event") || line.contains("oom_kill event"))
+    })
 }
 
 /// The job that has the run of a folder, or that was submitted for it last.
@@ -178,6 +211,7 @@ pub(super) fn ended_unseen(slurm: &Commands, job: OwnJob) -> RunExit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::execute::supervisor::never_ran;
 
     #[test]
     fn what_ended_well_is_waited_for_and_never_given_up() {
@@ -240,6 +274,41 @@ mod tests {
         assert!(matches!(of("tprimat-run", elsewhere), Left::GoesOn));
         assert!(matches!(of("renamed", &spec.dir), Left::GoesOn));
         assert!(matches!(of("tprimat-another", elsewhere), Left::Ended(_)));
+    }
+
+    #[test]
+    fn slurm_is_asked_why_a_launcher_failed_whose_workers_it_may_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, commands) = run_and_commands(folder.path());
+        take(&spec.dir, "7").unwrap();
+        let ended = |code: i32, state: &str| {
+            let dir = spec.dir.display();
+            let shown = format!(
+                "echo asked >> {dir}/asked; echo 'JobId=7 JobName=tprimat-run JobState={state} WorkDir={dir}'"
+            );
+            write_command(folder.path(), "scontrol", &shown);
+            let exit = RunExit {
+                ended_at: unix_now(),
+                ..never_ran(ExitKind::Code(code), 0.0)
+            };
+            explained(&spec, &commands, exit).status
+        };
+        let is_of_memory =
+            |status| matches!(status, ExitKind::Killed(why) if why.contains("host memory"));
+        assert!(is_of_memory(ended(1, "OUT_OF_MEMORY")));
+        assert_eq!(ended(1, "COMPLETED"), ExitKind::Code(1));
+        let asked = || fs::read_to_string(spec.dir.join("asked")).unwrap();
+        assert_eq!(asked().lines().count(), 2, "once for each");
+        // The step daemon's word is enough, and a trainer's own words are not.
+        let output = |said: &str| {
+            let path = spec.dir.join("supervisor.log");
+            crate::files::write_atomically(&path, said.as_bytes(), crate::files::Durability::Plain)
+        };
+        output("an oom_kill event\n").unwrap();
+        assert_eq!(ended(1, "COMPLETED"), ExitKind::Code(1));
+        output("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch. Some of the step tasks have been OOM Killed.\n").unwrap();
+        assert!(is_of_memory(ended(1, "COMPLETED")));
+        assert_eq!(ended(0, "OUT_OF_MEMORY"), ExitKind::Code(0));
     }
 
     #[test]

@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{claim_path, environment_path, noted};
 use crate::{
     error::{Error, Result},
-    execute::{run::RunSpec, supervisor::read_spec},
+    execute::{
+        run::{RunSpec, read_exit},
+        supervisor::read_spec,
+    },
     files,
     host::{self, Fact, HostFacts},
     job::Vendor,
@@ -74,7 +77,16 @@ pub(in crate::execute) fn take(dir: &Path, who: &str) -> Result<bool> {
 /// What a job does before its run may start: it takes the run for itself, and completes the spec
 /// with what only the node knows. `None`: another job has it.
 pub(in crate::execute) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
-    if !take(dir, &std::env::var("SLURM_JOB_ID").unwrap_or_default())? {
+    let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+    if !take(dir, &job)? {
+        // A controller that lost its last state starts a job that has run already. Where that start
+        // was cut off, this one must not end well: Slurm would say so of the run.
+        let is_again = noted(&claim_path(dir))?.is_some_and(|claimed| claimed == job);
+        if is_again && read_exit(dir)?.is_none() {
+            return Err(Error::failed(format!(
+                "Slurm started job {job} a second time; its first start left no record of the run's end, and no run is made twice"
+            )));
+        }
         return Ok(None);
     }
     let path = environment_path(dir);

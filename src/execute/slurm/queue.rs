@@ -10,16 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::job_name;
+use super::{JOB_PREFIX, job_name};
 use crate::{
     execute::run::{ExitKind, RunSpec},
-    host::{self, AskError, ask_while, last_line},
+    host::{self, AskError, ask_while},
 };
 
 /// A command of Slurm that takes longer does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same once nobody is to wait for jobs any more.
 const HURRIED: Duration = Duration::from_secs(1);
+/// After a refusal because the user has too many jobs, no training of the build submits for so long.
+/// Otherwise each of them would ask Slurm anew every few seconds.
+const FULL: Duration = Duration::from_secs(5);
 
 /// Slurm's commands, as the caller would run them. Clones share one look at the queue.
 #[derive(Clone)]
@@ -29,6 +32,10 @@ pub struct Commands {
     listed: Arc<Mutex<Option<Listed>>>,
     /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
     is_hurried: Arc<AtomicBool>,
+    /// When Slurm last refused a job because the user has too many.
+    full_since: Arc<Mutex<Option<Instant>>>,
+    /// Was the user told how to keep a build below that limit?
+    is_limit_told: Arc<AtomicBool>,
 }
 
 /// The caller's jobs, as Slurm listed them.
@@ -46,9 +53,19 @@ pub(super) enum SlurmError {
     NotInstalled(String),
     #[error(transparent)]
     NotAsked(#[from] AskError),
-    /// The last line that the failed command printed.
-    #[error("{0}")]
-    Refused(String),
+    /// What the failed command printed. `sbatch` may name the reason in a line before the last.
+    #[error("{}", .0.join("; "))]
+    Refused(Vec<String>),
+}
+
+/// Why a job was refused, as far as it decides what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The user, the account or the QOS has too many jobs in the queue: one can be submitted when
+    /// others have ended. A Slurm that names no limit may mean another one.
+    TooManyJobs { is_named: bool },
+    /// It would be refused again.
+    Lasting,
 }
 
 impl SlurmError {
@@ -65,13 +82,62 @@ impl SlurmError {
         match self {
             Self::NotInstalled(_) | Self::NotAsked(AskError::NotRun(_)) => false,
             Self::NotAsked(AskError::NoAnswer(_)) => true,
-            Self::Refused(said) => PASSING.iter().any(|part| said.contains(part)),
+            // A line before the last one tells of an attempt that sbatch has repeated by itself.
+            Self::Refused(lines) => lines
+                .last()
+                .is_some_and(|said| PASSING.iter().any(|part| said.contains(part))),
+        }
+    }
+
+    /// Of a submission that was refused.
+    pub fn refusal(&self) -> Refusal {
+        let Self::Refused(lines) = self else {
+            return Refusal::Lasting;
+        };
+        let Some((last, before)) = lines.split_last() else {
+            return Refusal::Lasting;
+        };
+        if !last.contains("Job violates accounting/QOS policy") {
+            return Refusal::Lasting;
+        }
+        // `QOSMaxSubmitJobPerUserLimit`, in a line of its own.
+        let mut limits = before
+            .iter()
+            .filter_map(|line| line.split_whitespace().next_back())
+            .filter(|word| word.starts_with("QOS") || word.starts_with("Assoc"))
+            .peekable();
+        if limits.peek().is_none() {
+            Refusal::TooManyJobs { is_named: false }
+        } else if limits.any(|limit| limit.contains("SubmitJob")) {
+            Refusal::TooManyJobs { is_named: true }
+        } else {
+            Refusal::Lasting
         }
     }
 
     fn knows_no_such_job(&self) -> bool {
-        matches!(self, Self::Refused(said) if said.contains("Invalid job id"))
+        matches!(self, Self::Refused(lines) if lines.iter().any(|said| said.contains("Invalid job id")))
     }
+}
+
+/// The lines that say something, without the `sbatch: error: ` before each. More than a few are a
+/// plugin's talk.
+fn lines_of(stderr: &[u8]) -> Vec<String> {
+    const MOST: usize = 5;
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| match line.split_once(": error: ") {
+            Some((program, said)) if !program.contains(char::is_whitespace) => said.trim(),
+            _ => line.trim(),
+        })
+        .filter(|line| !line.is_empty())
+        .collect();
+    if lines.is_empty() {
+        return vec!["it said nothing".to_owned()];
+    }
+    let last = lines.iter().skip(lines.len().saturating_sub(MOST));
+    last.map(|line| (*line).to_owned()).collect()
 }
 
 /// A job of ours. Slurm gives an id once more where its controller died before it had noted the
@@ -107,7 +173,32 @@ impl Commands {
             env,
             listed: Arc::default(),
             is_hurried: Arc::default(),
+            full_since: Arc::default(),
+            is_limit_told: Arc::default(),
         }
+    }
+
+    /// Did Slurm say just now that the user has too many jobs?
+    pub(super) fn is_full(&self) -> bool {
+        let since = self
+            .full_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() < FULL)
+    }
+
+    /// `is_full`: what the last submission has shown.
+    pub(super) fn note_full(&self, is_full: bool) {
+        let mut since = self
+            .full_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *since = is_full.then(Instant::now);
+    }
+
+    /// True once for a build.
+    pub(super) fn tells_of_limit(&self) -> bool {
+        !self.is_limit_told.swap(true, Ordering::SeqCst)
     }
 
     /// From now on answers that do not come at once are not waited for.
@@ -131,7 +222,7 @@ impl Commands {
         if said.status.success() {
             Ok(String::from_utf8_lossy(&said.stdout).into_owned())
         } else {
-            Err(SlurmError::Refused(last_line(&said.stderr)))
+            Err(SlurmError::Refused(lines_of(&said.stderr)))
         }
     }
 
@@ -178,6 +269,17 @@ impl Commands {
             Err(why) if why.knows_no_such_job() => Ok(None),
             Err(why) => Err(why),
         }
+    }
+
+    /// Has the caller another job in the queue than the one of this name, whose end may make room? It
+    /// may be of another build. Where Slurm `names_limit` of jobs, it may be any; else the refusal may
+    /// be for something that no end of a stranger's job changes.
+    pub(super) fn has_other_jobs(&self, name: &str, names_limit: bool) -> Result<bool, SlurmError> {
+        let is_other = |shown: &Shown| {
+            let counts = names_limit || shown.name.starts_with(JOB_PREFIX);
+            shown.name != name && counts && !is_final(&shown.state)
+        };
+        Ok(self.list()?.values().any(is_other))
     }
 
     fn list(&self) -> Result<HashMap<String, Shown>, SlurmError> {
@@ -254,11 +356,6 @@ impl Commands {
         })
     }
 
-    /// Why a job ended that did not say so itself; `None`: it ended by itself, or nobody knows.
-    pub(super) fn fate(&self, job: OwnJob) -> Option<ExitKind> {
-        fate_of(job.id, &self.last_state(job)?)
-    }
-
     /// The node that a job ran on.
     pub(super) fn node(&self, job: OwnJob) -> Option<String> {
         if job.id.is_empty() {
@@ -324,13 +421,17 @@ pub(super) fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
         "PREEMPTED" => Some(ExitKind::Killed(format!(
             "Slurm preempted job {id} for another one"
         ))),
-        "OUT_OF_MEMORY" => Some(ExitKind::Killed(format!(
-            "Slurm ended job {id}: it took more host memory than it had asked for"
-        ))),
+        "OUT_OF_MEMORY" => Some(out_of_host_memory(id)),
         "CANCELLED" => Some(ExitKind::Killed(format!("Slurm job {id} was cancelled"))),
         "TIMEOUT" | "DEADLINE" => Some(ExitKind::Timeout),
         _ => None,
     }
+}
+
+pub(super) fn out_of_host_memory(id: &str) -> ExitKind {
+    ExitKind::Killed(format!(
+        "Slurm ended job {id}: it took more host memory than it had asked for"
+    ))
 }
 
 pub(super) fn is_final(state: &str) -> bool {
@@ -355,7 +456,7 @@ mod tests {
 
     #[test]
     fn what_gets_through_later_is_told_from_what_never_will() {
-        let refused = |said: &str| SlurmError::Refused(said.to_owned());
+        let refused = |said: &str| SlurmError::Refused(lines_of(said.as_bytes()));
         assert!(SlurmError::from(AskError::NoAnswer(30)).is_passing());
         assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing());
         // No message of ours decides, whatever a trainer's or a cluster's words have in them.
@@ -363,10 +464,44 @@ mod tests {
             SlurmError::NotInstalled("sbatch".to_owned()),
             SlurmError::from(AskError::NotRun("no answer in 3 s".to_owned())),
             refused("sbatch: error: invalid partition specified: no answer in sight"),
+            // sbatch has waited by itself, and what it was told then is what counts.
+            refused(
+                "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: Invalid account",
+            ),
         ] {
             assert!(!never.is_passing(), "{never}");
         }
         assert!(refused("slurm_load_jobs error: Invalid job id specified").knows_no_such_job());
+    }
+
+    #[test]
+    fn a_limit_on_the_number_of_jobs_is_told_from_other_refusals() {
+        const POLICY: &str = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)";
+        let refusal = |said: &str| SlurmError::Refused(lines_of(said.as_bytes())).refusal();
+        for limit in [
+            "QOSMaxSubmitJobPerUserLimit",
+            "QOSMaxSubmitJobPerAccountLimit",
+            "QOSGrpSubmitJobsLimit",
+            "AssocMaxSubmitJobLimit",
+            "AssocGrpSubmitJobsLimit",
+        ] {
+            let said = format!("sbatch: error: {limit}\n{POLICY}\n");
+            assert_eq!(
+                refusal(&said),
+                Refusal::TooManyJobs { is_named: true },
+                "{limit}"
+            );
+        }
+        assert_eq!(refusal(POLICY), Refusal::TooManyJobs { is_named: false });
+        let too_long = format!("sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}");
+        assert_eq!(refusal(&too_long), Refusal::Lasting);
+        let absent = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified";
+        assert_eq!(refusal(absent), Refusal::Lasting);
+        let told = SlurmError::Refused(lines_of(too_long.as_bytes())).to_string();
+        assert!(
+            told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::{
 use serde::Serialize;
 
 pub(super) use self::nvml::open as open_nvml;
+pub use self::processes::sees_all as sees_all_processes;
 use crate::{
     files::unix_now,
     job::Vendor,

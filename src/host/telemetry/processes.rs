@@ -24,10 +24,9 @@ pub(super) struct Processes {
 
 impl Processes {
     pub fn new(is_own: Box<IsOwn>) -> Self {
-        let namespace = std::fs::read_link("/proc/self/ns/pid").ok();
         Self {
             is_own,
-            sees_all: namespace.is_some_and(|name| name.to_str() == Some(FIRST_NAMESPACE)),
+            sees_all: sees_all(),
         }
     }
 
@@ -61,6 +60,13 @@ impl Processes {
                 .collect(),
         )
     }
+}
+
+/// Does this process see all that run on the host? In a container it does not.
+#[must_use]
+pub fn sees_all() -> bool {
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok();
+    namespace.is_some_and(|name| name.to_str() == Some(FIRST_NAMESPACE))
 }
 
 /// Also one of another user, which may be hidden in /proc.

@@ -7,8 +7,12 @@ use crate::{
     config::Config,
     error::{Error, Problem, Result},
     host::{ContainerEngine, IMAGES, Lock, Section},
+    job::Vendor,
     matrix::Cell,
-    plan::{CellPlan, Container, DataFile, DataKind, Prepared, Support, data::DataMemo},
+    plan::{
+        CellPlan, Container, DataFile, DataKind, Prepared, Support, data::DataMemo,
+        execution::how_to_get,
+    },
 };
 
 impl FactBook {
@@ -29,8 +33,8 @@ impl FactBook {
             if let Some(container) = prepared.resolved.execution.container.clone() {
                 let available = prepared.facts.available.is_ok();
                 let memo = memo.get_or_insert_with(|| DataMemo::load(&self.cache));
-                prepared.image =
-                    Some(self.image(&cell.platform, &cell.framework, container, available, memo));
+                let of = (&*cell.platform, &*cell.framework, prepared.job().vendor);
+                prepared.image = Some(self.image(of, container, available, memo));
             }
             prepared.data = self.data_of(cell, prepared, &mut memo)?;
         }
@@ -94,8 +98,7 @@ impl FactBook {
     /// engine is asked.
     fn image(
         &mut self,
-        platform: &str,
-        framework: &str,
+        (platform, framework, vendor): (&str, &str, Vendor),
         container: Container,
         available: bool,
         memo: &mut DataMemo,
@@ -130,6 +133,7 @@ impl FactBook {
             Ok(_) => Err("this host cannot run the platform".to_owned()),
             Err(why) => Err(why),
         };
+        let help = how_to_get(&name, file.as_deref(), (platform, framework, vendor));
         let locked = self
             .lock
             .section(platform)
@@ -140,9 +144,7 @@ impl FactBook {
                 Ok(found.clone())
             }
             (Some(locked), _) => Ok(locked.clone()),
-            (None, Ok(_)) => Err(format!(
-                "there is no image {name} on this host: `tprimat image build {framework} --platform {platform}` makes one, `tprimat image pull` fetches it"
-            )),
+            (None, Ok(_)) => Err(format!("there is no image {name} on this host: {help}")),
             (None, Err(why)) => Err(format!(
                 "tprimat.lock does not pin the image {name} for {platform}, and {why}"
             )),
@@ -158,6 +160,8 @@ impl FactBook {
             digest,
             here,
             file,
+            help,
+            target: format!("{framework} --platform {platform}"),
         };
         self.images.insert(key, image.clone());
         image
@@ -174,6 +178,10 @@ pub struct Image {
     pub here: Result<Option<String>, String>,
     /// Where it is, if runs open it as a file.
     pub file: Option<PathBuf>,
+    /// What brings it here, in words.
+    pub help: String,
+    /// What `tprimat image build` is told to make one with the recipe's packages.
+    pub target: String,
 }
 
 impl FactBook {

@@ -187,6 +187,114 @@ fn the_image_that_config_names_is_the_one_that_is_pulled_and_used() {
     );
 }
 
+/// Runs are started with this engine, so an image that another one made would not be there.
+#[test]
+fn the_engine_of_the_platform_builds_pulls_lists_and_opens_its_images() {
+    let project = project();
+    let text = project.read("config.yaml");
+    let platform = |engine: &str| {
+        let stated = format!("{text}\nexecution:\n  h100: {engine}\n");
+        project.write("config.yaml", &stated);
+    };
+    let bin = project.folder().join("bin");
+    let with_both = |arguments: &[&str]| {
+        fs::create_dir_all(&bin).unwrap();
+        let podman = DOCKER.replace("\"docker $*\"", "\"podman $*\"");
+        fs::write(bin.join("podman"), podman).unwrap();
+        fs::set_permissions(bin.join("podman"), fs::Permissions::from_mode(0o755)).unwrap();
+        run(&project, arguments, true).ends_with(0)
+    };
+    let build = ["image", "build", "tran", "--platform", "h100"];
+    let pull = ["image", "pull", "tran", "--platform", "h100"];
+    let shell = ["shell", "h100", "--framework", "tran", "--", "true"];
+    for stated in [
+        "{ container: { engine: podman } }",
+        "{ executor: podman }",
+        "{ executor: slurm+container, container: { engine: podman } }",
+    ] {
+        platform(stated);
+        for arguments in [&build[..], &pull, &shell] {
+            let ran = with_both(arguments);
+            let is_podman = ran.stdout.lines().any(|line| line.starts_with("podman "));
+            assert!(is_podman && !ran.stdout.contains("docker "), "{ran:?}");
+            let with_print = [&arguments[..2], &["--print"], &arguments[2..]].concat();
+            let printed = with_both(&with_print).stdout;
+            assert!(printed.contains("podman "), "{printed}");
+        }
+        let listed = with_both(&["image", "list", "--json"]).json();
+        let images = listed["images"].as_array().unwrap();
+        let digest = |platform: &str| {
+            let row = images
+                .iter()
+                .find(|row| row["platform"] == platform && row["framework"] == "tran");
+            row.unwrap()["digest"].to_string()
+        };
+        assert!(digest("h100").contains("podman image inspect"), "{listed}");
+    }
+    // It is the platform's, and not the host's: without it nothing else is taken.
+    fs::remove_file(bin.join("podman")).unwrap();
+    let path = bin.display().to_string();
+    let absent = project.tprimat(&build).env("PATH", path).output().unwrap();
+    let absent = Ran::from(absent).ends_with(1);
+    assert!(
+        said(&absent).contains("there is no podman in PATH"),
+        "{absent:?}"
+    );
+    // Neither docker nor podman makes what Apptainer opens.
+    platform("{ executor: apptainer }");
+    let other = run(&project, &build, true).ends_with(2);
+    assert!(
+        said(&other).contains("works with docker and podman") && other.stdout.is_empty(),
+        "{other:?}"
+    );
+}
+
+#[test]
+fn the_next_step_after_an_image_is_said() {
+    let project = project();
+    let pull = ["image", "pull", "tran", "--platform", "h100"];
+    let pulled = run(&project, &pull, true).ends_with(0);
+    let base = "pulled with docker: my/base:1 is only the base image of tran; `tprimat image build tran --platform h100` makes tprimat/tran:nvd";
+    assert!(said(&pulled).contains(base), "{pulled:?}");
+    let build = ["image", "build", "tran", "--platform", "h100"];
+    let built = run(&project, &build, true).ends_with(0);
+    let runs = "`tprimat build --only h100/tran --executor container` runs in it";
+    assert!(said(&built).contains(runs), "{built:?}");
+    let text = project.read("config.yaml");
+    let stated = "\nexecution:\n  h100: { executor: docker, container: { image: mine:2 } }\n";
+    project.write("config.yaml", &format!("{text}{stated}"));
+    let pulled = run(&project, &pull, true).ends_with(0);
+    let runs = "pulled with docker: mine:2 is the image of h100/tran; `tprimat build --only h100/tran` runs in it";
+    assert!(said(&pulled).contains(runs), "{pulled:?}");
+    let built = run(&project, &build, true).ends_with(0);
+    let other = "runs of h100/tran use the image mine:2";
+    assert!(said(&built).contains(other), "{built:?}");
+}
+
+/// Of an image that nobody publishes, `image pull` would fetch the base alone.
+#[test]
+fn what_makes_a_missing_image_is_offered_and_nothing_else() {
+    let project = project();
+    let stated = |image: &str| {
+        let text = project.read("config.yaml");
+        let text = text.split("\nexecution:").next().unwrap();
+        let text = format!("{text}\nexecution:\n  cpu: {{ executor: docker{image} }}\n");
+        project.write("config.yaml", &text);
+        let plan = run(&project, &["plan"], true);
+        let text = format!("{}{}", plan.stdout, plan.stderr);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let own = stated("");
+    assert!(
+        own.contains("`tprimat image build cmd --platform cpu` makes it")
+            && !own.contains("image pull"),
+        "{own}"
+    );
+    let published = stated(", container: { image: 'lab/x:1' }");
+    let both = "`tprimat image pull cmd --platform cpu` fetches it, `tprimat image build cmd --platform cpu --tag lab/x:1` makes one";
+    assert!(published.contains(both), "{published}");
+}
+
 #[test]
 fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
     let project = project();
@@ -210,7 +318,18 @@ fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
         .find(|l| l.starts_with("docker run"))
         .expect("docker is run");
     let root = project.root();
+    let user = format!(
+        "--user {}:{} ",
+        nix::unistd::geteuid(),
+        nix::unistd::getegid()
+    );
+    let home = project.path("cache/container-home");
+    assert!(
+        home.is_dir() && ran.stdout.contains(&format!("HOME={}\n", home.display())),
+        "{ran:?}"
+    );
     for part in [
+        user.as_str(),
         "--gpus all",
         "--env HF_TOKEN",
         "--env-file ",

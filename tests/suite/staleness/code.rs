@@ -1,11 +1,15 @@
 //! Other sources of tprimat itself: the digests of the code are in keys.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use serde_json::json;
 use tprimat::{
     execute::{self, BuildOptions, EventSink, Reporters, TrainHost},
-    graph::{CodeDigests, Dag, Engine, Options, State, label},
+    graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
     plan::{CompareConfig, Plan, PlanRequest},
 };
 
@@ -28,6 +32,7 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         compare_settings: json!(CompareConfig::of(&plan)),
         trainings: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
+        verdicts: Verdicts::default(),
     })
 }
 
@@ -138,6 +143,7 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
             runs: project.path("cache/runs"),
             lock_dir: project.path("locks"),
             tprimat: TPRIMAT.into(),
+            supervisors: Arc::new(execute::ForkServer::of(Path::new(TPRIMAT))),
             native: None,
             native_seen: std::sync::OnceLock::new(),
             hostname: String::new(),

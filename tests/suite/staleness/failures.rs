@@ -17,6 +17,21 @@ fn one_at_a_time() -> Project {
     project
 }
 
+/// Runs that share their host follow each other closely, but a repeat is started when it is known
+/// what became of the one before.
+#[test]
+fn a_lasting_failure_of_a_run_that_shares_its_host_is_met_once() {
+    let project = Project::of_two();
+    project.write("mood.sh", IMPORT_ERROR);
+    let built = project.run(&["build", "-j", "1", "--only", SMALL]);
+    assert_eq!(
+        (built.code, project.launches()),
+        (Some(1), 1),
+        "{}",
+        built.stderr
+    );
+}
+
 #[test]
 fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
     let project = one_at_a_time();

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Stdio},
     thread,
@@ -28,44 +27,35 @@ use crate::support::{ONE_RUN, Project, TPRIMAT, until};
 #[test]
 fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     let project = Project::empty();
-    let spec = spec_of(&project, "lingers", "true");
-    let (status, note) = (ExitKind::Code(7), None);
-    let (survivors, waited_seconds) = (0, 0.0);
-    let (changed, undeclared) = Default::default();
-    let (started_at, ended_at, host) = (1.0, 2.0, None);
+    let spec = spec_of(&project, "lingers", "echo up; exec sleep 60");
+    let running = start(&spec);
+    until("it trains", || {
+        fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log.contains("up"))
+    });
+    let lingering = Stopped::new(supervisor(&project));
     let told = RunExit {
-        status,
-        started_at,
-        ended_at,
-        waited_seconds,
-        survivors,
-        changed,
-        undeclared,
+        status: ExitKind::Code(7),
+        started_at: 1.0,
+        ended_at: 2.0,
+        waited_seconds: 0.0,
+        survivors: 0,
+        changed: Vec::new(),
+        undeclared: Default::default(),
         lost_nodes: None,
-        host,
-        note,
+        host: None,
+        note: None,
     };
-    let told = serde_json::to_string(&told).unwrap();
-    let script = format!(
-        "#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n"
-    );
-    let supervisor = project.root().join("supervisor");
-    write_atomically(&supervisor, script.as_bytes(), Durability::Plain).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
-    fs::set_permissions(&supervisor, fs::Permissions::from_mode(0o755)).unwrap();
-    let exit = execute::start(&spec, &supervisor).unwrap().wait().unwrap();
+    let told = serde_json::to_vec(&told).unwrap();
+    write_atomically(&spec.dir.join("exit.json"), &told, Durability::Plain).unwrap();
+    let exit = running.wait().unwrap();
     assert_eq!(exit.status, ExitKind::Code(7));
-    let pid = Pid::from_raw(
-        fs::read_to_string(spec.dir.join("pid"))
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap(),
-    );
     assert!(
-        kill(pid, Signal::SIGKILL).is_ok(),
+        kill(lingering.0, Signal::SIGKILL).is_ok(),
         "the supervisor was waited for"
     );
+    until("its guard ended the trainer", || {
+        project.processes().is_empty()
+    });
 }
 
 /// Both reach the supervisor at once: the end of the trainer, and the death of who asked for the

@@ -6,7 +6,8 @@ use std::{
 };
 
 use tprimat::{
-    execute::{ExitKind, Hang, RunSpec, RunState},
+    execute::{ContainerSpec, ExitKind, Hang, RunSpec, RunState},
+    host::EngineKind,
     logs::LogSection,
 };
 
@@ -145,6 +146,16 @@ time.sleep(300)
 
 #[test]
 fn a_trainer_that_makes_no_more_steps_is_looked_into_and_ended() {
+    a_hang_is_looked_into(false);
+}
+
+/// py-spy is a program of the host, also where the trainer has the variables of a container.
+#[test]
+fn a_trainer_that_hangs_in_a_container_is_looked_into_from_the_host() {
+    a_hang_is_looked_into(true);
+}
+
+fn a_hang_is_looked_into(is_contained: bool) {
     let project = Project::empty();
     project.write(
         "bin/py-spy",
@@ -168,6 +179,18 @@ fn a_trainer_that_makes_no_more_steps_is_looked_into_and_ended() {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", project.path("bin").display());
     spec.env.insert("PATH".into(), path);
+    if is_contained {
+        let environment = std::mem::take(&mut spec.env);
+        let python = "/usr/bin:/usr/local/bin:/bin";
+        spec.env.insert("PATH".into(), python.into());
+        // A mock of Apptainer, which starts the command as it is.
+        spec.container = Some(ContainerSpec {
+            engine: EngineKind::Apptainer,
+            program: "/usr/bin/env".into(),
+            arguments: Vec::new(),
+            environment,
+        });
+    }
     let exit = run(&spec);
     let ExitKind::Hung(evidence) = &exit.status else {
         panic!("{exit:?}")

@@ -7,10 +7,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use tprimat::execute::{self, ExitKind, RunSpec};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::json;
+use tprimat::execute::{self, ExitKind, ForkServer, RunSpec};
 
 use super::{log, run, spec_of, start};
-use crate::support::{Project, TPRIMAT};
+use crate::support::{Project, TPRIMAT, until};
 
 #[test]
 fn exit_codes_and_signals_are_kept() {
@@ -189,6 +194,86 @@ fn a_supervisor_is_started_by_tprimat_alone() {
 }
 
 #[test]
+fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
+    let project = Project::empty();
+    let tprimat = project.path("tprimat");
+    fs::copy(TPRIMAT, &tprimat).unwrap();
+    let supervisors = ForkServer::of(&tprimat);
+    let one = |name: &str| {
+        let script = "setsid sleep 300 & echo up; until [ -e go ]; do sleep 0.01; done";
+        let spec = spec_of(&project, name, script);
+        let running = execute::start(&spec, &supervisors).unwrap();
+        until("it trains", || {
+            fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log == "up\n")
+        });
+        running
+    };
+    let first = one("first");
+    let servers = || -> Vec<i32> {
+        let processes = project.processes().into_iter();
+        let servers = processes.filter(|(_, line)| line.contains("__supervisors"));
+        servers.map(|(pid, _)| pid).collect()
+    };
+    let [server] = servers()[..] else {
+        panic!("one fork server: {:?}", project.processes())
+    };
+    kill(Pid::from_raw(server), Signal::SIGKILL).unwrap();
+    // The run that it forked goes on, and the next one is forked by another.
+    let second = one("second");
+    assert!(servers().iter().any(|pid| *pid != server));
+    // Who updates tprimat while a build goes on replaces its file.
+    fs::remove_file(&tprimat).unwrap();
+    let third = one("third");
+    let of_third = |what: &str| {
+        let processes = project.processes().into_iter();
+        let found = processes.filter(|(_, line)| line.contains(what) && line.contains("/third"));
+        found.map(|(pid, _)| pid).next()
+    };
+    kill(
+        Pid::from_raw(of_third("__supervise ").unwrap()),
+        Signal::SIGKILL,
+    )
+    .unwrap();
+    until("the guard ended the run and itself", || {
+        of_third("tprimat-guard").is_none() && of_third("__end").is_none()
+    });
+    assert!(matches!(third.wait().unwrap().status, ExitKind::Signal(9)));
+    project.write("go", "");
+    for running in [first, second] {
+        assert_eq!(running.wait().unwrap().status, ExitKind::Code(0));
+    }
+    drop(supervisors);
+    until("nothing is left", || project.processes().is_empty());
+}
+
+/// A controller of Slurm that is killed may start a job again that has run.
+#[test]
+fn a_job_that_is_started_twice_ends_well_only_where_its_run_has_ended() {
+    let project = Project::empty();
+    let dir = project.path("run");
+    project
+        .write("run/claim", "77")
+        .write("run/spec.json", "{}");
+    let started = |job: &str| {
+        let mut command = Command::new(TPRIMAT);
+        command.arg(execute::JOB_ARGUMENT).arg(&dir);
+        command.env("SLURM_JOB_ID", job).output().unwrap()
+    };
+    let again = started("77");
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(
+        !again.status.success() && said.contains("a second time"),
+        "{said}"
+    );
+    assert!(started("78").status.success(), "the run is another job's");
+    let exit = json!({
+        "status": {"code": 0}, "started_at": 1.0, "ended_at": 2.0, "waited_seconds": 0.0, "survivors": 0,
+    });
+    project.write("run/exit.json", &exit.to_string());
+    assert!(started("77").status.success());
+}
+
+#[test]
 fn a_node_that_cannot_begin_says_so_to_the_nodes_that_wait_for_it() {
     let project = Project::empty();
     let dir = project.path("run");
@@ -219,7 +304,7 @@ fn a_run_folder_in_use_is_refused() {
     let project = Project::empty();
     let spec = spec_of(&project, "twice", "sleep 60");
     let running = start(&spec);
-    assert!(execute::start(&spec, Path::new(TPRIMAT)).is_err());
+    assert!(execute::start(&spec, &ForkServer::of(Path::new(TPRIMAT))).is_err());
     running.kill();
     running.wait().unwrap();
 }
