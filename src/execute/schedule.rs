@@ -275,10 +275,13 @@ impl<'a> Scheduler<'a> {
 
     /// The training that may start now, in the order of repeats. Those of this host keep their
     /// order among themselves, so that none that needs all of it waits for ever; jobs of a batch
-    /// system pass them.
+    /// system pass them. One that waits for a log is passed by others of its repeat alone: whatever
+    /// disturbs the host for a while is then spread over all cells.
     fn choose(&self, statuses: &Statuses) -> Option<(QueuedTraining, Needs)> {
         let mut is_full = self.room.is_full();
+        let mut waiting = None;
         for train in self.queue.trainings() {
+            is_full = is_full || waiting.is_some_and(|repeat| repeat < train.repeat);
             if is_full && !self.has_jobs {
                 return None;
             }
@@ -287,7 +290,13 @@ impl<'a> Scheduler<'a> {
                 true => !self.room.takes_job(needs.most_jobs),
                 false => is_full,
             };
-            if has_no_room || self.waits_for_a_log(train, statuses) {
+            if has_no_room {
+                continue;
+            }
+            if self.waits_for_a_log(train, statuses) {
+                if !needs.is_job {
+                    waiting.get_or_insert(train.repeat);
+                }
                 continue;
             }
             if self.room.fits(&needs) {
