@@ -31,7 +31,7 @@ use crate::{
     results::{AttemptOutputs, RunFacts, RunResult},
 };
 use report::{ReportWork, report_work};
-use stored::{UNCOUNTED, json_bytes, put, put_comparison, put_picture, read};
+use stored::{UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture, read};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
@@ -177,9 +177,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache, DamagedImport::fail)?;
+            let uncounted = json_bytes(&comparison.cells_with_uncounted())?;
             vec![
-                put_comparison(cache, &comparison)?,
-                put(UNCOUNTED, &json_bytes(&comparison.cells_with_uncounted())?)?,
+                put_comparison_to_read(cache, comparison)?,
+                put(UNCOUNTED, &uncounted)?,
             ]
         }
         DerivedWork::Plot { comparison } => plot(comparison.as_ref(), cache)?,

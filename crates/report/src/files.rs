@@ -22,11 +22,19 @@ pub fn files(
         matrix: matrix.to_owned(),
         left_out: left_out(comparison, &names),
     };
-    Ok(vec![
-        ("compare.txt", table(comparison, &Page::file())),
-        ("compare.md", markdown(comparison)),
-        ("compare.csv", csv(comparison)),
-        ("compare_repeats.csv", csv_repeats(comparison)),
-        (PAGE, html(comparison, drawn, &meta)?),
-    ])
+    // The page takes about as long as all else.
+    let (page, texts) = rayon::join(
+        || html(comparison, drawn, &meta),
+        || {
+            vec![
+                ("compare.txt", table(comparison, &Page::file())),
+                ("compare.md", markdown(comparison)),
+                ("compare.csv", csv(comparison)),
+                ("compare_repeats.csv", csv_repeats(comparison)),
+            ]
+        },
+    );
+    let mut files = texts;
+    files.push((PAGE, page?));
+    Ok(files)
 }

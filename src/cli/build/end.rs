@@ -154,7 +154,12 @@ pub(super) fn finish(
         show(args.details, engine.plan, comparison.as_deref(), &coverage)?;
         eprintln!(
             "{}",
-            published(engine, statuses, request, (comparison.as_deref(), is_unread))
+            published(
+                engine,
+                statuses,
+                request,
+                (comparison.as_deref(), is_unread)
+            )
         );
     }
     if code == exit::OK

@@ -1,5 +1,7 @@
 //! The cells of a comparison: from the states of their tasks to what compare reads of them.
 
+use rayon::prelude::*;
+
 use super::stored::read;
 use crate::{
     cache::Cache,
@@ -159,14 +161,21 @@ pub fn cell_inputs(
     cache: &Cache,
     on_damage: OnDamage,
 ) -> Result<Vec<CellInput>> {
+    let cells: Vec<CellSeed> = cells.into_iter().collect();
+    let summary = |cell: &CellSeed| {
+        let digest = cell.summary.filter(|_| cell.imported.is_none());
+        digest.map(|digest| read::<Summary>(cache, &digest, "summary.json"))
+    };
+    // Of thousands of cells this is most of a comparison's time.
+    let summaries: Vec<Option<Result<Summary>>> = cells.par_iter().map(summary).collect();
     let mut inputs = Vec::new();
     let imports = import::Imports::of(cache);
-    for CellSeed {
-        mut input,
-        summary,
-        imported,
-    } in cells
-    {
+    for (cell, summary) in cells.into_iter().zip(summaries) {
+        let CellSeed {
+            mut input,
+            imported,
+            ..
+        } = cell;
         if let Some((claims, statistics)) = imported.as_deref() {
             let runs = import::runs(cache, &imports, &input.cell, claims, on_damage)?;
             if !runs.is_empty() {
@@ -185,9 +194,9 @@ pub fn cell_inputs(
                 let reason = "its imports are gone from the cache or damaged".to_owned();
                 input.state = CellState::Missing { reason };
             }
-        } else if let Some(digest) = summary {
+        } else if let Some(summary) = summary {
             input.state = CellState::Ok {
-                summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?),
+                summary: Box::new(summary?),
             };
         }
         inputs.push(input);

@@ -226,13 +226,12 @@ impl FiguresShown {
 fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, FiguresShown)> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     let comparison = read_comparison(cache, work.comparison.as_ref())?;
-    let mut outputs = work.pictures.clone();
-    // Between tasks it is values; what is published has the sentences in their place.
-    outputs.push(sentences::in_words(|| put_comparison(cache, &comparison))?);
-    let drawn = drawn(cache, &work.pictures)?;
-    for (name, text) in report::files(&comparison, &drawn, &work.matrix)? {
-        outputs.push(put(name, text.as_bytes())?);
-    }
+    let whole = || -> Result<Vec<Output>> {
+        let drawn = drawn(cache, &work.pictures)?;
+        let texts = report::files(&comparison, &drawn, &work.matrix)?;
+        let stored = texts.iter().map(|(name, text)| put(name, text.as_bytes()));
+        stored.collect()
+    };
     let rows = comparison.rows_by_cell();
     // Each is read and written by itself, and of thousands this is most of a report's time.
     let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
@@ -259,8 +258,19 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             })
             .transpose()
     };
-    let cells: Vec<Option<Output>> = work.cells.par_iter().map(of_cell).collect::<Result<_>>()?;
-    outputs.extend(cells.into_iter().flatten());
+    let cells = || {
+        work.cells
+            .par_iter()
+            .map(of_cell)
+            .collect::<Result<Vec<_>>>()
+    };
+    // Between tasks it is values; what is published has the sentences in their place.
+    let in_words = || sentences::in_words(|| put_comparison(cache, &comparison));
+    let (in_words, (whole, cells)) = rayon::join(in_words, || rayon::join(whole, cells));
+    let mut outputs = work.pictures.clone();
+    outputs.push(in_words?);
+    outputs.extend(whole?);
+    outputs.extend(cells?.into_iter().flatten());
     Ok((outputs, FiguresShown::of(&comparison)))
 }
 

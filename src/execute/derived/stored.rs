@@ -44,9 +44,25 @@ pub(super) fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<O
     })
 }
 
-/// The last comparison that was read: a build reads the same one for its pictures, its report and
-/// what it says at its end, and of thousands of cells it takes a good part of a second each time.
+/// The last comparison that was read, or was stored to be read next: a build needs the same one for
+/// its pictures, its report and what it says at its end, and of thousands of cells it takes a good
+/// part of a second each time.
 static LAST_READ: Mutex<Option<(Digest, Arc<Comparison>)>> = Mutex::new(None);
+
+/// Stores a comparison that is read next, from memory: what is read is what was stored.
+pub(super) fn put_comparison_to_read(cache: &Cache, comparison: Comparison) -> Result<Output> {
+    let stored = put_comparison(cache, &comparison)?;
+    #[cfg(debug_assertions)]
+    if let Some(Ok(read)) = cache.get_json::<Comparison>(&stored.digest)? {
+        assert!(
+            read == comparison,
+            "a comparison is read otherwise than it was made"
+        );
+    }
+    let mut last = LAST_READ.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = Some((stored.digest, Arc::new(comparison)));
+    Ok(stored)
+}
 
 /// The comparison that a plot or a report shows.
 pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Arc<Comparison>> {
