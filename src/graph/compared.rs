@@ -185,7 +185,19 @@ impl Engine<'_> {
     fn why_missing(&self, id: CellId, cell: &CellPlan, statuses: &Statuses) -> String {
         let train = |repeat| statuses.get(self.dag.node(TaskKind::Train, id, repeat));
         let trained = (1..=cell.repeats).filter(|repeat| train(*repeat).state == State::Fresh);
+        let lost = |repeat: u32| match &train(repeat).reason {
+            Some(Reason::OutputLost(name)) => Some((repeat, name.as_str())),
+            _ => None,
+        };
+        let lost: Vec<(u32, &str)> = (1..=cell.repeats).filter_map(lost).collect();
         let why = match (trained.count(), cell.selected) {
+            // What was measured is not called unmeasured.
+            (0, _) if !lost.is_empty() => format!(
+                "{} measured, but `{}` of repeat {} is gone from the cache",
+                counted(lost.len(), "repeat"),
+                lost[0].1,
+                lost[0].0
+            ),
             (0, _) if cell.left_out => {
                 "not measured yet, and --cached-only trains nothing".to_owned()
             }

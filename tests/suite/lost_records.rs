@@ -153,3 +153,14 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
         "{shown}"
     );
 }
+
+#[test]
+fn a_measurement_whose_log_was_lost_is_not_called_unmeasured() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    fs::remove_dir_all(project.path("cache/objects")).unwrap();
+    let shown = project.run(&["compare"]).ends_with(0).stdout;
+    let why = "1 repeat measured, but `log` of repeat 1 is gone from the cache";
+    assert!(shown.contains(why), "{shown}");
+    assert!(!shown.contains("not measured yet"), "{shown}");
+}

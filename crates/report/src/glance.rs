@@ -478,7 +478,7 @@ fn unmeasured(out: &mut String, cells: &[AbsentCell], commands: &Commands, page:
     } else {
         ", and this host can run none of these cells".to_owned()
     };
-    let _ = writeln!(out, "Nothing is measured yet{what_next}.\n");
+    let _ = writeln!(out, "No cell has figures yet{what_next}.\n");
     let mut reasons: Vec<(String, usize)> = Vec::new();
     for cell in cells {
         let why = if cell.state == AbsentState::Unsupported {

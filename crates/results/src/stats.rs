@@ -32,13 +32,15 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Sample standard deviation (n − 1).
+/// Sample standard deviation (n − 1). Of values that are all the same it is 0, and not what rounding
+/// leaves of it: the distances are from the first value before they are from the mean.
 #[must_use]
 pub fn sd(values: &[f64]) -> Option<f64> {
-    let mean = mean(values).filter(|_| values.len() > 1)?;
-    Some(
-        (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt(),
-    )
+    let first = *values.first().filter(|_| values.len() > 1)?;
+    let away: Vec<f64> = values.iter().map(|v| v - first).collect();
+    let mean = mean(&away)?;
+    let squares = away.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
 /// Quantile by linear interpolation between order statistics, as NumPy's default.
@@ -275,6 +277,18 @@ mod tests {
         assert!(close(limit, 0.7413), "{limit}");
         assert!(close(outlier_limit(&[10.0; 5], 10.0).unwrap(), 0.2));
         assert_eq!(outlier_limit(&[], 10.0), None);
+    }
+
+    #[test]
+    fn values_that_are_the_same_have_no_deviation() {
+        for value in [0.1, 1e-7 / 3.0, 123.456] {
+            assert_eq!(sd(&vec![value; 49]), Some(0.0), "{value}");
+        }
+        assert!(close(
+            sd(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap(),
+            2.138_09
+        ));
+        assert_eq!(sd(&[1.0]), None);
     }
 
     #[test]
