@@ -374,7 +374,7 @@ pub struct Parallelism {
     #[schemars(range(min = 1))]
     pub num_gpus: Option<u64>,
     /// Hosts that share the GPUs evenly; absent = as many as `num_gpus` needs. Several need the
-    /// `slurm` executor, and a recipe with `nodes = true`.
+    /// `slurm` executor, and a recipe that starts on several.
     #[schemars(range(min = 1))]
     pub nodes: Option<u64>,
     #[serde(flatten)]

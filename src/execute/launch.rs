@@ -110,6 +110,7 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
                 .collect(),
             job_json: recipe.file.launch.reads_job.then(|| job_json(job)),
             command: recipe.file.launch.command.clone(),
+            nodes: recipe.file.launch.nodes,
             declared_env: prepared.resolved.env.clone(),
             data_env: data_env(&plan.root, prepared),
             pass_env: recipe.file.launch.pass_env.clone(),

@@ -187,6 +187,7 @@ fn job_spec(work: &TrainWork) -> JobSpec {
         vendor: work.job.vendor,
         num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
         nodes: work.job.parallelism.num_nodes as usize,
+        ranks: work.launch.nodes,
         is_step: work.placement.execution.place == Place::Allocation,
         facts: work.placement.facts.clone(),
         packages: work.placement.packages.clone(),

@@ -209,6 +209,12 @@ impl RunSpec {
         self.job.as_ref().map_or(1, |job| job.nodes.max(1))
     }
 
+    /// The rank of one of its nodes, and the node of a rank.
+    pub(super) fn rank_of(&self, node: usize) -> usize {
+        let ranks = self.job.as_ref().map(|job| job.ranks).unwrap_or_default();
+        ranks.rank_of(node, self.nodes())
+    }
+
     /// What it measures. A profiled run measures nothing, and another version's may not be readable.
     pub(super) fn measurement(&self) -> serde_json::Result<Measurement> {
         Measurement::deserialize(&self.meta)

@@ -622,7 +622,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::plan::Slurm as Settings;
+    use crate::{plan::Slurm as Settings, recipe::Nodes};
 
     fn job(settings: Settings, vendor: Vendor) -> Job {
         let facts = BTreeMap::new();
@@ -637,6 +637,7 @@ mod tests {
                 vendor,
                 num_gpus: 4,
                 nodes: 1,
+                ranks: Nodes::One,
                 is_step: false,
                 facts,
                 packages: BTreeMap::new(),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{hang::Hang, watched_inputs::Watched};
 use crate::{
     digest::Digest, figures::Statistics, host::Fact, job::Job, logs::LogSection, plan::Execution,
+    recipe::Nodes,
 };
 
 /// One training, owned: it runs on a thread of its own.
@@ -52,6 +53,8 @@ pub struct Launch {
     /// The job in full, where the recipe reads it.
     pub job_json: Option<Vec<u8>>,
     pub command: Vec<String>,
+    /// Which rank each node of a run on several has.
+    pub nodes: Nodes,
     pub declared_env: BTreeMap<String, String>,
     /// Where data files are on this host.
     pub data_env: BTreeMap<String, String>,

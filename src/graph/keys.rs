@@ -4,7 +4,7 @@
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
 //! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
-//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset, tokenizer and container image, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset, tokenizer and container image, vendor, GPU count, repeat, `share`, `launch_abi`, `nodes` of a run on several whose last rank prints the steps, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, settings that the recipe does not hand over, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, what was measured and does not count, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
@@ -22,7 +22,8 @@ use crate::{
     figures::Dropped,
     job::RunOutcome,
     matrix::CellId,
-    plan::preimage::Preimage,
+    plan::preimage::{Preimage, RANKS},
+    recipe::Nodes,
     words::secret::public_value,
 };
 
@@ -168,6 +169,10 @@ impl Engine<'_> {
         }
         if prepared.resolved.share {
             image = image.field("share", &true);
+        }
+        // Whoever reads the log later must know which rank wrote it.
+        if prepared.job().parallelism.num_nodes > 1 && launch.nodes == Nodes::LastRankSpeaks {
+            image = image.field(RANKS, &launch.nodes);
         }
         Some(image)
     }

@@ -150,6 +150,9 @@ impl Preimage {
     }
 }
 
+/// The field of a training on several nodes whose log is that of the last rank.
+pub const RANKS: &str = "ranks";
+
 /// A training's pre-image as it would be if these files were not among its inputs.
 #[must_use]
 pub fn without_inputs(preimage: &str, names: &[impl AsRef<str>]) -> String {

@@ -14,7 +14,7 @@ use crate::{
     figures::{CellEnvironment, SHARE},
     job::Job,
     matrix::Cell,
-    recipe::{Constraint, Recipe, RecipeSet},
+    recipe::{Constraint, Nodes, Recipe, RecipeSet},
 };
 
 pub struct CellPlan {
@@ -226,7 +226,7 @@ pub(super) fn prepare(
         return support(Support::Unsupported(format!("{reason}{how}")));
     }
     let nodes = resolved.job.parallelism.num_nodes;
-    if nodes > 1 && !recipe.file.launch.nodes {
+    if nodes > 1 && recipe.file.launch.nodes == Nodes::One {
         let reason = format!(
             "it needs {nodes} nodes, and the recipe `{}` does not say that it can start on several (`nodes = true` in [launch])",
             cell.framework

@@ -1,9 +1,12 @@
 //! recipe.toml, key by key. docs/recipes.md explains them to those who write one.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
 
 use super::Constraint;
 use crate::{job::Vendor, logs::LogSection};
@@ -84,10 +87,11 @@ pub struct Launch {
     #[serde(default)]
     pub share: bool,
     /// Its launch files can start a run on several nodes: the command runs once on each node, with
-    /// `TPRIMAT_NODE_RANK`, `TPRIMAT_MASTER_ADDR` and `TPRIMAT_PORT`. Cells that need several nodes
-    /// are refused without it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub nodes: bool,
+    /// `TPRIMAT_NODE_RANK`, `TPRIMAT_MASTER_ADDR` and `TPRIMAT_PORT`. `true`: the first rank prints
+    /// the steps; `"last"`: the last rank does, so the node whose log is read gets the last ranks.
+    /// Cells that need several nodes are refused without it.
+    #[serde(default, skip_serializing_if = "Nodes::is_one")]
+    pub nodes: Nodes,
     /// Bumped by hand when the way of launching changes what is measured.
     #[serde(default)]
     pub launch_abi: u32,
@@ -97,6 +101,90 @@ pub struct Launch {
     /// More variables that pass through from the caller; not part of the key.
     #[serde(default)]
     pub pass_env: Vec<String>,
+}
+
+/// On how many nodes the launch files can start a run, and which rank prints its steps there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nodes {
+    /// On one only. `false` in recipe.toml, as without the key.
+    #[default]
+    One,
+    /// On several; the first rank prints the steps. `true` in recipe.toml.
+    FirstRankSpeaks,
+    /// On several; the last rank prints the steps, as Megatron's does. `"last"` in recipe.toml.
+    LastRankSpeaks,
+}
+
+impl Nodes {
+    fn is_one(&self) -> bool {
+        *self == Self::One
+    }
+
+    /// The rank of a node of a run on `nodes`. Node 0 is the one whose log is read, so it gets the
+    /// rank that prints the steps. The same function gives the node of a rank.
+    #[must_use]
+    pub fn rank_of(self, node: usize, nodes: usize) -> usize {
+        match self {
+            Self::One | Self::FirstRankSpeaks => node,
+            Self::LastRankSpeaks => nodes.saturating_sub(node + 1),
+        }
+    }
+}
+
+impl Serialize for Nodes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::One => serializer.serialize_bool(false),
+            Self::FirstRankSpeaks => serializer.serialize_bool(true),
+            Self::LastRankSpeaks => serializer.serialize_str(LAST),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Nodes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodesVisitor)
+    }
+}
+
+const LAST: &str = "last";
+
+struct NodesVisitor;
+
+impl Visitor<'_> for NodesVisitor {
+    type Value = Nodes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "true, false or \"{LAST}\"")
+    }
+
+    fn visit_bool<E: de::Error>(self, several: bool) -> Result<Nodes, E> {
+        Ok(match several {
+            true => Nodes::FirstRankSpeaks,
+            false => Nodes::One,
+        })
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Nodes, E> {
+        match word {
+            LAST => Ok(Nodes::LastRankSpeaks),
+            _ => Err(E::invalid_value(de::Unexpected::Str(word), &self)),
+        }
+    }
+}
+
+impl JsonSchema for Nodes {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Nodes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "enum": [true, false, LAST] })
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

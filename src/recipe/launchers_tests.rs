@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
-use super::{RecipeSet, context};
+use super::{Nodes, RecipeSet, context};
 use crate::job::{Job, RopeScaling};
 
 /// Llama on 8 GPUs, TP 4 × DP 2.
@@ -281,5 +281,35 @@ fn shipped_recipes_hand_the_whole_workload_over() {
                 recipe.file.id
             );
         }
+    }
+}
+
+#[test]
+fn each_shipped_recipe_starts_on_several_nodes_or_says_why_not() {
+    let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
+    for (id, recipe) in &set.recipes {
+        let reason = |pipeline: u64| {
+            let mut job = job();
+            (job.parallelism.num_nodes, job.parallelism.num_gpus) = (2, 16);
+            job.parallelism.pipeline_model_parallel_size = pipeline;
+            let job = serde_json::to_value(job).unwrap();
+            let is_of_nodes = |c: &&super::Constraint| c.when.contains_key("parallelism.num_nodes");
+            let refusals = recipe.file.unsupported.iter();
+            refusals
+                .filter(is_of_nodes)
+                .find(|c| c.applies(&job))
+                .map(|c| c.reason.as_str())
+        };
+        let starts = recipe.file.launch.nodes != Nodes::One;
+        assert_ne!(starts, reason(1).is_some(), "{id}: {:?}", reason(1));
+        // Which rank of torchtitan's prints the steps depends on its pipeline.
+        assert_eq!(reason(2).is_none(), starts && id != "titan", "{id}");
+    }
+    let ranks = |id: &str| set.recipes[id].file.launch.nodes;
+    for id in ["mlm", "mgds", "prim"] {
+        assert_eq!(ranks(id), Nodes::LastRankSpeaks, "{id}");
+    }
+    for id in ["fsdp", "tran", "deep", "mega", "titan", "nemo"] {
+        assert_eq!(ranks(id), Nodes::FirstRankSpeaks, "{id}");
     }
 }

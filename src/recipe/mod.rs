@@ -14,7 +14,7 @@ mod reach;
 
 pub use constraint::Constraint;
 pub use file::{
-    Checkout, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, RecipeFile, Require,
+    Checkout, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, Nodes, RecipeFile, Require,
     RunSection,
 };
 pub use files::{Files, recipe_files};

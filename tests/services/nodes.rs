@@ -127,6 +127,52 @@ fn a_run_on_two_nodes_is_one_job_whose_ranks_meet_and_whose_logs_are_kept() {
 }
 
 #[test]
+fn where_the_last_rank_prints_the_steps_its_log_is_the_runs_and_the_first_rank_states_the_settings()
+{
+    // The settings are printed by rank 0, as Megatron does; the steps by the last one.
+    let is_step =
+        |line: &&str| !line.contains("\"event\":\"start\"") && !line.contains("effective");
+    let steps: Vec<&str> = TRAINER
+        .lines()
+        .filter(is_step)
+        .filter(|line| !["echo"].contains(&line.trim()))
+        .collect();
+    let start = r#"echo '{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":16,"global_batch_size":2}}'"#;
+    let cluster = pair(start, &steps.join("\n"));
+    cluster.project.edit(
+        "recipes/pair/recipe.toml",
+        "nodes = true",
+        "nodes = \"last\"",
+    );
+    cluster.run(&["build"]).ends_with(0);
+    let log = |node: &str| {
+        cluster
+            .run(&["logs", CELL, "--node", node])
+            .ends_with(0)
+            .stdout
+    };
+    assert!(log("0").contains("\"step\":6"), "{}", log("0"));
+    assert!(
+        log("1").contains("effective") && !log("1").contains("\"step\""),
+        "{}",
+        log("1")
+    );
+    let shown = cluster
+        .run(&["show", &format!("{CELL}#1"), "--json"])
+        .ends_with(0);
+    let result: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    let text = result.to_string();
+    assert!(text.contains("\"seq_length\":16"), "{text}");
+    // They meet at the node of rank 0.
+    let ranks = cluster.project.read("ranks");
+    let places: Vec<&str> = ranks
+        .lines()
+        .filter_map(|line| Some(line.split_once(' ')?.1))
+        .collect();
+    assert!(places.len() == 2 && places[0] == places[1], "{ranks}");
+}
+
+#[test]
 fn the_cause_of_a_failure_is_found_in_the_log_of_any_node() {
     let out_of_memory =
         "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1";

@@ -20,7 +20,7 @@ use nix::{
 };
 
 use super::{
-    NODE_ARGUMENT,
+    FIRST_NODE, NODE_ARGUMENT,
     heard::Heard,
     messages::{Listener, Message},
 };
@@ -250,13 +250,16 @@ impl<'a> Conductor<'a> {
         heard.exit(nodes, &complaint, self.said.take())
     }
 
-    /// All nodes are what they must be: they begin, and meet at the first one.
+    /// All nodes are what they must be: they begin, and meet at the node of rank 0.
     fn meet(&mut self, heard: &mut Heard) {
-        let Some((_, address, port)) = heard.ready.get(&0).cloned() else {
+        let at = |node| heard.ready.get(&node).cloned();
+        let (Some((_, first, _)), Some((_, address, port))) = (at(0), at(self.spec.rank_of(0)))
+        else {
             return;
         };
         heard.begun_at = Some(unix_now());
         self.send(&BTreeMap::from([
+            (FIRST_NODE.to_owned(), first),
             ("TPRIMAT_MASTER_ADDR".to_owned(), address),
             ("TPRIMAT_PORT".to_owned(), port.to_string()),
         ]));
@@ -321,7 +324,7 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
 mod tests {
 
     use super::*;
-    use crate::execute::slurm::JobSpec;
+    use crate::{execute::slurm::JobSpec, recipe::Nodes};
 
     const SOON: Patience = Patience {
         gathering: Duration::from_millis(200),
@@ -330,7 +333,8 @@ mod tests {
 
     fn ready(node: usize) -> String {
         format!(
-            "printf 'tprimat-node {node} . {{\"ready\":{{\"name\":\"n{node}\",\"address\":\"here\",\"port\":1}}}}\\n'\n"
+            "printf 'tprimat-node {node} . {{\"ready\":{{\"name\":\"n{node}\",\"address\":\"host{node}\",\"port\":{}}}}}\\n'\n",
+            node + 1
         )
     }
 
@@ -343,6 +347,10 @@ mod tests {
 
     /// The end of a run of two nodes whose srun is this script.
     fn conducted(script: &str) -> RunExit {
+        conducted_with(Nodes::FirstRankSpeaks, script)
+    }
+
+    fn conducted_with(ranks: Nodes, script: &str) -> RunExit {
         let folder = tempfile::tempdir().unwrap();
         let srun = folder.path().join("srun");
         files::write_atomically(
@@ -354,12 +362,12 @@ mod tests {
         #[expect(clippy::disallowed_methods, reason = "its mode alone is changed")]
         std::fs::set_permissions(&srun, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
-        let spec = spec(folder.path());
+        let spec = spec(folder.path(), ranks);
         let conductor = Conductor::start(&spec, &srun, Path::new("tprimat")).unwrap();
         conductor.see_through(&mut Inbox::open(false).unwrap(), SOON)
     }
 
-    fn spec(dir: &Path) -> RunSpec {
+    fn spec(dir: &Path, ranks: Nodes) -> RunSpec {
         RunSpec {
             run_id: "r1".into(),
             dir: dir.to_owned(),
@@ -371,6 +379,7 @@ mod tests {
                 vendor: Vendor::Cpu,
                 num_gpus: 1,
                 nodes: 2,
+                ranks,
                 is_step: false,
                 facts: BTreeMap::new(),
                 packages: BTreeMap::new(),
@@ -391,6 +400,50 @@ mod tests {
 
     /// As srun does, this goes on until the lifeline's end.
     const UNTIL_RELEASED: &str = "cat > /dev/null\n";
+
+    #[test]
+    fn nodes_meet_at_the_one_that_has_the_first_rank() {
+        for (ranks, address, port) in [
+            (Nodes::FirstRankSpeaks, "host0", "1"),
+            (Nodes::LastRankSpeaks, "host1", "2"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let heard = folder.path().join("heard");
+            let script = [
+                &ready(0),
+                &ready(1),
+                // The end of the nodes' lifeline comes after their own.
+                &ended(0, ExitKind::Code(0)),
+                &ended(1, ExitKind::Code(0)),
+                &format!("cat > '{}'\n", heard.display()),
+            ]
+            .map(String::as_str)
+            .concat();
+            assert_eq!(conducted_with(ranks, &script).status, ExitKind::Code(0));
+            let mut said = std::fs::read(&heard)
+                .unwrap()
+                .into_iter()
+                .collect::<Vec<_>>();
+            let mut frames = Vec::new();
+            while said.len() >= 8 {
+                let text = said.split_off(8);
+                let length = u64::from_le_bytes(said.try_into().unwrap()) as usize;
+                let frame: BTreeMap<String, String> =
+                    serde_json::from_slice(&text[..length]).unwrap();
+                frames.push(frame);
+                said = text[length..].to_vec();
+            }
+            let [_, meeting] = &frames[..] else {
+                panic!("the environment, then where they meet: {frames:?}")
+            };
+            let told = |name: &str| meeting[name].as_str();
+            assert_eq!(
+                (told("TPRIMAT_MASTER_ADDR"), told("TPRIMAT_PORT")),
+                (address, port)
+            );
+            assert_eq!(told(FIRST_NODE), "host0", "whose cores are the run's");
+        }
+    }
 
     #[test]
     fn what_is_no_text_ends_nobodys_word() {

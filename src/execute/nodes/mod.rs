@@ -6,6 +6,9 @@
 //!   (this half)       └── supervisor of node 1 ── trainer   (that half)
 //! ```
 //!
+//! Node 0 has rank 0, or the last rank where that is the one that prints the steps (`nodes =
+//! "last"` in a recipe); the nodes meet at the one that has rank 0.
+//!
 //! srun carries everything between the two halves, so nothing waits for a file to be seen on
 //! another host. Its standard input goes to every node: first the run's environment, then, once
 //! all nodes are ready, where they meet; its end ends the run. Its standard output brings each
@@ -26,6 +29,9 @@ use crate::{error::Result, files};
 
 /// `tprimat __node DIR` is the supervisor of one node of the run in DIR.
 pub const NODE_ARGUMENT: &str = "__node";
+
+/// Where the conductor tells the supervisors which host node 0 is on. No trainer sees it.
+const FIRST_NODE: &str = "TPRIMAT_FIRST_NODE";
 
 /// Between the id of a run and the number of one of its nodes.
 const NODE_MARK: &str = ".node-";

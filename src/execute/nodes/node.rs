@@ -3,7 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use super::{
-    folder_of, messages::Message, name_of_this_node, part_of_run, telemetry_of, this_node,
+    FIRST_NODE, folder_of, messages::Message, name_of_this_node, part_of_run, telemetry_of,
+    this_node,
 };
 use crate::{
     error::{Error, Result},
@@ -44,14 +45,16 @@ fn supervise(dir: &Path) -> Result<()> {
         }
     };
     // The lifeline's end: another node cannot run, or the run is no longer wanted.
-    let Ok(meeting) = receive_environment() else {
+    let Ok(mut meeting) = receive_environment() else {
         return Ok(());
     };
+    let first = meeting.remove(FIRST_NODE);
+    let rank = supervisor.spec.rank_of(number).to_string();
     let env = &mut supervisor.spec.env;
     env.extend(meeting);
-    env.insert("TPRIMAT_NODE_RANK".into(), number.to_string());
+    env.insert("TPRIMAT_NODE_RANK".into(), rank);
     // Two nodes of one host: the first one holds the host's cores for all of the run.
-    if number > 0 && env.get("TPRIMAT_MASTER_ADDR").cloned() == hostname() {
+    if number > 0 && first.is_some() && first == hostname() {
         supervisor.spec.devices.retain(|device| device != "cpu");
     }
     let exit = Box::new(supervisor.measure());

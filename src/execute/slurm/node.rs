@@ -20,6 +20,7 @@ use crate::{
     host::{self, Fact, HostFacts},
     job::Vendor,
     plan::Slurm as Settings,
+    recipe::Nodes,
 };
 
 /// What the job of a run must know beside its spec.
@@ -30,6 +31,9 @@ pub struct JobSpec {
     pub num_gpus: usize,
     #[serde(default = "one")]
     pub nodes: usize,
+    /// Which rank each of them has.
+    #[serde(default)]
+    pub ranks: Nodes,
     /// A step of the job that tprimat is in, with tprimat's own life; no job of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,

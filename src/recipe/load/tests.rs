@@ -1,4 +1,5 @@
 use super::*;
+use crate::recipe::Nodes;
 
 fn shipped() -> BTreeSet<&'static str> {
     shipped_under("recipes/")
@@ -315,6 +316,56 @@ fn a_default_is_checked_as_a_value_of_config_yaml_is() {
         };
         assert_eq!(problems[0].to_string(), expected);
     }
+}
+
+#[test]
+fn on_how_many_nodes_a_recipe_starts_is_one_of_three_words() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("recipes/mine/recipe.toml");
+    let loaded = |line: &str| {
+        let text = format!(
+            "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n{line}\n[log]\nformat = \"tprimat\"\n"
+        );
+        crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain)
+            .unwrap();
+        match RecipeSet::load(root.path()) {
+            Ok(set) => Ok(set.recipes["mine"].file.launch.nodes),
+            Err(Error::Invalid(problems)) => Err(problems[0].to_string()),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for (line, nodes) in [
+        ("", Nodes::One),
+        ("nodes = false", Nodes::One),
+        ("nodes = true", Nodes::FirstRankSpeaks),
+        ("nodes = \"last\"", Nodes::LastRankSpeaks),
+    ] {
+        assert_eq!(loaded(line), Ok(nodes), "{line}");
+        // As the schema and `recipe show` have it.
+        let word = serde_json::to_value(nodes).unwrap();
+        assert_eq!(serde_json::from_value::<Nodes>(word).unwrap(), nodes);
+    }
+    for (line, what) in [
+        ("nodes = \"first\"", "string \"first\""),
+        ("nodes = 2", "integer `2`"),
+        ("nodes = [true]", "sequence"),
+    ] {
+        let why = loaded(line).unwrap_err();
+        assert!(
+            why.starts_with("recipes/mine/recipe.toml:7:")
+                && why.contains(what)
+                && why.contains("expected true, false or \"last\""),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn the_node_whose_log_is_read_has_the_rank_that_prints_the_steps() {
+    let ranks = |nodes: Nodes| [0, 1, 2].map(|node| nodes.rank_of(node, 3));
+    assert_eq!(ranks(Nodes::FirstRankSpeaks), [0, 1, 2]);
+    assert_eq!(ranks(Nodes::LastRankSpeaks), [2, 1, 0]);
+    assert_eq!(Nodes::LastRankSpeaks.rank_of(0, 1), 0);
 }
 
 #[test]

@@ -137,6 +137,46 @@ fn every_setting_of_a_job_is_an_argument() {
     );
 }
 
+/// The nodes share the run's folder, and each needs the tokens there when it starts.
+#[test]
+fn two_nodes_write_the_same_tokens_once() {
+    use std::os::unix::fs::MetadataExt;
+    let mut job = small();
+    job.parallelism.num_nodes = 2;
+    let mut stage = stage(&job);
+    let tokens = |stage: &Stage| {
+        ["bin", "idx"].map(|kind| {
+            fs::metadata(stage.path(&format!("run/tokens.{kind}")))
+                .unwrap()
+                .ino()
+        })
+    };
+    let mut first = None;
+    for rank in ["1", "0"] {
+        stage
+            .set("TPRIMAT_NODE_RANK", rank)
+            .set("TPRIMAT_MASTER_ADDR", "first");
+        let given = given(&stage);
+        let prefix = stage.path("run/tokens");
+        assert_eq!(
+            given["args"]["data_path"],
+            json!([prefix.to_str().unwrap()])
+        );
+        let torchrun = fs::read_to_string(stage.path("run/torchrun")).unwrap();
+        assert!(
+            torchrun.contains(&format!("--node-rank\n{rank}\n"))
+                && torchrun.contains("--nproc-per-node\n4\n")
+                && torchrun.contains("--master-addr\nfirst\n"),
+            "{torchrun}"
+        );
+        assert_eq!(
+            *first.get_or_insert_with(|| tokens(&stage)),
+            tokens(&stage),
+            "a file that another node reads is never replaced"
+        );
+    }
+}
+
 #[test]
 fn a_checkout_that_cannot_split_grouped_heads_is_refused() {
     let (recipe, _) = cell("nvd/mgds");

@@ -51,8 +51,13 @@ fn attested(job: &Job, log: &str) {
         .filter(|f| f.status == AttestationStatus::NotStated);
     let unstated: Vec<_> = unstated.map(|f| f.field.as_str()).collect();
     // NeMo knows a path, and which dataset lies there it cannot say; a recipe without scaled RoPE
-    // has no factor.
-    let silent = ["dataset", "num_parameters", "rope_scaling_factor"];
+    // has no factor. On how many nodes it runs no trainer is told.
+    let silent = [
+        "dataset",
+        "num_nodes",
+        "num_parameters",
+        "rope_scaling_factor",
+    ];
     assert!(
         unstated.iter().all(|f| silent.contains(f)),
         "not stated: {unstated:?}"
@@ -102,6 +107,42 @@ fn nemo_gets_every_setting_of_a_job() {
     expect("/model/config/recompute_granularity", Value::Null);
     expect("/optim/config/adam_eps", json!(1e-8));
     expect("/resume", Value::Null);
+}
+
+/// The launcher itself, on the second of two nodes, with the mock in place of the interpreter.
+#[test]
+fn on_several_nodes_nemo_gets_the_devices_of_each() {
+    let (recipe, mut job) = cell("nvd/nemo/llama/identical_config");
+    job.parallelism.num_nodes = 2;
+    let mut stage = Stage::new(recipe, &job);
+    let mock = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/suite/launchers/mock_nemo.py"
+    );
+    let interpreter = format!(
+        "#!/bin/bash\nwhile [ \"${{1%.py}}\" = \"$1\" ]; do echo \"$1\" >> \"$TPRIMAT_RUN_DIR/torchrun\"; shift; done\nWORLD_SIZE=8 exec {} {mock} \"$@\"\n",
+        python()
+    );
+    stage.program("interpreter", &interpreter);
+    let (interpreter, record) = (stage.path("bin/interpreter"), stage.path("record.json"));
+    stage
+        .set("TPRIMAT_PYTHON", interpreter.to_str().unwrap())
+        .set("MOCK_RECORD", record.to_str().unwrap())
+        .set("TPRIMAT_NODE_RANK", "1")
+        .set("TPRIMAT_MASTER_ADDR", "first");
+    attested(&job, &ended_well(&stage.run(recipe)));
+    let given: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    assert_eq!(given["trainer"]["num_nodes"], 2);
+    assert_eq!(given["trainer"]["devices"], 4);
+    let torchrun = fs::read_to_string(stage.path("run/torchrun")).unwrap();
+    for option in [
+        "--nnodes\n2\n",
+        "--node-rank\n1\n",
+        "--nproc-per-node\n4\n",
+        "--master-addr\nfirst\n",
+    ] {
+        assert!(torchrun.contains(option), "{option}: {torchrun}");
+    }
 }
 
 #[test]

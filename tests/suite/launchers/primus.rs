@@ -15,8 +15,15 @@ fn given(job: &Job) -> Value {
 }
 
 fn given_by(job: &Job, megatron: &str) -> Value {
+    given_to(job, megatron, &[])
+}
+
+fn given_to(job: &Job, megatron: &str, more: &[(&str, &str)]) -> Value {
     let (recipe, _) = cell("amd/prim");
     let mut stage = Stage::new(recipe, job);
+    for (name, value) in more {
+        stage.set(name, *value);
+    }
     let checkout = stage.path("primus");
     std::fs::create_dir_all(checkout.join("examples")).unwrap();
     let arguments = checkout.join("third_party/Megatron-LM/megatron/training/arguments.py");
@@ -129,6 +136,25 @@ fn primus_gets_every_setting_of_a_job() {
         "Primus' own preset has none"
     );
     assert_eq!(given["overrides"]["tensor_model_parallel_size"], 4);
+}
+
+#[test]
+fn on_several_nodes_primus_is_told_which_one_it_is_on() {
+    let (_, mut job) = cell("amd/prim/llama/maximum_performance");
+    job.parallelism.num_nodes = 2;
+    let node = [("TPRIMAT_NODE_RANK", "1"), ("TPRIMAT_MASTER_ADDR", "first")];
+    let given = given_to(&job, OLD_MEGATRON, &node);
+    let expected = json!({
+        "NNODES": "2", "NODE_RANK": "1", "GPUS_PER_NODE": "4", "MASTER_ADDR": "first", "MASTER_PORT": "29511",
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&given["env"][name], value, "{name}");
+    }
+    let log = given["env"]["TRAIN_LOG"].as_str().unwrap();
+    assert!(
+        log.ends_with("/primus-1.log"),
+        "the nodes share the folder: {log}"
+    );
 }
 
 /// What a Primus drops or installs without a word depends on its version.

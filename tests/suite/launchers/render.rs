@@ -15,7 +15,7 @@ use tprimat::{
     error::Result,
     job::Job,
     plan::{Plan, PlanRequest, Support},
-    recipe::{Recipe, Rendered, context},
+    recipe::{Nodes, Recipe, Rendered, context},
 };
 
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -76,7 +76,7 @@ pub fn render(recipe: &Recipe, job: &Job) -> Result<Vec<Rendered>> {
 
 pub fn unsupported(recipe: &Recipe, job: &Value) -> Option<String> {
     let nodes = job["parallelism"]["num_nodes"].as_u64().unwrap_or(1);
-    if nodes > 1 && !recipe.file.launch.nodes {
+    if nodes > 1 && recipe.file.launch.nodes == Nodes::One {
         return Some("it starts on one node".into());
     }
     recipe
