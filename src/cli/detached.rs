@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     args::{BuildArgs, DetachedArgs, Globals},
-    output::{print, say},
+    output::{print, say, wait_while_read},
     plan::duration,
     project,
     session::Project,
@@ -426,7 +426,7 @@ pub fn attach(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
         seen += read.map_err(Error::io("cannot read", &path))? as u64;
         print(&String::from_utf8_lossy(&bytes))?;
         match now {
-            Build { is_alive: true, .. } => thread::sleep(LOOK),
+            Build { is_alive: true, .. } => wait_while_read(LOOK),
             Build {
                 ended: Some(ended), ..
             } => return Ok(ended.code),

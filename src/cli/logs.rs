@@ -8,7 +8,7 @@ use super::{
     attempts,
     flags::is_matrix,
     imported_runs::{self, ImportedLine},
-    output::write,
+    output::{wait_while_read, write},
     project::{self, split_repeat},
     session::{Project, Session},
 };
@@ -320,7 +320,7 @@ fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
         if is_over {
             return Ok(exit::OK);
         }
-        std::thread::sleep(Duration::from_millis(200));
+        wait_while_read(Duration::from_millis(200));
     }
 }
 

@@ -4,8 +4,11 @@ use std::{
     borrow::Cow,
     fmt,
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
+    time::{Duration, Instant},
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -54,6 +57,28 @@ pub fn write(bytes: &[u8]) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.map_err(Error::io("cannot write to", "stdout")),
     }
+}
+
+/// Waits before the next look at what is followed, and ends this process where nobody reads its output
+/// any more: the terminal was closed, or the other end of the pipe is gone. A hang-up need not come
+/// as a signal (`nohup`), and a quiet log has no write that would fail.
+pub fn wait_while_read(at_most: Duration) {
+    let stdout = io::stdout();
+    // No event is asked for, so only what cannot be left out is told: an error or a hang-up.
+    let mut looked_at = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let began = Instant::now();
+    let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+    if poll(&mut looked_at, timeout).is_ok_and(|ready| ready > 0) {
+        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        if looked_at[0]
+            .revents()
+            .is_some_and(|told| told.intersects(gone))
+        {
+            std::process::exit(0);
+        }
+    }
+    // Interrupted by a signal, or standard output was closed by the caller.
+    std::thread::sleep(at_most.saturating_sub(began.elapsed()));
 }
 
 /// Prints one JSON object, named by `schema_version`: `tprimat.<form>/1`. A change that breaks its

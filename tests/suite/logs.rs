@@ -41,6 +41,26 @@ fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
     assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
 }
 
+/// A closed terminal, or the end of `logs -f | grep -m 1 …`: no write would fail, since the log is
+/// quiet, and a signal need not come.
+#[test]
+fn following_ends_when_nobody_reads_it_any_more() {
+    let project = Project::new(ONE_RUN);
+    let held = "until [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in";
+    project.edit("trainer.sh", "for step in", held);
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer starts", || project.launches() == 1);
+    for command in [&["logs", "-f", CELL][..], &["attach"]] {
+        let mut follow = project.tprimat(command).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(follow.try_wait().unwrap(), None, "{command:?} goes on");
+        drop(follow.stdout.take());
+        until("it has ended", || follow.try_wait().unwrap().is_some());
+    }
+    project.write("go", "");
+    project.run(&["attach"]).ends_with(0);
+}
+
 #[test]
 fn following_a_log_ends_when_everybody_who_wrote_it_is_dead() {
     use nix::sys::signal::{Signal, kill};
