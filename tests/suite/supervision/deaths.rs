@@ -155,15 +155,16 @@ fn all_are_up(project: &Project) -> bool {
     log.is_some_and(|log| log.matches("up\n").count() == 3)
 }
 
+/// The project's one supervisor. A guard that has just been forked looks like one, until it says what
+/// it is.
 fn supervisor(project: &Project) -> Pid {
-    let processes = project.processes();
-    let mut supervisors = processes
-        .iter()
-        .filter(|(_, command)| command.contains(SUPERVISE_ARGUMENT));
-    let (Some((pid, _)), None) = (supervisors.next(), supervisors.next()) else {
-        panic!("one supervisor: {processes:?}")
-    };
-    Pid::from_raw(*pid)
+    let mut supervisors = Vec::new();
+    until("there is one supervisor", || {
+        supervisors = project.processes();
+        supervisors.retain(|(_, command)| command.contains(SUPERVISE_ARGUMENT));
+        supervisors.len() == 1
+    });
+    Pid::from_raw(supervisors[0].0)
 }
 
 #[test]
