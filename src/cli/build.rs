@@ -153,7 +153,14 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(&events);
     }
-    let summary = summary?;
+    let mut summary = summary?;
+    // Where nothing was to do, the comparison is what an earlier build left, and who reads it is the
+    // first to find that it is damaged. It is dropped then, so what makes it is stale now. Where
+    // something ran, a run that failed would be tried again.
+    if summary.ran == 0 && end::comparison(&engine, &statuses)?.is_err() {
+        (engine, statuses) = evaluated(engine_of(&session, &args.overrides))?;
+        summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events)?;
+    }
     let is_shared = match &sharing {
         Some(sharing) => sharing.push(&session, interrupts, &events)?,
         None => true,

@@ -436,7 +436,7 @@ impl Day<'_> {
 fn advises_to_build(met: &Ran) -> bool {
     ["build again", "`tprimat build` trains again"]
         .iter()
-        .any(|advice| met.stdout.contains(advice))
+        .any(|advice| met.stdout.contains(advice) || met.stderr.contains(advice))
 }
 
 fn is_undated(shown: &Value) -> bool {

@@ -164,3 +164,18 @@ fn a_measurement_whose_log_was_lost_is_not_called_unmeasured() {
     assert!(shown.contains(why), "{shown}");
     assert!(!shown.contains("not measured yet"), "{shown}");
 }
+
+/// Nothing is to do, so the build's own last look is the first to read the file.
+#[test]
+fn a_comparison_that_was_damaged_is_made_anew_by_the_build_that_finds_it() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let matrix = project.json(&["plan"])["matrix"].clone();
+    let compare = format!("compare {}", matrix.as_str().unwrap());
+    project.damage(project.output(TaskKind::Compare, &compare, "compare.json"));
+    // What an earlier build remembered is not asked for.
+    let ran = project.run(&["build", "--details"]).ends_with(0);
+    assert!(ran.stderr.contains("measured"), "{ran:?}");
+    assert_eq!(project.launches(), 1);
+    project.run(&["compare"]).ends_with(0);
+}

@@ -62,7 +62,14 @@ pub(super) fn finish(
         state => state,
     };
     let count = |state| after.iter().filter(|row| stands(row) == state).count();
-    let (comparison, is_unread) = comparison(engine, statuses, events)?;
+    let (comparison, is_unread) = match comparison(engine, statuses)? {
+        Ok(comparison) => (comparison, false),
+        Err(error) => {
+            let message = error.to_string();
+            events.report(&Event::Note { message });
+            (None, true)
+        }
+    };
     let verdict = RepeatCounts::of(engine, comparison.as_deref());
     let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
@@ -262,22 +269,17 @@ fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
     }
 }
 
-fn comparison(
+/// What compare left, if it left anything; the inner error is a file that is damaged or gone.
+pub(super) fn comparison(
     engine: &Engine,
     statuses: &Statuses,
-    events: &EventSink,
-) -> Result<(Option<Arc<Comparison>>, bool)> {
+) -> Result<Result<Option<Arc<Comparison>>>> {
     let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
     let Some(stored) = status.outputs().first() else {
-        return Ok((None, false));
+        return Ok(Ok(None));
     };
     match execute::derived::read_comparison(engine.cache, Some(stored)) {
-        Ok(comparison) => Ok((Some(comparison), false)),
-        Err(error) if is_of_one_file(&error) => {
-            let message = error.to_string();
-            events.report(&Event::Note { message });
-            Ok((None, true))
-        }
-        Err(error) => Err(error),
+        Err(error) if !is_of_one_file(&error) => Err(error),
+        read => Ok(read.map(Some)),
     }
 }
