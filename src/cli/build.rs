@@ -149,18 +149,23 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
-    let summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
+    let mut summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
+    // The comparison may be what an earlier build left, and whoever reads it is the first to find that
+    // it is damaged. It was dropped then, so it can be made anew at once: unless this build made
+    // runs, of which a failed one would then be made again.
+    if summary.as_ref().is_ok_and(|summary| summary.runs == 0)
+        && end::comparison(&engine, &statuses)?.is_err()
+    {
+        let (anew, states) = evaluated(engine_of(&session, &args.overrides))?;
+        if blocked::stale_trains(&anew, &states).is_empty() {
+            (engine, statuses) = (anew, states);
+            summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
+        }
+    }
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(&events);
     }
-    let mut summary = summary?;
-    // Where nothing was to do, the comparison is what an earlier build left, and who reads it is the
-    // first to find that it is damaged. It is dropped then, so what makes it is stale now. Where
-    // something ran, a run that failed would be tried again.
-    if summary.ran == 0 && end::comparison(&engine, &statuses)?.is_err() {
-        (engine, statuses) = evaluated(engine_of(&session, &args.overrides))?;
-        summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events)?;
-    }
+    let summary = summary?;
     let is_shared = match &sharing {
         Some(sharing) => sharing.push(&session, interrupts, &events)?,
         None => true,

@@ -426,7 +426,9 @@ pub fn attach(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
         seen += read.map_err(Error::io("cannot read", &path))? as u64;
         print(&String::from_utf8_lossy(&bytes))?;
         match now {
-            Build { is_alive: true, .. } => wait_while_read(LOOK),
+            Build { is_alive: true, .. } if wait_while_read(LOOK) => {}
+            // How the build ends is not known, so this is not its success.
+            Build { is_alive: true, .. } => return Ok(exit::FAILED),
             Build {
                 ended: Some(ended), ..
             } => return Ok(ended.code),

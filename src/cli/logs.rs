@@ -317,10 +317,9 @@ fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
             write(&pending[..shown])?;
             pending.drain(..shown);
         }
-        if is_over {
+        if is_over || !wait_while_read(Duration::from_millis(200)) {
             return Ok(exit::OK);
         }
-        wait_while_read(Duration::from_millis(200));
     }
 }
 

@@ -59,10 +59,11 @@ pub fn write(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Waits before the next look at what is followed, and ends this process where nobody reads its output
-/// any more: the terminal was closed, or the other end of the pipe is gone. A hang-up need not come
-/// as a signal (`nohup`), and a quiet log has no write that would fail.
-pub fn wait_while_read(at_most: Duration) {
+/// Waits before the next look at what is followed; false where nobody reads standard output any more,
+/// since the terminal was closed or the other end of the pipe is gone. A hang-up need not come as a
+/// signal (`nohup`), and a quiet log has no write that would fail.
+#[must_use]
+pub fn wait_while_read(at_most: Duration) -> bool {
     let stdout = io::stdout();
     // No event is asked for, so only what cannot be left out is told: an error or a hang-up.
     let mut looked_at = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
@@ -70,15 +71,14 @@ pub fn wait_while_read(at_most: Duration) {
     let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
     if poll(&mut looked_at, timeout).is_ok_and(|ready| ready > 0) {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
-        if looked_at[0]
-            .revents()
-            .is_some_and(|told| told.intersects(gone))
-        {
-            std::process::exit(0);
+        let told = looked_at[0].revents();
+        if told.is_some_and(|told| told.intersects(gone)) {
+            return false;
         }
     }
-    // Interrupted by a signal, or standard output was closed by the caller.
+    // A signal may have ended the wait, and a closed standard output ends it at once.
     std::thread::sleep(at_most.saturating_sub(began.elapsed()));
+    true
 }
 
 /// Prints one JSON object, named by `schema_version`: `tprimat.<form>/1`. A change that breaks its

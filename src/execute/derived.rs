@@ -22,11 +22,11 @@ use crate::{
     digest::Digest,
     error::Result,
     figures::{self, Dropped, Statistics},
-    graph::{Artifacts, Engine, Statuses, TaskId},
+    graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read},
     import::DamagedImport,
     job::Job,
     logs::LogSection,
-    plan::{CompareConfig, preimage},
+    plan::CompareConfig,
     recipe::{Rendered, Unreached},
     results::{AttemptOutputs, RunFacts, RunResult},
 };
@@ -209,13 +209,15 @@ pub(super) fn result_of(
     section: &LogSection,
     unreached: &[Unreached],
 ) -> Result<RunResult> {
-    let bytes = match attempt.log() {
-        // However large it is: the record says how large.
-        Some(log) => cache
-            .get_at_most(&log.digest, log.size)?
-            .ok_or_else(|| cache.gone(&log.digest, "log"))?,
-        None => Vec::new(),
+    // However large they are: the record says how large.
+    let read = |log: &Output| {
+        let bytes = cache.get_at_most(&log.digest, log.size)?;
+        bytes.ok_or_else(|| cache.gone(&log.digest, &log.name).into())
     };
+    let logs: Vec<Vec<u8>> = logs_to_read(attempt)
+        .into_iter()
+        .map(read)
+        .collect::<Result<_>>()?;
     let output = |name: &str| {
         attempt
             .outputs
@@ -226,16 +228,9 @@ pub(super) fn result_of(
     let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
     let sampled = output(TELEMETRY);
     // Without the times the log still says all else.
-    let (mut times, samples) = (get(output("times"))?.unwrap_or_default(), get(sampled)?);
-    let bytes = match first_rank(attempt) {
-        // Without it the settings are as the job declares them.
-        Some(log) => {
-            behind_first_rank(cache.get_at_most(&log.digest, log.size)?, bytes, &mut times)
-        }
-        None => bytes,
-    };
+    let (times, samples) = (get(output("times"))?.unwrap_or_default(), get(sampled)?);
     let left = AttemptOutputs {
-        log: &bytes,
+        logs: &logs,
         section,
         times: &times,
         samples: sampled.map(|_| samples.as_deref()),
@@ -253,37 +248,6 @@ pub(super) fn result_of(
     ))
 }
 
-/// The log of rank 0, where the run's own is that of the last rank. Of the ranks of a run on several
-/// nodes, the first alone prints the settings in effect and counts parameters.
-fn first_rank(attempt: &Attempt) -> Option<&Output> {
-    preimage::line(&attempt.preimage, preimage::RANKS)?;
-    let node =
-        |output: &&Output| -> Option<usize> { output.name.strip_prefix("log.node-")?.parse().ok() };
-    let logs = attempt.outputs.iter().filter(|o| node(o).is_some());
-    logs.max_by_key(node)
-}
-
-/// Both logs as one, as a host that has all ranks would have it: what rank 0 says, then the run's own
-/// log, with its `times`.
-fn behind_first_rank(first: Option<Vec<u8>>, log: Vec<u8>, times: &mut Vec<u8>) -> Vec<u8> {
-    let Some(mut both) = first else {
-        return log;
-    };
-    if both.last().is_some_and(|byte| *byte != b'\n') {
-        both.push(b'\n');
-    }
-    let before = both.len();
-    let text = String::from_utf8_lossy(times);
-    let moved = text.lines().filter_map(|line| {
-        let (time, length) = line.split_once(' ')?;
-        let length: usize = length.parse().ok()?;
-        Some(format!("{time} {}\n", before + length))
-    });
-    *times = moved.collect::<String>().into_bytes();
-    both.extend(log);
-    both
-}
-
 /// What is known of a run besides its log.
 pub(super) fn facts_of(attempt: &Attempt) -> RunFacts {
     RunFacts {
@@ -292,24 +256,5 @@ pub(super) fn facts_of(attempt: &Attempt) -> RunFacts {
         started_at: Some(attempt.started_at),
         ended_at: Some(attempt.ended_at),
         outcome: attempt.outcome.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_rank_speaks_before_the_last_one_whose_times_stay_its_own() {
-        let mut times = b"10.5 0\n11.25 6\ntorn".to_vec();
-        let both = behind_first_rank(Some(b"args".to_vec()), b"step 1\n".to_vec(), &mut times);
-        assert_eq!(both, b"args\nstep 1\n");
-        assert_eq!(times, b"10.5 5\n11.25 11\n");
-        let mut times = b"10.5 0\n".to_vec();
-        assert_eq!(
-            behind_first_rank(None, b"step 1\n".to_vec(), &mut times),
-            b"step 1\n"
-        );
-        assert_eq!(times, b"10.5 0\n");
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     figures::{
         self, CellEnvironment, CellState, Fact, NotCounted, Note, RunFact, SHARE, Standing, Summary,
     },
-    graph::{Engine, State, Statuses},
+    graph::{Engine, State, Statuses, logs_to_read, lost_log},
     job::RunOutcome,
     matrix::{CellId, PerCell},
     plan::DataKind,
@@ -255,9 +255,7 @@ fn present_repeat(
         return Ok(None);
     };
     let section = &engine.plan.recipe(cell).file.log;
-    let is_there = attempt
-        .log()
-        .is_none_or(|log| engine.cache.has(&log.digest));
+    let is_there = lost_log(engine.cache, attempt).is_none();
     let unreached = engine.plan.unreached(cell);
     is_there
         .then(|| derived::result_of(engine.cache, attempt, prepared.job(), section, &unreached))
@@ -318,8 +316,12 @@ pub const BRINGS_BACK: &str =
 
 /// Can the log of a run be read? A damaged one is dropped.
 pub fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {
-    let log = attempt.log();
-    log.map_or(Ok(true), |log| cache.is_sound(&log.digest))
+    for log in logs_to_read(attempt) {
+        if !cache.is_sound(&log.digest)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A result of the cache; `None` where it is gone, or of a version that this one cannot read.

@@ -209,7 +209,8 @@ impl RunSpec {
         self.job.as_ref().map_or(1, |job| job.nodes.max(1))
     }
 
-    /// The rank of one of its nodes, and the node of a rank.
+    /// The rank of one of its nodes. The ranks are those numbers, or those backwards, so it is the
+    /// node of a rank as well.
     pub(super) fn rank_of(&self, node: usize) -> usize {
         let ranks = self.job.as_ref().map(|job| job.ranks).unwrap_or_default();
         ranks.rank_of(node, self.nodes())

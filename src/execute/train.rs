@@ -35,7 +35,7 @@ use crate::{
     cache::{Attempt, Cache, KeyLock},
     digest::Digest,
     error::{Error, Result},
-    graph::doubtful,
+    graph::{doubtful, lost_log},
     job::RunOutcome,
     plan::Place,
 };
@@ -322,8 +322,7 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         // Another host may have measured it anew, under a later generation.
         _ if a.generation < work.measurement.generation || a.set_aside.is_some() => false,
         RunOutcome::Ok => {
-            (a.suspect.is_none() || !work.seen.contains(&a.id))
-                && a.log().is_none_or(|log| cache.has(&log.digest))
+            (a.suspect.is_none() || !work.seen.contains(&a.id)) && lost_log(cache, a).is_none()
         }
         RunOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
     };

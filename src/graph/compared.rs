@@ -186,18 +186,13 @@ impl Engine<'_> {
         let train = |repeat| statuses.get(self.dag.node(TaskKind::Train, id, repeat));
         let trained = (1..=cell.repeats).filter(|repeat| train(*repeat).state == State::Fresh);
         let lost = |repeat: u32| match &train(repeat).reason {
-            Some(Reason::OutputLost(name)) => Some((repeat, name.as_str())),
+            Some(Reason::OutputLost(name)) => Some(format!(
+                "repeat {repeat} was measured, but its `{name}` is gone from the cache"
+            )),
             _ => None,
         };
-        let lost: Vec<(u32, &str)> = (1..=cell.repeats).filter_map(lost).collect();
+        let lost = (1..=cell.repeats).find_map(lost);
         let why = match (trained.count(), cell.selected) {
-            // What was measured is not called unmeasured.
-            (0, _) if !lost.is_empty() => format!(
-                "{} measured, but `{}` of repeat {} is gone from the cache",
-                counted(lost.len(), "repeat"),
-                lost[0].1,
-                lost[0].0
-            ),
             (0, _) if cell.left_out => {
                 "not measured yet, and --cached-only trains nothing".to_owned()
             }
@@ -205,6 +200,8 @@ impl Engine<'_> {
                 "{some} of {} repeats are measured, and --cached-only trains nothing",
                 cell.repeats
             ),
+            // What was measured is not called unmeasured.
+            (0, true) if lost.is_some() => "no repeat has a result".to_owned(),
             (0, true) => "not measured yet".to_owned(),
             (0, false) => "not measured: this build selected other cells".to_owned(),
             (some, true) => format!("{some} of {} repeats are measured", cell.repeats),
@@ -220,7 +217,7 @@ impl Engine<'_> {
             Some(Reason::Interrupted) => Some(format!("repeat {repeat} was interrupted")),
             _ => None,
         };
-        match (1..=cell.repeats).find_map(ended) {
+        match lost.or_else(|| (1..=cell.repeats).find_map(ended)) {
             Some(how) => format!("{why}; {how}"),
             None => why,
         }

@@ -1,4 +1,5 @@
 //! jobs → a petgraph DAG of tasks, their keys, their states and the reasons.
+mod attempt_logs;
 mod code;
 mod compared;
 mod dag;
@@ -10,6 +11,7 @@ mod training;
 mod wording;
 mod work;
 
+pub use attempt_logs::{logs_to_read, lost_log};
 pub use code::BUILD;
 pub use code::CodeDigests;
 pub use compared::{ComparedCell, FiguresFrom};

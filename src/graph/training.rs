@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Artifacts, Engine, Reason, State, Status, Statuses,
+    attempt_logs::lost_log,
     reason::{INTERRUPTED_BEFORE, outcome_text},
     state::{Need, REPLACEMENTS},
 };
@@ -153,7 +154,8 @@ impl Engine<'_> {
             attempts.last().filter(|a| a.is_disturbed())
         };
         let lost = lost.map(|a| {
-            Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone()))
+            let log = lost_log(self.cache, a).or(a.outputs.first());
+            Reason::OutputLost(log.map_or("log".into(), |o| o.name.clone()))
         });
         let why = lost.or(set_aside.map(Reason::SetAside));
         let dropped = if key == full {
@@ -235,8 +237,7 @@ impl Engine<'_> {
     /// An attempt whose log is lost serves only while its result is there. Whatever else the run
     /// left is read by people only.
     fn serves(&self, attempt: &Attempt, parse: &Status) -> bool {
-        let has_log = || attempt.log().is_none_or(|log| self.cache.has(&log.digest));
-        parse.state == State::Fresh || has_log()
+        parse.state == State::Fresh || lost_log(self.cache, attempt).is_none()
     }
 
     /// The last attempt if something disturbed it and it serves, and the state of its parse.

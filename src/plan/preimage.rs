@@ -150,7 +150,8 @@ impl Preimage {
     }
 }
 
-/// The field of a training on several nodes whose log is that of the last rank.
+/// The field of a training on several nodes whose own log is that of the last rank, so that its
+/// other logs are read as well.
 pub const RANKS: &str = "ranks";
 
 /// A training's pre-image as it would be if these files were not among its inputs.

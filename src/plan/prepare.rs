@@ -228,7 +228,7 @@ pub(super) fn prepare(
     let nodes = resolved.job.parallelism.num_nodes;
     if nodes > 1 && recipe.file.launch.nodes == Nodes::One {
         let reason = format!(
-            "it needs {nodes} nodes, and the recipe `{}` does not say that it can start on several (`nodes = true` in [launch])",
+            "it needs {nodes} nodes, and the recipe `{}` does not say that it can start on several (in [launch], `nodes = true`, or `nodes = \"last\"` where the last rank prints the steps)",
             cell.framework
         );
         return support(Support::Unsupported(reason));

@@ -160,7 +160,7 @@ fn a_measurement_whose_log_was_lost_is_not_called_unmeasured() {
     project.run(&["build"]).ends_with(0);
     fs::remove_dir_all(project.path("cache/objects")).unwrap();
     let shown = project.run(&["compare"]).ends_with(0).stdout;
-    let why = "1 repeat measured, but `log` of repeat 1 is gone from the cache";
+    let why = "no repeat has a result; repeat 1 was measured, but its `log` is gone from the cache";
     assert!(shown.contains(why), "{shown}");
     assert!(!shown.contains("not measured yet"), "{shown}");
 }
@@ -176,6 +176,10 @@ fn a_comparison_that_was_damaged_is_made_anew_by_the_build_that_finds_it() {
     // What an earlier build remembered is not asked for.
     let ran = project.run(&["build", "--details"]).ends_with(0);
     assert!(ran.stderr.contains("measured"), "{ran:?}");
+    // The same where a task that reads it is to be done.
+    project.damage(project.output(TaskKind::Compare, &compare, "compare.json"));
+    fs::remove_dir_all(project.path("output")).unwrap();
+    project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
     project.run(&["compare"]).ends_with(0);
 }
