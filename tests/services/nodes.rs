@@ -7,6 +7,8 @@ use nix::{
     unistd::Pid,
 };
 
+use tprimat::cache::TaskKind;
+
 use crate::{
     eventually,
     fixtures::slurm::Cluster,
@@ -168,6 +170,18 @@ echo '{"event":"end","status":"ok","steps":6}'"#;
     assert!(
         places.len() == 2 && places[0] == places[1],
         "they meet at one place: {ranks}"
+    );
+    // Half of what a result is made from makes none.
+    let run = format!("{CELL}#1");
+    cluster.project.lose_result(&run).lose_summary(CELL);
+    let log = cluster
+        .project
+        .output(TaskKind::Train, &format!("train {run}"), "log.node-1");
+    cluster.project.lose(log);
+    let plan = cluster.run(&["plan"]).ends_with(0).stdout;
+    assert!(
+        plan.contains("`log.node-1` is gone from the cache and needed"),
+        "{plan}"
     );
 }
 
