@@ -22,10 +22,11 @@ use crate::{
     digest::Digest,
     error::Result,
     figures::{self, Dropped, Statistics},
-    graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read},
+    graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
     import::DamagedImport,
     job::Job,
     logs::LogSection,
+    matrix::CellId,
     plan::CompareConfig,
     recipe::{Rendered, Unreached},
     results::{AttemptOutputs, RunFacts, RunResult},
@@ -201,8 +202,28 @@ fn plot(comparison: Option<&Output>, cache: &Cache) -> Result<Vec<Output>> {
     Ok(outputs)
 }
 
+/// What the log of a repeat's run says, whether or not a parse has read it; nothing where it was not
+/// measured, or its log is lost.
+pub(super) fn result_from_log(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+    repeat: u32,
+) -> Result<Option<RunResult>> {
+    let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
+    let (Some(attempt), Some(prepared)) = (train.attempt(), engine.plan.prepared(cell)) else {
+        return Ok(None);
+    };
+    if lost_log(engine.cache, attempt).is_some() {
+        return Ok(None);
+    }
+    let section = &engine.plan.recipe(cell).file.log;
+    let unreached = engine.plan.unreached(cell);
+    result_of(engine.cache, attempt, prepared.job(), section, &unreached).map(Some)
+}
+
 /// What an attempt's log says, held against its job.
-pub(super) fn result_of(
+fn result_of(
     cache: &Cache,
     attempt: &Attempt,
     job: &Job,

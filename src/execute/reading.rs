@@ -16,7 +16,7 @@ use crate::{
     figures::{
         self, CellEnvironment, CellState, Fact, NotCounted, Note, RunFact, SHARE, Standing, Summary,
     },
-    graph::{Engine, State, Statuses, logs_to_read, lost_log},
+    graph::{Engine, State, Statuses, logs_to_read},
     job::RunOutcome,
     matrix::{CellId, PerCell},
     plan::DataKind,
@@ -241,25 +241,13 @@ fn present_repeat(
     cell: CellId,
     repeat: u32,
 ) -> Result<Option<RunResult>> {
-    let status = |kind| statuses.get(engine.dag.node(kind, cell, repeat));
     let parse = engine.dag.node(TaskKind::Parse, cell, repeat);
     if let (State::Fresh, Some(output)) = (statuses.get(parse).state, statuses.first_output(parse))
         && let Some(result) = stored(engine.cache, &output)?
     {
         return Ok(Some(result));
     }
-    let (Some(attempt), Some(prepared)) = (
-        status(TaskKind::Train).attempt(),
-        engine.plan.prepared(cell),
-    ) else {
-        return Ok(None);
-    };
-    let section = &engine.plan.recipe(cell).file.log;
-    let is_there = lost_log(engine.cache, attempt).is_none();
-    let unreached = engine.plan.unreached(cell);
-    is_there
-        .then(|| derived::result_of(engine.cache, attempt, prepared.job(), section, &unreached))
-        .transpose()
+    derived::result_from_log(engine, statuses, cell, repeat)
 }
 
 /// What the cache has of what was read from a run's log.

@@ -183,3 +183,19 @@ fn a_comparison_that_was_damaged_is_made_anew_by_the_build_that_finds_it() {
     assert_eq!(project.launches(), 1);
     project.run(&["compare"]).ends_with(0);
 }
+
+/// No summary needs the result any more, but what is published has each repeat by itself.
+#[test]
+fn a_result_that_was_lost_is_published_from_its_log() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("output");
+    let name = name.iter().find(|name| name.starts_with("train_")).unwrap();
+    let before = project.read(&format!("output/{name}"));
+    project.lose_result(&format!("{CELL}#1"));
+    fs::remove_dir_all(project.path("output")).unwrap();
+    project.run(&["build"]).ends_with(0);
+    // Made of the same log, but not of what the cache has: the file says the same.
+    assert_eq!(project.read(&format!("output/{name}")), before);
+    assert_eq!(project.launches(), 1);
+}

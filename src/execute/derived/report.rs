@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::{
     Derived,
     cells::input,
-    plot,
+    plot, result_from_log,
     stored::{json_bytes, need, put, put_comparison, put_picture, read, read_comparison},
 };
 use crate::{
@@ -45,6 +45,8 @@ pub(super) struct PublishedCell {
     input: CellInput,
     summary: Digest,
     results: Vec<(u32, Digest)>,
+    /// Those of them that are gone from the cache, read from their logs again.
+    made_again: BTreeMap<u32, RunResult>,
     job: Box<Job>,
     key: Digest,
 }
@@ -126,7 +128,18 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
         ) else {
             continue;
         };
+        let results = engine.results(cell, statuses);
+        let lost = results
+            .iter()
+            .filter(|(_, digest)| !engine.cache.has(digest));
+        // No summary needs them, so no parse is to be done for them, and a log that cannot be read
+        // either leaves the summary.
+        let made_again = lost.filter_map(|(repeat, _)| {
+            let made = result_from_log(engine, statuses, cell, *repeat);
+            Some((*repeat, made.ok()??))
+        });
         cells.push(PublishedCell {
+            made_again: made_again.collect(),
             file: files[cell].clone(),
             input: input(
                 plan,
@@ -137,7 +150,7 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
                 None,
             ),
             summary,
-            results: engine.results(cell, statuses),
+            results,
             job: Box::new(prepared.job().clone()),
             key,
         });
@@ -238,8 +251,10 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
         for (repeat, digest) in &cell.results {
-            // A result that was lost and is not needed is published by its summary alone.
-            if cache.has(digest) {
+            // One whose log was lost as well is published by its summary alone.
+            if let Some(result) = cell.made_again.get(repeat) {
+                results.push((*repeat, result.clone()));
+            } else if cache.has(digest) {
                 results.push((*repeat, read::<RunResult>(cache, digest, "result.json")?));
             }
         }
