@@ -158,6 +158,8 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     {
         let (anew, states) = evaluated(engine_of(&session, &args.overrides))?;
         if blocked::stale_trains(&anew, &states).is_empty() {
+            let message = "the comparison was damaged, so it is made anew".to_owned();
+            events.report(&Event::Note { message });
             (engine, statuses) = (anew, states);
             summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
         }

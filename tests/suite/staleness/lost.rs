@@ -86,11 +86,11 @@ fn a_damaged_file_costs_its_own_task_and_the_build_goes_on() {
     assert!(words_of(&ran).contains("nothing was published; output stays as it was"));
     project.run(&["build"]).ends_with(0);
     project.expect_nothing();
-    // Nor does the end of a build need these two.
-    for (name, code) in [("compare.json", 1), ("uncounted.json", 0)] {
+    // Nor does the end of a build need these two, and what measures nothing is made anew at once.
+    for name in ["compare.json", "uncounted.json"] {
         project.damage(project.output(TaskKind::Compare, "compare m", name));
         project.remove("output/compare.png");
-        let ran = project.run(&["build"]).ends_with(code);
+        let ran = project.run(&["build"]).ends_with(0);
         assert!(!ran.stderr.contains("rror:"), "{name}: {ran:?}");
         project.run(&["build"]).ends_with(0);
         project.expect_nothing();
