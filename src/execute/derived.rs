@@ -233,7 +233,7 @@ fn result_of(
     // However large they are: the record says how large.
     let read = |log: &Output| {
         let bytes = cache.get_at_most(&log.digest, log.size)?;
-        bytes.ok_or_else(|| cache.gone(&log.digest, &log.name).into())
+        bytes.ok_or_else(|| cache.gone(&log.digest, &log.name))
     };
     let logs: Vec<Vec<u8>> = logs_to_read(attempt)
         .into_iter()
