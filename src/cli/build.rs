@@ -154,7 +154,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     // it is damaged. It was dropped then, so it can be made anew at once: unless this build made
     // runs, of which a failed one would then be made again.
     if summary.as_ref().is_ok_and(|summary| summary.runs == 0)
-        && end::comparison(&engine, &statuses)?.is_err()
+        && end::has_lost_comparison(&engine, &statuses)?
     {
         let (anew, states) = evaluated(engine_of(&session, &args.overrides))?;
         if blocked::stale_trains(&anew, &states).is_empty() {

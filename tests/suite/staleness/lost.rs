@@ -92,7 +92,6 @@ fn a_damaged_file_costs_its_own_task_and_the_build_goes_on() {
         project.remove("output/compare.png");
         let ran = project.run(&["build"]).ends_with(0);
         assert!(!ran.stderr.contains("rror:"), "{name}: {ran:?}");
-        project.run(&["build"]).ends_with(0);
         project.expect_nothing();
     }
 }
