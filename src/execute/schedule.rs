@@ -127,6 +127,16 @@ pub fn build(
     }
 }
 
+fn is_interrupt(error: &Error) -> bool {
+    matches!(error, Error::Interrupted(_))
+}
+
+/// Is `error` the one that the build ends with, after `kept`? The first one is; but that somebody
+/// interrupted the build, which ends whoever waits at once, hides no error of a run that ends later.
+fn is_told_instead(kept: Option<&Error>, error: &Error) -> bool {
+    kept.is_none_or(|kept| is_interrupt(kept) && !is_interrupt(error))
+}
+
 /// How many stale tasks each stale task still waits for.
 fn inputs_to_come(engine: &Engine, stale: &[TaskId]) -> HashMap<TaskId, usize> {
     let wanted: BTreeSet<TaskId> = stale.iter().copied().collect();
@@ -368,14 +378,16 @@ impl<'a> Scheduler<'a> {
     /// The error is told at the end of the build. What runs may take hours until then, so it is also
     /// said at once where something runs.
     fn give_up(&mut self, error: Error) {
-        let is_first = self.error.is_none() && !matches!(error, Error::Interrupted(_));
-        if is_first && !self.room.is_empty() {
+        self.stopping = true;
+        if !is_told_instead(self.error.as_ref(), &error) {
+            return;
+        }
+        if !is_interrupt(&error) && !self.room.is_empty() {
             self.say(format!(
                 "nothing more is started, because of an error: {error}. What runs now goes on to its end"
             ));
         }
-        self.stopping = true;
-        self.error.get_or_insert(error);
+        self.error = Some(error);
     }
 
     /// All that `node` waits for is done: look again, for it may be fresh now.
@@ -455,5 +467,19 @@ impl<'a> Scheduler<'a> {
             })
             .filter(|train| self.queue.has(*train))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_hides_no_error() {
+        let (interrupt, full) = (Error::Interrupted(0), Error::failed("the disk is full"));
+        let told = |kept, error| is_told_instead(kept, error);
+        assert!(told(None, &interrupt) && told(None, &full) && told(Some(&interrupt), &full));
+        assert!(!told(Some(&full), &interrupt) && !told(Some(&full), &full));
+        assert!(!told(Some(&interrupt), &interrupt));
     }
 }

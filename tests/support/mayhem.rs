@@ -14,9 +14,9 @@ use super::{Dice, Project, files_below};
 /// trainer is `train.sh`, and a worker sleeps.
 const KINDS: [(&str, &str); 8] = [
     ("tprimat", "build -j"),
+    ("fork server", "__supervisors"),
     ("supervisor", "__supervise"),
     ("supervisor", "__job"),
-    ("fork server", "__supervisors"),
     ("guard", "tprimat-guard"),
     ("client", " --label "),
     ("trainer", "train.sh"),
