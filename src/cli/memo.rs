@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{args::BuildArgs, detached, flags::Overrides, remote, session::Project};
 use crate::{
-    cache::{Cache, TaskKind},
+    cache::{Cache, Output, TaskKind},
     config::Config,
     digest::Digest,
     files::{Evidence, Known, Standing},
@@ -140,8 +141,8 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<Idle> {
 
 /// Are the objects still there by which tasks are fresh?
 fn are_outputs_there(engine: &Engine, statuses: &Statuses) -> bool {
-    engine.dag.graph.node_indices().all(|node| {
-        let status = statuses.get(node);
+    engine.dag.order.par_iter().all(|node| {
+        let status = statuses.get(*node);
         // What a run left counts by its log and its result, and its result is a task's too.
         status.state != State::Fresh
             || status.attempt().is_some()
@@ -178,12 +179,23 @@ pub fn store(
     };
     let output = publish::output_dir(plan);
     let report = statuses.get(engine.dag.over_all(TaskKind::Report));
-    for published in report.outputs() {
+    let published = |published: &Output| {
         let path = output.join(&published.name);
-        match Known::of(&path) {
-            Ok(known) if known.digest == published.digest => evidence.add(path, known),
-            _ => return,
-        }
+        let known = Known::of(&path).ok();
+        let known = known.filter(|known| known.digest == published.digest)?;
+        Some((path, known))
+    };
+    // Thousands of cells have a file each.
+    let Some(known) = report
+        .outputs()
+        .par_iter()
+        .map(published)
+        .collect::<Option<Vec<_>>>()
+    else {
+        return;
+    };
+    for (path, known) in known {
+        evidence.add(path, known);
     }
     let variables = plan
         .config

@@ -21,7 +21,7 @@ use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, Dropped, Statistics},
+    figures::{self, Dropped, NotCounted, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
     import::DamagedImport,
     job::Job,
@@ -42,6 +42,7 @@ pub enum DerivedWork {
         job: Box<Job>,
         log: LogSection,
         unreached: Vec<Unreached>,
+        statistics: Statistics,
     },
     Aggregate {
         results: Vec<(u32, Digest)>,
@@ -99,6 +100,7 @@ pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWor
                 job: Box::new(prepared.job().clone()),
                 log: engine.plan.recipe(cell).file.log.clone(),
                 unreached: engine.plan.unreached(cell).to_vec(),
+                statistics: prepared.resolved.statistics.clone(),
             }
         }
         TaskKind::Aggregate => DerivedWork::Aggregate {
@@ -144,11 +146,14 @@ pub struct Derived {
     pub outputs: Vec<Output>,
     /// Sentences for people.
     pub notes: Vec<String>,
+    /// Of a parse: why its run does not count, if it does not.
+    pub verdict: Option<Option<NotCounted>>,
 }
 
 /// Does one derived task. Its outputs are in the cache when this returns.
 pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
+    let mut verdict = None;
     let outputs = match work {
         DerivedWork::Report(work) => return work.run(cache),
         DerivedWork::Render(files) => files
@@ -160,8 +165,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
             job,
             log: section,
             unreached,
+            statistics,
         } => {
             let result = result_of(cache, &attempt, &job, &section, &unreached)?;
+            verdict = Some(figures::why_uncounted(&result, &statistics));
             vec![put("result.json", &json_bytes(&result)?)?]
         }
         DerivedWork::Aggregate {
@@ -188,7 +195,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
     };
     Ok(Derived {
         outputs,
-        notes: Vec::new(),
+        verdict,
+        ..Derived::default()
     })
 }
 

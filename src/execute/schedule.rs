@@ -108,6 +108,7 @@ pub fn build(
             Support::Unsupported(_) => false,
         }),
         trained: HashSet::new(),
+        recorded: HashSet::new(),
         stopping: false,
         error: None,
         summary: BuildSummary::default(),
@@ -158,6 +159,8 @@ struct Scheduler<'a> {
     has_jobs: bool,
     /// Keys that this build trained.
     trained: HashSet<Digest>,
+    /// Cells whose job is in the cache, so that `explain` can look inside it.
+    recorded: HashSet<CellId>,
     stopping: bool,
     error: Option<Error>,
     summary: BuildSummary,

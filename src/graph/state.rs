@@ -84,8 +84,14 @@ impl Verdicts {
             return Some(verdict.clone());
         }
         let verdict = judge()?;
-        known().insert((cell, result), verdict.clone());
+        self.note(cell, result, verdict.clone());
         Some(verdict)
+    }
+
+    /// Keeps what was said of a result by whoever made it, so that it need not be read again.
+    pub(crate) fn note(&self, cell: CellId, result: Digest, verdict: Option<NotCounted>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert((cell, result), verdict);
     }
 }
 

@@ -1,8 +1,17 @@
 //! BLAKE3 digests: the only kind of content hash in tprimat.
 
-use std::{fmt, io, path::Path, str::FromStr};
+use std::{
+    fmt,
+    io::{self, Read},
+    path::Path,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Files below this size are read in one piece. The room for larger pieces is memory that the kernel
+/// must find first, which takes longer than to read a small file.
+const SMALL: u64 = 16 << 10;
 
 /// A 256-bit BLAKE3 digest, printed and serialised as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,7 +25,13 @@ impl Digest {
 
     /// Digest of a regular file's bytes, read in constant memory.
     pub fn of_file(path: &Path) -> io::Result<Self> {
-        Self::of_reader(crate::files::open_regular(path)?.0)
+        let (file, metadata) = crate::files::open_regular(path)?;
+        let mut begun = Vec::with_capacity(metadata.len().min(SMALL) as usize + 1);
+        (&file).take(SMALL).read_to_end(&mut begun)?;
+        if (begun.len() as u64) < SMALL {
+            return Ok(Self::of(begun));
+        }
+        Self::of_reader(begun.as_slice().chain(file))
     }
 
     pub fn of_reader(reader: impl io::Read) -> io::Result<Self> {

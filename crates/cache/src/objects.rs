@@ -1,5 +1,6 @@
 //! Blobs by digest. A stored file begins with zstd's magic exactly if it is compressed.
 
+mod contexts;
 mod streams;
 
 use std::{
@@ -49,7 +50,7 @@ impl Cache {
         // Raw bytes that look compressed must be compressed, or they would be unpacked when read.
         let forced = bytes.starts_with(&ZSTD_MAGIC);
         let packed = match forced || bytes.len() >= WORTH_COMPRESSING {
-            true => Some(zstd::bulk::compress(bytes, LEVEL).map_err(self.refused())?),
+            true => Some(contexts::compress(bytes).map_err(self.refused())?),
             false => None,
         };
         let stored = packed

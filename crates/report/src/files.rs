@@ -1,5 +1,6 @@
 //! The files of a report: each with its name and its text.
 
+use rayon::prelude::*;
 use tprimat_base::error::Result;
 use tprimat_figures::Comparison;
 
@@ -22,17 +23,17 @@ pub fn files(
         matrix: matrix.to_owned(),
         left_out: left_out(comparison, &names),
     };
-    // The page takes about as long as all else.
-    let (page, texts) = rayon::join(
+    let texts: [(&str, fn(&Comparison) -> String); 4] = [
+        ("compare.txt", |comparison| table(comparison, &Page::file())),
+        ("compare.md", markdown),
+        ("compare.csv", csv),
+        ("compare_repeats.csv", csv_repeats),
+    ];
+    let text = |(name, of): &(&'static str, fn(&Comparison) -> String)| (*name, of(comparison));
+    // Of thousands of cells each takes a good part of a second, the page as long as all else.
+    let (page, texts): (_, Vec<_>) = rayon::join(
         || html(comparison, drawn, &meta),
-        || {
-            vec![
-                ("compare.txt", table(comparison, &Page::file())),
-                ("compare.md", markdown(comparison)),
-                ("compare.csv", csv(comparison)),
-                ("compare_repeats.csv", csv_repeats(comparison)),
-            ]
-        },
+        || texts.par_iter().map(text).collect(),
     );
     let mut files = texts;
     files.push((PAGE, page?));

@@ -175,6 +175,7 @@ impl ReportWork {
         Ok(Derived {
             outputs,
             notes: published.notes,
+            ..Derived::default()
         })
     }
 
@@ -242,7 +243,9 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
     let whole = || -> Result<Vec<Output>> {
         let drawn = drawn(cache, &work.pictures)?;
         let texts = report::files(&comparison, &drawn, &work.matrix)?;
-        let stored = texts.iter().map(|(name, text)| put(name, text.as_bytes()));
+        let stored = texts
+            .par_iter()
+            .map(|(name, text)| put(name, text.as_bytes()));
         stored.collect()
     };
     let rows = comparison.rows_by_cell();

@@ -66,6 +66,10 @@ impl Scheduler<'_> {
             preimage: run.preimage,
             outputs: left.outputs.clone(),
         })?;
+        if let (Some(verdict), [result]) = (left.verdict, &left.outputs[..]) {
+            let verdicts = &self.engine.verdicts;
+            verdicts.note(task.cell, result.digest, verdict);
+        }
         statuses.set(node, Status::fresh(key, left.outputs));
         self.say_ended_well(name, seconds);
         self.done(node, statuses)
@@ -202,15 +206,19 @@ impl Scheduler<'_> {
         self.done(node, statuses)
     }
 
-    /// Stores the job's text, so that `explain` can look inside later.
-    fn record_job(&self, node: TaskId) -> Result<()> {
+    /// Stores the job's text, so that `explain` can look inside later: once, for it is the cell's.
+    fn record_job(&mut self, node: TaskId) -> Result<()> {
         let task = self.engine.dag.task(node);
         let has_job = matches!(
             task.kind,
             TaskKind::Render | TaskKind::Train | TaskKind::Parse
         );
-        if has_job && let Some(prepared) = self.engine.plan.prepared(task.cell) {
+        if has_job
+            && !self.recorded.contains(&task.cell)
+            && let Some(prepared) = self.engine.plan.prepared(task.cell)
+        {
             self.engine.cache.record_preimage(&prepared.job_text())?;
+            self.recorded.insert(task.cell);
         }
         Ok(())
     }

@@ -13,7 +13,9 @@ use tprimat_base::{
     error::{Error, Result},
 };
 
-use super::ZSTD_MAGIC;
+use zstd::stream::zio;
+
+use super::{ZSTD_MAGIC, contexts::Unpacker};
 
 /// A reader that keeps its own error, so that it is told apart from those of the file that is
 /// written.
@@ -99,7 +101,7 @@ impl ObjectReader {
     pub(super) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
         let mut stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
         let content: Box<dyn Read + Send> = match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
-            true => Box::new(zstd::Decoder::with_buffer(stored)?),
+            true => Box::new(zio::Reader::new(stored, Unpacker::new()?)),
             false => Box::new(stored),
         };
         Ok(Self {

@@ -220,3 +220,25 @@ fn a_damaged_object_is_dropped_and_can_be_stored_again() {
         }
     }
 }
+
+#[test]
+fn an_object_that_is_left_half_read_or_damaged_does_not_show_in_the_next_one() {
+    let (_folder, cache) = cache();
+    let texts = ["one", "two", "three"].map(|word| format!("{word} ").repeat(50_000));
+    let digests = texts
+        .each_ref()
+        .map(|text| cache.put(text.as_bytes(), Durability::Plain).unwrap());
+    // Its context is kept for the next object.
+    let mut reader = cache.reader(&digests[0]).unwrap().unwrap();
+    reader.read_exact(&mut [0; 10]).unwrap();
+    drop(reader);
+    let path = cache.object_path(&digests[1]);
+    let packed = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &packed[..packed.len() / 2]).unwrap();
+    assert_eq!(cache.get(&digests[1]).unwrap(), None, "it is cut short");
+    for at in [2, 0, 2] {
+        let read = cache.get(&digests[at]).unwrap().unwrap();
+        assert!(read == texts[at].as_bytes(), "{at}");
+    }
+}
