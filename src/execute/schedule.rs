@@ -16,6 +16,7 @@ mod ends;
 mod queue;
 mod room;
 mod telling;
+mod workers;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -45,6 +46,7 @@ use crate::{
 use queue::{Queue, QueuedTraining};
 use room::{Needs, Room, Running};
 use telling::Unread;
+use workers::Workers;
 
 pub struct BuildOptions {
     /// How many runs that share the host at once, and how many other tasks.
@@ -219,17 +221,26 @@ impl<'a> Scheduler<'a> {
     /// nothing runs any more.
     fn run_all(&mut self, statuses: &mut Statuses, host: &TrainHost, interrupts: Interrupts) {
         let (cache, events, set) = (self.engine.cache, self.events, RunningSet::default());
+        let workers = Workers::new();
         std::thread::scope(|scope| {
+            let _open = workers.until_dropped();
             let (send, receive) = mpsc::channel::<(TaskId, Told)>();
             let mut asked = Asked::Never;
             loop {
                 asked = self.heed(asked, interrupts, &set);
                 while let Some((node, work)) = self.next(statuses) {
-                    let (send, set) = (send.clone(), &set);
+                    let Some(first) = workers.give((node, work)) else {
+                        continue;
+                    };
+                    let (send, set, workers) = (send.clone(), &set, &workers);
                     scope.spawn(move || {
-                        let gone = || drop(send.send((node, Told::Gone)));
-                        let finished = work.run(cache, host, set, events, &gone);
-                        let _ = send.send((node, Told::Finished(finished)));
+                        let mut next = Some(first);
+                        while let Some((node, work)) = next {
+                            let gone = || drop(send.send((node, Told::Gone)));
+                            let finished = work.run(cache, host, set, events, &gone);
+                            let _ = send.send((node, Told::Finished(finished)));
+                            next = workers.take();
+                        }
                     });
                 }
                 if self.room.is_empty() && (self.stopping || self.queue.is_empty()) {

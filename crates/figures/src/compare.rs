@@ -5,6 +5,7 @@ mod notes;
 
 use std::collections::HashMap;
 
+use rayon::prelude::*;
 use tprimat_results::{CONFIDENCE, Contract, FieldDifference, welch};
 
 use super::{
@@ -75,7 +76,7 @@ pub fn compare(
     let sizes = Sizes::of(&candidates, &set_ups);
     let base = |candidate: &Candidate<'_>| grouped[candidate.group].baseline;
     let rows: Vec<Row> = candidates
-        .iter()
+        .par_iter()
         .enumerate()
         .map(|(at, candidate)| Row {
             same_runs_as: same_runs[at].map(|other| candidates[other].cell.cell.clone()),

@@ -21,7 +21,7 @@ use crate::{
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
-    plan::Plan,
+    plan::{Plan, Prepared},
     publish::{self, Publication, Published},
     report::{self, PagePicture},
     results::RunResult,
@@ -119,15 +119,10 @@ fn lengthen(names: &mut PerCell<String>, longer: impl Fn(CellId) -> String) {
 fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     let plan = engine.plan;
     let files = file_names(plan);
-    let mut cells = Vec::new();
-    for (cell, prepared) in engine.published(statuses) {
+    let published = |(cell, prepared): (CellId, &Prepared)| {
         let aggregate = engine.dag.node(TaskKind::Aggregate, cell, 0);
-        let (Some(summary), Some(key)) = (
-            statuses.first_output(aggregate),
-            statuses.get(aggregate).key,
-        ) else {
-            continue;
-        };
+        let summary = statuses.first_output(aggregate)?;
+        let key = statuses.get(aggregate).key?;
         let results = engine.results(cell, statuses);
         let lost = results
             .iter()
@@ -138,7 +133,7 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
             let made = result_from_log(engine, statuses, cell, *repeat);
             Some((*repeat, made.ok()??))
         });
-        cells.push(PublishedCell {
+        Some(PublishedCell {
             made_again: made_again.collect(),
             file: files[cell].clone(),
             input: input(
@@ -153,9 +148,10 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
             results,
             job: Box::new(prepared.job().clone()),
             key,
-        });
-    }
-    cells
+        })
+    };
+    let cells = engine.published(statuses);
+    cells.into_par_iter().filter_map(published).collect()
 }
 
 impl ReportWork {
