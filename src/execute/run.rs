@@ -27,7 +27,7 @@ use nix::{
     sys::{
         signal::{Signal, kill},
         socket::{getsockopt, sockopt},
-        wait::{Id, WaitPidFlag, waitid},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
     unistd::Pid,
 };
@@ -256,8 +256,7 @@ fn supervisor_log_path(dir: &Path) -> PathBuf {
 #[derive(Debug)]
 pub struct Running {
     spec: RunSpec,
-    /// Reaped only under this lock, so that a signal never reaches a stranger with the same pid.
-    supervisor: Mutex<Supervisor>,
+    supervisor: Supervisor,
     /// The supervisor ends the run when nothing more can come from this end: by our will, or by our
     /// death. From the other end comes one byte, when the run's processes are gone.
     lifeline: UnixStream,
@@ -300,7 +299,7 @@ pub fn start(spec: &RunSpec, supervisors: &ForkServer) -> Result<Running> {
         })?;
     Ok(Running {
         spec: spec.clone(),
-        supervisor: Mutex::new(supervisor),
+        supervisor,
         lifeline,
         queue: Mutex::new(queue),
         _owner: owner,
@@ -345,7 +344,7 @@ fn fork_once(
         log,
     };
     let pid = supervisors.fork(&spec.dir, &handed)?;
-    let mut supervisor = Supervisor { pid, status: None };
+    let supervisor = Supervisor { pid };
     drop(lifeline_end);
     if !fits && let Err(error) = send() {
         drop(lifeline);
@@ -355,39 +354,42 @@ fn fork_once(
     Ok((supervisor, lifeline))
 }
 
-/// A child of this process, forked by its fork server.
+/// A child of this process, forked by its fork server. It is reaped when this is dropped, so until
+/// then its pid is nobody else's. Soon after its end it may have threads that the kernel is still
+/// letting go of, and whoever reaped it then would spin until they are gone, so what it left is
+/// taken in first.
 #[derive(Debug)]
 struct Supervisor {
     pid: Pid,
-    /// Once it was reaped: from then on its pid may be a stranger's.
-    status: Option<ExitStatus>,
 }
 
 impl Supervisor {
-    fn wait(&mut self) -> io::Result<ExitStatus> {
-        if let Some(status) = self.status {
-            return Ok(status);
-        }
-        let mut status = 0;
+    /// How it ended, once it has.
+    fn wait(&self) -> io::Result<ExitStatus> {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         loop {
-            // SAFETY: it writes the status, and nothing else.
-            let waited = unsafe { libc::waitpid(self.pid.as_raw(), &raw mut status, 0) };
-            match Errno::result(waited) {
+            match waitid(Id::Pid(self.pid), look) {
                 Err(Errno::EINTR) => {}
-                waited => {
-                    waited?;
-                    break;
+                Ok(WaitStatus::Exited(_, code)) => return Ok(ExitStatus::from_raw(code << 8)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    return Ok(ExitStatus::from_raw(signal as i32));
                 }
+                Ok(other) => return Err(io::Error::other(format!("{other:?}"))),
+                Err(errno) => return Err(errno.into()),
             }
         }
-        Ok(*self.status.insert(ExitStatus::from_raw(status)))
     }
 
     /// What has ended and was not reaped takes the signal and does nothing.
     fn signal(&self, signal: Signal) {
-        if self.status.is_none() {
-            let _ = kill(self.pid, signal);
-        }
+        let _ = kill(self.pid, signal);
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        // One that lingers in a driver is left to itself.
+        let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
     }
 }
 
@@ -432,7 +434,7 @@ impl Running {
     /// Ends the run now, without grace.
     pub fn kill(&self) {
         self.terminate();
-        lock(&self.supervisor).signal(Signal::SIGQUIT);
+        self.supervisor.signal(Signal::SIGQUIT);
     }
 
     /// Blocks until the run is over and no process of it is left. The supervisor may linger: a
@@ -445,14 +447,10 @@ impl Running {
     /// The same; `gone` is called as soon as the run's processes are gone, and only the record of the
     /// run is still to be made.
     pub(super) fn wait_telling(&self, gone: &dyn Fn()) -> Result<RunExit> {
-        let pid = lock(&self.supervisor).pid;
-        if let Some(exit) = self.outlived_by(pid, gone) {
+        if let Some(exit) = self.outlived_by(self.supervisor.pid, gone) {
             return Ok(exit);
         }
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        // Without reaping and without the lock: `kill` must get through meanwhile.
-        while waitid(Id::Pid(pid), look) == Err(Errno::EINTR) {}
-        let status = lock(&self.supervisor).wait().map_err(Error::io(
+        let status = self.supervisor.wait().map_err(Error::io(
             "cannot wait for the supervisor of",
             &self.spec.dir,
         ))?;
