@@ -169,7 +169,13 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         } => {
             let result = result_of(cache, &attempt, &job, &section, &unreached)?;
             verdict = Some(figures::why_uncounted(&result, &statistics));
-            vec![put("result.json", &json_bytes(&result)?)?]
+            let text = json_bytes(&result)?;
+            // The verdict is of the result that others read.
+            debug_assert!(
+                serde_json::from_slice::<RunResult>(&text).is_ok_and(|read| read == result),
+                "a result is read otherwise than it was made"
+            );
+            vec![put("result.json", &text)?]
         }
         DerivedWork::Aggregate {
             results,

@@ -27,7 +27,7 @@ use nix::{
     sys::{
         signal::{Signal, kill},
         socket::{getsockopt, sockopt},
-        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
+        wait::{WaitPidFlag, waitpid},
     },
     unistd::Pid,
 };
@@ -366,18 +366,28 @@ struct Supervisor {
 impl Supervisor {
     /// How it ended, once it has.
     fn wait(&self) -> io::Result<ExitStatus> {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        let pid = libc::id_t::try_from(self.pid.as_raw()).map_err(io::Error::other)?;
+        let look = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: zeroes are a value of it.
+        let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
         loop {
-            match waitid(Id::Pid(self.pid), look) {
+            // SAFETY: it writes what it tells, and nothing else.
+            let waited = unsafe { libc::waitid(libc::P_PID, pid, &raw mut ended, look) };
+            match Errno::result(waited) {
                 Err(Errno::EINTR) => {}
-                Ok(WaitStatus::Exited(_, code)) => return Ok(ExitStatus::from_raw(code << 8)),
-                Ok(WaitStatus::Signaled(_, signal, _)) => {
-                    return Ok(ExitStatus::from_raw(signal as i32));
+                waited => {
+                    waited?;
+                    break;
                 }
-                Ok(other) => return Err(io::Error::other(format!("{other:?}"))),
-                Err(errno) => return Err(errno.into()),
             }
         }
+        // SAFETY: it told of a child.
+        let status = unsafe { ended.si_status() };
+        // Any signal, also one that has a number and no name.
+        Ok(ExitStatus::from_raw(match ended.si_code {
+            libc::CLD_EXITED => status << 8,
+            _ => status,
+        }))
     }
 
     /// What has ended and was not reaped takes the signal and does nothing.

@@ -11,6 +11,7 @@
 //! | `room` | what runs now, and what of this host is left for others |
 //! | `ends` | what a task left becomes its status |
 //! | `telling` | what people are told of a task's start and end |
+//! | `workers` | the threads that run tasks |
 
 mod ends;
 mod queue;
@@ -20,6 +21,7 @@ mod workers;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc,
     time::Duration,
 };
@@ -208,6 +210,17 @@ impl Work {
     }
 }
 
+/// A task that panics ends the build as an error does, which waits for it for ever otherwise.
+fn caught(is_training: bool, run: impl FnOnce() -> Finished) -> Finished {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        let error = Error::Internal("a task panicked, as is told above".to_owned());
+        match is_training {
+            true => Finished::Trained(Box::new(Err(error))),
+            false => Finished::Derived(Err(error)),
+        }
+    })
+}
+
 /// How often somebody asked for the end of the build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
@@ -237,7 +250,9 @@ impl<'a> Scheduler<'a> {
                         let mut next = Some(first);
                         while let Some((node, work)) = next {
                             let gone = || drop(send.send((node, Told::Gone)));
-                            let finished = work.run(cache, host, set, events, &gone);
+                            let is_training = matches!(work, Work::Train(_));
+                            let run = || work.run(cache, host, set, events, &gone);
+                            let finished = caught(is_training, run);
                             let _ = send.send((node, Told::Finished(finished)));
                             next = workers.take();
                         }
@@ -487,6 +502,17 @@ impl<'a> Scheduler<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_that_panics_ends_as_an_error_does() {
+        for is_training in [true, false] {
+            let finished = caught(is_training, || panic!("as it is meant to"));
+            assert!(match finished {
+                Finished::Trained(trained) => is_training && trained.is_err(),
+                Finished::Derived(derived) => !is_training && derived.is_err(),
+            });
+        }
+    }
 
     #[test]
     fn an_interrupt_hides_no_error() {

@@ -124,17 +124,13 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
         let summary = statuses.first_output(aggregate)?;
         let key = statuses.get(aggregate).key?;
         let results = engine.results(cell, statuses);
-        let lost = results
+        let lost: Vec<u32> = results
             .iter()
-            .filter(|(_, digest)| !engine.cache.has(digest));
-        // No summary needs them, so no parse is to be done for them, and a log that cannot be read
-        // either leaves the summary.
-        let made_again = lost.filter_map(|(repeat, _)| {
-            let made = result_from_log(engine, statuses, cell, *repeat);
-            Some((*repeat, made.ok()??))
-        });
-        Some(PublishedCell {
-            made_again: made_again.collect(),
+            .filter(|(_, digest)| !engine.cache.has(digest))
+            .map(|(repeat, _)| *repeat)
+            .collect();
+        let published = PublishedCell {
+            made_again: BTreeMap::new(),
             file: files[cell].clone(),
             input: input(
                 plan,
@@ -148,10 +144,26 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
             results,
             job: Box::new(prepared.job().clone()),
             key,
-        })
+        };
+        Some((cell, published, lost))
     };
-    let cells = engine.published(statuses);
-    cells.into_par_iter().filter_map(published).collect()
+    let cells: Vec<_> = engine
+        .published(statuses)
+        .into_par_iter()
+        .filter_map(published)
+        .collect();
+    // No summary needs what is lost, so no parse is to be done for it, and a log that cannot be read
+    // either leaves the summary. One by one, for each log is read whole.
+    let with_lost = |(cell, mut published, lost): (CellId, PublishedCell, Vec<u32>)| {
+        for repeat in lost {
+            let made = result_from_log(engine, statuses, cell, repeat);
+            published
+                .made_again
+                .extend(made.ok().flatten().map(|made| (repeat, made)));
+        }
+        published
+    };
+    cells.into_iter().map(with_lost).collect()
 }
 
 impl ReportWork {

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::PathBuf,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -56,6 +56,26 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     until("its guard ended the trainer", || {
         project.processes().is_empty()
     });
+}
+
+/// Signals beyond those that have a name end a process as well.
+#[test]
+fn a_supervisor_that_a_real_time_signal_ends_is_a_run_that_ended_by_it() {
+    let project = Project::empty();
+    let spec = spec_of(&project, "real-time", "echo up; exec sleep 60");
+    let running = start(&spec);
+    until("it trains", || {
+        fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log.contains("up"))
+    });
+    let pid = supervisor(&project).to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-40", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(running.wait().unwrap().status, ExitKind::Signal(40));
 }
 
 /// Both reach the supervisor at once: the end of the trainer, and the death of who asked for the
