@@ -9,6 +9,8 @@ use crate::{Meta, Page, PagePicture, csv, csv_repeats, html, left_out, markdown,
 /// The page, which shows all the others show.
 pub const PAGE: &str = "report.html";
 
+type Text = fn(&Comparison) -> String;
+
 /// Text, Markdown, CSV and the page of a comparison. `drawn`: the pictures that the page shows.
 ///
 /// # Errors
@@ -23,13 +25,13 @@ pub fn files(
         matrix: matrix.to_owned(),
         left_out: left_out(comparison, &names),
     };
-    let texts: [(&str, fn(&Comparison) -> String); 4] = [
+    let texts: [(&'static str, Text); 4] = [
         ("compare.txt", |comparison| table(comparison, &Page::file())),
         ("compare.md", markdown),
         ("compare.csv", csv),
         ("compare_repeats.csv", csv_repeats),
     ];
-    let text = |(name, of): &(&'static str, fn(&Comparison) -> String)| (*name, of(comparison));
+    let text = |(name, of): &(&'static str, Text)| (*name, of(comparison));
     // Of thousands of cells each takes a good part of a second, the page as long as all else.
     let (page, texts): (_, Vec<_>) = rayon::join(
         || html(comparison, drawn, &meta),
