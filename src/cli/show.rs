@@ -153,6 +153,25 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         {
             return Err(error);
         }
+        // It is read of neither, so its log is gone and so is what was read from it.
+        let all = project::last_runs(&past, &plan.cells[cell], |a| a.outcome == RunOutcome::Ok);
+        let asked = all.into_iter().find(|(n, _)| Some(*n) == repeat);
+        if let Some((_, attempt)) = asked
+            && !reading::has_log(cache, attempt)?
+        {
+            return Err(Error::Failed {
+                message: format!(
+                    "`{}` was measured, but its log and its result {}",
+                    args.cell,
+                    reading::GONE
+                ),
+                help: Some(format!(
+                    "{}; `{}` measures it anew",
+                    reading::BRINGS_BACK,
+                    plan.command("build", &["--remeasure", "--only", id])
+                )),
+            });
+        }
         let measures = match plan.why_not_run(cell) {
             Some(why) => format!("it {why}"),
             None => format!("`{}` measures it", plan.command("build", &["--only", id])),
