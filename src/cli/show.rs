@@ -153,7 +153,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         {
             return Err(error);
         }
-        // It is read of neither, so its log is gone and so is what was read from it.
+        // A run is shown by its result, or else by its log. This one has neither any more.
         let all = project::last_runs(&past, &plan.cells[cell], |a| a.outcome == RunOutcome::Ok);
         let asked = all.into_iter().find(|(n, _)| Some(*n) == repeat);
         if let Some((_, attempt)) = asked

@@ -146,7 +146,7 @@ pub struct Derived {
     pub outputs: Vec<Output>,
     /// Sentences for people.
     pub notes: Vec<String>,
-    /// Of a parse: why its run does not count, if it does not.
+    /// Only a parse gives one: `Some(None)` where its run counts, else the reason why it does not.
     pub verdict: Option<Option<NotCounted>>,
 }
 

@@ -210,7 +210,7 @@ impl Work {
     }
 }
 
-/// A task that panics ends the build as an error does, which waits for it for ever otherwise.
+/// Turns the panic of a task into an error; otherwise the build would wait for that task for ever.
 fn caught(is_training: bool, run: impl FnOnce() -> Finished) -> Finished {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let error = Error::Internal("a task panicked, as is told above".to_owned());

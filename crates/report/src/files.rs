@@ -32,7 +32,7 @@ pub fn files(
         ("compare_repeats.csv", csv_repeats),
     ];
     let text = |(name, of): &(&'static str, Text)| (*name, of(comparison));
-    // Of thousands of cells each takes a good part of a second, the page as long as all else.
+    // With thousands of cells each text takes a good part of a second, and the page as long as all four.
     let (page, texts): (_, Vec<_>) = rayon::join(
         || html(comparison, drawn, &meta),
         || texts.par_iter().map(text).collect(),
