@@ -16,9 +16,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache, SetAside, TaskKind},
     error::{Error, Problem, Result, exit},
-    execute::reading::{
-        BRINGS_BACK, GONE, PastMeasurements, StoredResult, has_log, measured_before,
-    },
+    execute::reading::{PastMeasurements, StoredResult, measured_before},
     figures::{self, RepeatStatus},
     files,
     graph::{Engine, State, Statuses, outcome_text},
@@ -254,14 +252,8 @@ fn line(
             }
             // The first that serves counts, so this one does not serve.
             Some(train) if train.attempt().is_none_or(|used| used.id > attempt.id) => {
-                let lost = match &lost {
-                    Some(lost) => lost.clone(),
-                    None if has_log(engine.cache, &attempt)? => {
-                        "no build has used it yet".to_owned()
-                    }
-                    None => format!("its log {GONE}; {BRINGS_BACK}"),
-                };
-                format!("does not count: {lost}")
+                let why = lost.as_deref().unwrap_or("no build has used it yet");
+                format!("does not count: {why}")
             }
             Some(_) => "does not count: another run of this repeat was made first".to_owned(),
         },

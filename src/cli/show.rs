@@ -14,12 +14,13 @@ use crate::{
     error::{Error, Result},
     execute::{
         derived,
-        reading::{self, FigureScope},
+        reading::{self, FigureScope, StoredResult},
     },
     figures::{RepeatStatus, RepeatSummary},
-    graph::outcome_text,
+    graph::{Engine, State, Status, Statuses, outcome_text},
     import::{self, Imports},
     job::RunOutcome,
+    matrix::CellId,
     plan::{CompareConfig, Plan, Support},
     report,
     results::settings::show,
@@ -153,22 +154,18 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         {
             return Err(error);
         }
-        // A run is shown by its result, or else by its log. This one has neither any more.
-        let all = project::last_runs(&past, &plan.cells[cell], |a| a.outcome == RunOutcome::Ok);
-        let asked = all.into_iter().find(|(n, _)| Some(*n) == repeat);
-        if let Some((_, attempt)) = asked
-            && !reading::has_log(cache, attempt)?
+        if let Some((n, train)) = repeat.zip(train)
+            && let Some(message) = lost(&engine, &statuses, &past, (cell, n), train)?
         {
+            let words: &[&str] = match train.state {
+                State::Fresh => &["--remeasure", "--only", id],
+                _ => &["--only", id],
+            };
             return Err(Error::Failed {
-                message: format!(
-                    "`{}` was measured, but its log and its result {}",
-                    args.cell,
-                    reading::GONE
-                ),
+                message: format!("`{}` was {message}", args.cell),
                 help: Some(format!(
-                    "{}; `{}` measures it anew",
-                    reading::BRINGS_BACK,
-                    plan.command("build", &["--remeasure", "--only", id])
+                    "`{}` measures it anew",
+                    plan.command("build", words)
                 )),
             });
         }
@@ -243,6 +240,34 @@ fn own_speed(repeat: RepeatSummary) -> String {
             None => format!("# repeat {n} is not counted\n"),
         },
     }
+}
+
+/// Why a repeat that was measured has no figures: what they are read from is lost. `None`: it was
+/// not measured.
+fn lost(
+    engine: &Engine,
+    statuses: &Statuses,
+    past: &reading::PastMeasurements,
+    (cell, repeat): (CellId, u32),
+    train: &Status,
+) -> Result<Option<String>> {
+    let of_cell = &engine.plan.cells[cell];
+    let last = |is_present: bool| {
+        let may = |run: &Attempt| {
+            run.outcome == RunOutcome::Ok && (train.key == Some(run.key)) == is_present
+        };
+        let all = project::last_runs(past, of_cell, may);
+        all.into_iter().find(|(n, _)| *n == repeat)
+    };
+    let (when, run) = match (last(true), last(false)) {
+        (Some((_, run)), _) => ("measured".to_owned(), run),
+        (None, Some((_, run))) => (reading::measured_before(engine, statuses, cell, run), run),
+        (None, None) => return Ok(None),
+    };
+    Ok(match past.result(&of_cell.id, repeat, run)? {
+        StoredResult::Lost(why) => Some(format!("{when}, but {why}")),
+        StoredResult::There(_) | StoredResult::NeverRead => None,
+    })
 }
 
 /// A cell without figures whose last run was ended together with its build.

@@ -253,8 +253,9 @@ fn present_repeat(
 /// What the cache has of what was read from a run's log.
 pub enum StoredResult {
     There(Box<RunResult>),
-    /// It was read, and the run has no figures any more: why, and what helps.
+    /// Neither it nor what it was read from can be read, or it alone cannot: why, and what helps.
     Lost(String),
+    /// No build has read the log, which is there.
     NeverRead,
 }
 
@@ -272,14 +273,17 @@ impl StoredResult {
             }
             of_other_version.get_or_insert(cache.has(&output.digest));
         }
-        let Some(of_other_version) = of_other_version else {
-            return Ok(Self::NeverRead);
-        };
-        let is_log_lost = !has_log(cache, attempt)?;
-        let why = match (of_other_version, is_log_lost) {
-            (_, true) => format!("its log and its result {GONE}; {BRINGS_BACK}"),
-            (true, false) => format!("its result is of another version of tprimat; {READS_AGAIN}"),
-            (false, false) => format!("its result {GONE}; {READS_AGAIN}"),
+        let why = match (of_other_version, has_log(cache, attempt)?) {
+            (None, true) => return Ok(Self::NeverRead),
+            (None, false) => format!("its log {GONE}; {BRINGS_BACK}"),
+            (Some(false), false) => format!("its log and its result {GONE}; {BRINGS_BACK}"),
+            (Some(true), false) => format!(
+                "its result is of another version of tprimat, and its log {GONE}; {BRINGS_BACK}"
+            ),
+            (Some(false), true) => format!("its result {GONE}; {READS_AGAIN}"),
+            (Some(true), true) => {
+                format!("its result is of another version of tprimat; {READS_AGAIN}")
+            }
         };
         Ok(Self::Lost(why))
     }
@@ -303,7 +307,7 @@ pub const BRINGS_BACK: &str =
     "`tprimat cache pull` or an import of another cache brings it back where another has it";
 
 /// Can the log of a run be read? A damaged one is dropped.
-pub fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {
+fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {
     for log in logs_to_read(attempt) {
         if !cache.is_sound(&log.digest)? {
             return Ok(false);

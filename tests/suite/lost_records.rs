@@ -146,6 +146,17 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
         said.contains("#1` was measured, but its log and its result cannot be read"),
         "{ran:?}"
     );
+    assert!(said.contains("--remeasure"), "{ran:?}");
+    // One of other settings is said to be theirs.
+    project.edit("config.yaml", "seq_length: 16", "seq_length: 8");
+    let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
+    let said = ran.stderr.replace("\n", " ");
+    let other = "was measured before seq_length changed from 16 to 8, but its log and its result cannot be read";
+    assert!(
+        said.contains(other) && !said.contains("--remeasure"),
+        "{ran:?}"
+    );
+    project.edit("config.yaml", "seq_length: 8", "seq_length: 16");
     let summary = format!("aggregate {CELL}");
     project.lose(project.output(TaskKind::Aggregate, &summary, "summary.json"));
     let missing = format!("does not count: {why}");
