@@ -1,9 +1,12 @@
 //! The process from which a build's supervisors are forked.
 //!
 //! To execute tprimat takes longer than many a short run, and tprimat itself has threads, so it
-//! cannot be forked. So it executes itself once, and that process forks a supervisor as often as it
-//! is asked to. Each supervisor is a child of tprimat (`CLONE_PARENT`): its end is tprimat's to see,
-//! and it goes on when the fork server is killed, which the next run replaces.
+//! cannot be forked. So it executes itself once, and that process forks the supervisors. Each is a
+//! child of tprimat (`CLONE_PARENT`): its end is tprimat's to see, and it goes on when the fork server
+//! is killed, which is replaced.
+//!
+//! No run waits for a fork: one supervisor is always there before its run, and takes the next request
+//! from the socket that it shares with the fork server. Once it has, the next one is forked.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,13 +25,14 @@ use std::{
 use nix::{
     cmsg_space,
     errno::Errno,
+    fcntl::OFlag,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
         AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-        sendmsg, socketpair,
+        send, sendmsg, socketpair,
     },
-    unistd::Pid,
+    unistd::{Pid, pipe2},
 };
 
 use super::{
@@ -39,6 +43,8 @@ use super::{
 
 /// `tprimat __supervisors RUNS` forks the supervisors of a build.
 pub const SUPERVISORS_ARGUMENT: &str = "__supervisors";
+/// The command line of a supervisor without a run.
+const SPARE_ARGUMENT: &str = "__spare";
 
 /// The longest path that the kernel takes.
 const LONGEST_PATH: usize = libc::PATH_MAX as usize;
@@ -190,30 +196,59 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
     show(SUPERVISORS_ARGUMENT, runs);
     let connection = io::stdin();
     let mut null = File::options().write(true).open("/dev/null").ok();
-    while let Ok(Some((dir, handed))) = receive(connection.as_fd()) {
-        let answer = match fork_sibling() {
-            Ok(Some(pid)) => pid.as_raw(),
-            Err(errno) => -(errno as i32),
+    while !is_hung_up(connection.as_fd()) {
+        // The spare has the only end that is written to, so it is closed once that is no spare any more.
+        let Ok((is_spare, spare)) = pipe2(OFlag::O_CLOEXEC) else {
+            return 1;
+        };
+        match fork_sibling() {
+            Ok(Some(_)) => {
+                drop(spare);
+                let _ = nix::unistd::read(&is_spare, &mut [0]);
+            }
             Ok(None) => {
+                drop(is_spare);
+                show(SPARE_ARGUMENT, runs);
+                let Ok(Some((dir, handed))) = receive(connection.as_fd()) else {
+                    return 0;
+                };
+                // A child of tprimat has a pid that tprimat can name.
+                answer(connection.as_fd(), nix::unistd::getpid().as_raw());
+                drop(spare);
                 show(SUPERVISE_ARGUMENT, &dir);
                 return match become_supervisor(handed) {
                     Ok(()) => supervise(&dir),
                     Err(errno) => errno as i32,
                 };
             }
-        };
-        // They are the supervisor's now, and its locks go with it alone. So does the log of the first
-        // run, where this process could have said why it does not start.
-        drop(handed);
+            Err(errno) => {
+                let Ok(Some(_)) = receive(connection.as_fd()) else {
+                    break;
+                };
+                answer(connection.as_fd(), -(errno as i32));
+            }
+        }
+        // The log of the first run, where this process could have said why it does not start, is that
+        // run's alone from now on.
         if let Some(null) = null.take() {
             // SAFETY: it closes this process's own stream, which nobody owns here.
             unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
         }
-        if nix::unistd::write(connection.as_fd(), &answer.to_le_bytes()).is_err() {
-            break;
-        }
     }
     0
+}
+
+/// Is nobody at the other end any more?
+fn is_hung_up(connection: BorrowedFd) -> bool {
+    let mut looked = [PollFd::new(connection, PollFlags::empty())];
+    let _ = poll(&mut looked, PollTimeout::ZERO);
+    looked[0].revents().is_some_and(|seen| !seen.is_empty())
+}
+
+/// A pid, or a negative `errno`. Where tprimat does not hear it, the end of the lifeline is heard.
+fn answer(connection: BorrowedFd, number: i32) {
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    let _ = send(connection.as_raw_fd(), &number.to_le_bytes(), flags);
 }
 
 /// The folder of a run and what its supervisor gets; `None` once tprimat is gone.

@@ -12,9 +12,10 @@ use super::{Dice, Project, files_below};
 
 /// Processes of a build, by what their command lines hold: each is the first of these that fits. The
 /// trainer is `train.sh`, and a worker sleeps.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 9] = [
     ("tprimat", "build -j"),
     ("fork server", "__supervisors"),
+    ("spare supervisor", "__spare"),
     ("supervisor", "__supervise"),
     ("supervisor", "__job"),
     ("guard", "tprimat-guard"),
