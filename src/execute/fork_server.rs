@@ -212,8 +212,10 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
                 let Ok(Some((dir, handed))) = receive(connection.as_fd()) else {
                     return 0;
                 };
-                // A child of tprimat has a pid that tprimat can name.
-                answer(connection.as_fd(), nix::unistd::getpid().as_raw());
+                // Somebody may have stopped this process until tprimat had another one for the run.
+                if !answer(connection.as_fd(), nix::unistd::getpid().as_raw()) {
+                    return 0;
+                }
                 drop(spare);
                 show(SUPERVISE_ARGUMENT, &dir);
                 return match become_supervisor(handed) {
@@ -225,7 +227,7 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
                 let Ok(Some(_)) = receive(connection.as_fd()) else {
                     break;
                 };
-                answer(connection.as_fd(), -(errno as i32));
+                let _ = answer(connection.as_fd(), -(errno as i32));
             }
         }
         // The log of the first run, where this process could have said why it does not start, is that
@@ -245,10 +247,10 @@ fn is_hung_up(connection: BorrowedFd) -> bool {
     looked[0].revents().is_some_and(|seen| !seen.is_empty())
 }
 
-/// A pid, or a negative `errno`. Where tprimat does not hear it, the end of the lifeline is heard.
-fn answer(connection: BorrowedFd, number: i32) {
+/// Sends a pid, or a negative `errno`. Does tprimat still wait for it?
+fn answer(connection: BorrowedFd, number: i32) -> bool {
     let flags = MsgFlags::MSG_NOSIGNAL;
-    let _ = send(connection.as_raw_fd(), &number.to_le_bytes(), flags);
+    send(connection.as_raw_fd(), &number.to_le_bytes(), flags).is_ok()
 }
 
 /// The folder of a run and what its supervisor gets; `None` once tprimat is gone.

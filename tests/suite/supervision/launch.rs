@@ -3,12 +3,20 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::IoSlice,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        socket::{
+            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
+        },
+        wait::{WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
 use serde_json::json;
@@ -246,6 +254,39 @@ fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
     }
     drop(supervisors);
     until("nothing is left", || project.processes().is_empty());
+}
+
+/// tprimat waits 10 s for it and then has another one for the run. So here tprimat is this test.
+#[test]
+fn a_supervisor_that_was_stopped_before_its_run_does_not_begin_it_late() {
+    let project = Project::empty();
+    let runs = project.path("runs");
+    fs::create_dir(&runs).unwrap();
+    let log = fs::File::create(project.path("log")).unwrap();
+    let (kind, flag) = (SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
+    let (theirs, ours) = socketpair(AddressFamily::Unix, kind, None, flag).unwrap();
+    let mut server = Command::new(TPRIMAT)
+        .args([execute::SUPERVISORS_ARGUMENT.as_ref(), runs.as_os_str()])
+        .stdin(theirs)
+        .spawn()
+        .unwrap();
+    let mut spare = None;
+    until("one waits for a run", || {
+        let mut processes = project.processes().into_iter();
+        spare = processes.find(|(_, line)| line.contains("__spare"));
+        spare.is_some()
+    });
+    let spare = Pid::from_raw(spare.unwrap().0);
+    kill(spare, Signal::SIGSTOP).unwrap();
+    let handed = [log.as_raw_fd(); 3];
+    let (dir, handed) = (runs.join("late"), [ControlMessage::ScmRights(&handed)]);
+    let bytes = [IoSlice::new(dir.as_os_str().as_encoded_bytes())];
+    sendmsg::<()>(ours.as_raw_fd(), &bytes, &handed, MsgFlags::empty(), None).unwrap();
+    drop(ours);
+    kill(spare, Signal::SIGCONT).unwrap();
+    assert_eq!(waitpid(spare, None), Ok(WaitStatus::Exited(spare, 0)));
+    assert!(server.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(project.path("log")).unwrap(), "");
 }
 
 /// A controller of Slurm that is killed may start a job again that has run.
