@@ -53,6 +53,8 @@ pub mod graph;
 pub mod host;
 pub mod import;
 pub mod matrix;
+#[cfg(test)]
+mod mock;
 pub mod plan;
 pub mod publish;
 pub mod recipe;

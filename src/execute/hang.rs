@@ -200,6 +200,7 @@ mod tests {
     use std::{fs::OpenOptions, io::Write};
 
     use super::*;
+    use crate::mock;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -257,13 +258,9 @@ mod tests {
 
     impl Python {
         fn start(folder: &Path) -> Self {
-            use std::os::unix::fs::PermissionsExt;
             let path = folder.join("python-stand-in");
             let sleep = which("sleep", &std::env::vars().collect()).unwrap();
-            let bytes = fs::read(sleep).unwrap();
-            write_atomically(&path, &bytes, Durability::Plain).unwrap();
-            #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            mock::program(&path, fs::read(sleep).unwrap());
             Self(std::process::Command::new(path).arg("300").spawn().unwrap())
         }
     }
@@ -277,14 +274,11 @@ mod tests {
 
     #[test]
     fn a_debugger_that_hangs_holds_up_neither_the_end_of_a_run_nor_who_asks_for_it() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let pythons: Vec<Python> = (0..3).map(|_| Python::start(folder.path())).collect();
         let pids: Vec<i32> = pythons.iter().map(|p| p.0.id().cast_signed()).collect();
         let spy = folder.path().join("py-spy");
-        write_atomically(&spy, b"#!/bin/sh\nexec sleep 300\n", Durability::Plain).unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
-        fs::set_permissions(&spy, fs::Permissions::from_mode(0o755)).unwrap();
+        mock::program(&spy, "#!/bin/sh\nexec sleep 300\n");
         let path = format!("{}:/usr/bin:/bin", folder.path().display());
         let spec: RunSpec = serde_json::from_value(serde_json::json!({
             "run_id": "run", "dir": folder.path(), "argv": ["true"], "cwd": "/", "timeout_seconds": null,
@@ -317,10 +311,7 @@ mod tests {
     fn py_spy_is_looked_for_beside_the_python_of_the_host_and_never_in_the_working_folder() {
         let folder = tempfile::tempdir().unwrap();
         let python = folder.path().join("python3");
-        write_atomically(&python, b"", Durability::Plain).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        let file = fs::File::open(&python).unwrap();
-        file.set_permissions(mode).unwrap();
+        mock::program(&python, "");
         let path = folder.path().display().to_string();
         let env = BTreeMap::from([("PATH".to_owned(), path)]);
         let there = Some(folder.path().join("py-spy"));

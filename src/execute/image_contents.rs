@@ -204,6 +204,7 @@ fn read(said: &str) -> Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mock;
 
     /// A mock of docker, whose containers never end and which notes how it was called.
     const HANGS: &str = r#"#!/bin/sh
@@ -218,11 +219,7 @@ esac
     fn a_look_that_hangs_leaves_no_container() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("docker");
-        files::write_atomically(&program, HANGS.as_bytes(), Durability::Plain).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        let file = std::fs::File::open(&program).unwrap();
-        file.set_permissions(mode).unwrap();
-        drop(file);
+        mock::program(&program, HANGS);
         let engine = ContainerEngine {
             kind: EngineKind::Docker,
             program,

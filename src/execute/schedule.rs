@@ -280,8 +280,7 @@ impl<'a> Scheduler<'a> {
         match asked {
             Asked::Never if interrupts.asked().is_some() => {
                 self.stopping = true;
-                set.terminate();
-                self.say_what_is_waited_for();
+                self.say_what_is_waited_for(set.terminate());
                 Asked::Once
             }
             Asked::Once if interrupts.insisted() => {

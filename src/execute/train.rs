@@ -120,10 +120,12 @@ impl RunningSet {
     fn remove(&self, run: &Arc<dyn Run>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, run));
     }
-    /// SIGTERM, grace, SIGKILL, for every run now and to come.
-    pub fn terminate(&self) {
+    /// SIGTERM, grace, SIGKILL, for every run now and to come. How many there are now.
+    pub fn terminate(&self) -> usize {
         self.stopped.store(true, Ordering::SeqCst);
-        self.lock().iter().for_each(|run| run.terminate());
+        let runs = self.lock();
+        runs.iter().for_each(|run| run.terminate());
+        runs.len()
     }
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)

@@ -327,6 +327,7 @@ mod tests {
     use crate::{
         data::{Dtype, Writer},
         files::{Durability, write_atomically},
+        mock,
     };
 
     fn watched(path: &Path) -> Watched {
@@ -430,14 +431,7 @@ mod tests {
     fn a_trainer_of_other_sources_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tprimat-native");
-        write_atomically(
-            &path,
-            b"#!/bin/sh\n[ \"$1\" = --code ] && echo abc\n",
-            Durability::Plain,
-        )
-        .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a program must be executable")]
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        mock::program(&path, "#!/bin/sh\n[ \"$1\" = --code ] && echo abc\n");
         let check =
             |path: &Path, code: &str| check_native(path, Path::new("/nonexistent/python"), code);
         assert!(check(&path, "abc").is_ok());

@@ -11,7 +11,7 @@ use crate::{
     eventually,
     fixtures::slurm::Cluster,
     slurm::waits,
-    support::{Ran, TPRIMAT, TRAINER},
+    support::{Ran, TPRIMAT, TRAINER, mock},
 };
 
 /// `salloc` of so many nodes, with a build in it.
@@ -97,15 +97,10 @@ fn a_run_that_does_not_fit_into_what_is_left_is_not_begun() {
     // Slurm counts limits in minutes; this one says that the allocation ends at once.
     let real = crate::tool("which", &["squeue"], "slurm-wlm");
     let real = String::from_utf8_lossy(&real.stdout).trim().to_owned();
-    cluster.project.write(
-        "bin/squeue",
-        &format!("#!/bin/sh\ncase \"$*\" in *%L*) echo 0:01 ;; *) exec {real} \"$@\" ;; esac\n"),
+    mock::program(
+        &cluster.project.path("bin/squeue"),
+        format!("#!/bin/sh\ncase \"$*\" in *%L*) echo 0:01 ;; *) exec {real} \"$@\" ;; esac\n"),
     );
-    std::fs::set_permissions(
-        cluster.project.path("bin/squeue"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
     let path = std::env::var("PATH").unwrap();
     let bin = cluster.project.path("bin");
     // Another repeat takes as long as the first one did.

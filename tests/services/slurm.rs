@@ -13,7 +13,7 @@ use nix::{
 use crate::{
     eventually,
     fixtures::slurm::{Cluster, PACKAGES},
-    support::{Ran, TRAINER},
+    support::{Ran, TRAINER, mock},
     tool,
 };
 
@@ -370,19 +370,14 @@ fn unreliable(cluster: &Cluster, name: &str) {
     let real = String::from_utf8_lossy(&real.stdout).trim().to_owned();
     let root = cluster.project.root().display().to_string();
     let path = format!("bin/{name}");
-    cluster.project.write(
-        &path,
-        &format!(
+    mock::program(
+        &cluster.project.path(&path),
+        format!(
             "#!/bin/sh\n[ -e {root}/{name}.hangs ] && exec sleep 300\n\
              [ -e {root}/{name}.fails ] && {{ echo 'Unable to contact slurm controller' >&2; exit 1; }}\n\
              exec {real} \"$@\"\n"
         ),
     );
-    fs::set_permissions(
-        cluster.project.path(&path),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
 }
 
 fn build_with_those(cluster: &Cluster, arguments: &[&str]) -> Command {

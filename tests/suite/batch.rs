@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER, until};
+use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER, mock, until};
 
 /// Registers a job in `$DB`, and runs its script there and then. What the files of `$DB` ask for:
 /// `deaf`, the answer to the first submission is lost, and squeue does not show that job for a
@@ -118,13 +118,10 @@ impl Cluster {
 
     fn stand_in(&self, name: &str, script: &str) {
         let path = self.0.folder().join("bin").join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(
+        mock::program(
             &path,
             format!("#!/bin/bash\nDB={}\n{script}", self.db("").display()),
-        )
-        .unwrap();
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        );
     }
 
     fn execution(&self, of_cpu: &str) {

@@ -1,6 +1,6 @@
 //! One thing that is missing keeps one cell from being measured, not the others.
 
-use crate::support::{ONE_RUN, Project, Ran, tasks::RECIPE};
+use crate::support::{ONE_RUN, Project, Ran, mock, tasks::RECIPE};
 
 const CELL: &str = "cpu/cmd/tiny/single";
 
@@ -257,9 +257,7 @@ fn environment(project: &Project, name: &str, packages: &[(&str, &str)]) {
         "#!/bin/sh\ncase \"$*\" in *find_spec*) for m in \"$@\"; do case $m in mod_*) [ -e '{site}'/$m ] || echo tprimat-inside no-module $m;; esac; done; echo tprimat-inside end;; esac\n",
         site = project.path(&site).display()
     );
-    project.write(&format!("{name}/bin/python"), &program);
-    let bin = project.path(&format!("{name}/bin/python"));
-    std::fs::set_permissions(bin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    mock::program(&project.path(&format!("{name}/bin/python")), program);
     project.write(
         &format!("{site}/README.txt"),
         "what pip installs lies here\n",

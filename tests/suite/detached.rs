@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::process::CommandExt,
     process::Stdio,
 };
 
@@ -13,7 +13,7 @@ use nix::{
 };
 
 use crate::kept::CELL;
-use crate::support::{CONFIG, ONE_RUN, Project, TRAINER, until};
+use crate::support::{CONFIG, ONE_RUN, Project, TRAINER, mock, until};
 
 /// Trains once there is a file `go`.
 fn project() -> Project {
@@ -463,9 +463,7 @@ fn the_doctor_names_what_is_missing_and_starts_nothing() {
         let info = "echo ' Kernel Version: 6.8.0-1013-nvidia'";
         let script =
             format!("#!/bin/sh\ncase \"$*\" in *Runtimes*) echo '{runtimes}';; *) {info};; esac\n");
-        std::fs::write(bin.join("docker"), script).unwrap();
-        std::fs::set_permissions(bin.join("docker"), std::fs::Permissions::from_mode(0o755))
-            .unwrap();
+        mock::program(&bin.join("docker"), script);
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let ran: crate::support::Ran = project
             .tprimat(&["doctor"])

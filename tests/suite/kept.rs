@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{ONE_RUN, Project, until};
+use crate::support::{ONE_RUN, Project, mock, until};
 
 pub(crate) const CELL: &str = "cpu/cmd/tiny/single";
 
@@ -301,7 +301,6 @@ fn a_plan_names_the_run_that_a_build_would_take_in() {
 
 #[test]
 fn a_command_that_was_not_found_is_tried_again() {
-    use std::os::unix::fs::PermissionsExt;
     let project = Project::new(ONE_RUN);
     project.edit(
         "trainer.sh",
@@ -310,12 +309,7 @@ fn a_command_that_was_not_found_is_tried_again() {
     );
     let failed = project.run(&["build"]).ends_with(1);
     assert!(failed.stderr.contains("launch"), "{failed:?}");
-    project.write("bin/benchmark-launcher", "#!/bin/sh\n");
-    fs::set_permissions(
-        project.path("bin/benchmark-launcher"),
-        fs::Permissions::from_mode(0o755),
-    )
-    .unwrap();
+    mock::program(&project.path("bin/benchmark-launcher"), "#!/bin/sh\n");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 2);
 }

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     hash::{BuildHasher, RandomState},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
     process::{Child, Stdio},
     thread,
@@ -444,7 +444,12 @@ fn a_build_that_waits_for_another_says_so_and_can_be_interrupted() {
         assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
     }
     signal_group(&second, Signal::SIGINT);
+    lines.read_to_string(&mut said).unwrap();
     assert_eq!(second.wait().unwrap().code(), Some(130));
+    assert!(
+        !said.contains("being ended"),
+        "it is the first one's: {said}"
+    );
     crate::support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
     assert_eq!(project.launches(), 1);
 }

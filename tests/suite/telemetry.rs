@@ -1,12 +1,11 @@
 //! What is recorded beside a run: samples of its devices, from a mocked tool to the energy in the
 //! summary, and how many repeats were planned.
 
-use std::{
-    collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration,
-};
+use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
 
 use crate::support::{
     Project, TPRIMAT,
+    mock::program,
     tasks::{IMPORT_ERROR, LARGE, SAMPLED, SHARED, SMALL},
 };
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -31,9 +30,7 @@ printf '[{"gpu": 0, "power": {"socket_power": {"value": 900, "unit": "W"}},
 /// `script` as a trainer on an AMD device, beside which `amd_smi` is asked.
 fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec {
     let tool = folder.join("bin/amd-smi");
-    write_atomically(&tool, amd_smi.as_bytes(), Durability::Plain).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
-    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    program(&tool, amd_smi);
     let path = format!("{}/bin:/usr/local/bin:/usr/bin:/bin", folder.display());
     RunSpec {
         run_id: format!(

@@ -6,6 +6,8 @@
 )]
 
 pub mod mayhem;
+#[path = "../../src/mock.rs"]
+pub mod mock;
 pub mod oracle;
 pub mod tasks;
 

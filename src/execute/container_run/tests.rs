@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::*;
-use crate::files::Durability;
+use crate::mock;
 
 #[test]
 fn what_an_engine_says_is_a_stage() {
@@ -78,12 +78,7 @@ fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
     let engine = folder.path().join("docker");
     let said = folder.path().join("said");
     let script = format!("#!/bin/sh\necho \"$@\" > {}\n", said.display());
-    crate::files::write_atomically(&engine, script.as_bytes(), Durability::Plain).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::File::open(&engine)
-        .unwrap()
-        .set_permissions(mode)
-        .unwrap();
+    mock::program(&engine, script);
     let contained = Contained {
         engine: ContainerEngine {
             kind: EngineKind::Docker,
@@ -110,10 +105,7 @@ fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
 fn an_engine_that_cannot_hold_a_run_to_its_job_is_named_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["docker", "apptainer", "srun"] {
-        let path = folder.path().join(name);
-        files::write_atomically(&path, b"#!/bin/sh\n", Durability::Plain).unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        mock::program(&folder.path().join(name), "#!/bin/sh\n");
     }
     let env = BTreeMap::from([("PATH".to_owned(), folder.path().display().to_string())]);
     let why = |engine, place, vendor, nodes| {

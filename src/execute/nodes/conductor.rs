@@ -324,7 +324,7 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
 mod tests {
 
     use super::*;
-    use crate::{execute::slurm::JobSpec, recipe::Nodes};
+    use crate::{execute::slurm::JobSpec, mock, recipe::Nodes};
 
     const SOON: Patience = Patience {
         gathering: Duration::from_millis(200),
@@ -353,15 +353,7 @@ mod tests {
     fn conducted_with(ranks: Nodes, script: &str) -> RunExit {
         let folder = tempfile::tempdir().unwrap();
         let srun = folder.path().join("srun");
-        files::write_atomically(
-            &srun,
-            format!("#!/bin/sh\n{script}").as_bytes(),
-            Durability::Plain,
-        )
-        .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "its mode alone is changed")]
-        std::fs::set_permissions(&srun, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .unwrap();
+        mock::program(&srun, format!("#!/bin/sh\n{script}"));
         let spec = spec(folder.path(), ranks);
         let conductor = Conductor::start(&spec, &srun, Path::new("tprimat")).unwrap();
         conductor.see_through(&mut Inbox::open(false).unwrap(), SOON)

@@ -111,10 +111,6 @@ impl Room {
         self.running.is_empty()
     }
 
-    pub fn running(&self) -> impl Iterator<Item = TaskId> {
-        self.running.keys().copied()
-    }
-
     fn here(&self) -> impl Iterator<Item = &Running> {
         self.running
             .values()

@@ -148,10 +148,9 @@ impl Scheduler<'_> {
         }
     }
 
-    /// A trainer may take its whole grace to end, and silence would look like a hang.
-    pub(super) fn say_what_is_waited_for(&self) {
-        let is_run = |node: &TaskId| self.engine.dag.task(*node).kind == TaskKind::Train;
-        let runs = self.room.running().filter(is_run).count();
+    /// A trainer may take its whole grace to end, and silence would look like a hang. `runs` of this
+    /// build are ended; one of another tprimat that it waited for goes on.
+    pub(super) fn say_what_is_waited_for(&self, runs: usize) {
         if runs > 0 {
             let (is, it) = if runs == 1 {
                 ("is", "it")

@@ -242,13 +242,8 @@ mod tests {
     }
 
     fn write_command(folder: &Path, name: &str, script: &str) {
-        use std::os::unix::fs::PermissionsExt;
         let (path, new) = (folder.join("bin").join(name), folder.join("bin/new"));
-        let text = format!("#!/bin/sh\n{script}\n");
-        crate::files::write_atomically(&new, text.as_bytes(), crate::files::Durability::Plain)
-            .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+        crate::mock::program(&new, format!("#!/bin/sh\n{script}\n"));
         #[expect(clippy::disallowed_methods, reason = "a stand-in of this test")]
         fs::rename(new, path).unwrap();
     }

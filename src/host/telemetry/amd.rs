@@ -252,25 +252,18 @@ fn reading(sample: &TelemetrySample) -> Reading {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, os::unix::fs::PermissionsExt};
+    use std::collections::BTreeMap;
 
     use super::*;
     use crate::{
         files::{Durability, write_atomically},
         job::Vendor,
+        mock,
     };
 
     /// A mock of a tool, and a sampling of `devices` that finds it.
     fn mock(folder: &Path, name: &str, script: &str, devices: &[&str]) -> Sampling {
-        let path = folder.join(name);
-        write_atomically(
-            &path,
-            format!("#!/bin/sh\n{script}\n").as_bytes(),
-            Durability::Plain,
-        )
-        .unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        mock::program(&folder.join(name), format!("#!/bin/sh\n{script}\n"));
         let path = format!("{}:/usr/bin:/bin", folder.display());
         Sampling {
             vendor: Vendor::Amd,

@@ -1,8 +1,8 @@
 //! `image build` and `shell` with a mock of docker, and without one.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::fs;
 
-use crate::support::{ONE_RUN, Project, Ran};
+use crate::support::{ONE_RUN, Project, Ran, mock::program};
 
 /// A mock: prints how it was called and what lies in the build context; knows one image.
 const DOCKER: &str = r#"#!/bin/bash
@@ -33,8 +33,7 @@ fn run(project: &Project, arguments: &[&str], with_docker: bool) -> Ran {
     let _ = fs::remove_file(bin.join("docker"));
     let mut path = bin.to_str().unwrap().to_owned();
     if with_docker {
-        fs::write(bin.join("docker"), DOCKER).unwrap();
-        fs::set_permissions(bin.join("docker"), fs::Permissions::from_mode(0o755)).unwrap();
+        program(&bin.join("docker"), DOCKER);
         path = format!("{path}:{}", std::env::var("PATH").unwrap());
     }
     project
@@ -198,10 +197,8 @@ fn the_engine_of_the_platform_builds_pulls_lists_and_opens_its_images() {
     };
     let bin = project.folder().join("bin");
     let with_both = |arguments: &[&str]| {
-        fs::create_dir_all(&bin).unwrap();
         let podman = DOCKER.replace("\"docker $*\"", "\"podman $*\"");
-        fs::write(bin.join("podman"), podman).unwrap();
-        fs::set_permissions(bin.join("podman"), fs::Permissions::from_mode(0o755)).unwrap();
+        program(&bin.join("podman"), podman);
         run(&project, arguments, true).ends_with(0)
     };
     let build = ["image", "build", "tran", "--platform", "h100"];

@@ -1,16 +1,12 @@
 //! Profiled runs: under the wrapper, once, and never to be taken for a measurement. The profilers
 //! here are mocks.
 
-use std::{fs, os::unix::fs::PermissionsExt};
-
-use crate::support::{ONE_RUN, Project, Ran};
+use crate::support::{ONE_RUN, Project, Ran, mock::program};
 
 /// A mock of a profiler: writes its own arguments as the trace, then runs what it wraps.
 fn mock(project: &Project, name: &str, script: &str) {
     let path = project.folder().join("bin").join(name);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, format!("#!/bin/bash\n{script}")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    program(&path, format!("#!/bin/bash\n{script}"));
 }
 
 fn run(project: &Project, arguments: &[&str]) -> Ran {

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::LazyLock,
@@ -17,6 +16,8 @@ use tprimat::{
     plan::{Plan, PlanRequest, Support},
     recipe::{Nodes, Recipe, Rendered, context},
 };
+
+use crate::support::mock;
 
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -149,9 +150,7 @@ impl Stage {
 
     /// A program that stands before every other one of its name.
     pub fn program(&self, name: &str, script: &str) {
-        let path = self.path("bin").join(name);
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        mock::program(&self.path("bin").join(name), script);
     }
 
     /// Runs the recipe's command as a supervisor would: in the run folder, with this environment

@@ -12,7 +12,7 @@ use tprimat::{
 };
 
 use super::{TORCHRUN_LIKE, log, run, spec_of, start, trains};
-use crate::support::{Project, until};
+use crate::support::{Project, mock, until};
 
 #[test]
 fn a_timeout_ends_the_whole_tree() {
@@ -157,16 +157,10 @@ fn a_trainer_that_hangs_in_a_container_is_looked_into_from_the_host() {
 
 fn a_hang_is_looked_into(is_contained: bool) {
     let project = Project::empty();
-    project.write(
-        "bin/py-spy",
+    mock::program(
+        &project.path("bin/py-spy"),
         "#!/bin/sh\necho \"Process $3: python3\"\necho 'Thread 1 (idle): \"MainThread\"'\necho '    recv (gloo.py:12)'\necho '    step (train.py:7)'\n",
     );
-    let program = project.path("bin/py-spy");
-    std::fs::set_permissions(
-        &program,
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
     let mut spec = RunSpec {
         hang: Some(Hang {
             factor: 10.0,
