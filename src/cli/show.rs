@@ -161,12 +161,13 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
                 State::Fresh => &["--remeasure", "--only", id],
                 _ => &["--only", id],
             };
+            let help = plan.why_not_run(cell).map_or_else(
+                || format!("`{}` measures it anew", plan.command("build", words)),
+                |why| format!("it {why}"),
+            );
             return Err(Error::Failed {
                 message: format!("`{}` was {message}", args.cell),
-                help: Some(format!(
-                    "`{}` measures it anew",
-                    plan.command("build", words)
-                )),
+                help: Some(help),
             });
         }
         let measures = match plan.why_not_run(cell) {

@@ -197,20 +197,25 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
     let connection = io::stdin();
     let mut null = File::options().write(true).open("/dev/null").ok();
     while !is_hung_up(connection.as_fd()) {
-        // The spare has the only end that is written to, so it is closed once that is no spare any more.
+        // The spare alone has the end for writing, which is closed when it has its run or dies.
         let Ok((is_spare, spare)) = pipe2(OFlag::O_CLOEXEC) else {
             return 1;
         };
         match fork_sibling() {
             Ok(Some(_)) => {
                 drop(spare);
-                let _ = nix::unistd::read(&is_spare, &mut [0]);
+                while nix::unistd::read(&is_spare, &mut [0]) == Err(Errno::EINTR) {}
             }
             Ok(None) => {
                 drop(is_spare);
                 show(SPARE_ARGUMENT, runs);
-                let Ok(Some((dir, handed))) = receive(connection.as_fd()) else {
-                    return 0;
+                let (dir, handed) = match receive(connection.as_fd()) {
+                    Ok(Some(request)) => request,
+                    Ok(None) => return 0,
+                    Err(errno) => {
+                        let _ = answer(connection.as_fd(), -(errno as i32));
+                        return 0;
+                    }
                 };
                 // Somebody may have stopped this process until tprimat had another one for the run.
                 if !answer(connection.as_fd(), nix::unistd::getpid().as_raw()) {
