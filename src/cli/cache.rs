@@ -449,6 +449,16 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _alone = clean::unused(cache.root())?;
     cache.refresh()?;
+    if cache.has_damaged_records()? {
+        return Err(Error::Failed {
+            message: "some of the cache's records cannot be read, and the logs that they name would be removed as nobody's; nothing was removed"
+                .into(),
+            help: Some(
+                "`tprimat cache verify` says where they are: bring that file back from a backup, or give these records up with                  `tprimat cache verify --repair`"
+                    .into(),
+            ),
+        });
+    }
     let garbage = cache.garbage(Limits {
         older_than: args.older_than,
         at_most_bytes: args.at_most,

@@ -43,6 +43,44 @@ fn records_that_are_damaged_in_the_cache_are_told() {
     assert!((from..to).contains(&(middle as u64)), "{damaged}");
 }
 
+#[test]
+fn nothing_is_removed_as_nobodys_while_records_cannot_be_read() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(name);
+    let whole = fs::read(&path).unwrap();
+    let objects = crate::support::files_below(&project.path("cache/objects"));
+    let long_ago = fs::FileTimes::new().set_modified(std::time::SystemTime::UNIX_EPOCH);
+    for object in &objects {
+        let file = fs::File::open(object).unwrap();
+        file.set_times(long_ago).unwrap();
+    }
+    let is_cut = |length: usize| fs::write(&path, &whole[..length]).unwrap();
+    for length in [Some(whole.len() - 40), Some(whole.len() / 2), Some(0), None] {
+        match length {
+            Some(length) => is_cut(length),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        project.run(&["plan"]);
+        for command in [&["cache", "gc"][..], &["cache", "gc", "--dry-run"]] {
+            let ran = project.run(command).ends_with(1);
+            assert!(ran.stderr.contains("cache verify --repair"), "{ran:?}");
+        }
+    }
+    assert_eq!(
+        crate::support::files_below(&project.path("cache/objects")),
+        objects
+    );
+    is_cut(whole.len());
+    project.run(&["cache", "gc"]).ends_with(0);
+    project.run(&["cache", "verify"]).ends_with(0);
+    // Given up, they keep nobody from tidying.
+    is_cut(whole.len() / 2);
+    project.run(&["cache", "verify", "--repair"]);
+    project.run(&["cache", "gc"]).ends_with(0);
+}
+
 /// The index that a build leaves has the places of its records, and nobody reads them before they
 /// are asked for.
 #[test]

@@ -249,6 +249,13 @@ impl Cache {
         Ok(repair)
     }
 
+    /// Are there records that cannot be read, and that nobody gave up by [`Cache::repair`]?
+    pub fn has_damaged_records(&self) -> Result<bool> {
+        let snapshot = Snapshot::open(&self.root().join("snapshot"));
+        let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+        Ok(!self.damaged_records(known)?.is_empty())
+    }
+
     fn damaged_records(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
         self.segments()
             .damaged_stretches(known)
@@ -298,7 +305,8 @@ impl Cache {
         CacheError::Gone { what, again }.into()
     }
 
-    /// What may be removed within the limits. The caller holds the cache alone (`claim_unused`).
+    /// What may be removed within the limits. The caller holds the cache alone (`claim_unused`), and
+    /// has asked [`Cache::has_damaged_records`]: what only such a record names would be nobody's.
     pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
         let (named, now) = (self.named()?, SystemTime::now());
         let stored = self.stored()?;
