@@ -395,21 +395,30 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
     let plan = &session.plan;
     let cell = run.split('#').next().unwrap_or(run);
-    let then = match plan.find(cell).ok().and_then(|id| plan.why_not_run(id)) {
-        Some(why) => format!("the cell {why}"),
-        None => {
-            let repeat = run.split('#').nth(1).unwrap_or_default();
-            let mut words = vec!["--only", cell];
-            // A build asks for the matrix's repeats, unless it is told of more.
-            let is_beyond = |repeats| repeat.parse().is_ok_and(|repeat: u32| repeat > repeats);
-            if plan
-                .find(cell)
-                .is_ok_and(|id| is_beyond(plan.cells[id].repeats))
-            {
-                words.extend(["--repeats", repeat]);
+    let repeat = run.split('#').nth(1).unwrap_or_default();
+    let then = match plan.find(cell) {
+        Ok(id) => match plan.why_not_run(id) {
+            Some(why) => format!("the cell {why}"),
+            None => {
+                let mut words = vec!["--only", cell];
+                // A build asks for the matrix's repeats, unless it is told of more.
+                if repeat.parse().is_ok_and(|n: u32| n > plan.cells[id].repeats) {
+                    words.extend(["--repeats", repeat]);
+                }
+                format!("`{}` measures it anew", plan.command("build", &words))
             }
-            format!("`{}` measures it anew", plan.command("build", &words))
-        }
+        },
+        Err(_) => match plan.matrix_with(cell) {
+            Some(matrix) => {
+                let asked = Asked {
+                    matrix: Some(matrix),
+                    ..plan.asked.clone()
+                };
+                let again = asked.command("build", &["--only", cell]);
+                format!("`{again}` measures it anew, if that matrix asks for the repeat")
+            }
+            None => "no matrix of the project has this cell now".to_owned(),
+        },
     };
     eprintln!("set aside {} ({run}); {then}", attempt.id);
     eprintln!(

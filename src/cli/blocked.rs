@@ -17,6 +17,7 @@ use crate::{
     job::Vendor,
     matrix::CellId,
     plan::{Container, Place, Plan, Prepared, Support},
+    words::plain::counted,
 };
 
 /// Reasons that are listed at the end of a build.
@@ -329,7 +330,9 @@ pub fn few(cells: &[&str]) -> String {
 /// How many of the selected cells have results, and why the others were not measured on this host.
 #[derive(Debug, Default, PartialEq)]
 pub struct Coverage {
+    /// Selected cells, but for those that no host can measure.
     pub selected: usize,
+    pub unsupported: usize,
     pub with_results: usize,
     pub blocked: usize,
     /// Reasons, each with the cells that it holds for.
@@ -345,8 +348,11 @@ impl Coverage {
             .map(|row| row.cell.as_str())
             .collect();
         for (id, cell) in engine.plan.cells.with_ids() {
-            let is_selected = cell.selected || cell.left_out;
-            if !is_selected || !matches!(cell.support, Support::Ready(_)) {
+            if !cell.selected && !cell.left_out {
+                continue;
+            }
+            if let Support::Unsupported(_) = cell.support {
+                coverage.unsupported += 1;
                 continue;
             }
             coverage.selected += 1;
@@ -370,9 +376,10 @@ impl Coverage {
         }
     }
 
-    /// Was there something to measure, and could nothing of it be measured here?
+    /// Was something asked for, and could nothing of it be measured here?
     pub fn is_nothing(&self) -> bool {
-        self.with_results == 0 && !self.reasons.is_empty() && self.not_measured() == self.selected
+        let is_asked = !self.reasons.is_empty() || self.unsupported > 0;
+        self.with_results == 0 && is_asked && self.not_measured() == self.selected
     }
 
     /// Is there no selected cell with figures?
@@ -386,6 +393,12 @@ impl Coverage {
 
     /// None where every selected cell could be measured here.
     pub fn text(&self, plan_command: &str) -> Option<String> {
+        if self.selected == 0 && self.unsupported > 0 {
+            let cells = counted(self.unsupported, "selected cell");
+            return Some(format!(
+                "nothing is measured: of {cells} none is supported; `{plan_command}` says why\n"
+            ));
+        }
         if self.reasons.is_empty() {
             return None;
         }

@@ -33,6 +33,7 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     // Its address alone: nothing is asked of it.
     remote::of(&plan.config)?;
     let mut problems = Vec::new();
+    let mut host_paths: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
     for (cell, planned) in plan.cells.with_ids() {
@@ -48,11 +49,21 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
             }
         };
         let context = context(prepared.job());
+        let settings = serde_json::to_string(&prepared.job().framework).unwrap_or_default();
         for (name, _) in &plan.recipe(cell).templates {
             match plan.recipes.templates.render(name, &context) {
                 Ok(file) => {
                     launches += 1;
-                    problems.extend(absolute_path(&planned.id, &file.name, &file.bytes));
+                    match absolute_path(&file.bytes) {
+                        // What config.yaml says is the user's to say; a template is for every host.
+                        Some((_, path)) if settings.contains(&path) => {
+                            host_paths.entry(path).or_default().push(&planned.id);
+                        }
+                        Some((line, path)) => {
+                            problems.push(names_a_path(&planned.id, &file.name, line, &path));
+                        }
+                        None => {}
+                    }
                 }
                 Err(Error::Invalid(more)) => problems.extend(more),
                 Err(other) => return Err(other),
@@ -89,6 +100,13 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         eprintln!(
             "note: {} {one} of {}: the command names the {of}; `inputs: [\"!NAME\"]` takes back one that the run writes",
             names.join(", "),
+            few(cells)
+        );
+    }
+    for (path, cells) in &host_paths {
+        eprintln!(
+            "note: {} names `{path}`: a host that has it elsewhere, or not at all, cannot use this one's measurements; a path from \
+             the project's folder is the same everywhere",
             few(cells)
         );
     }
@@ -135,9 +153,10 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, &host));
         absent.is_some_and(|absent| absent.is_of_project)
     };
-    let is_nothing = !here.is_empty()
+    let lacks_files = !here.is_empty()
         && plan.cells.len() - unsupported == blocked.len()
         && here.iter().all(lacks_file);
+    let is_nothing = lacks_files || plan.cells.len() == unsupported;
     let tasks = dag.graph.node_count();
     debug_assert!(
         dag.order
@@ -190,8 +209,8 @@ fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
 }
 
 /// Rendered bytes must be the same on every host, so they may name no absolute path but an
-/// interpreter's.
-fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
+/// interpreter's: the first such path, and its line.
+fn absolute_path(bytes: &[u8]) -> Option<(usize, String)> {
     const ALLOWED: [&str; 6] = [
         "/usr/bin/env",
         "/bin/sh",
@@ -201,7 +220,7 @@ fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
         "/proc/",
     ];
     let text = String::from_utf8_lossy(bytes);
-    for (number, line) in text.lines().enumerate() {
+    text.lines().enumerate().find_map(|(index, line)| {
         let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]<>|&`".contains(c));
         let path = words
             .map(|w| w.trim_matches(['{', '}'])) // what follows ${NAME} is below that folder
@@ -210,12 +229,12 @@ fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric()))
             })
             .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
-        if let Some(path) = path.filter(|_| !line.trim_start().starts_with("//")) {
-            return Some(
-                Problem::new(format!("{cell}: {name}, line {}, names the absolute path `{path}`", number + 1))
-                    .help("what differs between hosts reaches a script through variables set at launch ($TPRIMAT_RUN_DIR, $TPRIMAT_PYTHON, …)"),
-            );
-        }
-    }
-    None
+        path.filter(|_| !line.trim_start().starts_with("//"))
+            .map(|path| (index + 1, path.to_owned()))
+    })
+}
+
+fn names_a_path(cell: &str, file: &str, line: usize, path: &str) -> Problem {
+    Problem::new(format!("{cell}: {file}, line {line}, names the absolute path `{path}`"))
+        .help("what differs between hosts reaches a script through variables set at launch ($TPRIMAT_RUN_DIR, $TPRIMAT_PYTHON, …)")
 }

@@ -102,7 +102,7 @@ pub fn unused(cache: &Path) -> Result<Option<File>> {
             let what = format!("a build is using the cache {}", cache.display());
             Error::invalid(
                 Problem::new(what)
-                    .help("nothing was removed; wait for the build, or stop it with Ctrl-C"),
+                    .help("nothing was removed; wait for the build, or end it: with Ctrl-C where it runs, a detached one with `tprimat stop`"),
             )
         }
         _ => Error::io("cannot lock the cache", cache)(error),

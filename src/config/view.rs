@@ -311,6 +311,21 @@ impl<'a> View<'a> {
         own.and_then(|(value, layer)| hit(value, Found::Config, (*layer).into()))
     }
 
+    /// The last setting of the matrix below a table that config.yaml does not have.
+    fn last_set_below(&self, path: &str) -> Option<Hit<'a>> {
+        let is_below = |setting: &&Setting| {
+            let rest = setting.path.strip_prefix(path);
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        let setting = self.overlay.iter().rfind(is_below)?;
+        (!self.config.contains(path)).then_some(Hit {
+            narrower: None,
+            value: &setting.value,
+            found: Found::Overlay(setting),
+            strength: Strength::Matrix,
+        })
+    }
+
     /// Does config.yaml state a value where the recipe has a table?
     fn is_below_a_value(&self, path: &str) -> bool {
         path.match_indices('.')
@@ -382,7 +397,8 @@ impl<'a> View<'a> {
         message: impl Into<String>,
         label: impl Into<String>,
     ) -> Problem {
-        let hit = self.find(path);
+        // A table has no value: it is where the matrix sets something below it.
+        let hit = self.find(path).or_else(|| self.last_set_below(path));
         let path = hit
             .as_ref()
             .and_then(|hit| hit.narrower.as_deref())

@@ -168,7 +168,7 @@ impl CommandScanner<'_> {
     }
 
     /// The path of a word from the root, if it may be a file of the project's, or one beside it
-    /// that is named by `..`. An absolute path to elsewhere is a fact of the host.
+    /// that is named by `..`; a file elsewhere keeps its absolute path.
     fn place_of(&self, folder: &Path, word: &str) -> Option<String> {
         if word.is_empty() || word.len() > LONGEST || word.contains('\0') {
             return None;
@@ -176,10 +176,13 @@ impl CommandScanner<'_> {
         let word = own_folder(word.trim_start_matches('@'));
         let path = match word.strip_prefix('/') {
             None => folder.join(&*word),
-            Some(_) => Path::new(&*word).strip_prefix(self.root).ok()?.to_owned(),
+            Some(_) => {
+                let word = Path::new(&*word);
+                word.strip_prefix(self.root).unwrap_or(word).to_owned()
+            }
         };
         let name = simplified(&path);
-        let is_place = |part| matches!(part, Component::Normal(_) | Component::ParentDir);
+        let is_place = |part| !matches!(part, Component::CurDir | Component::Prefix(_));
         let is_file = matches!(name.components().next_back(), Some(Component::Normal(_)));
         let full = self.root.join(&name);
         let is_made = self.reads.is_made(&full) || name.iter().any(is_leftover);
@@ -191,9 +194,10 @@ impl CommandScanner<'_> {
     fn is_there(&self, name: &str) -> Result<bool> {
         let full = self.root.join(name);
         let refused = |what| Error::io(what, &full);
-        if name.starts_with("../") {
+        if name.starts_with("../") || name.starts_with('/') {
             // Whoever wrote the project must not choose which files of others the caller reads.
-            return Ok(is_own(&full) && self.reads.is_file(&full).is_ok_and(|is_file| is_file));
+            let is_file = is_own(&full) && self.reads.is_file(&full).is_ok_and(|is_file| is_file);
+            return Ok(is_file && !is_installed(Path::new(name)));
         }
         Ok(self
             .reads
@@ -237,6 +241,13 @@ impl CommandScanner<'_> {
             }
         }
     }
+}
+
+/// A program that is installed is a fact of the host, as an interpreter is; the files that one
+/// names by a path out of the project are not.
+fn is_installed(name: &Path) -> bool {
+    let folder = name.parent().and_then(Path::file_name);
+    folder.is_some_and(|folder| folder == "bin" || folder == "sbin")
 }
 
 fn add(names: &mut Vec<String>, name: String) {
@@ -505,10 +516,34 @@ mod tests {
                 "pkg.mod",
                 "--out=out.json",
                 "../x",
-                "/etc/passwd"
+                "/proc/self/stat"
             ])),
             ["pkg/mod.py"]
         );
+    }
+
+    #[test]
+    fn so_are_files_by_an_absolute_path_and_programs_are_not() {
+        let (_folder, root) = project();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = elsewhere.path().join(name);
+            write_atomically(&path, b"x", Durability::Plain).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (trainer, python) = (file("train.py"), file("bin/python3"));
+        let absent = elsewhere.path().join("later.txt");
+        let named = named_by(
+            &root,
+            &json!([python, trainer, "-c", "conf/a.yaml", absent]),
+            &ReadSet::default(),
+        )
+        .unwrap();
+        assert_eq!(named.files, [&*trainer, "conf/a.yaml"]);
+        assert_eq!(named.absent, [absent.to_str().unwrap()]);
+        let script = format!("cd / && python3 {trainer}");
+        let of_script = named_by(&root, &json!(script), &ReadSet::default()).unwrap();
+        assert_eq!(of_script.files, [trainer]);
     }
 
     #[test]

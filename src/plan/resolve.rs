@@ -29,6 +29,7 @@ use crate::{
     job::{DataJob, InitJob, Job, OptimizerJob, ParallelismJob, Vendor},
     matrix::Cell,
     recipe::Recipe,
+    words::slip_of,
 };
 use check::{check, measures};
 use model::{model, named_files};
@@ -325,19 +326,26 @@ fn framework(
         }
         table.insert(key.clone(), value.clone());
     }
-    let Some(known) = &recipe.file.launch.options else {
-        return table;
-    };
-    for key in table.keys().filter(|key| !known.contains(key)) {
-        let direct = format!("frameworks.{id}.{key}");
-        let path = if own.options.contains_key(key) {
-            direct
+    let launch = &recipe.file.launch;
+    for key in table.keys().filter(|key| !launch.has_option(key)) {
+        let is_direct = own.options.contains_key(key);
+        let names = launch.option_names().chain(framework_keys());
+        let help = if launch.is_open() {
+            // What stands under `settings` is the command's own for sure. A mistyped `inputs` would
+            // leave files out of every key, a mistyped axis would compare a cell with itself.
+            let Some(meant) = slip_of(key, names).filter(|_| is_direct) else {
+                continue;
+            };
+            format!("did you mean `{meant}`? An option of the command's own may be called so as `settings.{key}`")
+        } else {
+            did_you_mean(key, names.clone())
+                .unwrap_or_else(|| format!("it has {}", names.collect::<Vec<_>>().join(", ")))
+        };
+        let path = if is_direct {
+            format!("frameworks.{id}.{key}")
         } else {
             format!("frameworks.{id}.settings.{key}")
         };
-        let names = known.iter().map(String::as_str).chain(framework_keys());
-        let help = did_you_mean(key, names.clone())
-            .unwrap_or_else(|| format!("it has {}", names.collect::<Vec<_>>().join(", ")));
         let problem = r.view.problem_at(
             &path,
             format!("the recipe `{id}` has no option `{key}`"),

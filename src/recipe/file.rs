@@ -80,7 +80,8 @@ pub struct Launch {
     /// its templates only.
     #[serde(default)]
     pub reads_job: bool,
-    /// The keys that `frameworks.<id>` may have, beside those of every framework; absent = any.
+    /// The keys that `frameworks.<id>` may have, beside those of every framework; `*` or absent =
+    /// others too, unless one looks like a mistyped key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<Vec<String>>,
     /// May run beside other runs.
@@ -102,6 +103,29 @@ pub struct Launch {
     #[serde(default)]
     pub pass_env: Vec<String>,
 }
+
+impl Launch {
+    /// Has `frameworks.<id>` keys of its own that nobody lists? See [`Launch::options`].
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let options = self.options.as_ref();
+        options.is_none_or(|options| options.iter().any(|option| option == ANY_OPTION))
+    }
+
+    /// The listed options.
+    pub fn option_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let options = self.options.iter().flatten().map(String::as_str);
+        options.filter(|option| *option != ANY_OPTION)
+    }
+
+    #[must_use]
+    pub fn has_option(&self, name: &str) -> bool {
+        self.option_names().any(|option| option == name)
+    }
+}
+
+/// Among the options of a recipe: any others, too.
+const ANY_OPTION: &str = "*";
 
 /// On how many nodes the launch files can start a run, and which rank prints its steps there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -485,3 +485,61 @@ fn a_run_that_waits_for_the_cooldown_says_so() {
         ],
     );
 }
+
+#[test]
+fn a_mistyped_key_beside_a_command_is_no_option_of_the_command() {
+    const SINGLE: &str = "[trainer.sh] }";
+    for slip in [
+        "input: [x]",
+        "timout: 1h",
+        "hang_leats: 1m",
+        "pyton: p",
+        "evn: { A: 1 }",
+        "comand: [true]",
+    ] {
+        let project = Project::new(ONE_RUN);
+        project.edit("config.yaml", SINGLE, &format!("[trainer.sh], {slip} }}"));
+        let key = slip.split(':').next().unwrap();
+        for command in ["check", "plan", "build"] {
+            let unknown = format!("the recipe `cmd` has no option `{key}`");
+            says(
+                &project.run(&[command]).ends_with(2),
+                &[&unknown, "did you mean `", &format!("as `settings.{key}`")],
+            );
+        }
+    }
+    let project = Project::new(ONE_RUN);
+    // Other names are the command's, and so is whatever stands under `settings`.
+    project.edit(
+        "config.yaml",
+        SINGLE,
+        "[trainer.sh], scale: 2, settings: { input: x } }",
+    );
+    project.run(&["build"]).ends_with(0);
+    // An axis that would set nothing compares a cell with itself.
+    let axis = "[matrix.axes.variant]\npath = \"frameworks.cmd.evn.A\"\nvalues = [\"a\", \"b\"]\n";
+    project.write("matrix.toml", &format!("{ONE_RUN}\n{axis}"));
+    says(
+        &project.run(&["plan"]).ends_with(2),
+        &["has no option `evn`", "did you mean `env`?", "matrix.toml:"],
+    );
+}
+
+#[test]
+fn a_build_that_no_cell_is_supported_of_is_no_success() {
+    let project = Project::new(ONE_RUN);
+    let config = project.read("config.yaml");
+    let (before, rest) = config.split_once("command: [").unwrap();
+    let (_, after) = rest.split_once("], ").unwrap();
+    project.write("config.yaml", &format!("{before}{after}"));
+    for _ in 0..2 {
+        says(
+            &project.run(&["build"]).ends_with(1),
+            &["nothing is measured: of 1 selected cell none is supported"],
+        );
+    }
+    says(
+        &project.run(&["check"]).ends_with(1),
+        &["frameworks.cmd.command is not set"],
+    );
+}

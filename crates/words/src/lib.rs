@@ -17,16 +17,22 @@ pub fn part(text: &str, range: impl SliceIndex<str, Output = str>) -> &str {
     text.get(range).unwrap_or_default()
 }
 
+/// The name of which `typed` is a slip: one letter wrong, missing, too many or swapped. For places
+/// where other names are good, too.
+pub fn slip_of<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known.into_iter().find(|known| distance(typed, known) == 1)
+}
+
+/// Letters that are wrong, missing, too many or swapped, whatever their case.
+fn distance(typed: &str, known: &str) -> usize {
+    strsim::damerau_levenshtein(&typed.to_lowercase(), &known.to_lowercase())
+}
+
 /// The nearest of `known` to what was typed, if it is near enough to be meant.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
-        .map(|k| {
-            (
-                strsim::damerau_levenshtein(&typed.to_lowercase(), &k.to_lowercase()),
-                k,
-            )
-        })
+        .map(|k| (distance(typed, k), k))
         .filter(|(distance, k)| *distance <= 1 + k.len().max(typed.len()) / 4)
         .min()
         .map(|(_, k)| k)

@@ -268,6 +268,28 @@ fn a_file_that_the_command_names_is_an_input() {
     project.expect_nothing();
 }
 
+#[test]
+fn so_is_one_that_it_names_by_an_absolute_path() {
+    let project = Project::of_two();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let trainer = elsewhere.path().join("trainer.sh");
+    std::fs::copy(project.path("train.sh"), &trainer).unwrap();
+    project.edit("config.yaml", "inputs: [train.sh], ", "");
+    project.edit("config.yaml", "train.sh", trainer.to_str().unwrap());
+    let check = project.run(&["check"]);
+    assert!(
+        check.stderr.contains("a host that has it elsewhere"),
+        "{}",
+        check.stderr
+    );
+    check.ends_with(0);
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    let text = std::fs::read_to_string(&trainer).unwrap();
+    std::fs::write(&trainer, text + "# another\n").unwrap();
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
+    project.expect_nothing();
+}
+
 /// Two repeats, one after the other, of one cell.
 pub(super) fn of_one_cell() -> Project {
     let project = Project::of_two();
