@@ -33,6 +33,7 @@ use crate::{
     graph::{Engine, State, Statuses, TaskId},
     plan::{Plan, PlanRequest},
     publish,
+    words::plain::counted,
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
 pub use counts::held;
@@ -106,7 +107,14 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     if profile::asked(&session.plan, args) {
         return profile::run(&session.plan, globals, args, &host, &events);
     }
+    let engine_of = if args.cached_only {
+        Session::engine
+    } else {
+        Session::planner
+    };
     if args.cached_only {
+        // A log that is found damaged later would be trained again.
+        evaluated(|| engine_of(&session, &args.overrides), &events)?;
         leave_out_what_must_train(&mut session, args)?;
     }
     if args.remeasure {
@@ -114,12 +122,8 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let engine_of = if args.cached_only {
-        Session::engine
-    } else {
-        Session::planner
-    };
-    let (mut engine, mut statuses) = evaluated(engine_of(&session, &args.overrides))?;
+    let (mut engine, mut statuses) =
+        evaluated(|| engine_of(&session, &args.overrides), &events)?;
     session.tell_damage();
     let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     if engine.dag.order.iter().any(|node| is_stale(&node)) {
@@ -137,7 +141,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     if !blocked.is_empty() {
         say_left_out(&session.plan, &blocked, &events);
         blocked::mark(&mut session.plan, &blocked, &trains);
-        (engine, statuses) = evaluated(engine_of(&session, &args.overrides))?;
+        (engine, statuses) = evaluated_as_is(engine_of(&session, &args.overrides))?;
     }
     let Session { request, plan, .. } = &session;
     if !trains.is_empty() {
@@ -149,21 +153,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
-    let mut summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
-    // The comparison may be what an earlier build left, and whoever reads it is the first to find that
-    // it is damaged. It was dropped then, so it can be made anew at once: unless this build made
-    // runs, of which a failed one would then be made again.
-    if summary.as_ref().is_ok_and(|summary| summary.runs == 0)
-        && end::has_lost_comparison(&engine, &statuses)?
-    {
-        let (anew, states) = evaluated(engine_of(&session, &args.overrides))?;
-        if blocked::stale_trains(&anew, &states).is_empty() {
-            let message = "the comparison was damaged, so it is made anew".to_owned();
-            events.report(&Event::Note { message });
-            (engine, statuses) = (anew, states);
-            summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
-        }
-    }
+    let summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(&events);
     }
@@ -255,8 +245,33 @@ fn run_stale(
     }
 }
 
+/// All states, after what the build would read of the cache was looked at: what is damaged is
+/// dropped, so that this build makes it again.
+fn evaluated<'a>(
+    engine: impl Fn() -> Engine<'a>,
+    events: &EventSink,
+) -> Result<(Engine<'a>, Statuses)> {
+    let mut damaged = 0;
+    loop {
+        let (engine, statuses) = evaluated_as_is(engine())?;
+        // What a lost summary is made of may be damaged, too, and so on down to the logs.
+        match engine.drop_damaged(&statuses)? {
+            0 if damaged == 0 => return Ok((engine, statuses)),
+            0 => {
+                let message = format!(
+                    "{} of the cache had other bytes than were stored; what is needed of that is made again",
+                    counted(damaged, "file")
+                );
+                events.report(&Event::Note { message });
+                return Ok((engine, statuses));
+            }
+            more => damaged += more,
+        }
+    }
+}
+
 /// All states, with those cells among the ones to be summed up whose runs the cache has.
-fn evaluated(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
+fn evaluated_as_is(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
     let statuses = engine.evaluate_all()?;
     engine.measured = engine.measured_elsewhere(&statuses);
     if engine.measured.is_empty() {

@@ -123,7 +123,7 @@ pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
             "project",
             State::Absent,
             error.to_string(),
-            "`tprimat init` writes a starter project",
+            error.help().unwrap_or_default(),
         ),
     }
     if globals.json {

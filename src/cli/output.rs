@@ -212,7 +212,7 @@ pub fn report(error: &Error, as_json: bool) {
         }
         other => {
             say(&format!("error: {other}"));
-            if let Some(help) = help(other) {
+            if let Some(help) = other.help() {
                 say(&format!("  help: {help}"));
             }
         }
@@ -238,17 +238,10 @@ fn harmless(problem: &Problem) -> Problem {
     }
 }
 
-fn help(error: &Error) -> Option<String> {
-    match error {
-        Error::NothingSelected { help, .. } | Error::Failed { help, .. } => help.clone(),
-        _ => None,
-    }
-}
-
 fn to_json(error: &Error) -> Value {
     let problems: Vec<Value> = match error {
         Error::Invalid(problems) => problems.iter().map(problem_json).collect(),
-        other => vec![json!({ "message": other.to_string(), "help": help(other) })],
+        other => vec![json!({ "message": other.to_string(), "help": other.help() })],
     };
     json!({ "error": { "message": error.to_string(), "exit_code": error.exit_code(), "problems": problems } })
 }

@@ -3,6 +3,7 @@ mod attempt_logs;
 mod code;
 mod compared;
 mod dag;
+mod damage;
 mod keys;
 mod reason;
 mod state;

@@ -73,7 +73,7 @@ fn a_reason_is_the_true_one() {
     nan.edit("trainer.sh", "\"loss\":'$((9 - step))'.5", "\"loss\":NaN");
     let ran = nan.run(&["build"]).ends_with(1);
     assert!(
-        ran.stderr.contains("exit 0, but the loss is NaN")
+        ran.stderr.contains("exit 0, but the loss is not finite")
             && !ran.stderr.contains("reports an error"),
         "{}",
         ran.stderr

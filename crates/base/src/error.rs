@@ -104,6 +104,10 @@ pub enum Error {
     /// as it is.
     #[error(transparent)]
     Stage(Box<dyn std::error::Error + Send + Sync>),
+    /// One file of what was kept is lost, or cannot be read: whatever needs it fails, and nothing
+    /// else.
+    #[error(transparent)]
+    Lost(Box<dyn std::error::Error + Send + Sync>),
     /// What should be impossible.
     #[error("{0}; this is a mistake in tprimat")]
     Internal(String),
@@ -135,6 +139,19 @@ impl Error {
     pub fn invalid(problem: Problem) -> Self {
         Self::Invalid(vec![problem])
     }
+    /// What to do about it, where that is known.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            Self::Invalid(problems) => problems.iter().find_map(|problem| problem.help.as_deref()),
+            Self::NothingSelected { help, .. } | Self::Failed { help, .. } => help.as_deref(),
+            Self::Io { .. }
+            | Self::Stage(_)
+            | Self::Lost(_)
+            | Self::Internal(_)
+            | Self::Interrupted(_) => None,
+        }
+    }
     /// The process exit code that stands for this error.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
@@ -142,7 +159,9 @@ impl Error {
             Self::Invalid(_) | Self::Stage(_) => exit::USAGE,
             Self::NothingSelected { .. } => exit::NOTHING_SELECTED,
             Self::Io { source, .. } if is_lasting(source) => exit::USAGE,
-            Self::Io { .. } | Self::Failed { .. } | Self::Internal(_) => exit::FAILED,
+            Self::Io { .. } | Self::Lost(_) | Self::Failed { .. } | Self::Internal(_) => {
+                exit::FAILED
+            }
             Self::Interrupted(signal) => 128 + signal,
         }
     }

@@ -60,23 +60,18 @@ pub enum CacheError {
 /// Does the error concern one file of the cache? Then only the tasks that need that file fail.
 #[must_use]
 pub fn is_of_one_file(error: &Error) -> bool {
-    let Error::Stage(stage) = error else {
-        return false;
-    };
-    matches!(
-        stage.downcast_ref(),
-        Some(
-            CacheError::Gone { .. }
-                | CacheError::OtherVersion { .. }
-                | CacheError::Unreadable { .. }
-                | CacheError::ObjectTooLarge { .. }
-        )
-    )
+    matches!(error, Error::Lost(_))
 }
 
 impl From<CacheError> for Error {
     fn from(error: CacheError) -> Self {
-        Self::stage(error)
+        match error {
+            CacheError::Gone { .. }
+            | CacheError::OtherVersion { .. }
+            | CacheError::Unreadable { .. }
+            | CacheError::ObjectTooLarge { .. } => Self::Lost(Box::new(error)),
+            _ => Self::stage(error),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use data::COMPARISON_SCHEMA;
 pub use data::{
     AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,
     Difference, EnvironmentDifference, EnvironmentKind, Group, RatioInterval, Row, Speedup,
-    Standing, is_host, platform_of, rate_unit, rate_unit_of, unit_in_prose,
+    Standing, framework_of, is_host, platform_of, rate_unit, rate_unit_of, unit_in_prose,
 };
 
 #[must_use]

@@ -69,7 +69,7 @@ impl RunOutcome {
     #[must_use]
     pub fn contradicted_by_log(class: FailureClass, evidence: Vec<String>) -> Self {
         let reported = match class {
-            FailureClass::Nan => "the loss is NaN",
+            FailureClass::Nan => "the loss is not finite",
             _ => "the trainer reports an error",
         };
         Self::Failed {
@@ -79,13 +79,13 @@ impl RunOutcome {
         }
     }
 
-    /// The outcome of a run that ended with exit code 0 but printed losses that are no numbers.
+    /// The outcome of a run that ended with exit code 0 but printed losses that are NaN or infinite.
     #[must_use]
     pub fn with_nan_losses(evidence: Vec<String>) -> Self {
         Self::Failed {
             class: FailureClass::Nan,
             evidence,
-            status: "exit 0, but the log has NaN losses".to_owned(),
+            status: "exit 0, but the log has losses that are not finite".to_owned(),
         }
     }
 }

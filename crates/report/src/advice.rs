@@ -1,6 +1,6 @@
 //! What to do about a failure, by its class. docs/troubleshooting.md has a section for each.
 
-use tprimat_figures::{is_host, platform_of};
+use tprimat_figures::{framework_of, is_host, platform_of};
 use tprimat_job::FailureClass;
 
 /// One sentence for the line below a failed run of this cell. `command` composes a command about it
@@ -23,17 +23,17 @@ pub fn advice(
         )
         }
         FailureClass::Nccl => {
-            "the next build runs it again; if it fails again, set NCCL_DEBUG: INFO in platform_optimizations.<platform>.env".to_owned()
+            format!("the next build runs it again; if it fails again, set NCCL_DEBUG: INFO in platform_optimizations.{}.env", platform_of(cell))
         }
         FailureClass::Timeout => {
             format!(
-            "the run took longer than its timeout: raise frameworks.<id>.timeout, or look for the step it hung in with `{}`",
-            of_cell("logs")
+            "the run took longer than its timeout: raise frameworks.{}.timeout, or look for the step it hung in with `{}`",
+            framework_of(cell), of_cell("logs")
         )
         }
         FailureClass::Hang => {
-            format!("`{}` shows where its processes were; the next build runs it again. frameworks.<id>.hang_factor and \
-             hang_least allow longer pauses between steps", command("logs", &[cell, "--stacks"]))
+            format!("`{}` shows where its processes were; the next build runs it again. frameworks.{}.hang_factor and \
+             hang_least allow longer pauses between steps", command("logs", &[cell, "--stacks"]), framework_of(cell))
         }
         FailureClass::Nan => {
             "lower the learning rate or lengthen warm-up, and try bf16 where it was fp8; the change is a new measurement".to_owned()

@@ -370,7 +370,7 @@ pub fn field(attestation: &FieldAttestation, asked: &str) -> String {
             "no training step was found in the log ({steps} were asked for); [log] in its recipe.toml says how it is read (docs/recipes.md, \"Log formats\")"
         ),
         (None, Some(steps), Some(run)) if field == "steps_run" => {
-            format!("the log has {run} steps; {asked} {steps}")
+            format!("by its log the run came to step {run}; {asked} {steps} steps")
         }
         (None, Some(declared), Some(effective)) => format!(
             "the trainer says {field} {}; {asked} {}",

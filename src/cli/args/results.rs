@@ -82,7 +82,12 @@ pub struct GateArgs {
     #[arg(long, value_name = "FILE")]
     pub baseline: PathBuf,
     /// How much slower a cell may be, in tokens/s/GPU: `3%` or `0.03`
-    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value = "3%",
+        allow_hyphen_values = true
+    )]
     pub max_regression: String,
     /// Write the verdicts as JUnit XML
     #[arg(long, value_name = "FILE")]

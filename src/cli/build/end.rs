@@ -269,23 +269,6 @@ fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
     }
 }
 
-/// Is one of the files that compare left damaged or gone? A damaged one is dropped.
-pub(super) fn has_lost_comparison(engine: &Engine, statuses: &Statuses) -> Result<bool> {
-    if comparison(engine, statuses)?.is_err() {
-        return Ok(true);
-    }
-    // The first one is the comparison, which has just been read.
-    let outputs = statuses
-        .get(engine.dag.over_all(TaskKind::Compare))
-        .outputs();
-    for output in outputs.iter().skip(1) {
-        if !engine.cache.is_sound(&output.digest)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 /// What compare left, if it left anything; the inner error is a file that is damaged or gone.
 fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Result<Option<Arc<Comparison>>>> {
     let status = statuses.get(engine.dag.over_all(TaskKind::Compare));

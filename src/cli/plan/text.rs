@@ -134,7 +134,9 @@ fn by_cell(plan: &Plan, rows: &[Row]) -> (String, String) {
         else {
             continue;
         };
-        let is_same = |row: &&&Row| (row.state, row.is_counted) == (shown.state, shown.is_counted);
+        // Runs that a failed one holds back were not made, so they did not fail.
+        let stands = |row: &Row| (row.state, row.is_counted, row.is_not_started);
+        let is_same = |row: &&&Row| stands(row) == stands(shown);
         let same = trains().filter(is_same).count();
         states.push(shown.word());
         found.push(Shown {

@@ -175,7 +175,7 @@ fn words(event: &Event) -> String {
                 runs => format!("; {} made in {seconds:.1} s", counted(runs, "run")),
             };
             let uncounted = [
-                (nan, "with a loss that is NaN"),
+                (nan, "with a loss that is not finite"),
                 (log_failed, "whose log reports a failure"),
                 (contradicted, "contradicted by their logs"),
                 (suspect, "disturbed"),

@@ -387,6 +387,12 @@ pub fn platform_of(cell: &str) -> &str {
     cell.split_once('/').map_or(cell, |(platform, _)| platform)
 }
 
+/// The framework of a cell, the second part of its name.
+#[must_use]
+pub fn framework_of(cell: &str) -> &str {
+    cell.split('/').nth(1).unwrap_or(cell)
+}
+
 /// The same within a sentence.
 #[must_use]
 pub fn unit_in_prose(unit: &str) -> String {
