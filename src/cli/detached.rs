@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     args::{BuildArgs, DetachedArgs, Globals},
+    blocked::few,
     output::{print, say, wait_while_read},
     plan::duration,
     project,
@@ -296,6 +297,7 @@ pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
         let problem = Problem::new(format!("{} builds go on: {}", told.len(), told.join("; ")));
         return Err(Error::invalid(problem.help("name the one that is meant")));
     }
+    let names: Vec<String> = all.iter().rev().map(|build| build.name.clone()).collect();
     let found = match name {
         Some(name) => all.into_iter().find(|build| build.name == name),
         // One that goes on, before one that is over.
@@ -309,7 +311,12 @@ pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
         message: name.map_or("no build was detached here".into(), |name| {
             format!("there is no detached build `{name}`")
         }),
-        help: Some("`tprimat build --detach` starts one".into()),
+        help: Some(if names.is_empty() {
+            "`tprimat build --detach` starts one".into()
+        } else {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            format!("`tprimat status` lists them: {}", few(&names))
+        }),
     })
 }
 

@@ -439,9 +439,13 @@ fn cell_of(
 
 /// Why a file is refused that is nothing tprimat reads.
 fn neither(unit: &Unit) -> Error {
-    Error::invalid(
-        Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()),
-    )
+    let problem = Problem::new(format!("{}: neither a log nor a result", unit.name));
+    let help = if unit.name.ends_with(".tar.zst") {
+        "`tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
+    } else {
+        expected()
+    };
+    Error::invalid(problem.help(help))
 }
 
 /// Where a run goes that somebody imports.

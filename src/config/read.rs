@@ -211,11 +211,10 @@ impl<'a> ConfigReader<'a> {
                     Ok(text) => Ok(self.expanded(shape, path, text)),
                     Err(why) => {
                         self.leave_out(node);
-                        return self.problem(
-                            path,
-                            format!("`{path}`: {why}"),
-                            "cannot be expanded",
+                        let problem = Problem::new(format!("`{path}`: {why}")).help(
+                            "`${NAME:-default}` stands in where it is not set; `$NAME` or `$${NAME}` is left to the shell of the run",
                         );
+                        return self.problem_at_value(path, problem, "cannot be expanded");
                     }
                 }
             }

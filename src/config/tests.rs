@@ -204,7 +204,7 @@ fn values_that_cannot_be_meant_are_refused() {
         &[],
         &[],
         "\
-config.yaml:1:19: `training.seed`: the environment variable SEED is not set | cannot be expanded | -
+config.yaml:1:19: `training.seed`: the environment variable SEED is not set | cannot be expanded | `${NAME:-default}` stands in where it is not set; `$NAME` or `$${NAME}` is left to the shell of the run
 config.yaml:1:56: `training.duration.train_iters` is given twice, as `training.duration.max_steps` too | the same key, with another value | leave one of them out
 config.yaml:1:92: `training.optimizer.eps` is not a finite number | is not a finite number | -
 config.yaml:2:18: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -

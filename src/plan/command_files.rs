@@ -186,7 +186,7 @@ impl CommandScanner<'_> {
         let is_file = matches!(name.components().next_back(), Some(Component::Normal(_)));
         let full = self.root.join(&name);
         let is_made = self.reads.is_made(&full) || name.iter().any(is_leftover);
-        (is_file && name.components().all(is_place) && !is_made)
+        (is_file && name.components().all(is_place) && !is_made && !is_of_host(&name))
             .then(|| name.to_str().map(str::to_owned))
             .flatten()
     }
@@ -196,8 +196,7 @@ impl CommandScanner<'_> {
         let refused = |what| Error::io(what, &full);
         if name.starts_with("../") || name.starts_with('/') {
             // Whoever wrote the project must not choose which files of others the caller reads.
-            let is_file = is_own(&full) && self.reads.is_file(&full).is_ok_and(|is_file| is_file);
-            return Ok(is_file && !is_installed(Path::new(name)));
+            return Ok(is_own(&full) && self.reads.is_file(&full).is_ok_and(|is_file| is_file));
         }
         Ok(self
             .reads
@@ -243,11 +242,13 @@ impl CommandScanner<'_> {
     }
 }
 
-/// A program that is installed is a fact of the host, as an interpreter is; the files that one
-/// names by a path out of the project are not.
-fn is_installed(name: &Path) -> bool {
+/// Is a file elsewhere a fact of the host: an installed program, as interpreters are, or what the
+/// kernel shows as a file?
+fn is_of_host(name: &Path) -> bool {
     let folder = name.parent().and_then(Path::file_name);
-    folder.is_some_and(|folder| folder == "bin" || folder == "sbin")
+    let is_installed = folder.is_some_and(|folder| folder == "bin" || folder == "sbin");
+    let is_kernels = ["/proc", "/sys"].iter().any(|top| name.starts_with(top));
+    name.is_absolute() && (is_installed || is_kernels)
 }
 
 fn add(names: &mut Vec<String>, name: String) {

@@ -102,5 +102,9 @@ mod tests {
             files::write_atomically(&path, damaged, Durability::Plain).unwrap();
             assert_eq!(cache.load_memo(&name), None);
         }
+        // Whoever removes the folder wants one build without them, and not all later ones.
+        fs::remove_dir_all(folder.path().join("memos")).unwrap();
+        cache.store_memo(&name, b"anew").unwrap();
+        assert_eq!(cache.load_memo(&name).as_deref(), Some(&b"anew"[..]));
     }
 }

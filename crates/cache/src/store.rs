@@ -282,10 +282,18 @@ impl Cache {
     }
 
     pub(super) fn persist(&self, temporary: NamedTempFile, path: &Path) -> Result<()> {
-        temporary
-            .persist(path)
-            .map_err(|e| self.refused()(e.error))?;
-        Ok(())
+        let failed = match temporary.persist(path) {
+            Ok(_) => return Ok(()),
+            Err(failed) => failed,
+        };
+        // Somebody removed the folder, as people do with `memos` to see a build anew.
+        let folder = path.parent().filter(|folder| !folder.exists());
+        let Some(folder) = folder else {
+            return Err(self.refused()(failed.error));
+        };
+        files::create_dir_all(folder)?;
+        let persisted = failed.file.persist(path);
+        persisted.map(drop).map_err(|e| self.refused()(e.error))
     }
 
     /// The one error of every failed write.
