@@ -46,7 +46,7 @@ use crate::{
     plan::Support,
 };
 use queue::{Queue, QueuedTraining};
-use room::{Needs, Room, Running};
+use room::{Needs, Room, Running, Turns};
 use telling::Unread;
 use workers::Workers;
 
@@ -311,36 +311,18 @@ impl<'a> Scheduler<'a> {
         None
     }
 
-    /// The training that may start now, in the order of repeats. Those of this host keep their
-    /// order among themselves, so that none that needs all of it waits for ever; jobs of a batch
-    /// system pass them. One that waits for a log is passed by others of its repeat alone: whatever
-    /// disturbs the host for a while is then spread over all cells.
+    /// The training that may start now, in the order of repeats.
     fn choose(&self, statuses: &Statuses) -> Option<(QueuedTraining, Needs)> {
-        let mut is_full = self.room.is_full();
-        let mut waiting = None;
+        let mut turns = Turns::of(&self.room);
         for train in self.queue.trainings() {
-            is_full = is_full || waiting.is_some_and(|repeat| repeat < train.repeat);
-            if is_full && !self.has_jobs {
+            if turns.are_over(train.repeat) && !self.has_jobs {
                 return None;
             }
             let needs = Needs::of(self.engine.plan.prepared(train.cell)?);
-            let has_no_room = match needs.is_job {
-                true => !self.room.takes_job(needs.most_jobs),
-                false => is_full,
-            };
-            if has_no_room {
-                continue;
-            }
-            if self.waits_for_a_log(train, statuses) {
-                if !needs.is_job {
-                    waiting.get_or_insert(train.repeat);
-                }
-                continue;
-            }
-            if self.room.fits(&needs) {
+            let waits_for_a_log = || self.waits_for_a_log(train, statuses);
+            if turns.takes(train.repeat, &needs, waits_for_a_log) {
                 return Some((train, needs));
             }
-            is_full = true;
         }
         None
     }

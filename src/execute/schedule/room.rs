@@ -181,6 +181,11 @@ impl Room {
                 && (!needs.exclusive || is_alone())
     }
 
+    /// Would a run that shares the host start if more of its GPUs were idle?
+    fn lacks_gpus(&self, needs: &Needs) -> bool {
+        !needs.exclusive && needs.gpus > self.free_gpus.len()
+    }
+
     /// Is this run being taken in?
     pub fn has_gone(&self, node: TaskId) -> bool {
         self.running.get(&node).is_some_and(|run| run.is_gone)
@@ -210,9 +215,117 @@ impl Room {
     }
 }
 
+/// Which of the queued trainings may start now; asked of them in the order of repeats.
+///
+/// Those of this host keep their order among themselves, so that none that needs all of it waits
+/// for ever; jobs of a batch system pass them. A training that waits for a log, or for GPUs that
+/// others of its build have, is passed by others of its repeat alone: whatever disturbs the host
+/// for a while is then spread over all cells, and no training waits for more than one round.
+pub(super) struct Turns<'a> {
+    room: &'a Room,
+    is_full: bool,
+    /// The repeat of the first training that is passed.
+    passed: Option<u32>,
+}
+
+impl<'a> Turns<'a> {
+    pub fn of(room: &'a Room) -> Self {
+        Self {
+            room,
+            is_full: room.is_full(),
+            passed: None,
+        }
+    }
+
+    /// May nothing of this host start any more, from this repeat on?
+    pub fn are_over(&mut self, repeat: u32) -> bool {
+        self.is_full |= self.passed.is_some_and(|passed| passed < repeat);
+        self.is_full
+    }
+
+    /// May this one start?
+    pub fn takes(
+        &mut self,
+        repeat: u32,
+        needs: &Needs,
+        waits_for_a_log: impl FnOnce() -> bool,
+    ) -> bool {
+        if needs.is_job {
+            return self.room.takes_job(needs.most_jobs) && !waits_for_a_log();
+        }
+        if self.are_over(repeat) {
+            return false;
+        }
+        if waits_for_a_log() || self.room.lacks_gpus(needs) {
+            self.passed.get_or_insert(repeat);
+            return false;
+        }
+        let fits = self.room.fits(needs);
+        self.is_full = !fits;
+        fits
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Which of the trainings, of a repeat and as many GPUs, run side by side, if those that do end
+    /// at once.
+    fn started(gpus: usize, trainings: &[(u32, usize)]) -> Vec<Vec<usize>> {
+        let mut room = Room::of(8, gpus);
+        let mut queue: Vec<usize> = (0..trainings.len()).collect();
+        let mut rounds = Vec::new();
+        while !queue.is_empty() {
+            let mut round = Vec::new();
+            loop {
+                let mut turns = Turns::of(&room);
+                let found = queue.iter().position(|at| {
+                    let (repeat, gpus) = trainings[*at];
+                    turns.takes(repeat, &needs(false, gpus), || false)
+                });
+                let Some(found) = found else { break };
+                let at = queue.remove(found);
+                enter(&mut room, at, needs(false, trainings[at].1));
+                round.push(at);
+            }
+            round.iter().for_each(|at| {
+                room.leave(TaskId::new(*at)).unwrap();
+            });
+            rounds.push(round);
+        }
+        rounds
+    }
+
+    #[test]
+    fn idle_gpus_go_to_others_of_the_same_repeat() {
+        // Of two models on one and on two GPUs, the two small ones run side by side.
+        let trainings = [(1, 1), (1, 2), (1, 1), (1, 2), (2, 1), (2, 2), (2, 1)];
+        assert_eq!(
+            started(2, &trainings),
+            [vec![0, 2], vec![1], vec![3], vec![4, 6], vec![5]]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_training_starts_and_no_later_repeat_passes(sizes in prop::collection::vec(1..=4_usize, 1..12), repeats in 1..4_u32) {
+            let trainings: Vec<(u32, usize)> = (1..=repeats)
+                .flat_map(|repeat| sizes.iter().map(move |gpus| (repeat, *gpus)))
+                .collect();
+            let rounds = started(4, &trainings);
+            let order: Vec<usize> = rounds.concat();
+            prop_assert_eq!(order.len(), trainings.len());
+            for round in rounds {
+                prop_assert!(round.iter().map(|at| trainings[*at].1).sum::<usize>() <= 4);
+            }
+            for pair in order.windows(2) {
+                prop_assert!(trainings[pair[0]].0 <= trainings[pair[1]].0);
+            }
+        }
+    }
 
     fn needs(exclusive: bool, gpus: usize) -> Needs {
         Needs {
