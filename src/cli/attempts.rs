@@ -402,7 +402,10 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
             None => {
                 let mut words = vec!["--only", cell];
                 // A build asks for the matrix's repeats, unless it is told of more.
-                if repeat.parse().is_ok_and(|n: u32| n > plan.cells[id].repeats) {
+                if repeat
+                    .parse()
+                    .is_ok_and(|n: u32| n > plan.cells[id].repeats)
+                {
                     words.extend(["--repeats", repeat]);
                 }
                 format!("`{}` measures it anew", plan.command("build", &words))

@@ -122,8 +122,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let (mut engine, mut statuses) =
-        evaluated(|| engine_of(&session, &args.overrides), &events)?;
+    let (mut engine, mut statuses) = evaluated(|| engine_of(&session, &args.overrides), &events)?;
     session.tell_damage();
     let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     if engine.dag.order.iter().any(|node| is_stale(&node)) {

@@ -15,9 +15,8 @@ impl Engine<'_> {
     /// many files that were.
     pub fn drop_damaged(&self, statuses: &Statuses) -> Result<usize> {
         let mut needed = self.left_by(self.dag.over_all(TaskKind::Compare), statuses);
-        let is_due = |node: &TaskId| {
-            statuses.get(*node).state == State::Stale && self.is_wanted(*node)
-        };
+        let is_due =
+            |node: &TaskId| statuses.get(*node).state == State::Stale && self.is_wanted(*node);
         for node in self.dag.order.iter().copied().filter(is_due) {
             for of in self.dag.graph.neighbors_directed(node, Direction::Incoming) {
                 needed.extend(self.left_by(of, statuses));

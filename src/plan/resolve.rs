@@ -336,7 +336,9 @@ fn framework(
             let Some(meant) = slip_of(key, names).filter(|_| is_direct) else {
                 continue;
             };
-            format!("did you mean `{meant}`? An option of the command's own may be called so as `settings.{key}`")
+            format!(
+                "did you mean `{meant}`? An option of the command's own may be called so as `settings.{key}`"
+            )
         } else {
             did_you_mean(key, names.clone())
                 .unwrap_or_else(|| format!("it has {}", names.collect::<Vec<_>>().join(", ")))

@@ -67,7 +67,8 @@ pub(crate) use compare::mfu_of;
 pub use compare::{
     AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,
     Difference, EnvironmentDifference, EnvironmentKind, Group, RatioInterval, Row, Speedup,
-    Standing, compare, framework_of, impossible, is_host, platform_of, rate_unit, rate_unit_of, unit_in_prose,
+    Standing, compare, framework_of, impossible, is_host, platform_of, rate_unit, rate_unit_of,
+    unit_in_prose,
 };
 pub use environment::{ComparedEnvironment, SHARE};
 pub(crate) use environment::{environment_differences, environment_summary, warnings_of};
