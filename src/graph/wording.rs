@@ -1,6 +1,8 @@
 //! Changes of a task's pre-image in the words that a user knows: `driver 580.159 → 590.11`, `TP 2 →
 //! 4`, `train.py edited`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -103,7 +105,35 @@ pub fn worded_of_task(changes: &[Change]) -> Vec<ChangedSetting> {
             .as_deref()
             .map(|value| readable(&change.field, value)),
     };
-    changes.iter().map(raw).collect()
+    changes
+        .iter()
+        .flat_map(entries)
+        .collect::<Vec<_>>()
+        .iter()
+        .map(raw)
+        .collect()
+}
+
+/// A change of a table as changes of those of its entries that differ; any other as it is.
+fn entries(change: &Change) -> Vec<Change> {
+    let table = |side: &Option<String>| -> Option<BTreeMap<String, Value>> {
+        serde_json::from_str(side.as_deref()?).ok()
+    };
+    let (Some(old), Some(new)) = (table(&change.old), table(&change.new)) else {
+        return vec![change.clone()];
+    };
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differ = names
+        .into_iter()
+        .filter(|name| old.get(*name) != new.get(*name));
+    let text = |side: &BTreeMap<String, Value>, name| side.get(name).map(Value::to_string);
+    differ
+        .map(|name| Change {
+            field: format!("{}.{name}", change.field),
+            old: text(&old, name),
+            new: text(&new, name),
+        })
+        .collect()
 }
 
 /// `TP 2 → 4 (and 2 more changes)`
@@ -279,6 +309,17 @@ mod tests {
             .map(changed_setting)
             .collect::<Vec<_>>()
             .join("; ")
+    }
+
+    #[test]
+    fn of_a_table_the_entries_that_differ_are_told() {
+        let statistics = change(
+            "statistics",
+            Some(r#"{"warmup_steps":5,"peak":1}"#),
+            Some(r#"{"warmup_steps":3,"peak":1}"#),
+        );
+        let told = worded_of_task(&[statistics]);
+        assert_eq!(first_of(&told), "statistics.warmup_steps 5 → 3");
     }
 
     #[test]
