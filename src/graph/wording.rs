@@ -89,7 +89,8 @@ pub fn worded(changes: &[Change], default: &Value) -> Vec<ChangedSetting> {
 /// told as the key has it, for nothing that changed may be kept back.
 #[must_use]
 pub fn worded_of_task(changes: &[Change]) -> Vec<ChangedSetting> {
-    let told = worded(changes, &json!(Job::default()));
+    let changes: Vec<Change> = changes.iter().flat_map(entries).collect();
+    let told = worded(&changes, &json!(Job::default()));
     if !told.is_empty() {
         return told;
     }
@@ -105,21 +106,20 @@ pub fn worded_of_task(changes: &[Change]) -> Vec<ChangedSetting> {
             .as_deref()
             .map(|value| readable(&change.field, value)),
     };
-    changes
-        .iter()
-        .flat_map(entries)
-        .collect::<Vec<_>>()
-        .iter()
-        .map(raw)
-        .collect()
+    changes.iter().map(raw).collect()
 }
 
-/// A change of a table as changes of those of its entries that differ; any other as it is.
+/// A change of a table, such as `statistics`, as changes of its entries that differ; any other as it
+/// is.
 fn entries(change: &Change) -> Vec<Change> {
     let table = |side: &Option<String>| -> Option<BTreeMap<String, Value>> {
         serde_json::from_str(side.as_deref()?).ok()
     };
-    let (Some(old), Some(new)) = (table(&change.old), table(&change.new)) else {
+    let (Some(old), Some(new), false) = (
+        table(&change.old),
+        table(&change.new),
+        change.field.contains('.'),
+    ) else {
         return vec![change.clone()];
     };
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
