@@ -8,7 +8,7 @@ use super::{
     args::{CheckArgs, Globals},
     blocked::{self, few},
     fit,
-    output::{print, print_json},
+    output::{print, print_json, say},
     project, remote,
     session::Session,
 };
@@ -188,6 +188,9 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
             counted(launches, "launch file"),
             counted(tasks, "task")
         ))?;
+    }
+    if plan.cells.len() == unsupported {
+        say("error: no cell can be measured: none is supported");
     }
     Ok(if is_nothing { exit::FAILED } else { exit::OK })
 }

@@ -12,6 +12,7 @@ mod interpolate;
 mod known_models;
 mod layers;
 mod names;
+mod of_cell;
 mod parallelism;
 mod plausible;
 mod read;
@@ -31,6 +32,7 @@ pub use layers::{Config, Origin};
 pub use names::{
     framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names,
 };
+pub(crate) use of_cell::not_of_cell;
 pub use reference::reference;
 pub use resolve::Leaf;
 pub use sections::{Entry, Section};

@@ -10,7 +10,7 @@ use super::{
     read::{Item, Placed, TomlReader, in_file_order, json, print},
 };
 use crate::{
-    config::{Config, Leaf, Origin, Setting, is_plain_name},
+    config::{Config, Leaf, Origin, Setting, is_plain_name, not_of_cell},
     error::{Problem, Source, did_you_mean, nearest},
     results::{fields, known_field},
 };
@@ -425,6 +425,9 @@ impl MatrixReader<'_> {
             }
         };
         let path = &leaf.value.path;
+        if !self.is_of_cell(path, &leaf.span) {
+            return None;
+        }
         if let Some((source, span)) = self.config.set_of(path) {
             let message = format!(
                 "--set gives `{path}` one value, but the axis `{axis}` names cells after it"
@@ -505,6 +508,31 @@ impl MatrixReader<'_> {
                 None
             }
         }
+    }
+
+    /// Is the path a setting that cells read? If not, that is a problem.
+    pub fn is_of_cell(&mut self, path: &str, span: &Range<usize>) -> bool {
+        let framework = path
+            .strip_prefix("frameworks.")
+            .and_then(|rest| rest.split('.').next())
+            .filter(|id| !self.recipes.contains(id));
+        let problem = match framework {
+            None => not_of_cell(path),
+            Some(id) => {
+                let known = self.recipes.iter().copied();
+                let help = did_you_mean(id, known.clone()).unwrap_or_else(|| {
+                    format!("there are {}", known.collect::<Vec<_>>().join(", "))
+                });
+                let mut problem = Problem::new(format!("there is no framework `{id}`"));
+                problem.label = "no recipe has this name".to_owned();
+                Some(problem.help(help))
+            }
+        };
+        let is_of_cell = problem.is_none();
+        if let Some(problem) = problem {
+            self.place(problem, span.clone());
+        }
+        is_of_cell
     }
 
     pub fn place(&mut self, mut problem: Problem, span: Range<usize>) {

@@ -87,6 +87,9 @@ impl MatrixReader<'_> {
                 }
             };
             for (path, value) in self.typed(&path, value).into_iter().flatten() {
+                if !self.is_of_cell(&path, &key.span) {
+                    continue;
+                }
                 let axis = self.dimensions.iter().find(|d| {
                     d.leaf
                         .as_ref()

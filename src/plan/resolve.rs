@@ -315,7 +315,16 @@ fn framework(
     recipe: &Recipe,
 ) -> BTreeMap<String, Value> {
     let mut table = own.options.clone();
+    let reserved = framework_keys();
     for (key, value) in &own.settings {
+        if reserved.contains(&key.as_str()) {
+            // Somebody who thinks that it is read would believe figures of files that nobody watches.
+            let path = format!("frameworks.{id}.settings.{key}");
+            let message = format!("`{key}` is no option of the recipe: tprimat itself reads it");
+            let problem = r.view.problem_at(&path, message, "would not be read here");
+            r.push(problem.help(format!("write it as `frameworks.{id}.{key}`")));
+            continue;
+        }
         if table.get(key).is_some_and(|other| other != value) {
             let path = format!("frameworks.{id}.settings.{key}");
             r.problem(
@@ -329,7 +338,7 @@ fn framework(
     let launch = &recipe.file.launch;
     for key in table.keys().filter(|key| !launch.has_option(key)) {
         let is_direct = own.options.contains_key(key);
-        let names = launch.option_names().chain(framework_keys());
+        let names = launch.option_names().chain(reserved.iter().copied());
         let help = if launch.is_open() {
             // What stands under `settings` is the command's own for sure. A mistyped `inputs` would
             // leave files out of every key, a mistyped axis would compare a cell with itself.

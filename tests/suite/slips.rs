@@ -465,7 +465,7 @@ fn repeats_that_the_matrix_does_not_ask_for_are_offered() {
     assert!(!all.stderr.contains("measured:"), "{}", all.stderr);
     // Cells that launch the same share their runs.
     let alike = project.read("matrix.toml")
-        + "[matrix.axes.tag]\npath = \"experiment.description\"\nvalues = [\"a\", \"b\"]\n";
+        + "[matrix.axes.tag]\npath = \"frameworks.cmd.timeout\"\nvalues = [\"1h\", \"2h\"]\n";
     project.write("matrix.toml", &alike);
     let ran = project.run(&["build", "--repeats", "3"]).ends_with(0);
     assert_eq!(project.launches(), 3, "{ran:?}");
@@ -496,6 +496,7 @@ fn a_mistyped_key_beside_a_command_is_no_option_of_the_command() {
         "pyton: p",
         "evn: { A: 1 }",
         "comand: [true]",
+        "Inputs: [x]",
     ] {
         let project = Project::new(ONE_RUN);
         project.edit("config.yaml", SINGLE, &format!("[trainer.sh], {slip} }}"));
@@ -516,6 +517,24 @@ fn a_mistyped_key_beside_a_command_is_no_option_of_the_command() {
         "[trainer.sh], scale: 2, settings: { input: x } }",
     );
     project.run(&["build"]).ends_with(0);
+    // But nobody means a key of tprimat's own there.
+    project.edit(
+        "config.yaml",
+        "settings: { input: x }",
+        "settings: { inputs: x }",
+    );
+    says(
+        &project.run(&["plan"]).ends_with(2),
+        &[
+            "tprimat itself reads it",
+            "write it as `frameworks.cmd.inputs`",
+        ],
+    );
+    project.edit(
+        "config.yaml",
+        "settings: { inputs: x }",
+        "settings: { input: x }",
+    );
     // An axis that would set nothing compares a cell with itself.
     let axis = "[matrix.axes.variant]\npath = \"frameworks.cmd.evn.A\"\nvalues = [\"a\", \"b\"]\n";
     project.write("matrix.toml", &format!("{ONE_RUN}\n{axis}"));
@@ -538,8 +557,45 @@ fn a_build_that_no_cell_is_supported_of_is_no_success() {
             &["nothing is measured: of 1 selected cell none is supported"],
         );
     }
+    project
+        .run(&["build", "--cached-only", "--require-complete"])
+        .ends_with(1);
     says(
         &project.run(&["check"]).ends_with(1),
-        &["frameworks.cmd.command is not set"],
+        &["frameworks.cmd.command is not set", "none is supported"],
+    );
+}
+
+/// What holds for the whole project is no setting of a cell.
+#[test]
+fn a_matrix_sets_only_what_its_cells_read() {
+    let project = Project::new(ONE_RUN);
+    for path in [
+        "benchmarking.runs.default_num_runs",
+        "paths.cache",
+        "comparison.target_loss",
+        "frameworks.cmd.python",
+    ] {
+        let refused = format!("`{path}` holds for all cells, so a matrix cannot set it");
+        let axis = format!("[matrix.axes.x]\npath = \"{path}\"\nvalues = [1, 2]\n");
+        let set = format!("[[override]]\nwhere = {{}}\nset = {{ \"{path}\" = 1 }}\n");
+        let set = set.replace(
+            " = 1 }",
+            if path.starts_with("bench") || path.starts_with("comp") {
+                " = 1 }"
+            } else {
+                " = \"x\" }"
+            },
+        );
+        for more in [axis, set] {
+            project.write("matrix.toml", &format!("{ONE_RUN}\n{more}"));
+            says(&project.run(&["plan"]).ends_with(2), &[&refused]);
+        }
+    }
+    let set = "[[override]]\nwhere = {}\nset = { \"frameworks.cmdd.inputs\" = [\"x\"] }\n";
+    project.write("matrix.toml", &format!("{ONE_RUN}\n{set}"));
+    says(
+        &project.run(&["plan"]).ends_with(2),
+        &["there is no framework `cmdd`", "did you mean `cmd`?"],
     );
 }

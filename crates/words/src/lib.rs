@@ -17,10 +17,10 @@ pub fn part(text: &str, range: impl SliceIndex<str, Output = str>) -> &str {
     text.get(range).unwrap_or_default()
 }
 
-/// The name of which `typed` is a slip: one letter wrong, missing, too many or swapped. For places
-/// where other names are good, too.
+/// The name of which `typed` is a slip: one letter wrong, missing, too many or swapped, or another
+/// case. For places where other names are good, too.
 pub fn slip_of<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known.into_iter().find(|known| distance(typed, known) == 1)
+    known.into_iter().find(|known| distance(typed, known) <= 1)
 }
 
 /// Letters that are wrong, missing, too many or swapped, whatever their case.

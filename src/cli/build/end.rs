@@ -108,7 +108,7 @@ pub(super) fn finish(
         || verdict.is_bad()
         || in_vain
         || !held.is_empty()
-        || (coverage.is_nothing() && !args.cached_only)
+        || (coverage.is_nothing() && (!args.cached_only || coverage.selected == 0))
         || (args.remote_required && !is_shared)
     {
         exit::FAILED
@@ -158,7 +158,7 @@ pub(super) fn finish(
     if globals.json {
         print_json("build", &value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
-        show(args.details, engine.plan, comparison.as_deref(), &coverage)?;
+        show(args, engine.plan, comparison.as_deref(), &coverage)?;
         eprintln!(
             "{}",
             published(
@@ -186,7 +186,7 @@ pub(super) fn finish(
 
 /// Prints the figures, and which cells have none.
 fn show(
-    with_details: bool,
+    args: &BuildArgs,
     plan: &Plan,
     comparison: Option<&Comparison>,
     coverage: &Coverage,
@@ -195,11 +195,12 @@ fn show(
         let commands = crate::report::Commands {
             details: plan.command("compare", &["--details"]),
             build: plan.command("build", &[]),
-            can_run: compare::can_run(plan, comparison),
+            // What this build did not measure, the same build would not measure either.
+            can_run: args.cached_only && compare::can_run(plan, comparison),
             plan: plan.command("plan", &[]),
         };
         let page = page();
-        print(&if with_details {
+        print(&if args.details {
             crate::report::table(comparison, &page)
         } else {
             crate::report::glance(comparison, false, &commands, &page)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    config::{Config, schema::ConfigFile},
+    config::{Config, Origin, Setting, not_of_cell, schema::ConfigFile},
     error::{Error, Problem, Source},
     job::Sharding,
     recipe::RecipeSet,

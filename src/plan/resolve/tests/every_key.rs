@@ -7,7 +7,13 @@ use super::*;
 /// part of it.
 fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
     let config = load(file)?;
-    let mut seen = format!("{:?}\n", crate::plan::catalogue(&config));
+    let catalogue = format!("{:?}\n", crate::plan::catalogue(&config));
+    Ok(catalogue + &seen_of_cells(&config, &[], recipes))
+}
+
+/// What follows for the cells alone, where a matrix sets `overlay`.
+fn seen_of_cells(config: &Config, overlay: &[Setting], recipes: &RecipeSet) -> String {
+    let mut seen = String::new();
     for (platform, framework) in [
         ("nvd", "cmd"),
         ("amd", "cmd"),
@@ -15,11 +21,11 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
         ("nvd", "tran"),
     ] {
         for model in ["m", "n"] {
-            let text = match resolve(
-                &config,
-                &cell(platform, framework, model),
-                &recipes.recipes[framework],
-            ) {
+            let of = Cell {
+                overlay: overlay.to_vec(),
+                ..cell(platform, framework, model)
+            };
+            let text = match resolve(config, &of, &recipes.recipes[framework]) {
                 Ok(r) => format!(
                     "{:?} {:?} {} {:?} {:?} {:?} {} {:?} {:?} {:?}",
                     r.job,
@@ -47,7 +53,7 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
             seen += &format!("{platform}/{framework}/{model}: {text}\n");
         }
     }
-    Ok(seen)
+    seen
 }
 
 /// Paths of the single values of `value`, in parts.
@@ -244,6 +250,16 @@ fn no_key_is_accepted_without_an_effect() {
     let before = seen(&file, &recipes)
         .map_err(|p| crate::config::tests::show(&p))
         .unwrap();
+    let config = load(&file).unwrap();
+    let setting = |(path, value)| Setting {
+        path,
+        value,
+        origin: Origin::Matrix {
+            source: Source::new("matrix.toml", ""),
+            span: 0..0,
+        },
+    };
+    let mut wrong = Vec::new();
     let mut all = Vec::new();
     leaves(&file, &[], &mut all);
     let others = [
@@ -308,9 +324,29 @@ fn no_key_is_accepted_without_an_effect() {
             has_effect || elsewhere.is_some() || descriptive.is_some(),
             "{pattern} changes nothing: use it, refuse it, or mark it x-descriptive with the reason"
         );
+        // What a matrix may set are the keys that cells read.
+        let has_effect_on_a_cell = paths.iter().any(|path| {
+            let before = seen_of_cells(&config, &[], &recipes);
+            others.iter().any(|other| {
+                let path = path.join(".");
+                let Ok(leaves) = config.typed(&path, other.clone()) else {
+                    return false;
+                };
+                let overlay: Vec<Setting> = leaves.into_iter().map(setting).collect();
+                seen_of_cells(&config, &overlay, &recipes) != before
+            })
+        });
+        let is_refused = not_of_cell(&paths[0].join(".")).is_some();
+        if is_refused == has_effect_on_a_cell {
+            wrong.push(format!(
+                "{pattern}: a matrix may set it: {}, a cell reads it: {has_effect_on_a_cell}",
+                !is_refused
+            ));
+        }
         assert!(
             !(has_effect && descriptive.is_some()),
             "{pattern} is said to describe only, but it has an effect"
         );
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
