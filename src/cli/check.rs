@@ -103,6 +103,13 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
             few(cells)
         );
     }
+    for (word, cells) in unfollowed(plan) {
+        eprintln!(
+            "note: {}: the command has `{word}`, which tprimat does not follow: if it leads to files that a run reads, list them in \
+             `inputs` (`folder/**` is all below one; `${{HOME}}` is put in by tprimat), or edits of them make nothing stale",
+            few(&cells)
+        );
+    }
     for (path, cells) in &host_paths {
         eprintln!(
             "note: {} names `{path}`: a host that has it elsewhere, or not at all, cannot use this one's measurements; a path from \
@@ -193,6 +200,18 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         say("error: no cell can be measured: none is supported");
     }
     Ok(if is_nothing { exit::FAILED } else { exit::OK })
+}
+
+/// Words that may name files which no key covers, each with its cells.
+fn unfollowed(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (cell, planned) in plan.cells.with_ids() {
+        let inputs = plan.prepared(cell).map(|prepared| &prepared.inputs);
+        for word in inputs.into_iter().flat_map(|inputs| &inputs.unfollowed) {
+            found.entry(word).or_default().push(&planned.id);
+        }
+    }
+    found
 }
 
 /// Inputs that nobody declares, each set of them with its cells.

@@ -1,11 +1,13 @@
 //! Which files of the project a command names: its words, and those of the scripts among its words
 //! (`bash -c "…"`).
 //!
-//! A small tokenizer knows quotes, shell operators and redirections; it expands nothing but the
-//! project's own folder. What it takes for an input that is not one is told by `check`, and a run
-//! that writes such a file says so.
+//! A small tokenizer knows quotes, shell operators and redirections; it expands the project's own
+//! folder, and the variables that the cell itself sets, by which an axis may choose a file. What it takes for an input that is not one is told by `check`, as is what it
+//! cannot follow, and a run that writes such a file says so.
 
 use std::{
+    borrow::Cow,
+    collections::BTreeMap,
     ffi::OsStr,
     path::{Component, Path, PathBuf},
 };
@@ -30,18 +32,28 @@ pub(super) struct Named {
     pub files: Vec<String>,
     /// Words that may become files: a run that makes one of them has written it.
     pub absent: Vec<String>,
+    /// Words that may name files and are not followed: folders, patterns (what they match may be what
+    /// runs wrote), and paths with a variable that only the shell of the run knows.
+    pub unfollowed: Vec<String>,
 }
 
-/// The files of the project that a command names and does not say that it writes.
-pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<Named> {
+/// The files of the project that a command names and does not say that it writes. `env`: what the
+/// cell sets of its run's environment.
+pub(super) fn named_by(
+    root: &Path,
+    command: &Value,
+    env: &BTreeMap<String, String>,
+    reads: &ReadSet,
+) -> Result<Named> {
     let mut reader = CommandScanner {
         root,
+        env,
         reads,
         folders: vec![PathBuf::new()],
         named: Named::default(),
     };
     match command {
-        Value::String(script) => reader.script(script, 0)?,
+        Value::String(script) => reader.script(script, 1)?,
         list => {
             let words = strings(list).into_iter().map(Token::of_list);
             reader.tokens(words.collect(), 0)?;
@@ -71,6 +83,7 @@ impl Token {
 
 struct CommandScanner<'a> {
     root: &'a Path,
+    env: &'a BTreeMap<String, String>,
     reads: &'a ReadSet,
     /// Where words may begin: the root, and whatever a `cd` leads to.
     folders: Vec<PathBuf>,
@@ -79,7 +92,44 @@ struct CommandScanner<'a> {
 
 impl CommandScanner<'_> {
     fn script(&mut self, text: &str, depth: usize) -> Result<()> {
-        self.tokens(tokens(text), depth)
+        let expanded = |token| match token {
+            Token::Word(word) => Token::Word(self.expanded(word)),
+            operator @ Token::Operator(_) => operator,
+        };
+        let tokens = tokens(text).into_iter().map(expanded);
+        self.tokens(tokens.collect(), depth)
+    }
+
+    /// A word of a script with what the cell sets in place of `$NAME` and `${NAME}`.
+    fn expanded(&self, word: String) -> String {
+        if !word.contains('$') {
+            return word;
+        }
+        let mut text = String::new();
+        let mut rest = word.as_str();
+        while let Some((before, after)) = rest.split_once('$') {
+            text.push_str(before);
+            let braced = after.strip_prefix('{');
+            let from = braced.unwrap_or(after);
+            let end = from.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let (name, mut behind) = from.split_at(end.unwrap_or(from.len()));
+            if braced.is_some() {
+                behind = behind.strip_prefix('}').unwrap_or_default();
+            }
+            let is_whole =
+                braced.is_none() || from.strip_prefix(name) == Some(&format!("}}{behind}"));
+            match self.env.get(name).filter(|_| is_whole) {
+                Some(value) => {
+                    text.push_str(value);
+                    rest = behind;
+                }
+                None => {
+                    text.push('$');
+                    rest = after;
+                }
+            }
+        }
+        text + rest
     }
 
     fn tokens(&mut self, tokens: Vec<Token>, depth: usize) -> Result<()> {
@@ -145,12 +195,28 @@ impl CommandScanner<'_> {
             if self.is_there(&name)? {
                 is_found = true;
                 add(&mut self.named.files, name);
+            } else if self.is_package(&name)? {
+                is_found = true;
+                add(&mut self.named.files, format!("{name}/__main__.py"));
             } else {
                 candidates.push(name);
             }
         }
         if is_found {
             return Ok(());
+        }
+        // `a.json,b.json`: of a list each part may be a file.
+        for part in word.split(',').filter(|part| part.len() < word.len()) {
+            for folder in self.folders.clone() {
+                if let Some(name) = self.place_of(&folder, part)
+                    && self.is_there(&name)?
+                {
+                    add(&mut self.named.files, name);
+                }
+            }
+        }
+        if !is_script && self.is_unfollowed(word, &candidates) {
+            add(&mut self.named.unfollowed, word.to_owned());
         }
         if is_script {
             return if depth < DEEPEST {
@@ -189,6 +255,22 @@ impl CommandScanner<'_> {
         (is_file && name.components().all(is_place) && !is_made && !is_of_host(&name))
             .then(|| name.to_str().map(str::to_owned))
             .flatten()
+    }
+
+    /// `python pkg` runs `pkg/__main__.py`.
+    fn is_package(&self, name: &str) -> Result<bool> {
+        self.is_there(&format!("{name}/__main__.py"))
+    }
+
+    /// Might a word that is no file stand for files all the same?
+    fn is_unfollowed(&self, word: &str, candidates: &[String]) -> bool {
+        let has_variable =
+            word.contains('$') && !word.contains("$TPRIMAT_") && !word.contains("${TPRIMAT_");
+        let is_path = word.contains('/') || word.contains('.');
+        let is_pattern = word.contains(['*', '?', '{']) && !word.contains('$');
+        let is_folder = |name: &String| !name.is_empty() && self.root.join(name).is_dir();
+        (has_variable || is_pattern || word.starts_with('~')) && is_path
+            || candidates.iter().any(is_folder)
     }
 
     fn is_there(&self, name: &str) -> Result<bool> {
@@ -296,7 +378,7 @@ fn is_written(word: &str) -> bool {
 
 /// A word that begins with the project's folder, in the spellings that scripts have for it, from
 /// that folder.
-fn own_folder(word: &str) -> std::borrow::Cow<'_, str> {
+fn own_folder(word: &str) -> Cow<'_, str> {
     for variable in ["TPRIMAT_PROJECT_DIR", "PWD"] {
         if let Some(rest) = word
             .strip_prefix('$')
@@ -441,11 +523,63 @@ mod tests {
         (folder, root)
     }
 
+    fn env() -> BTreeMap<String, String> {
+        let one = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        [one("CONF", "a"), one("FILE", "conf/b.yaml")].into()
+    }
+
+    #[test]
+    fn variables_of_the_cell_lead_to_files_and_what_is_not_followed_is_told() {
+        let (_folder, root) = project();
+        let named =
+            |script: &str| named_by(&root, &json!(script), &env(), &ReadSet::default()).unwrap();
+        for (script, files) in [
+            (
+                "python train.py conf/$CONF.yaml",
+                &["train.py", "conf/a.yaml"][..],
+            ),
+            (
+                "python train.py --conf=conf/${CONF}.yaml",
+                &["train.py", "conf/a.yaml"],
+            ),
+            ("python train.py $FILE", &["train.py", "conf/b.yaml"]),
+            (
+                "cat conf/a.yaml,conf/b.yaml",
+                &["conf/a.yaml", "conf/b.yaml"],
+            ),
+            ("python $CONFIG train.py", &["train.py"]),
+        ] {
+            assert_eq!(named(script).files, files, "{script}");
+        }
+        for (script, unfollowed) in [
+            (
+                "python train.py conf/$OTHER.yaml",
+                &["conf/$OTHER.yaml"][..],
+            ),
+            (
+                "python train.py conf/${CONF:-b}.yaml",
+                &["conf/${CONF:-b}.yaml"],
+            ),
+            (
+                "python train.py ~/x.json $HOME/y.json",
+                &["~/x.json", "$HOME/y.json"],
+            ),
+            ("python train.py conf", &["conf"]),
+            (
+                "cat conf/*.yaml conf/{a,b}.yaml",
+                &["conf/*.yaml", "conf/{a,b}.yaml"],
+            ),
+            ("$TPRIMAT_PYTHON train.py $TPRIMAT_RUN_DIR/x $N", &[]),
+        ] {
+            assert_eq!(named(script).unfollowed, unfollowed, "{script}");
+        }
+    }
+
     #[test]
     fn the_files_that_a_command_names_are_inputs() {
         let (_folder, root) = project();
         let named = |command: Value| {
-            named_by(&root, &command, &ReadSet::default())
+            named_by(&root, &command, &env(), &ReadSet::default())
                 .unwrap()
                 .files
         };
@@ -537,13 +671,14 @@ mod tests {
         let named = named_by(
             &root,
             &json!([python, trainer, "-c", "conf/a.yaml", absent]),
+            &env(),
             &ReadSet::default(),
         )
         .unwrap();
         assert_eq!(named.files, [&*trainer, "conf/a.yaml"]);
         assert_eq!(named.absent, [absent.to_str().unwrap()]);
         let script = format!("cd / && python3 {trainer}");
-        let of_script = named_by(&root, &json!(script), &ReadSet::default()).unwrap();
+        let of_script = named_by(&root, &json!(script), &env(), &ReadSet::default()).unwrap();
         assert_eq!(of_script.files, [trainer]);
     }
 
@@ -552,7 +687,7 @@ mod tests {
         let (_folder, root) = project();
         let named = |script: &str| {
             let names = |command| {
-                named_by(&root, &command, &ReadSet::default())
+                named_by(&root, &command, &env(), &ReadSet::default())
                     .unwrap()
                     .files
             };
@@ -637,6 +772,7 @@ mod tests {
         let named = named_by(
             &root,
             &json!("python train.py --journal new.txt --out made.json -n 5 > x"),
+            &env(),
             &reads,
         );
         assert_eq!(named.unwrap().absent, ["python", "new.txt"]);
@@ -646,7 +782,7 @@ mod tests {
         #[test]
         fn no_script_stops_the_tokenizer_and_a_quoted_word_stays_whole(script in "[a-z '\"\\\\$(){}<>|&;#`\n]{0,60}", word in "[^\0]{0,30}") {
             let (_folder, root) = project();
-            let _ = named_by(&root, &json!(script), &ReadSet::default()).unwrap();
+            let _ = named_by(&root, &json!(script), &env(), &ReadSet::default()).unwrap();
             let quoted = shlex::try_quote(&word).unwrap().into_owned();
             // These two are expanded in whatever quotes: better one input too many.
             if !word.contains("$(pwd)") && !word.contains("`pwd`") && !word.is_empty() {

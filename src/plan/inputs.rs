@@ -32,6 +32,8 @@ pub struct Inputs {
     /// Names in the command that are not files yet. If a run makes one of them, it is an output,
     /// unless somebody says else.
     pub absent: Vec<String>,
+    /// Words of the command that may name files which no key covers.
+    pub unfollowed: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,14 @@ impl<'a> Finder<'a> {
     ) -> Result<Arc<Inputs>> {
         let command = resolved.job.framework.get("command");
         let text = command.map(Value::to_string).unwrap_or_default();
+        // The variables that may lead to other files.
+        let env: BTreeMap<String, String> = resolved
+            .env
+            .iter()
+            .filter(|(name, _)| text.contains(name.as_str()))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let text = format!("{text}\n{env:?}");
         let of_both = format!("{}\n\n{text}", resolved.inputs.join("\n"));
         if let Some(found) = self.found.get(&of_both) {
             return Ok(found.clone());
@@ -117,14 +127,27 @@ impl<'a> Finder<'a> {
             );
         }
         if let (Some(command), false) = (command, self.commands.contains_key(&text)) {
-            self.commands
-                .insert(text.clone(), named_by(self.root, command, self.reads)?);
+            self.commands.insert(
+                text.clone(),
+                named_by(self.root, command, &env, self.reads)?,
+            );
         }
         let nothing = Named::default();
         let named = self.commands.get(&text).unwrap_or(&nothing);
         let is_open = |name: &&String| !declared.contains(*name) && !is_excepted(&except, name);
         let guessed: BTreeSet<String> = named.files.iter().filter(is_open).cloned().collect();
         let absent = named.absent.iter().filter(is_open).cloned().collect();
+        // Whoever lists inputs below a folder has said which of its files count.
+        let is_listed = |word: &&String| {
+            let folder = normalized(self.root, word.trim_end_matches('/'));
+            let mut globs = resolved
+                .inputs
+                .iter()
+                .map(|glob| glob.trim_start_matches('!'));
+            globs.any(|glob| Path::new(&normalized(self.root, glob)).starts_with(&folder))
+        };
+        let unfollowed = named.unfollowed.iter().filter(|word| !is_listed(word));
+        let unfollowed = unfollowed.cloned().collect();
         let mut files = Vec::new();
         for name in declared.union(&guessed) {
             files.push(Input {
@@ -136,7 +159,11 @@ impl<'a> Finder<'a> {
         Ok(self
             .found
             .entry(of_both)
-            .or_insert(Arc::new(Inputs { files, absent }))
+            .or_insert(Arc::new(Inputs {
+                files,
+                absent,
+                unfollowed,
+            }))
             .clone())
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::support::{
-    Project, Ran,
+    ONE_RUN, Project, Ran,
     tasks::{LARGE, SMALL},
     until,
 };
@@ -288,6 +288,35 @@ fn so_is_one_that_it_names_by_an_absolute_path() {
     std::fs::write(&trainer, text + "# another\n").unwrap();
     assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
     project.expect_nothing();
+}
+
+/// An axis chooses it by a variable, as docs/matrix.md says.
+#[test]
+fn so_is_one_that_a_variable_of_the_cell_chooses() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "config.yaml",
+        "command: [bash, trainer.sh]",
+        "command: 'bash trainer.sh < conf/$VARIANT.json # $HOME/x.json'",
+    );
+    for variant in ["a", "b"] {
+        project.write(&format!("conf/{variant}.json"), "{}");
+    }
+    let axis =
+        "[matrix.axes.variant]\npath = \"frameworks.cmd.env.VARIANT\"\nvalues = [\"a\", \"b\"]\n";
+    project.write("matrix.toml", &format!("{ONE_RUN}\n{axis}"));
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
+    project.write("conf/b.json", "{ }");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 3);
+    project.edit("config.yaml", "# $HOME/x.json", "$HOME/x.json");
+    let ran = project.run(&["check"]).ends_with(0);
+    assert!(
+        ran.stderr
+            .contains("`$HOME/x.json`, which tprimat does not follow"),
+        "{ran:?}"
+    );
 }
 
 /// Two repeats, one after the other, of one cell.
