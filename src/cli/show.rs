@@ -4,13 +4,14 @@ use indexmap::IndexMap;
 
 use super::{
     args::{Globals, ShowArgs},
+    attempts::time,
     output::{leave_out, page, print, print_document},
     project::{self, split_repeat},
     render::Launch,
     session::Session,
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, Cache, SetAside, TaskKind},
     error::{Error, Result},
     execute::{
         derived,
@@ -141,8 +142,16 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
             return failed(plan, id, *n, attempt, is_present, globals.json);
         }
         if repeat.is_none() && !globals.json {
+            let mut measured = "nothing of it was measured".to_owned();
+            for n in 1..=plan.cells[cell].repeats {
+                let train = statuses.get(engine.dag.node(TaskKind::Train, cell, n));
+                if let Some(message) = lost(&engine, &statuses, &past, (cell, n), train)? {
+                    measured = format!("repeat {n} was {message}");
+                    break;
+                }
+            }
             eprintln!(
-                "note: nothing of `{id}` was measured; this is what `{}` launches",
+                "note: `{id}` has no figures: {measured}; this is what `{}` launches",
                 plan.command("build", &["--only", id])
             );
             print(&Launch::of(plan, cell)?.text())?;
@@ -243,8 +252,8 @@ fn own_speed(repeat: RepeatSummary) -> String {
     }
 }
 
-/// Why a repeat that was measured has no figures: what they are read from is lost. `None`: it was
-/// not measured.
+/// Why a repeat that was measured has no figures: what they are read from is lost, or somebody set
+/// the run aside. `None`: it was not measured.
 fn lost(
     engine: &Engine,
     statuses: &Statuses,
@@ -263,7 +272,13 @@ fn lost(
     let (when, run) = match (last(true), last(false)) {
         (Some((_, run)), _) => ("measured".to_owned(), run),
         (None, Some((_, run))) => (reading::measured_before(engine, statuses, cell, run), run),
-        (None, None) => return Ok(None),
+        (None, None) => {
+            let mut runs = past.of_name(&of_cell.id).into_iter();
+            let aside = runs.find_map(|(n, run)| run.set_aside.as_ref().filter(|_| n == repeat));
+            return Ok(aside.map(|SetAside { reason, at }| {
+                format!("measured, and set aside on {}: {reason}", time(*at))
+            }));
+        }
     };
     Ok(match past.result(&of_cell.id, repeat, run)? {
         StoredResult::Lost(why) => Some(format!("{when}, but {why}")),

@@ -27,6 +27,13 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
             "somebody compiled beside it",
         ])
         .ends_with(0);
+    let shown = project.run(&["show", "cpu/cmd/tiny/single#2"]).ends_with(1);
+    let words: Vec<&str> = shown.stderr.split_whitespace().collect();
+    assert!(
+        words.join(" ").contains("was measured, and set aside on ")
+            && shown.stderr.contains("somebody compiled beside it"),
+        "{shown:?}"
+    );
     let plan = project.run(&["plan"]).stdout;
     assert!(
         plan.contains("the measurement was set aside (somebody compiled beside it)"),

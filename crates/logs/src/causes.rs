@@ -279,10 +279,14 @@ impl Causes {
                 .iter()
                 .rposition(|line| is_event(line))
                 .map_or(0, |at| at + 1);
-            failure.evidence = if spoken < tail.len() {
-                tail[spoken..].to_vec()
-            } else {
-                tail
+            failure.evidence = match tail.last() {
+                Some(last) if spoken == tail.len() => {
+                    vec![cut(
+                        &format!("Its log has nothing but events; the last one: {last}"),
+                        CHARS,
+                    )]
+                }
+                _ => tail[spoken..].to_vec(),
             };
         }
         failure

@@ -382,7 +382,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
         // Events alone say nothing of the cause, but are better than nothing.
         assert_eq!(
             first("{\"event\":\"start\"}\n", &exit(1)),
-            "{\"event\":\"start\"}"
+            "Its log has nothing but events; the last one: {\"event\":\"start\"}"
         );
     }
 
