@@ -9,7 +9,7 @@ use tprimat_base::{
     files::Durability,
 };
 
-use super::{encode, entry::Output, frame, segment, store::Cache, upkeep::lost_key};
+use super::{encode, entry::Output, frame, segment, store::Cache, upkeep::is_of_losses};
 
 /// Records that are appended in one write.
 const BATCH: usize = 1000;
@@ -39,7 +39,7 @@ impl Cache {
             let attempt = encode::decode_attempt(&body);
             let entry = encode::decode_entry(&body);
             // What the other one has lost is another list than what this one has.
-            if entry.as_ref().is_some_and(|entry| entry.key == lost_key()) {
+            if entry.as_ref().is_some_and(|entry| is_of_losses(&entry.key)) {
                 continue;
             }
             let outputs = attempt

@@ -581,6 +581,9 @@ impl Drop for Cache {
                 && (self.lost_bytes == 0 || self.writer().is_some())
         };
         if is_worth_it {
+            if self.lost_bytes > 0 && self.keep_witness().is_err() {
+                return;
+            }
             // Only a matter of speed: a read-only cache lives without.
             let _ = self.write_snapshot();
         }

@@ -36,8 +36,21 @@ const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pre-image of the key of the list of lost files; no task's pre-image begins so.
 const LOST: &str = "tprimat-lost 1\n";
 
-/// The key of the list of lost files, which is of this cache alone.
-pub(super) fn lost_key() -> Digest {
+/// The same of the list of stretches of segments that are gone.
+const GONE: &str = "tprimat-gone 1\n";
+
+/// The key of the list of stretches that are gone.
+fn gone_key() -> Digest {
+    Digest::of(GONE)
+}
+
+/// Is it an entry that lists what is lost? It is of this cache alone.
+pub(super) fn is_of_losses(key: &Digest) -> bool {
+    [lost_key(), gone_key()].contains(key)
+}
+
+/// The key of the list of lost files.
+fn lost_key() -> Digest {
     Digest::of(LOST)
 }
 
@@ -214,7 +227,12 @@ impl Cache {
         let mut repair = Repair::default();
         let snapshot = Snapshot::open(&self.root().join("snapshot"));
         let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
-        let found = self.damaged_records(known)?;
+        let found = self.damaged_stretches(known)?;
+        let gone = self.noted_as_gone();
+        if !gone.is_empty() {
+            self.note_as_gone(&[])?;
+            repair.cut.extend(gone);
+        }
         if !found.is_empty() {
             let cut = self.segments_mut().cut_out(&found, known, File::try_lock);
             match cut.map_err(self.refused())? {
@@ -224,7 +242,7 @@ impl Cache {
                     let mut cut_out = self.cut_out.lock().unwrap_or_else(PoisonError::into_inner);
                     cut_out.extend(cut.iter().cloned());
                     drop(cut_out);
-                    repair.cut = cut;
+                    repair.cut.extend(cut);
                     self.write_snapshot()?;
                 }
                 None => repair.left = found,
@@ -257,6 +275,66 @@ impl Cache {
     }
 
     fn damaged_records(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
+        let mut found = self.damaged_stretches(known)?;
+        found.extend(self.noted_as_gone());
+        Ok(found)
+    }
+
+    /// Keeps in mind what the last snapshot knew of and no segment has: the next snapshot replaces the
+    /// only witness. It is told of and keeps `gc` from removing what nobody names any more, until
+    /// [`Cache::repair`] gives it up.
+    pub(super) fn keep_witness(&self) -> Result<()> {
+        let Some(snapshot) = Snapshot::open(&self.root().join("snapshot")) else {
+            return Ok(());
+        };
+        let is_gone = |damaged: &DamagedRecords| {
+            let length = fs::metadata(self.root().join(&damaged.file)).map_or(0, |file| file.len());
+            damaged.offset + damaged.bytes > length
+        };
+        let mut gone = self.damaged_stretches(snapshot.segments())?;
+        gone.retain(is_gone);
+        let known = self.noted_as_gone();
+        if gone.iter().all(|gone| known.contains(gone)) {
+            return Ok(());
+        }
+        gone.extend(known);
+        gone.sort_by_key(|gone| (gone.file.clone(), gone.offset));
+        gone.dedup();
+        self.note_as_gone(&gone)
+    }
+
+    fn note_as_gone(&self, gone: &[DamagedRecords]) -> Result<()> {
+        let output = |gone: &DamagedRecords| {
+            let name = format!("{}@{}", gone.file, gone.offset);
+            Output {
+                digest: Digest::of(&name),
+                name,
+                size: gone.bytes,
+            }
+        };
+        self.record_entry(&Entry {
+            key: gone_key(),
+            kind: TaskKind::Parse,
+            task: "gone records".to_owned(),
+            preimage: GONE.to_owned(),
+            outputs: gone.iter().map(output).collect(),
+        })
+    }
+
+    fn noted_as_gone(&self) -> Vec<DamagedRecords> {
+        let noted = self.outputs(&gone_key()).unwrap_or_default().into_iter();
+        let gone = noted.filter_map(|output| {
+            let (file, offset) = output.name.rsplit_once('@')?;
+            Some(DamagedRecords {
+                file: file.to_owned(),
+                offset: offset.parse().ok()?,
+                bytes: output.size,
+            })
+        });
+        gone.collect()
+    }
+
+    fn damaged_stretches(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
         self.segments()
             .damaged_stretches(known)
             .map_err(Error::io("cannot read the cache", self.root()))
@@ -608,6 +686,32 @@ mod tests {
                 assert_eq!((known(&root), damaged_records(&root)), (10, Vec::new()));
             }
         }
+    }
+
+    #[test]
+    fn records_that_are_gone_are_known_until_a_repair_gives_them_up() {
+        let (_folder, root, segment) = ten_records();
+        Cache::open(&root).unwrap().write_snapshot().unwrap();
+        let length = fs::metadata(&segment).unwrap().len();
+        fs::remove_file(&segment).unwrap();
+        let cache = Cache::open(&root).unwrap();
+        assert_eq!(cache.unreadable_bytes(), length);
+        // A build goes on, and the next snapshot no longer knows of them.
+        for number in 0..3 {
+            cache.record_preimage(&format!("later {number}")).unwrap();
+        }
+        drop(cache);
+        for _ in 0..2 {
+            let cache = Cache::open(&root).unwrap();
+            assert_eq!(cache.unreadable_bytes(), 0, "told once");
+            assert!(cache.has_damaged_records().unwrap());
+            assert_eq!(damaged_records(&root), [(0, length)]);
+        }
+        let repair = Cache::open(&root).unwrap().repair().unwrap();
+        assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
+        let cache = Cache::open(&root).unwrap();
+        assert!(!cache.has_damaged_records().unwrap());
+        assert_eq!(damaged_records(&root), []);
     }
 
     #[test]
