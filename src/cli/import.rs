@@ -134,6 +134,13 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     }
     if globals.json {
         print_json("imported", &json!({ "imported": told }))?;
+    } else {
+        // Beside cells that were measured here, imports are shown by themselves.
+        let words: &[&str] = if plan.is_bare() { &[] } else { &["--imported"] };
+        eprintln!(
+            "`{}` compares what was imported",
+            plan.command("compare", words)
+        );
     }
     Ok(exit::OK)
 }
