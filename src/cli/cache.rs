@@ -454,7 +454,8 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
             message: "some of the cache's records cannot be read, and the logs that they name would be removed as nobody's; nothing was removed"
                 .into(),
             help: Some(
-                "`tprimat cache verify` says where they are: bring that file back from a backup, or give these records up with                  `tprimat cache verify --repair`"
+                "`tprimat cache verify` says where they are: bring that file back from a backup, or give these records up with \
+                 `tprimat cache verify --repair`"
                     .into(),
             ),
         });

@@ -166,14 +166,20 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         if let Some((n, train)) = repeat.zip(train)
             && let Some(message) = lost(&engine, &statuses, &past, (cell, n), train)?
         {
-            let words: &[&str] = match train.state {
-                State::Fresh => &["--remeasure", "--only", id],
-                _ => &["--only", id],
+            let help = match (plan.why_not_run(cell), train.state) {
+                (_, State::Fresh) => format!(
+                    "its figures are in the summary of the cell, which `{}` shows; `{}` measures all repeats of the cell anew",
+                    plan.command("show", &[id]),
+                    plan.command("build", &["--remeasure", "--only", id])
+                ),
+                (Some(why), _) => format!("it {why}"),
+                (None, _) => {
+                    format!(
+                        "`{}` measures it anew",
+                        plan.command("build", &["--only", id])
+                    )
+                }
             };
-            let help = plan.why_not_run(cell).map_or_else(
-                || format!("`{}` measures it anew", plan.command("build", words)),
-                |why| format!("it {why}"),
-            );
             return Err(Error::Failed {
                 message: format!("`{}` was {message}", args.cell),
                 help: Some(help),
@@ -252,8 +258,8 @@ fn own_speed(repeat: RepeatSummary) -> String {
     }
 }
 
-/// Why a repeat that was measured has no figures: what they are read from is lost, or somebody set
-/// the run aside. `None`: it was not measured.
+/// Why a repeat that was measured has no figures here: it was under other settings, what they are
+/// read from is lost, or somebody set the run aside. `None`: it was not measured.
 fn lost(
     engine: &Engine,
     statuses: &Statuses,
@@ -269,9 +275,13 @@ fn lost(
         let all = project::last_runs(past, of_cell, may);
         all.into_iter().find(|(n, _)| *n == repeat)
     };
-    let (when, run) = match (last(true), last(false)) {
-        (Some((_, run)), _) => ("measured".to_owned(), run),
-        (None, Some((_, run))) => (reading::measured_before(engine, statuses, cell, run), run),
+    let (when, run, is_present) = match (last(true), last(false)) {
+        (Some((_, run)), _) => ("measured".to_owned(), run, true),
+        (None, Some((_, run))) => (
+            reading::measured_before(engine, statuses, cell, run),
+            run,
+            false,
+        ),
         (None, None) => {
             let mut runs = past.of_name(&of_cell.id).into_iter();
             let aside = runs.find_map(|(n, run)| run.set_aside.as_ref().filter(|_| n == repeat));
@@ -282,7 +292,9 @@ fn lost(
     };
     Ok(match past.result(&of_cell.id, repeat, run)? {
         StoredResult::Lost(why) => Some(format!("{when}, but {why}")),
-        StoredResult::There(_) | StoredResult::NeverRead => None,
+        StoredResult::NeverRead => Some(format!("{when}, and no build has read its log")),
+        StoredResult::There(_) if !is_present => Some(when),
+        StoredResult::There(_) => None,
     })
 }
 

@@ -37,14 +37,26 @@ pub trait Executor {
 /// A run that was started. While it lives, no other tprimat takes up its folder.
 pub trait Run: Send + Sync {
     fn state(&self) -> RunState;
-    /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once.
-    fn terminate(&self);
+    /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once, with what becomes of
+    /// the run.
+    fn terminate(&self) -> Interrupted;
     /// Ends the run without grace.
     fn kill(&self);
     /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
     /// more. `gone` is called before that, where it is known that the processes are gone and only
     /// the record of the run is still to be made.
     fn wait(&self, gone: &dyn Fn()) -> Result<End>;
+}
+
+/// What becomes of a run whose build is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It ends; [`Run::kill`] ends it at once.
+    Ends,
+    /// Its job is cancelled; [`Run::kill`] leaves it.
+    IsCancelled,
+    /// Its job goes on, as somebody says when the wait for it ends.
+    GoesOn,
 }
 
 /// How the wait for a run ended.
@@ -80,8 +92,9 @@ impl Run for Running {
     fn state(&self) -> RunState {
         Self::state(self)
     }
-    fn terminate(&self) {
+    fn terminate(&self) -> Interrupted {
         Self::terminate(self);
+        Interrupted::Ends
     }
     fn kill(&self) {
         Self::kill(self);

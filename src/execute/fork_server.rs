@@ -3,7 +3,7 @@
 //! To execute tprimat takes longer than many a short run, and tprimat itself has threads, so it
 //! cannot be forked. So it executes itself once, and that process forks the supervisors. Each is a
 //! child of tprimat (`CLONE_PARENT`): its end is tprimat's to see, and it goes on when the fork server
-//! is killed, which is replaced.
+//! is killed. A fork server that was killed is replaced.
 //!
 //! No run waits for a fork: one supervisor is always there before its run, and takes the next request
 //! from the socket that it shares with the fork server. Once it has, the next one is forked.
@@ -29,8 +29,8 @@ use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
-        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-        send, sendmsg, socketpair,
+        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType,
+        recvmsg, send, sendmsg, shutdown, socketpair,
     },
     unistd::{Pid, pipe2},
 };
@@ -52,7 +52,7 @@ const LONGEST_PATH: usize = libc::PATH_MAX as usize;
 /// run's folder.
 const ROOM_FOR_TITLE: usize = LONGEST_PATH + 32;
 
-/// A fork takes less than a millisecond, but the host may be at its limit.
+/// A supervisor that waits answers within a millisecond, but the host may be at its limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Started with the first run; when this is dropped it ends, and the supervisors go on.
@@ -157,11 +157,14 @@ impl Server {
             ready = poll(&mut answers, timeout);
         }
         if ready? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
+            // Whoever answers from now on finds nobody, and does not begin the run late. One that has
+            // answered meanwhile is there.
+            shutdown(connection.as_raw_fd(), Shutdown::Both)?;
         }
         let mut answer = [0; size_of::<i32>()];
         let length = nix::unistd::read(connection, &mut answer)?;
         match i32::from_le_bytes(answer) {
+            _ if length == 0 && ready == Ok(0) => Err(io::ErrorKind::TimedOut.into()),
             _ if length != answer.len() => Err(io::ErrorKind::UnexpectedEof.into()),
             pid if pid > 0 => Ok(Pid::from_raw(pid)),
             errno => Err(io::Error::from_raw_os_error(-errno)),
@@ -204,7 +207,14 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
         match fork_sibling() {
             Ok(Some(_)) => {
                 drop(spare);
-                while nix::unistd::read(&is_spare, &mut [0]) == Err(Errno::EINTR) {}
+                let mut taken = Err(Errno::EINTR);
+                while taken == Err(Errno::EINTR) {
+                    taken = nix::unistd::read(&is_spare, &mut [0]);
+                }
+                if taken == Ok(0) {
+                    // It died without a run. What kills each new one may do so for a while.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
             }
             Ok(None) => {
                 drop(is_spare);
@@ -221,6 +231,7 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
                 if !answer(connection.as_fd(), nix::unistd::getpid().as_raw()) {
                     return 0;
                 }
+                let _ = nix::unistd::write(&spare, &[1]);
                 drop(spare);
                 show(SUPERVISE_ARGUMENT, &dir);
                 return match become_supervisor(handed) {

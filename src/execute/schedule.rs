@@ -280,7 +280,7 @@ impl<'a> Scheduler<'a> {
         match asked {
             Asked::Never if interrupts.asked().is_some() => {
                 self.stopping = true;
-                self.say_what_is_waited_for(set.terminate());
+                self.say_what_is_waited_for(&set.terminate());
                 Asked::Once
             }
             Asked::Once if interrupts.insisted() => {

@@ -40,7 +40,7 @@ pub use queue::Commands;
 use queue::{OwnJob, Refusal, SlurmError, is_final};
 
 use super::{
-    executor::{End, Executor, Run},
+    executor::{End, Executor, Interrupted, Run},
     recover_runs,
     run::{
         RunSpec, RunState, lock, owner_lock_path, read_exit, read_if_there, spec_path, state_path,
@@ -196,7 +196,7 @@ impl Run for Job {
         serde_json::from_slice(&text).unwrap_or_else(|_| queued())
     }
 
-    fn terminate(&self) {
+    fn terminate(&self) -> Interrupted {
         let cancels = self
             .spec
             .job
@@ -212,7 +212,9 @@ impl Run for Job {
         }
         if *intent == JobIntent::Leave {
             self.slurm.hurry();
+            return Interrupted::GoesOn;
         }
+        Interrupted::IsCancelled
     }
 
     fn kill(&self) {

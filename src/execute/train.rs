@@ -19,7 +19,7 @@ use super::{
     EventSink,
     error::is_of_one_run,
     events::Event,
-    executor::{End, Run},
+    executor::{End, Interrupted, Run},
     follow::follow,
     fork_server::ForkServer,
     ingest::ingest,
@@ -120,12 +120,11 @@ impl RunningSet {
     fn remove(&self, run: &Arc<dyn Run>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, run));
     }
-    /// SIGTERM, grace, SIGKILL, for every run now and to come. How many there are now.
-    pub fn terminate(&self) -> usize {
+    /// SIGTERM, grace, SIGKILL, for every run now and to come. What becomes of those that there are
+    /// now.
+    pub fn terminate(&self) -> Vec<Interrupted> {
         self.stopped.store(true, Ordering::SeqCst);
-        let runs = self.lock();
-        runs.iter().for_each(|run| run.terminate());
-        runs.len()
+        self.lock().iter().map(|run| run.terminate()).collect()
     }
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)

@@ -318,6 +318,12 @@ fn a_cancellation_is_tried_until_slurm_takes_it_and_is_told() {
             .all(|(_, line)| !line.contains("trainer.sh"))
     );
 
+    assert!(
+        ran.stderr
+            .contains("interrupted: 1 job is being cancelled; a second Ctrl-C leaves it"),
+        "{ran:?}"
+    );
+
     // A second Ctrl-C leaves the job, and says so.
     fs::write(cluster.db("refuse"), "1\n".repeat(1000)).unwrap();
     cluster.0.remove("up");

@@ -124,6 +124,12 @@ fn records_that_were_cut_off_are_told_until_they_are_made_anew() {
     project.run(&["build"]).ends_with(0);
     let ran = project.run(&["plan"]).ends_with(0);
     assert!(!ran.stderr.contains("records cannot be read"), "{ran:?}");
+    // But the logs that they named are kept until somebody gives them up.
+    project.run(&["cache", "verify"]).ends_with(1);
+    project.run(&["cache", "gc", "--dry-run"]).ends_with(1);
+    project.run(&["cache", "verify", "--repair"]);
+    project.run(&["cache", "verify"]).ends_with(0);
+    project.run(&["cache", "gc"]).ends_with(0);
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct Cache {
     snapshot: Option<Snapshot>,
     /// Bytes of records that the snapshot knew and that the segments lack.
     pub(super) lost_bytes: u64,
+    /// Where those bytes were.
+    pub(super) gone: Vec<DamagedRecords>,
     pub(super) is_damage_told: AtomicBool,
     /// Records whose places were known and that could not be read when somebody asked for them.
     unreadable: Mutex<BTreeSet<Place>>,
@@ -111,6 +113,7 @@ impl Cache {
             root: root.to_owned(),
             snapshot,
             lost_bytes: 0,
+            gone: Vec::new(),
             is_damage_told: AtomicBool::new(false),
             unreadable: Mutex::new(BTreeSet::new()),
             cut_out: Mutex::new(Vec::new()),
@@ -128,6 +131,9 @@ impl Cache {
         if let Some(outdated) = outdated {
             let lost_bytes = cache.segments().lacking(outdated.segments());
             cache.lost_bytes = lost_bytes;
+            if lost_bytes > 0 {
+                cache.gone = cache.gone_since(&outdated);
+            }
         }
         Ok(cache)
     }

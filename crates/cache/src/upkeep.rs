@@ -280,24 +280,30 @@ impl Cache {
         Ok(found)
     }
 
-    /// Keeps in mind what the last snapshot knew of and no segment has: the next snapshot replaces the
-    /// only witness. It is told of and keeps `gc` from removing what nobody names any more, until
-    /// [`Cache::repair`] gives it up.
-    pub(super) fn keep_witness(&self) -> Result<()> {
-        let Some(snapshot) = Snapshot::open(&self.root().join("snapshot")) else {
-            return Ok(());
-        };
+    /// What the last snapshot knew of and no segment has. Found out when the cache is opened, for the
+    /// next writer may adopt a segment that was cut, and fill it again.
+    pub(super) fn gone_since(&self, snapshot: &Snapshot) -> Vec<DamagedRecords> {
         let is_gone = |damaged: &DamagedRecords| {
             let length = fs::metadata(self.root().join(&damaged.file)).map_or(0, |file| file.len());
             damaged.offset + damaged.bytes > length
         };
-        let mut gone = self.damaged_stretches(snapshot.segments())?;
+        let mut gone = self
+            .damaged_stretches(snapshot.segments())
+            .unwrap_or_default();
         gone.retain(is_gone);
+        gone
+    }
+
+    /// Keeps in mind what is gone, before a snapshot replaces the only witness of it. It is told of by
+    /// [`Cache::verify`] and keeps `gc` from removing what nobody names any more, until
+    /// [`Cache::repair`] gives it up.
+    pub(super) fn keep_witness(&self) -> Result<()> {
         let known = self.noted_as_gone();
-        if gone.iter().all(|gone| known.contains(gone)) {
+        if self.gone.iter().all(|gone| known.contains(gone)) {
             return Ok(());
         }
-        gone.extend(known);
+        let mut gone = known;
+        gone.extend(self.gone.iter().cloned());
         gone.sort_by_key(|gone| (gone.file.clone(), gone.offset));
         gone.dedup();
         self.note_as_gone(&gone)

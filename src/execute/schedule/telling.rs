@@ -6,6 +6,7 @@ use super::Scheduler;
 use crate::{
     cache::{Attempt, TaskKind, is_interrupted},
     execute::events::{Event, Outcome},
+    execute::executor::Interrupted,
     figures::{NoRate, NotCounted},
     graph::{State, Statuses, TaskId, label},
     import,
@@ -148,18 +149,26 @@ impl Scheduler<'_> {
         }
     }
 
-    /// A trainer may take its whole grace to end, and silence would look like a hang. `runs` of this
-    /// build are ended; one of another tprimat that it waited for goes on.
-    pub(super) fn say_what_is_waited_for(&self, runs: usize) {
-        if runs > 0 {
-            let (is, it) = if runs == 1 {
+    /// A trainer may take its whole grace to end, and silence would look like a hang. A run of another
+    /// tprimat that this one waited for goes on, and so do jobs that are not cancelled.
+    pub(super) fn say_what_is_waited_for(&self, runs: &[Interrupted]) {
+        for (what, noun, done, insist) in [
+            (Interrupted::Ends, "run", "ended", "ends {it} at once"),
+            (Interrupted::IsCancelled, "job", "cancelled", "leaves {it}"),
+        ] {
+            let count = runs.iter().filter(|run| **run == what).count();
+            if count == 0 {
+                continue;
+            }
+            let (is, it) = if count == 1 {
                 ("is", "it")
             } else {
                 ("are", "them")
             };
             self.say(format!(
-                "interrupted: {} {is} being ended; a second Ctrl-C ends {it} at once",
-                counted(runs, "run")
+                "interrupted: {} {is} being {done}; a second Ctrl-C {}",
+                counted(count, noun),
+                insist.replace("{it}", it)
             ));
         }
     }
