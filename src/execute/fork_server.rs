@@ -212,8 +212,10 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
                     taken = nix::unistd::read(&is_spare, &mut [0]);
                 }
                 if taken == Ok(0) {
-                    // It died without a run. What kills each new one may do so for a while.
-                    std::thread::sleep(Duration::from_millis(100));
+                    // It died without a run. What kills each new one may do so for a while, unless it
+                    // is all over.
+                    let mut end = [PollFd::new(connection.as_fd(), PollFlags::empty())];
+                    let _ = poll(&mut end, 100_u8);
                 }
             }
             Ok(None) => {
