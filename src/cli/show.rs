@@ -275,20 +275,28 @@ fn lost(
         let all = project::last_runs(past, of_cell, may);
         all.into_iter().find(|(n, _)| *n == repeat)
     };
+    // One that would count now, if nobody had set it aside.
+    let aside = |is_present: bool| {
+        let mut runs = past.of_name(&of_cell.id).into_iter();
+        runs.find_map(|(n, run)| {
+            let is_meant = n == repeat && (!is_present || train.key == Some(run.key));
+            let SetAside { reason, at } = run.set_aside.as_ref().filter(|_| is_meant)?;
+            Some(format!(
+                "measured, and set aside on {}: {reason}",
+                time(*at)
+            ))
+        })
+    };
     let (when, run, is_present) = match (last(true), last(false)) {
         (Some((_, run)), _) => ("measured".to_owned(), run, true),
-        (None, Some((_, run))) => (
-            reading::measured_before(engine, statuses, cell, run),
-            run,
-            false,
-        ),
-        (None, None) => {
-            let mut runs = past.of_name(&of_cell.id).into_iter();
-            let aside = runs.find_map(|(n, run)| run.set_aside.as_ref().filter(|_| n == repeat));
-            return Ok(aside.map(|SetAside { reason, at }| {
-                format!("measured, and set aside on {}: {reason}", time(*at))
-            }));
-        }
+        (None, earlier) => match (aside(true), earlier) {
+            (Some(aside), _) => return Ok(Some(aside)),
+            (None, Some((_, run))) => {
+                let when = reading::measured_before(engine, statuses, cell, run);
+                (when, run, false)
+            }
+            (None, None) => return Ok(aside(false)),
+        },
     };
     Ok(match past.result(&of_cell.id, repeat, run)? {
         StoredResult::Lost(why) => Some(format!("{when}, but {why}")),
