@@ -37,6 +37,7 @@ pub use reference::reference;
 pub use resolve::Leaf;
 pub use sections::{Entry, Section};
 pub use shape::framework_keys;
+pub(crate) use shape::settings_called;
 pub use view::{Setting, Values, View};
 
 #[cfg(test)]

@@ -128,6 +128,21 @@ impl Shapes {
     pub fn get(&self, id: ShapeId) -> &Shape {
         &self.all[id]
     }
+
+    /// Adds the paths below `table` of what has this very name; `<id>` stands for names that people give.
+    fn add_called(&self, table: &str, id: ShapeId, key: &str, found: &mut Vec<String>) {
+        let shape = self.get(id);
+        for (name, field) in &shape.fields {
+            let path = join(table, name);
+            if name == key && !self.get(*field).is_only_table() {
+                found.push(path.clone());
+            }
+            self.add_called(&path, *field, key, found);
+        }
+        if let Some(of_any) = shape.additional.filter(|of_any| *of_any != id) {
+            self.add_called(&join(table, "<id>"), of_any, key, found);
+        }
+    }
 }
 
 fn strings(list: &Value) -> Vec<String> {
@@ -193,6 +208,7 @@ impl Shape {
             _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
             None if let Some(there) = called(key) => format!("write {there}"),
+            None if let Some(there) = settings_called(key) => format!("write {there}"),
             None if self.fields.is_empty() => "it holds a value, not a table".into(),
             None => format!(
                 "known: {}",
@@ -363,6 +379,15 @@ const PRECISIONS: [(&str, &str); 6] = [
 fn whole(size: f64) -> Option<Value> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     (size.fract() == 0.0 && size.abs() <= EXACT).then(|| Value::from(size as i64))
+}
+
+/// The settings of this name, wherever they stand: `` `training.duration.train_iters` ``. None where
+/// there are so many that the name says nothing.
+pub(crate) fn settings_called(key: &str) -> Option<String> {
+    let mut found = Vec::new();
+    shapes().add_called("", shapes().root, key, &mut found);
+    let quoted: Vec<String> = found.iter().map(|path| format!("`{path}`")).collect();
+    (1..=3).contains(&found.len()).then(|| quoted.join(" or "))
 }
 
 pub(super) fn describe(value: &Value) -> String {

@@ -153,7 +153,7 @@ fn all_problems_are_reported_at_once_with_their_places() {
         "training:\n  data:\n    seq_lenght: 4096\n    micro_batch_size: two\n  compile: \"yes\"\n  precision: { default: bf61 }\n\
         modles: {}\nmodels: { llama: { num_layers: 0, name: 7, num_heads: 3 } }\nhardware: { platforms: { tpu: {} } }\n",
         &[("TRAIN_ITERS", "many")],
-        &["training.data.seq_len=1", "training.seed=x", "models.lama.num_layers=3", "training"],
+        &["training.data.seq_len=1", "duration.train_iters=1", "train_iters=1", "training.seed=x", "models.lama.num_layers=3", "training"],
         "\
 config.yaml:3:5: unknown key `training.data.seq_lenght` | not a key of `training.data` | did you mean `seq_length`?
 config.yaml:4:23: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"two\" | expected a whole number of at least 1 | -
@@ -165,6 +165,8 @@ config.yaml:8:41: `models.llama.name` must be a text, not 7 | expected a text | 
 config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | write `num_attention_heads`
 environment:1:13: `training.duration.train_iters` must be a whole number of at least 1, not the text \"many\" | expected a whole number of at least 1 | -
 --set:1:1: unknown key `training.data.seq_len` | not a key of `training.data` | write `seq_length`
+--set:1:1: unknown key `duration` | not a section | known: experiment, hardware, models, training, parallelism, platform_optimizations, frameworks, execution, benchmarking, comparison, paths, profiling, validation
+--set:1:1: unknown key `train_iters` | not a section | write `training.duration.train_iters`
 --set:1:15: `training.seed` must be a whole number of at least 0, not the text \"x\" | expected a whole number of at least 0 | -
 --set:1:1: unknown id `lama` in `models` | `models` has no `lama` | did you mean `llama`?
 --set:1:1: --set training has no value | expected PATH=VALUE | as in --set training.seed=7

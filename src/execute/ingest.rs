@@ -11,7 +11,7 @@ use super::{
     secrets::Secrets,
 };
 use crate::{
-    cache::{Attempt, Cache, INTERRUPTED, Output},
+    cache::{Attempt, Cache, INPUTS_CHANGED, INTERRUPTED, Output},
     digest::Digest,
     error::{Error, Result},
     figures::{Signs, Statistics, memory_of_others},
@@ -116,10 +116,7 @@ pub fn ingest(
         recorded: 0,
     };
     attempt.suspect = match changed.is_empty() {
-        false => Some(format!(
-            "inputs changed while it ran: {}",
-            changed.join(", ")
-        )),
+        false => Some(format!("{INPUTS_CHANGED}: {}", changed.join(", "))),
         true => disturbance(
             &attempt,
             (log, &node_samples),

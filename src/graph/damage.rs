@@ -23,9 +23,12 @@ impl Engine<'_> {
             }
         }
         let damaged = needed.into_par_iter().map(|digest| {
-            // What is gone is known to be.
-            let is_damaged = self.cache.has(&digest) && !self.cache.is_sound(&digest)?;
-            Ok(usize::from(is_damaged))
+            // What is gone is known to be. What a cache that cannot be written to still has would be
+            // found again at each look, so it does not count as dropped.
+            let was_there = self.cache.has(&digest);
+            let is_dropped =
+                was_there && !self.cache.is_sound(&digest)? && !self.cache.has(&digest);
+            Ok(usize::from(is_dropped))
         });
         damaged.sum()
     }

@@ -10,7 +10,7 @@ use super::{
     read::{Item, Placed, TomlReader, in_file_order, json, print},
 };
 use crate::{
-    config::{Config, Leaf, Origin, Setting, is_plain_name, not_of_cell},
+    config::{Config, Leaf, Origin, Setting, is_plain_name, not_of_cell, settings_called},
     error::{Problem, Source, did_you_mean, nearest},
     results::{fields, known_field},
 };
@@ -180,11 +180,24 @@ fn unclosed(text: &str) -> Option<usize> {
     open.first().map(|(at, _)| *at)
 }
 
+/// How a matrix sets what config.yaml has under this name.
+fn a_setting(key: &str) -> Option<String> {
+    let paths = settings_called(key)?;
+    Some(format!(
+        "it is a setting, {paths}: `set` of an [[override]] gives it one value, an axis several ([matrix.axes.{key}] with `path` and `values`)"
+    ))
+}
+
 impl MatrixReader<'_> {
     fn file(&mut self, root: &DeTable<'_>) -> MatrixFile {
         self.toml
-            .only_keys_but(root, "a matrix file", FILE_KEYS, |key| {
-                ["axis", "axes"].contains(&key).then_some(AN_AXIS)
+            .only_keys_but(root, "a matrix file", FILE_KEYS, |key| match key {
+                "axis" | "axes" => Some(AN_AXIS.to_owned()),
+                _ if nearest(key, FILE_KEYS.iter().copied()).is_some() => None,
+                _ => match nearest(key, KEYS.iter().copied()) {
+                    Some(name) => Some(format!("`{name}` stands below [matrix]")),
+                    None => a_setting(key),
+                },
             });
         let (name, repeats, across) = self.head(root);
         let includes = self.includes(root);
@@ -223,9 +236,12 @@ impl MatrixReader<'_> {
                 &empty
             }
         };
-        self.toml.only_keys_but(matrix, "[matrix]", KEYS, |key| {
-            (key == "axis").then_some(AN_AXIS)
-        });
+        self.toml
+            .only_keys_but(matrix, "[matrix]", KEYS, |key| match key {
+                "axis" => Some(AN_AXIS.to_owned()),
+                _ if nearest(key, KEYS.iter().copied()).is_some() => None,
+                _ => a_setting(key),
+            });
         for base in BASE {
             self.base_dimension(matrix, base, root.get("matrix").map(toml::Spanned::span));
         }
@@ -371,8 +387,14 @@ impl MatrixReader<'_> {
     }
 
     fn axis(&mut self, name: &Placed<String>, item: &Item<'_>) {
-        let Some(table) = self.toml.table(item, &name.value) else {
-            return;
+        let Some(table) = item.get_ref().as_table() else {
+            let message = format!("the axis `{}` must be a table", name.value);
+            return self.toml.problem_with_help(
+                item.span(),
+                message,
+                "expected a table with `path` and `values`",
+                AN_AXIS,
+            );
         };
         self.toml.only_keys(table, "an axis", &["path", "values"]);
         let mut dimension = Dimension::new(&name.value);

@@ -67,12 +67,11 @@ impl TomlReader<'_> {
         table: &DeTable<'_>,
         place: &str,
         known: &[&str],
-        help: impl Fn(&str) -> Option<&'static str>,
+        help: impl Fn(&str) -> Option<String>,
     ) {
         for (key, _) in in_file_order(table) {
             if !known.contains(&key.value.as_str()) {
                 let help = help(&key.value)
-                    .map(str::to_owned)
                     .or_else(|| did_you_mean(&key.value, known.iter().copied()))
                     .unwrap_or_else(|| format!("known: {}", known.join(", ")));
                 self.problem_with_help(

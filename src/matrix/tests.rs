@@ -203,6 +203,17 @@ fn files_that_make_no_matrix_say_why() {
         "pipelines/m.toml:1:1: there is no [matrix] |  | a file begins with [matrix]",
     );
     refused(
+        "repeats = 2\n[matrix]\nplatform = 'nvd'\nframework = 'fsdp'\nmodel = 'llama'\nparallelism = 'single'\ntrain_iters = 8\nmodels = 'llama'\n[matrix.axes]\nseed = [1, 2]\n",
+        &config,
+        "\
+pipelines/m.toml:1:1: unknown key `repeats` in a matrix file | not a key of a matrix file | `repeats` stands below [matrix]
+pipelines/m.toml:7:1: unknown key `train_iters` in [matrix] | not a key of [matrix] | it is a setting, `training.duration.train_iters`: \
+`set` of an [[override]] gives it one value, an axis several ([matrix.axes.train_iters] with `path` and `values`)
+pipelines/m.toml:8:1: unknown key `models` in [matrix] | not a key of [matrix] | did you mean `model`?
+pipelines/m.toml:10:8: the axis `seed` must be a table | expected a table with `path` and `values` | \
+an axis is a table below [matrix.axes]: `[matrix.axes.compile]`, then `path = \"training.compile\"` and `values = [false, true]`",
+    );
+    refused(
         "[matrix]\nplatform = 'nvd'\nmodel = 7\nframework = []\n[matrix.axes.seq]\nvalues = []\n[exclude]\nwhere = {}\n",
         &config,
         "\

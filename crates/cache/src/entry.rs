@@ -197,6 +197,9 @@ pub struct SetAside {
     pub at: f64,
 }
 
+/// Begins the reason why an attempt is suspect whose declared inputs had other contents during its run.
+pub const INPUTS_CHANGED: &str = "inputs changed while it ran";
+
 /// The status of a run that was ended together with its build, by Ctrl-C, `tprimat stop` or the
 /// death of tprimat.
 pub const INTERRUPTED: &str = "interrupted";

@@ -434,6 +434,7 @@ impl Cache {
         &self,
         encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
     ) -> Result<Arc<OwnedSegment>> {
+        self.keep_witness()?;
         let mut writer = self.writer();
         if writer
             .as_ref()

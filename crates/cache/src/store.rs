@@ -77,6 +77,8 @@ pub struct Cache {
     pub(super) lost_bytes: u64,
     /// Where those bytes were.
     pub(super) gone: Vec<DamagedRecords>,
+    /// Whether a record says so, or nothing needs to: the place may be filled by the next record.
+    pub(super) is_witnessed: AtomicBool,
     pub(super) is_damage_told: AtomicBool,
     /// Records whose places were known and that could not be read when somebody asked for them.
     unreadable: Mutex<BTreeSet<Place>>,
@@ -114,6 +116,7 @@ impl Cache {
             snapshot,
             lost_bytes: 0,
             gone: Vec::new(),
+            is_witnessed: AtomicBool::new(false),
             is_damage_told: AtomicBool::new(false),
             unreadable: Mutex::new(BTreeSet::new()),
             cut_out: Mutex::new(Vec::new()),

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io,
     path::PathBuf,
-    sync::PoisonError,
+    sync::{PoisonError, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -229,10 +229,8 @@ impl Cache {
         let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
         let found = self.damaged_stretches(known)?;
         let gone = self.noted_as_gone();
-        if !gone.is_empty() {
-            self.note_as_gone(&[])?;
-            repair.cut.extend(gone);
-        }
+        // Given up, unless the cut fails.
+        self.is_witnessed.store(true, Ordering::Relaxed);
         if !found.is_empty() {
             let cut = self.segments_mut().cut_out(&found, known, File::try_lock);
             match cut.map_err(self.refused())? {
@@ -245,8 +243,16 @@ impl Cache {
                     repair.cut.extend(cut);
                     self.write_snapshot()?;
                 }
-                None => repair.left = found,
+                None => {
+                    self.is_witnessed.store(false, Ordering::Relaxed);
+                    repair.left = found;
+                }
             }
+        }
+        // Only now, for a segment that this process writes to is not cut.
+        if repair.left.is_empty() && !gone.is_empty() {
+            self.note_as_gone(&[])?;
+            repair.cut.extend(gone);
         }
         let mut lost: Vec<Output> = self
             .lost_files()
@@ -294,10 +300,15 @@ impl Cache {
         gone
     }
 
-    /// Keeps in mind what is gone, before a snapshot replaces the only witness of it. It is told of by
+    /// Keeps in mind what is gone, before another record takes its place or a snapshot replaces the only
+    /// witness of it. It is told of by
     /// [`Cache::verify`] and keeps `gc` from removing what nobody names any more, until
     /// [`Cache::repair`] gives it up.
     pub(super) fn keep_witness(&self) -> Result<()> {
+        // Set before the note is written, which is a record itself.
+        if self.gone.is_empty() || self.is_witnessed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         let known = self.noted_as_gone();
         if self.gone.iter().all(|gone| known.contains(gone)) {
             return Ok(());
@@ -306,7 +317,9 @@ impl Cache {
         gone.extend(self.gone.iter().cloned());
         gone.sort_by_key(|gone| (gone.file.clone(), gone.offset));
         gone.dedup();
-        self.note_as_gone(&gone)
+        let noted = self.note_as_gone(&gone);
+        self.is_witnessed.store(noted.is_ok(), Ordering::Relaxed);
+        noted
     }
 
     fn note_as_gone(&self, gone: &[DamagedRecords]) -> Result<()> {

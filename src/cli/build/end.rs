@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::counts::{RepeatCounts, cells, held};
 use crate::{
-    cache::{TaskKind, Undeclared, is_of_one_file},
+    cache::{Attempt, INPUTS_CHANGED, TaskKind, Undeclared, is_of_one_file},
     cli::{
         args::{BuildArgs, Globals},
         blocked::{self, Coverage},
@@ -140,8 +140,19 @@ pub(super) fn finish(
         });
     }
     if let Some(path) = changed_meanwhile(engine, statuses) {
+        let disturbed_its_run = |attempt: &Arc<Attempt>| {
+            let why = attempt.suspect.as_deref().unwrap_or_default();
+            why.starts_with(INPUTS_CHANGED) && why.contains(&path)
+        };
+        let nodes = engine.dag.order.iter();
+        let mut attempts = nodes.filter_map(|node| statuses.get(*node).attempt());
+        let then = if attempts.any(disturbed_its_run) {
+            "; if the runs write it themselves, it is an output: take it out of `inputs`, or every build measures again"
+        } else {
+            ""
+        };
         let message = format!(
-            "{path} was changed while this build ran, which built what was planned before; build again"
+            "{path} was changed while this build ran, which built what was planned before; build again{then}"
         );
         events.report(&Event::Note { message });
     }
