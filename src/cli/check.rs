@@ -50,19 +50,21 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         };
         let context = context(prepared.job());
         let settings = serde_json::to_string(&prepared.job().framework).unwrap_or_default();
+        let of_settings = absolute_paths(settings.as_bytes());
         for (name, _) in &plan.recipe(cell).templates {
             match plan.recipes.templates.render(name, &context) {
                 Ok(file) => {
                     launches += 1;
-                    match absolute_path(&file.bytes) {
+                    for (line, path) in absolute_paths(&file.bytes) {
                         // What config.yaml says is the user's to say; a template is for every host.
-                        Some((_, path)) if settings.contains(&path) => {
-                            host_paths.entry(path).or_default().push(&planned.id);
-                        }
-                        Some((line, path)) => {
+                        if of_settings.iter().any(|(_, of_user)| *of_user == path) {
+                            let cells = host_paths.entry(path).or_default();
+                            if cells.last() != Some(&planned.id.as_str()) {
+                                cells.push(&planned.id);
+                            }
+                        } else {
                             problems.push(names_a_path(&planned.id, &file.name, line, &path));
                         }
-                        None => {}
                     }
                 }
                 Err(Error::Invalid(more)) => problems.extend(more),
@@ -231,8 +233,8 @@ fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
 }
 
 /// Rendered bytes must be the same on every host, so they may name no absolute path but an
-/// interpreter's: the first such path, and its line.
-fn absolute_path(bytes: &[u8]) -> Option<(usize, String)> {
+/// interpreter's: such paths, each with its line.
+fn absolute_paths(bytes: &[u8]) -> Vec<(usize, String)> {
     const ALLOWED: [&str; 6] = [
         "/usr/bin/env",
         "/bin/sh",
@@ -242,18 +244,22 @@ fn absolute_path(bytes: &[u8]) -> Option<(usize, String)> {
         "/proc/",
     ];
     let text = String::from_utf8_lossy(bytes);
-    text.lines().enumerate().find_map(|(index, line)| {
+    let lines = text.lines().enumerate();
+    let of_line = |(index, line): (usize, &str)| {
         let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]<>|&`".contains(c));
-        let path = words
+        let paths = words
             .map(|w| w.trim_matches(['{', '}'])) // what follows ${NAME} is below that folder
             .filter(|w| {
                 w.strip_prefix('/')
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric()))
             })
-            .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
-        path.filter(|_| !line.trim_start().starts_with("//"))
+            .filter(|w| !ALLOWED.iter().any(|a| w.starts_with(a)))
+            .filter(|_| !line.trim_start().starts_with("//"));
+        paths
             .map(|path| (index + 1, path.to_owned()))
-    })
+            .collect::<Vec<_>>()
+    };
+    lines.flat_map(of_line).collect()
 }
 
 fn names_a_path(cell: &str, file: &str, line: usize, path: &str) -> Problem {

@@ -7,7 +7,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     path::{Component, Path, PathBuf},
 };
@@ -92,16 +92,18 @@ struct CommandScanner<'a> {
 
 impl CommandScanner<'_> {
     fn script(&mut self, text: &str, depth: usize) -> Result<()> {
+        let tokens = tokens(text);
+        let assigned = assigned(&tokens);
         let expanded = |token| match token {
-            Token::Word(word) => Token::Word(self.expanded(word)),
+            Token::Word(word) => Token::Word(self.expanded(word, &assigned)),
             operator @ Token::Operator(_) => operator,
         };
-        let tokens = tokens(text).into_iter().map(expanded);
-        self.tokens(tokens.collect(), depth)
+        self.tokens(tokens.into_iter().map(expanded).collect(), depth)
     }
 
-    /// A word of a script with what the cell sets in place of `$NAME` and `${NAME}`.
-    fn expanded(&self, word: String) -> String {
+    /// A word of a script with what the cell sets in place of `$NAME` and `${NAME}`, unless the script
+    /// sets NAME itself.
+    fn expanded(&self, word: String, assigned: &BTreeSet<String>) -> String {
         if !word.contains('$') {
             return word;
         }
@@ -118,7 +120,11 @@ impl CommandScanner<'_> {
             }
             let is_whole =
                 braced.is_none() || from.strip_prefix(name) == Some(&format!("}}{behind}"));
-            match self.env.get(name).filter(|_| is_whole) {
+            match self
+                .env
+                .get(name)
+                .filter(|_| is_whole && !assigned.contains(name))
+            {
                 Some(value) => {
                     text.push_str(value);
                     rest = behind;
@@ -170,7 +176,10 @@ impl CommandScanner<'_> {
                 Some(_) if is_written(option) => {}
                 Some(value) => {
                     self.word(value, depth)?;
+                    // What is not followed was told of the value.
+                    let told = self.named.unfollowed.len();
                     self.word(&word, depth)?;
+                    self.named.unfollowed.truncate(told);
                 }
                 None if before == "-m" => {
                     let module = word.replace('.', "/");
@@ -198,6 +207,8 @@ impl CommandScanner<'_> {
             } else if self.is_package(&name)? {
                 is_found = true;
                 add(&mut self.named.files, format!("{name}/__main__.py"));
+                // Its other modules are in a folder like any other.
+                add(&mut self.named.unfollowed, word.to_owned());
             } else {
                 candidates.push(name);
             }
@@ -267,10 +278,32 @@ impl CommandScanner<'_> {
         let has_variable =
             word.contains('$') && !word.contains("$TPRIMAT_") && !word.contains("${TPRIMAT_");
         let is_path = word.contains('/') || word.contains('.');
-        let is_pattern = word.contains(['*', '?', '{']) && !word.contains('$');
+        let has_choice = word.contains('{') && (word.contains(',') || word.contains(".."));
+        let is_pattern = (word.contains(['*', '?']) || has_choice)
+            && !word.contains(['$', '"'])
+            && !word.contains("://");
         let is_folder = |name: &String| !name.is_empty() && self.root.join(name).is_dir();
         (has_variable || is_pattern || word.starts_with('~')) && is_path
             || candidates.iter().any(is_folder)
+            || self.is_refused_file(word)
+    }
+
+    /// A file by its absolute path that is no input: a link, a file of somebody else, or one in a
+    /// `bin` folder that is no installed program by its name.
+    fn is_refused_file(&self, word: &str) -> bool {
+        const OF_HOST: [&str; 9] = [
+            "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys",
+        ];
+        let path = Path::new(word);
+        let is_script = || {
+            let extension = path.extension().and_then(OsStr::to_str);
+            extension.is_some_and(|e| e.chars().all(|c| c.is_ascii_alphabetic()))
+        };
+        path.is_absolute()
+            && !path.starts_with(self.root)
+            && !OF_HOST.iter().any(|top| path.starts_with(top))
+            && path.is_file()
+            && (!is_of_host(path) || is_script())
     }
 
     fn is_there(&self, name: &str) -> Result<bool> {
@@ -331,6 +364,23 @@ fn is_of_host(name: &Path) -> bool {
     let is_installed = folder.is_some_and(|folder| folder == "bin" || folder == "sbin");
     let is_kernels = ["/proc", "/sys"].iter().any(|top| name.starts_with(top));
     name.is_absolute() && (is_installed || is_kernels)
+}
+
+/// The variables that a script sets: `NAME=…`, `for NAME in …`, `read NAME`.
+fn assigned(tokens: &[Token]) -> BTreeSet<String> {
+    let words = |token: &Token| match token {
+        Token::Word(word) => word.clone(),
+        Token::Operator(_) => String::new(),
+    };
+    let words: Vec<String> = tokens.iter().map(words).collect();
+    let of_word = words.iter().filter_map(|word| word.split_once('='));
+    let of_loops = words
+        .windows(2)
+        .filter(|pair| ["for", "read"].contains(&pair[0].as_str()));
+    of_word
+        .map(|(name, _)| name.to_owned())
+        .chain(of_loops.map(|pair| pair[1].clone()))
+        .collect()
 }
 
 fn add(names: &mut Vec<String>, name: String) {
@@ -551,6 +601,11 @@ mod tests {
         ] {
             assert_eq!(named(script).files, files, "{script}");
         }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("latest.sh");
+        std::os::unix::fs::symlink(root.join("train.py"), &link).unwrap();
+        let link = link.to_str().unwrap();
+        let by_link = format!("bash {link}");
         for (script, unfollowed) in [
             (
                 "python train.py conf/$OTHER.yaml",
@@ -570,6 +625,21 @@ mod tests {
                 &["conf/*.yaml", "conf/{a,b}.yaml"],
             ),
             ("$TPRIMAT_PYTHON train.py $TPRIMAT_RUN_DIR/x $N", &[]),
+            // The script's own word for it is stronger than the cell's.
+            (
+                "CONF=$CONF-small; cat conf/$CONF.yaml",
+                &["conf/$CONF.yaml"],
+            ),
+            (
+                "for CONF in a b; do cat conf/$CONF.yaml; done",
+                &["conf/$CONF.yaml"],
+            ),
+            (
+                "python train.py --conf=conf/$OTHER.yaml",
+                &["conf/$OTHER.yaml"],
+            ),
+            ("curl https://host/x?y=1 '--cfg={\"lr\":0.1}'", &[]),
+            (&by_link, std::slice::from_ref(&link)),
         ] {
             assert_eq!(named(script).unfollowed, unfollowed, "{script}");
         }
