@@ -260,3 +260,45 @@ fn a_result_that_was_lost_is_published_from_its_log() {
     assert_eq!(project.read(&format!("output/{name}")), before);
     assert_eq!(project.launches(), 1);
 }
+
+/// The next record fills the place of those that are gone, whoever writes it and however it ends.
+#[test]
+fn records_that_are_gone_are_noted_before_the_next_record_is_written() {
+    use tprimat::cache::Cache;
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(name);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 3]).unwrap();
+    let cache = Cache::open(&project.path("cache")).unwrap();
+    for number in 0.. {
+        cache.record_preimage(&format!("text {number}")).unwrap();
+        if fs::metadata(&path).unwrap().len() > bytes.len() as u64 {
+            break;
+        }
+    }
+    // As a process that is killed leaves it: no snapshot says what is gone.
+    std::mem::forget(cache);
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    assert!(ran.stdout.contains("damaged records"), "{ran:?}");
+    project.run(&["cache", "gc"]).ends_with(1);
+}
+
+#[test]
+fn records_that_are_gone_and_others_that_are_damaged_are_given_up_at_once() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    project.run(&["build"]).ends_with(0);
+    let name = project.names_in("cache/segments").remove(0);
+    let path = project.path("cache/segments").join(name);
+    let bytes = fs::read(&path).unwrap();
+    let mut cut = bytes[..bytes.len() - 40].to_vec();
+    cut[bytes.len() / 3..][..16].fill(0);
+    fs::write(&path, cut).unwrap();
+    // It notes what is gone, and records something new.
+    project.run(&["build"]);
+    project.run(&["cache", "verify"]).ends_with(1);
+    let repaired = project.run(&["cache", "verify", "--repair"]);
+    assert!(!repaired.stderr.contains("another tprimat"), "{repaired:?}");
+    project.run(&["cache", "verify"]).ends_with(0);
+}
