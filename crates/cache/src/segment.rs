@@ -359,6 +359,13 @@ impl DamagedRecords {
     pub(super) fn segment(&self) -> &str {
         self.file.strip_prefix(FOLDER).unwrap_or(&self.file)
     }
+
+    /// Do both have a byte in common?
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        self.file == other.file
+            && self.offset < other.offset + other.bytes
+            && other.offset < self.offset + self.bytes
+    }
 }
 
 /// The damaged stretches of one segment; see [`Segments::damaged_stretches`].

@@ -27,6 +27,7 @@ use super::{
     records::UndeclaredAttempts,
     segment::{DamagedRecords, Segments, Writer},
     snapshot::Snapshot,
+    upkeep::GoneRecords,
 };
 
 /// A build that is to write here needs this many free bytes.
@@ -76,7 +77,7 @@ pub struct Cache {
     /// Bytes of records that the snapshot knew and that the segments lack.
     pub(super) lost_bytes: u64,
     /// Where those bytes were.
-    pub(super) gone: Vec<DamagedRecords>,
+    pub(super) gone: Vec<GoneRecords>,
     /// Whether a record says so, or nothing needs to: the place may be filled by the next record.
     pub(super) is_witnessed: AtomicBool,
     pub(super) is_damage_told: AtomicBool,

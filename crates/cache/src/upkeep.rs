@@ -24,7 +24,7 @@ use super::{
     encode,
     entry::{Entry, Output, TaskKind},
     error::CacheError,
-    frame::Mark,
+    frame::{self, Mark},
     segment::DamagedRecords,
     snapshot::Snapshot,
     store::Cache,
@@ -127,6 +127,59 @@ pub struct Garbage {
     path: PathBuf,
 }
 
+/// Records that a segment held and does not any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GoneRecords {
+    records: DamagedRecords,
+    /// The last one of the segment, by which it is known again where it is put back from a backup.
+    last: Mark,
+}
+
+impl GoneRecords {
+    fn mark(&self) -> (String, Mark) {
+        (self.records.segment().to_owned(), self.last)
+    }
+
+    /// As the list of what is gone has it.
+    fn noted(&self) -> Output {
+        let DamagedRecords {
+            file,
+            offset,
+            bytes,
+        } = &self.records;
+        let Mark {
+            offset: last,
+            checksum,
+            ..
+        } = self.last;
+        let name = format!("{file}@{offset}@{last}@{}", u64::from_le_bytes(checksum));
+        Output {
+            digest: Digest::of(&name),
+            name,
+            size: *bytes,
+        }
+    }
+
+    fn of_note(output: &Output) -> Option<Self> {
+        let mut parts = output.name.rsplitn(4, '@');
+        let checksum: u64 = parts.next()?.parse().ok()?;
+        let (last, offset) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self {
+            records: DamagedRecords {
+                file: parts.next()?.to_owned(),
+                offset,
+                bytes: output.size,
+            },
+            last: Mark {
+                offset: last,
+                checksum: checksum.to_le_bytes(),
+                // What is gone reaches to the end of the last record.
+                end: offset + output.size,
+            },
+        })
+    }
+}
+
 struct Stored {
     digest: Digest,
     bytes: u64,
@@ -216,7 +269,7 @@ impl Cache {
             .collect()
     }
 
-    fn noted_as_lost(&self) -> Vec<Output> {
+    pub(super) fn noted_as_lost(&self) -> Vec<Output> {
         self.outputs(&lost_key()).unwrap_or_default()
     }
 
@@ -228,7 +281,7 @@ impl Cache {
         let snapshot = Snapshot::open(&self.root().join("snapshot"));
         let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
         let found = self.damaged_stretches(known)?;
-        let gone = self.noted_as_gone();
+        let gone = self.still_gone()?;
         // Given up, unless the cut fails.
         self.is_witnessed.store(true, Ordering::Relaxed);
         if !found.is_empty() {
@@ -252,7 +305,7 @@ impl Cache {
         // Only now, for a segment that this process writes to is not cut.
         if repair.left.is_empty() && !gone.is_empty() {
             self.note_as_gone(&[])?;
-            repair.cut.extend(gone);
+            repair.cut.extend(gone.into_iter().map(|gone| gone.records));
         }
         let mut lost: Vec<Output> = self
             .lost_files()
@@ -282,75 +335,76 @@ impl Cache {
 
     fn damaged_records(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
         let mut found = self.damaged_stretches(known)?;
-        found.extend(self.noted_as_gone());
+        let gone = self.still_gone()?.into_iter().map(|gone| gone.records);
+        let new: Vec<_> = gone.filter(|gone| !found.contains(gone)).collect();
+        found.extend(new);
         Ok(found)
     }
 
     /// What the last snapshot knew of and no segment has. Found out when the cache is opened, for the
     /// next writer may adopt a segment that was cut, and fill it again.
-    pub(super) fn gone_since(&self, snapshot: &Snapshot) -> Vec<DamagedRecords> {
-        let is_gone = |damaged: &DamagedRecords| {
-            let length = fs::metadata(self.root().join(&damaged.file)).map_or(0, |file| file.len());
-            damaged.offset + damaged.bytes > length
+    pub(super) fn gone_since(&self, snapshot: &Snapshot) -> Vec<GoneRecords> {
+        let known = snapshot.segments();
+        let gone = |records: DamagedRecords| {
+            let length = fs::metadata(self.root().join(&records.file)).map_or(0, |file| file.len());
+            let is_gone = records.offset + records.bytes > length;
+            let of_segment = known.iter().find(|(name, _)| name == records.segment());
+            let (_, last) = of_segment.filter(|_| is_gone)?;
+            Some(GoneRecords {
+                records,
+                last: *last,
+            })
         };
-        let mut gone = self
-            .damaged_stretches(snapshot.segments())
-            .unwrap_or_default();
-        gone.retain(is_gone);
-        gone
+        let damaged = self.damaged_stretches(known).unwrap_or_default();
+        damaged.into_iter().filter_map(gone).collect()
     }
 
     /// Keeps in mind what is gone, before another record takes its place or a snapshot replaces the only
-    /// witness of it. It is told of by
-    /// [`Cache::verify`] and keeps `gc` from removing what nobody names any more, until
-    /// [`Cache::repair`] gives it up.
+    /// witness of it. It is told of by [`Cache::verify`] and keeps `gc` from removing what nobody names
+    /// any more, until the segment is put back or [`Cache::repair`] gives it up.
     pub(super) fn keep_witness(&self) -> Result<()> {
         // Set before the note is written, which is a record itself.
         if self.gone.is_empty() || self.is_witnessed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let known = self.noted_as_gone();
-        if self.gone.iter().all(|gone| known.contains(gone)) {
+        let noted = self.noted_as_gone();
+        let new = self.gone.iter().filter(|gone| !noted.contains(gone));
+        let mut gone = [noted.clone(), new.cloned().collect()].concat();
+        if gone.len() == noted.len() {
             return Ok(());
         }
-        let mut gone = known;
-        gone.extend(self.gone.iter().cloned());
-        gone.sort_by_key(|gone| (gone.file.clone(), gone.offset));
-        gone.dedup();
+        gone.sort_by_key(|gone| (gone.records.file.clone(), gone.records.offset));
         let noted = self.note_as_gone(&gone);
         self.is_witnessed.store(noted.is_ok(), Ordering::Relaxed);
         noted
     }
 
-    fn note_as_gone(&self, gone: &[DamagedRecords]) -> Result<()> {
-        let output = |gone: &DamagedRecords| {
-            let name = format!("{}@{}", gone.file, gone.offset);
-            Output {
-                digest: Digest::of(&name),
-                name,
-                size: gone.bytes,
-            }
-        };
+    fn note_as_gone(&self, gone: &[GoneRecords]) -> Result<()> {
         self.record_entry(&Entry {
             key: gone_key(),
             kind: TaskKind::Parse,
             task: "gone records".to_owned(),
             preimage: GONE.to_owned(),
-            outputs: gone.iter().map(output).collect(),
+            outputs: gone.iter().map(GoneRecords::noted).collect(),
         })
     }
 
-    fn noted_as_gone(&self) -> Vec<DamagedRecords> {
-        let noted = self.outputs(&gone_key()).unwrap_or_default().into_iter();
-        let gone = noted.filter_map(|output| {
-            let (file, offset) = output.name.rsplit_once('@')?;
-            Some(DamagedRecords {
-                file: file.to_owned(),
-                offset: offset.parse().ok()?,
-                bytes: output.size,
-            })
+    fn noted_as_gone(&self) -> Vec<GoneRecords> {
+        let noted = self.outputs(&gone_key()).unwrap_or_default();
+        noted.iter().filter_map(GoneRecords::of_note).collect()
+    }
+
+    /// What was noted as gone, but for segments that somebody has put back.
+    fn still_gone(&self) -> Result<Vec<GoneRecords>> {
+        let mut gone = self.noted_as_gone();
+        let known: Vec<(String, Mark)> = gone.iter().map(GoneRecords::mark).collect();
+        let damaged = self.damaged_stretches(&known)?;
+        gone.retain(|gone| {
+            let path = self.root().join(&gone.records.file);
+            let is_back = File::open(path).is_ok_and(|file| frame::is_at(&gone.last, &file));
+            !is_back || damaged.iter().any(|damage| damage.meets(&gone.records))
         });
-        gone.collect()
+        Ok(gone)
     }
 
     fn damaged_stretches(&self, known: &[(String, Mark)]) -> Result<Vec<DamagedRecords>> {
@@ -731,6 +785,46 @@ mod tests {
         let cache = Cache::open(&root).unwrap();
         assert!(!cache.has_damaged_records().unwrap());
         assert_eq!(damaged_records(&root), []);
+    }
+
+    #[test]
+    fn a_segment_that_is_put_back_is_not_gone_any_more() {
+        for length in [0, 3] {
+            let (_folder, root, segment) = ten_records();
+            Cache::open(&root).unwrap().write_snapshot().unwrap();
+            let whole = fs::read(&segment).unwrap();
+            let put = |bytes: &[u8]| {
+                files::write_atomically(&segment, bytes, Durability::Plain).unwrap();
+            };
+            let frame = whole.len() / 10;
+            let cut = |length: usize| match length {
+                0 => fs::remove_file(&segment).unwrap(),
+                _ => put(&whole[..length * frame]),
+            };
+            cut(length);
+            let told = [((length * frame) as u64, ((10 - length) * frame) as u64)];
+            // Another segment has the note: a process that has the cut one open is still writing there.
+            let held = fs::File::open(&segment);
+            held.iter().for_each(|file| file.lock().unwrap());
+            let cache = Cache::open(&root).unwrap();
+            cache.record_preimage("later").unwrap();
+            cache.write_snapshot().unwrap();
+            drop((cache, held));
+            assert_eq!(damaged_records(&root), told);
+            // A backup that is damaged itself, or an older one, brings nothing back.
+            let mut damaged = whole.clone();
+            damaged[9 * frame + 30] ^= 1;
+            for not_it in [&damaged[..], &whole[..9 * frame]] {
+                put(not_it);
+                assert!(!damaged_records(&root).is_empty());
+            }
+            put(&whole);
+            assert_eq!(damaged_records(&root), []);
+            assert!(!Cache::open(&root).unwrap().has_damaged_records().unwrap());
+            // Gone again, it is told again.
+            cut(length);
+            assert_eq!(damaged_records(&root), told);
+        }
     }
 
     #[test]
