@@ -1,8 +1,11 @@
 //! `check`: everything that can be known to be wrong without running anything.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     args::{CheckArgs, Globals},
@@ -49,15 +52,18 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
             }
         };
         let context = context(prepared.job());
-        let settings = serde_json::to_string(&prepared.job().framework).unwrap_or_default();
-        let of_settings = absolute_paths(settings.as_bytes());
+        let settings = prepared.job().framework.values().flat_map(texts);
+        let of_settings: BTreeSet<String> = settings
+            .flat_map(|text| absolute_paths(text.as_bytes()))
+            .map(|(_, path)| path)
+            .collect();
         for (name, _) in &plan.recipe(cell).templates {
             match plan.recipes.templates.render(name, &context) {
                 Ok(file) => {
                     launches += 1;
                     for (line, path) in absolute_paths(&file.bytes) {
                         // What config.yaml says is the user's to say; a template is for every host.
-                        if of_settings.iter().any(|(_, of_user)| *of_user == path) {
+                        if of_settings.contains(&path) {
                             let cells = host_paths.entry(path).or_default();
                             if cells.last() != Some(&planned.id.as_str()) {
                                 cells.push(&planned.id);
@@ -232,6 +238,16 @@ fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
     found
 }
 
+/// All texts of a setting, as they were written.
+fn texts(setting: &Value) -> Vec<&str> {
+    match setting {
+        Value::String(text) => vec![text],
+        Value::Array(list) => list.iter().flat_map(texts).collect(),
+        Value::Object(table) => table.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Rendered bytes must be the same on every host, so they may name no absolute path but an
 /// interpreter's: such paths, each with its line.
 fn absolute_paths(bytes: &[u8]) -> Vec<(usize, String)> {
@@ -241,7 +257,7 @@ fn absolute_paths(bytes: &[u8]) -> Vec<(usize, String)> {
         "/bin/bash",
         "/dev/null",
         "/dev/shm",
-        "/proc/",
+        "/proc",
     ];
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().enumerate();
@@ -253,7 +269,7 @@ fn absolute_paths(bytes: &[u8]) -> Vec<(usize, String)> {
                 w.strip_prefix('/')
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric()))
             })
-            .filter(|w| !ALLOWED.iter().any(|a| w.starts_with(a)))
+            .filter(|w| !ALLOWED.iter().any(|a| Path::new(w).starts_with(a)))
             .filter(|_| !line.trim_start().starts_with("//"));
         paths
             .map(|path| (index + 1, path.to_owned()))

@@ -20,7 +20,9 @@ const SINGLE: [&str; 3] = [
     "benchmarking.warmup.skip_steps",
     "benchmarking.runs.cooldown_seconds",
 ];
-/// Keys of `hardware.platforms.<id>`.
+/// Keys of `hardware.platforms.<id>`. Not `gpu_model` and `memory_per_gpu_gb`: they say which host a platform
+/// is, and are held against it once, so a cell with another one would be priced and fitted for a GPU that
+/// it does not run on.
 const OF_PLATFORM: [&str; 3] = ["vendor", "num_gpus", "env"];
 /// Keys of `frameworks.<id>` that are read once for all cells, or are for people.
 const OF_FRAMEWORK: [&str; 5] = ["platforms", "python", "image", "full_name", "description"];

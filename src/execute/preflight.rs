@@ -14,7 +14,7 @@ use crate::{
     error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
     host::{self, ContainerEngine, python_packages, which},
-    plan::{Container, DataKind, Image, Prepared},
+    plan::{Container, DataKind, Image, Prepared, first_command},
     recipe::{Checkout, Recipe},
 };
 
@@ -263,30 +263,31 @@ pub struct AbsentOfCommand {
 }
 
 /// What the command of a cell's own (`frameworks.<id>.command`) would not find when it starts: its
-/// program, or the script that an interpreter is given. Of a script for a shell only a plain one is
-/// looked at: others may make what they name.
+/// program, or the script that an interpreter is given. Of a script for a shell only the first command
+/// is looked at: later ones may need what it makes.
 #[must_use]
 pub fn preflight_command(
     root: &Path,
     prepared: &Prepared,
     host: &TrainHost,
 ) -> Option<AbsentOfCommand> {
-    const SCRIPTS: [(&str, &str); 3] = [("python", ".py"), ("bash", ".sh"), ("sh", ".sh")];
+    const SCRIPTS: [(&str, &str); 4] = [
+        ("python", ".py"),
+        ("torchrun", ".py"),
+        ("bash", ".sh"),
+        ("sh", ".sh"),
+    ];
     let sets_path = prepared.resolved.env.contains_key("PATH");
     if sets_path || prepared.resolved.execution.container.is_some() {
         return None;
     }
-    let words: Vec<String> = match prepared.job().framework.get("command")? {
-        Value::String(script)
-            if script
-                .chars()
-                .all(|c| c.is_alphanumeric() || " ._-/+:,@".contains(c)) =>
-        {
-            script.split_whitespace().map(str::to_owned).collect()
-        }
+    let is_plain = |c: char| c.is_alphanumeric() || " ._-/+:,@".contains(c);
+    // Of a longer script the program may be a function of its own.
+    let (mut words, may_be_absent) = match prepared.job().framework.get("command")? {
+        Value::String(script) => (first_command(script)?, script.chars().all(is_plain)),
         Value::Array(words) => {
             let words = words.iter().map(|word| word.as_str().map(str::to_owned));
-            words.collect::<Option<_>>()?
+            (words.collect::<Option<Vec<_>>>()?, true)
         }
         _ => return None,
     };
@@ -297,9 +298,10 @@ pub fn preflight_command(
             is_of_project,
         })
     };
-    let (program, rest) = words.split_first()?;
-    let name = program.rsplit('/').next().unwrap_or(program);
-    if program.contains('/') {
+    let program = words.first()?;
+    if !may_be_absent {
+        // It is looked for where it is started.
+    } else if program.contains('/') {
         if !root.join(program).exists() {
             let help = format!("`{program}` is looked for below the project");
             return absent(
@@ -312,7 +314,22 @@ pub fn preflight_command(
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
         return absent(&format!("the program `{program}`"), help.to_owned(), false);
     }
-    let script = rest.first()?;
+    if let [shell, option, script] = &words[..]
+        && ["bash", "sh"].contains(&file_name(shell))
+        && option.starts_with('-')
+        && option.ends_with('c')
+    {
+        words = first_command(script)?;
+    }
+    let (program, rest) = words.split_first()?;
+    let name = match file_name(program) {
+        "$TPRIMAT_PYTHON" | "${TPRIMAT_PYTHON}" => "python",
+        name => name,
+    };
+    let script = match name {
+        "torchrun" => rest.iter().find(|word| word.ends_with(".py"))?,
+        _ => rest.iter().find(|word| !is_flag(word))?,
+    };
     let is_script = SCRIPTS
         .iter()
         .any(|(interpreter, ending)| name.starts_with(interpreter) && script.ends_with(ending));
@@ -325,7 +342,7 @@ pub fn preflight_command(
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
-    let file = script.rsplit('/').next().unwrap_or(script);
+    let file = file_name(script);
     let otherwise = || "its path begins at the project's folder".to_owned();
     let help = did_you_mean(file, beside.iter().map(String::as_str)).unwrap_or_else(otherwise);
     absent(
@@ -333,6 +350,16 @@ pub fn preflight_command(
         help,
         !script.starts_with('/'),
     )
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// An option that no interpreter and no shell takes a value for: `-u`, `-eux`.
+fn is_flag(word: &str) -> bool {
+    let letters = word.strip_prefix('-').unwrap_or_default();
+    !letters.is_empty() && letters.chars().all(|c| "BEIOPSbdeqsuvx".contains(c))
 }
 
 /// Words that a shell knows without a file.

@@ -50,13 +50,16 @@ pub(super) fn named_by(
         env,
         reads,
         folders: vec![PathBuf::new()],
+        assigned: BTreeSet::new(),
         named: Named::default(),
     };
     match command {
         Value::String(script) => reader.script(script, 1)?,
         list => {
             let words = strings(list).into_iter().map(Token::of_list);
-            reader.tokens(words.collect(), 0)?;
+            let words: Vec<Token> = words.collect();
+            reader.assigned.extend(assigned(&words));
+            reader.tokens(words, 0)?;
         }
     }
     Ok(reader.named)
@@ -87,23 +90,36 @@ struct CommandScanner<'a> {
     reads: &'a ReadSet,
     /// Where words may begin: the root, and whatever a `cd` leads to.
     folders: Vec<PathBuf>,
+    /// Variables that the command sets itself, for the scripts in it as well.
+    assigned: BTreeSet<String>,
     named: Named,
+}
+
+/// What there is at a place that a word may mean.
+enum Found {
+    Input,
+    /// A file elsewhere that is a link or somebody else's: whoever wrote the project must not choose
+    /// which files of others the caller reads.
+    Refused,
+    /// What comes with an interpreter or the host, which other facts name.
+    OfHost,
+    Nothing,
 }
 
 impl CommandScanner<'_> {
     fn script(&mut self, text: &str, depth: usize) -> Result<()> {
         let tokens = tokens(text);
-        let assigned = assigned(&tokens);
+        self.assigned.extend(assigned(&tokens));
         let expanded = |token| match token {
-            Token::Word(word) => Token::Word(self.expanded(word, &assigned)),
+            Token::Word(word) => Token::Word(self.expanded(word)),
             operator @ Token::Operator(_) => operator,
         };
         self.tokens(tokens.into_iter().map(expanded).collect(), depth)
     }
 
-    /// A word of a script with what the cell sets in place of `$NAME` and `${NAME}`, unless the script
+    /// A word of a script with what the cell sets in place of `$NAME` and `${NAME}`, unless the command
     /// sets NAME itself.
-    fn expanded(&self, word: String, assigned: &BTreeSet<String>) -> String {
+    fn expanded(&self, word: String) -> String {
         if !word.contains('$') {
             return word;
         }
@@ -123,7 +139,7 @@ impl CommandScanner<'_> {
             match self
                 .env
                 .get(name)
-                .filter(|_| is_whole && !assigned.contains(name))
+                .filter(|_| is_whole && !self.assigned.contains(name))
             {
                 Some(value) => {
                     text.push_str(value);
@@ -184,7 +200,12 @@ impl CommandScanner<'_> {
                 None if before == "-m" => {
                     let module = word.replace('.', "/");
                     self.word(&format!("{module}.py"), depth)?;
+                    let found = self.named.files.len();
                     self.word(&format!("{module}/__main__.py"), depth)?;
+                    if self.named.files.len() > found {
+                        // Its other modules are in a folder like any other.
+                        add(&mut self.named.unfollowed, module);
+                    }
                 }
                 None => self.word(&word, depth)?,
             }
@@ -196,21 +217,24 @@ impl CommandScanner<'_> {
     /// A file; else, where it looks like one, a script.
     fn word(&mut self, word: &str, depth: usize) -> Result<()> {
         let is_script = word.contains(|c: char| c.is_whitespace() || ";&|<>()`".contains(c));
-        let (mut is_found, mut candidates) = (false, Vec::new());
+        let (mut is_found, mut is_refused, mut candidates) = (false, false, Vec::new());
         for folder in self.folders.clone() {
             let Some(name) = self.place_of(&folder, word) else {
                 continue;
             };
-            if self.is_there(&name)? {
-                is_found = true;
-                add(&mut self.named.files, name);
-            } else if self.is_package(&name)? {
-                is_found = true;
-                add(&mut self.named.files, format!("{name}/__main__.py"));
-                // Its other modules are in a folder like any other.
-                add(&mut self.named.unfollowed, word.to_owned());
-            } else {
-                candidates.push(name);
+            match self.found_at(&name)? {
+                Found::Input => {
+                    is_found = true;
+                    add(&mut self.named.files, name);
+                }
+                Found::Refused => is_refused = true,
+                Found::OfHost => {}
+                Found::Nothing if self.is_package(&name)? => {
+                    is_found = true;
+                    add(&mut self.named.files, format!("{name}/__main__.py"));
+                    add(&mut self.named.unfollowed, word.to_owned());
+                }
+                Found::Nothing => candidates.push(name),
             }
         }
         if is_found {
@@ -226,7 +250,7 @@ impl CommandScanner<'_> {
                 }
             }
         }
-        if !is_script && self.is_unfollowed(word, &candidates) {
+        if is_refused || !is_script && self.is_unfollowed(word, &candidates) {
             add(&mut self.named.unfollowed, word.to_owned());
         }
         if is_script {
@@ -278,46 +302,51 @@ impl CommandScanner<'_> {
         let has_variable =
             word.contains('$') && !word.contains("$TPRIMAT_") && !word.contains("${TPRIMAT_");
         let is_path = word.contains('/') || word.contains('.');
-        let has_choice = word.contains('{') && (word.contains(',') || word.contains(".."));
-        let is_pattern = (word.contains(['*', '?']) || has_choice)
-            && !word.contains(['$', '"'])
-            && !word.contains("://");
+        // Not what is data: `{"lr":0.1}`, `{lr:0.1,beta:0.9}`.
+        let is_data = word.contains(['"', '\'']);
+        let has_choice = word.contains('{')
+            && (word.contains(',') || word.contains(".."))
+            && !word.contains(':');
+        let is_pattern =
+            (word.contains(['*', '?']) || has_choice) && !is_data && !word.contains('$');
+        let is_address = word.contains("://") && !word.starts_with("file://");
         let is_folder = |name: &String| !name.is_empty() && self.root.join(name).is_dir();
-        (has_variable || is_pattern || word.starts_with('~')) && is_path
+        (has_variable || is_pattern || word.starts_with('~')) && is_path && !is_address
             || candidates.iter().any(is_folder)
-            || self.is_refused_file(word)
+            || self.is_script_in_bin(word)
     }
 
-    /// A file by its absolute path that is no input: a link, a file of somebody else, or one in a
-    /// `bin` folder that is no installed program by its name.
-    fn is_refused_file(&self, word: &str) -> bool {
-        const OF_HOST: [&str; 9] = [
-            "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys",
-        ];
+    /// A file elsewhere that lies where programs are installed, and has the name of a script.
+    fn is_script_in_bin(&self, word: &str) -> bool {
         let path = Path::new(word);
-        let is_script = || {
-            let extension = path.extension().and_then(OsStr::to_str);
-            extension.is_some_and(|e| e.chars().all(|c| c.is_ascii_alphabetic()))
-        };
-        path.is_absolute()
+        let extension = path.extension().and_then(OsStr::to_str);
+        extension.is_some_and(|e| e.chars().all(|c| c.is_ascii_alphabetic()))
+            && is_of_host(path)
+            && !is_of_system(path)
             && !path.starts_with(self.root)
-            && !OF_HOST.iter().any(|top| path.starts_with(top))
             && path.is_file()
-            && (!is_of_host(path) || is_script())
     }
 
     fn is_there(&self, name: &str) -> Result<bool> {
+        Ok(matches!(self.found_at(name)?, Found::Input))
+    }
+
+    fn found_at(&self, name: &str) -> Result<Found> {
         let full = self.root.join(name);
-        let refused = |what| Error::io(what, &full);
         if name.starts_with("../") || name.starts_with('/') {
-            // Whoever wrote the project must not choose which files of others the caller reads.
-            return Ok(is_own(&full) && self.reads.is_file(&full).is_ok_and(|is_file| is_file));
+            return Ok(match is_own(&full) {
+                true if self.reads.is_file(&full).is_ok_and(|is_file| is_file) => Found::Input,
+                false if full.is_file() && is_of_system(&full) => Found::OfHost,
+                false if full.is_file() => Found::Refused,
+                _ => Found::Nothing,
+            });
         }
-        Ok(self
-            .reads
-            .is_file(&full)
-            .map_err(refused("cannot look for the input that the command names,"))?
-            && !self.is_of_environment(Path::new(name))?)
+        let refused = Error::io("cannot look for the input that the command names,", &full);
+        Ok(match self.reads.is_file(&full).map_err(refused)? {
+            true if self.is_of_environment(Path::new(name))? => Found::OfHost,
+            true => Found::Input,
+            false => Found::Nothing,
+        })
     }
 
     /// An interpreter is a fact of the host, wherever it lies.
@@ -366,21 +395,49 @@ fn is_of_host(name: &Path) -> bool {
     name.is_absolute() && (is_installed || is_kernels)
 }
 
-/// The variables that a script sets: `NAME=…`, `for NAME in …`, `read NAME`.
+/// Is it below a folder of the system, whose files come with the host?
+fn is_of_system(path: &Path) -> bool {
+    const FOLDERS: [&str; 9] = [
+        "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys",
+    ];
+    FOLDERS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// The variables that a script sets or takes away: `NAME=…`, `for NAME in …`, `read -r NAME`.
 fn assigned(tokens: &[Token]) -> BTreeSet<String> {
-    let words = |token: &Token| match token {
-        Token::Word(word) => word.clone(),
-        Token::Operator(_) => String::new(),
-    };
-    let words: Vec<String> = tokens.iter().map(words).collect();
-    let of_word = words.iter().filter_map(|word| word.split_once('='));
-    let of_loops = words
-        .windows(2)
-        .filter(|pair| ["for", "read"].contains(&pair[0].as_str()));
-    of_word
-        .map(|(name, _)| name.to_owned())
-        .chain(of_loops.map(|pair| pair[1].clone()))
-        .collect()
+    const SET: [&str; 7] = [
+        "for",
+        "select",
+        "read",
+        "unset",
+        "local",
+        "mapfile",
+        "readarray",
+    ];
+    let mut found = BTreeSet::new();
+    let mut is_set = false;
+    for token in tokens {
+        match token {
+            Token::Operator(_) => is_set = false,
+            Token::Word(word) => {
+                let set = word.split_once('=');
+                let set = set.filter(|(name, value)| !is_value_of(value, name));
+                let name = set.map(|(name, _)| name);
+                let name = name.or(Some(word.as_str()).filter(|_| is_set));
+                found.extend(name.map(str::to_owned));
+                is_set |= SET.contains(&word.as_str());
+            }
+        }
+    }
+    found
+}
+
+/// `$NAME`, `${NAME}`, `${NAME:-default}`: what a variable that is set has anyway.
+fn is_value_of(value: &str, name: &str) -> bool {
+    let after = |prefix: &str| value.strip_prefix(prefix)?.strip_prefix(name);
+    let braced = after("${").and_then(|rest| rest.strip_suffix('}'));
+    after("$") == Some("")
+        || braced.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '-', '=']))
 }
 
 fn add(names: &mut Vec<String>, name: String) {
@@ -464,6 +521,36 @@ fn simplified(path: &Path) -> PathBuf {
         }
     }
     simple
+}
+
+/// The words of the command that a script surely starts first, without what only sets the shell up
+/// (`set -e`, `export A=b`) and what stands before a command (`exec`, `A=b`). None where another command
+/// may take over what fails (`||`).
+pub(crate) fn first_command(script: &str) -> Option<Vec<String>> {
+    if script.contains("||") {
+        return None;
+    }
+    let mut words: Vec<String> = Vec::new();
+    for token in tokens(script) {
+        match token {
+            Token::Word(word) if words.is_empty() && (word == "exec" || is_assignment(&word)) => {}
+            Token::Word(word) => words.push(word),
+            Token::Operator(operator) => {
+                let sets_up = |first: &String| ["set", "export", "ulimit"].contains(&&**first);
+                let is_end = ["\n", ";", "&"].contains(&&*operator);
+                if !is_end || !words.first().is_none_or(sets_up) {
+                    break;
+                }
+                words.clear();
+            }
+        }
+    }
+    Some(words)
+}
+
+fn is_assignment(word: &str) -> bool {
+    let name = word.split_once('=').map(|(name, _)| name);
+    name.is_some_and(|name| !name.is_empty() && !name.contains(['/', '-']))
 }
 
 /// A script as a shell splits it, as far as that tells its words.
@@ -560,6 +647,7 @@ mod tests {
             "conf/a.yaml",
             "conf/b.yaml",
             "pkg/mod.py",
+            "tool/__main__.py",
             "data.txt",
             ".venv/pyvenv.cfg",
             ".venv/bin/python",
@@ -598,6 +686,10 @@ mod tests {
                 &["conf/a.yaml", "conf/b.yaml"],
             ),
             ("python $CONFIG train.py", &["train.py"]),
+            (
+                "CONF=${CONF:-b}; export FILE=$FILE; cat conf/$CONF.yaml $FILE",
+                &["conf/b.yaml", "conf/a.yaml"],
+            ),
         ] {
             assert_eq!(named(script).files, files, "{script}");
         }
@@ -606,6 +698,11 @@ mod tests {
         std::os::unix::fs::symlink(root.join("train.py"), &link).unwrap();
         let link = link.to_str().unwrap();
         let by_link = format!("bash {link}");
+        let in_bin = elsewhere.path().join("bin/launch.sh");
+        write_atomically(&in_bin, b"x", Durability::Plain).unwrap();
+        let in_bin = in_bin.to_str().unwrap();
+        let by_bin = format!("bash {in_bin}");
+        std::os::unix::fs::symlink("p/train.py", root.join("../link.py")).unwrap();
         for (script, unfollowed) in [
             (
                 "python train.py conf/$OTHER.yaml",
@@ -638,10 +735,27 @@ mod tests {
                 "python train.py --conf=conf/$OTHER.yaml",
                 &["conf/$OTHER.yaml"],
             ),
-            ("curl https://host/x?y=1 '--cfg={\"lr\":0.1}'", &[]),
+            (
+                "while read -r _ CONF; do cat conf/$CONF.yaml; done",
+                &["conf/$CONF.yaml"],
+            ),
+            ("CONF=b bash -c 'cat conf/$CONF.yaml'", &["conf/$CONF.yaml"]),
+            (
+                "curl https://host/x?y=1 s3://b/$OTHER/x.json '--cfg={\"lr\":0.1}' \"{'lr':0.1,'b':1}\" '{lr:0.1,b:1}'",
+                &[],
+            ),
             (&by_link, std::slice::from_ref(&link)),
+            (&by_bin, std::slice::from_ref(&in_bin)),
+            ("python ../link.py", &["../link.py"]),
+            ("python -m tool", &["tool"]),
+            ("python tool", &["tool"]),
+            (".venv/bin/python train.py", &[]),
         ] {
-            assert_eq!(named(script).unfollowed, unfollowed, "{script}");
+            let named = named(script);
+            assert_eq!(named.unfollowed, unfollowed, "{script}");
+            // What is there is not taken for something that the run makes.
+            let is_there = |name: &String| root.join(name).is_file();
+            assert!(!named.absent.iter().any(is_there), "{script}: {named:?}");
         }
     }
 

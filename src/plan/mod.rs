@@ -17,6 +17,7 @@ mod without_matrix;
 pub use without_matrix::starter_config;
 
 pub use command::Asked;
+pub(crate) use command_files::first_command;
 pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};

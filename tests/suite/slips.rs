@@ -316,7 +316,13 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         &check("[bsah, trainer.sh]"),
         &[cannot, "the program `bsah`, which is not there"],
     );
-    for command in ["[bash, trianer.sh]", "bash trianer.sh --steps 5"] {
+    for command in [
+        "[bash, trianer.sh]",
+        "bash trianer.sh --steps 5",
+        "bash -eu trianer.sh",
+        "[bash, -c, \"set -e; exec bash trianer.sh > log\"]",
+        "export A=1; B=\"$A\" bash trianer.sh | tee log",
+    ] {
         let told = [
             "the file `trianer.sh`, which is not there",
             "did you mean `trainer.sh`?",
@@ -325,9 +331,19 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         says(&ends_with(1, command), &[cannot, told[0], told[1]]);
     }
     for command in [
+        "$TPRIMAT_PYTHON -u trian.py",
+        "torchrun --nproc-per-node=1 trian.py $X",
+    ] {
+        let absent = "the file `trian.py`, which is not there";
+        says(&ends_with(1, command), &[cannot, absent]);
+    }
+    for command in [
         "[bash, trainer.sh]",
         "[bash, -c, \"exec ./made-here.sh\"]",
         "cd x && bash y.sh",
+        "bash gone.sh || bash trainer.sh",
+        "echo > made.sh; bash made.sh",
+        "run() { bash $1; }; run trainer.sh",
     ] {
         let ran = check(command);
         assert!(
@@ -336,6 +352,46 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
             ran.stderr
         );
     }
+}
+
+/// A path of config.yaml is its writer's own; one of a template is for every host.
+#[test]
+fn an_absolute_path_is_refused_only_where_a_template_has_it() {
+    let project = Project::new(ONE_RUN);
+    for command in [
+        "cat \\\"/data/x.txt\\\"",
+        "set -e\\n/data/x.txt",
+        "cat /etc/none; cat /data/x.txt",
+    ] {
+        let set = format!("frameworks.cmd.command=\"{command}\"");
+        let ran = project.run(&["check", "--set", &set]).ends_with(0);
+        let told = "names `/data/x.txt`: a host that has it elsewhere";
+        assert_eq!(said(&ran).matches(told).count(), 1, "{ran:?}");
+    }
+    project.write(
+        "recipes/mine/recipe.toml",
+        "id = \"mine\"\nname = \"mine\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = [\"mine.sh.j2\"]\n\
+         command = [\"bash\", \"mine.sh\"]\noptions = [\"folder\"]\nreads_job = true\nlaunch_abi = 1\n\n[log]\nformat = \"tprimat\"\n",
+    );
+    project.write(
+        "recipes/mine/mine.sh.j2",
+        "cat /bin/shop\ncat {{ job.framework.folder }} /data\n",
+    );
+    project.edit(
+        "config.yaml",
+        "  cmd: {",
+        "  mine: { folder: /data/mine }\n  cmd: {",
+    );
+    project.write("matrix.toml", &ONE_RUN.replace("\"cmd\"", "\"mine\""));
+    let ran = project.run(&["check"]).ends_with(2);
+    says(
+        &ran,
+        &[
+            "mine.sh, line 1, names the absolute path `/bin/shop`",
+            "mine.sh, line 2, names the absolute path `/data`",
+        ],
+    );
+    assert!(!said(&ran).contains("`/data/mine`"), "{ran:?}");
 }
 
 #[test]
