@@ -17,10 +17,24 @@ pub fn part(text: &str, range: impl SliceIndex<str, Output = str>) -> &str {
     text.get(range).unwrap_or_default()
 }
 
-/// The name of which `typed` is a slip: one letter wrong, missing, too many or swapped, or another
-/// case. For places where other names are good, too.
+/// The name of which `typed` is a slip: another case, two letters swapped, one missing or too many, or
+/// in a name of six letters or more one wrong. For places where other names are good, too: a short
+/// name with another letter in it is a word of its own, such as `shape` beside `share`.
 pub fn slip_of<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known.into_iter().find(|known| distance(typed, known) <= 1)
+    const LONG: usize = 6;
+    let letters = |name: &str| {
+        let mut letters: Vec<char> = name.to_lowercase().chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let typed_letters = letters(typed);
+    let has_wrong_one = |known: &str| {
+        let known = letters(known);
+        known.len() == typed_letters.len() && known != typed_letters
+    };
+    known
+        .into_iter()
+        .find(|known| distance(typed, known) <= 1 && (known.len() >= LONG || !has_wrong_one(known)))
 }
 
 /// Letters that are wrong, missing, too many or swapped, whatever their case.
@@ -41,4 +55,28 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 /// The question whether the nearest of `known` was meant, if one is near enough.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     nearest(typed, known).map(|near| format!("did you mean `{near}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_word_beside_a_short_name_is_no_slip_of_it() {
+        let keys = ["share", "env", "inputs", "timeout", "python"];
+        for (typed, meant) in [
+            ("input", Some("inputs")),
+            ("inpots", Some("inputs")),
+            ("Timeout", Some("timeout")),
+            ("timout", Some("timeout")),
+            ("evn", Some("env")),
+            ("envs", Some("env")),
+            ("shape", None),
+            ("shard", None),
+            ("end", None),
+            ("eng", None),
+        ] {
+            assert_eq!(slip_of(typed, keys), meant, "{typed}");
+        }
+    }
 }
