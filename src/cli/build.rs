@@ -69,9 +69,9 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         return Err(Error::invalid(problem.help("give --events a file")));
     }
     let mut request = project::matrix_request(globals, &args.selection)?;
-    request
-        .sets
-        .extend(args.remote.as_deref().map(remote::setting));
+    if let Some(address) = &args.remote {
+        request.sets.push(remote::setting(address)?);
+    }
     // A build of these cells alone, which measures them anew. Repeats take turns in every build.
     request.selection.together.clone_from(&args.together);
     let memo_name = memo::of_build(&request, args);
@@ -114,7 +114,11 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     };
     if args.cached_only {
         // A log that is found damaged later would be trained again.
-        evaluated(|| engine_of(&session, &args.overrides), &events)?;
+        evaluated(
+            || engine_of(&session, &args.overrides),
+            sharing.as_deref(),
+            &events,
+        )?;
         leave_out_what_must_train(&mut session, args)?;
     }
     if args.remeasure {
@@ -122,7 +126,11 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let (mut engine, mut statuses) = evaluated(|| engine_of(&session, &args.overrides), &events)?;
+    let (mut engine, mut statuses) = evaluated(
+        || engine_of(&session, &args.overrides),
+        sharing.as_deref(),
+        &events,
+    )?;
     session.tell_damage();
     let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     if engine.dag.order.iter().any(|node| is_stale(&node)) {
@@ -245,22 +253,33 @@ fn run_stale(
 }
 
 /// All states, after what the build would read of the cache was looked at: what is damaged is
-/// dropped, so that this build makes it again.
+/// dropped, so that this build brings it back from the remote or makes it again.
 fn evaluated<'a>(
     engine: impl Fn() -> Engine<'a>,
+    sharing: Option<&remote::Sharing>,
     events: &EventSink,
 ) -> Result<(Engine<'a>, Statuses)> {
-    let mut damaged = 0;
+    let (mut damaged, mut asked_for) = (0, 0);
     loop {
         let (engine, statuses) = evaluated_as_is(engine())?;
         // What a lost summary is made of may be damaged, too, and so on down to the logs.
         match engine.drop_damaged(&statuses)? {
             0 if damaged == 0 => return Ok((engine, statuses)),
+            // The remote was asked while the damaged file still seemed to be there. What it brings back
+            // is not trained, so it is asked before anything is refused or left out.
+            0 if let Some(sharing) = sharing.filter(|_| asked_for < damaged) => {
+                asked_for = damaged;
+                sharing.bring_back(engine.cache, events)?;
+            }
             0 => {
-                let message = format!(
-                    "{} of the cache had other bytes than were stored; what is needed of that is made again",
-                    counted(damaged, "file")
-                );
+                let again = if asked_for > 0 {
+                    "what is needed of that and did not come back is made again"
+                } else {
+                    "what is needed of that is made again"
+                };
+                let files = counted(damaged, "file");
+                let message =
+                    format!("{files} of the cache had other bytes than were stored; {again}");
                 events.report(&Event::Note { message });
                 return Ok((engine, statuses));
             }

@@ -46,7 +46,8 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
 
 /// The project's cache, and its remote where it has one.
 fn open(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Option<Remote>)> {
-    let sets: Vec<String> = args.remote.iter().map(|a| remote::setting(a)).collect();
+    let sets = args.remote.iter().map(|a| remote::setting(a));
+    let sets = sets.collect::<Result<Vec<_>>>()?;
     let project = Project::open_or_imports(globals, &sets)?;
     let remote = remote::of(&project.config)?;
     if let Some(doubt) = remote.as_ref().and_then(remote::doubt) {
@@ -501,12 +502,18 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     let mut staged = files::Staged::create(&args.file)?;
     let counts = cache.export(&Imports::key(), &mut staged)?;
     staged.commit(Durability::Plain)?;
+    // A backup that lacks runs must not pass for a whole one.
+    let code = if counts.incomplete > counts.given_up {
+        exit::FAILED
+    } else {
+        exit::OK
+    };
     if globals.json {
         print_json(
             "cache_export",
-            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete }),
+            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete, "given_up": counts.given_up }),
         )?;
-        return Ok(exit::OK);
+        return Ok(code);
     }
     print(&format!(
         "{}: {} with {}; `tprimat cache import` takes it in\n",
@@ -515,7 +522,12 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
         counted(counts.objects, "file")
     ))?;
     say_incomplete(counts.incomplete);
-    Ok(exit::OK)
+    if code != exit::OK {
+        say(
+            "`tprimat cache pull` brings them back where another cache has them; `tprimat cache verify --repair` gives them up",
+        );
+    }
+    Ok(code)
 }
 
 fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {

@@ -275,8 +275,21 @@ fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Resul
         .iter()
         .map(|cell| &*cell.framework)
         .collect();
+    let mut said: Vec<(State, String, Vec<&str>)> = Vec::new();
     for framework in frameworks {
-        packages(plan, framework, &host.caller_env, page);
+        for (state, what) in packages(plan, framework, &host.caller_env) {
+            match said.iter_mut().find(|(s, w, _)| *s == state && *w == what) {
+                Some((.., same)) => same.push(framework),
+                None => said.push((state, what, vec![framework])),
+            }
+        }
+    }
+    for (state, what, frameworks) in said {
+        page.add(
+            "python",
+            state,
+            format!("{}: {what}", frameworks.join(", ")),
+        );
     }
     let mut here = Vec::new();
     for (cell, planned) in plan.cells.with_ids() {
@@ -306,7 +319,8 @@ fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Resul
 }
 
 /// What is known of the packages of a framework, without starting its interpreter.
-fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>, page: &mut Page) {
+fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>) -> Vec<(State, String)> {
+    let mut found = Vec::new();
     let of_framework = |(cell, _): &(CellId, _)| *plan.matrix.cells[*cell].framework == *framework;
     let cells = plan.cells.with_ids().filter(of_framework);
     let (mut on_nodes, mut in_container, mut here) = (false, false, false);
@@ -325,16 +339,15 @@ fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>, page: 
         (on_nodes, "a run looks for its packages on its node"),
     ] {
         if is_so {
-            page.add("python", State::Unchecked, format!("{framework}: {what}"));
+            found.push((State::Unchecked, what.to_owned()));
         }
     }
     if !here {
-        return;
+        return found;
     }
     let python = plan.facts.python(framework);
     let modules = &plan.recipes.recipes[framework].file.require.python_modules;
-    let found = host::absent_modules(python, env, modules);
-    let (state, what) = match &found {
+    let (state, what) = match &host::absent_modules(python, env, modules) {
         _ if modules.is_empty() => (
             State::Unchecked,
             "its recipe lists no modules, so none are looked for".to_owned(),
@@ -349,8 +362,8 @@ fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>, page: 
             format!("does not have {}", absent.join(", ")),
         ),
     };
-    let what = format!("{framework}: {}: {what}", python.display());
-    page.add("python", state, what);
+    found.push((state, format!("{}: {what}", python.display())));
+    found
 }
 
 /// How many cells this host can measure, and what the others wait for.

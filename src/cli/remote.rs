@@ -46,9 +46,16 @@ pub fn of(config: &Config) -> Result<Option<Remote>> {
     }
 }
 
-/// `--remote` as a setting of the command line.
-pub fn setting(address: &str) -> String {
-    format!("paths.remote={address}")
+/// `--remote` as a setting of the command line. What is wrong with the address is said here, for later
+/// it would look as if somebody had given `--set`.
+pub fn setting(address: &str) -> Result<String> {
+    if address != NONE
+        && let Err(wrong) = Remote::open(address)
+    {
+        let message = format!("--remote: {}", wrong.message);
+        return Err(Error::invalid(Problem { message, ..wrong }));
+    }
+    Ok(format!("paths.remote={address}"))
 }
 
 /// The remote of a build.
@@ -267,6 +274,14 @@ impl Sharing {
         state.unshared.retain(|id| !pushed.there.contains(id));
         drop(state);
         pushed.cut.map_or(Ok(()), Err)
+    }
+
+    /// Takes the plan's runs once more, after files of the cache turned out to be damaged.
+    pub fn bring_back(&self, cache: &Cache, events: &EventSink) -> Result<()> {
+        if self.state().is_lost {
+            return Ok(());
+        }
+        self.take_keys(&self.keys, cache, events)
     }
 
     /// Leaves what this cache has of the plan, also from earlier builds. False: the remote does not

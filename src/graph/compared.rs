@@ -211,9 +211,9 @@ impl Engine<'_> {
             ),
         };
         let ended = |repeat: u32| match &train(repeat).reason {
-            Some(Reason::RetryTransient(how) | Reason::RetryFailed(how)) => {
-                Some(format!("repeat {repeat} failed ({how})"))
-            }
+            Some(
+                Reason::RetryTransient(how) | Reason::RetryFailed(how) | Reason::FailureLost(how),
+            ) => Some(format!("repeat {repeat} failed ({how})")),
             Some(Reason::Interrupted) => Some(format!("repeat {repeat} was interrupted")),
             _ => None,
         };

@@ -33,10 +33,12 @@ impl Engine<'_> {
         damaged.sum()
     }
 
-    /// The files of a fresh task. Launch files are made again from the templates.
+    /// The files of a task that is done, also those of a failed run, whose log says why. Launch files are
+    /// made again from the templates.
     fn left_by(&self, node: TaskId, statuses: &Statuses) -> BTreeSet<Digest> {
         let Status { state, .. } = statuses.get(node);
-        if *state != State::Fresh || self.dag.task(node).kind == TaskKind::Render {
+        let is_done = matches!(state, State::Fresh | State::Failed);
+        if !is_done || self.dag.task(node).kind == TaskKind::Render {
             return BTreeSet::new();
         }
         let outputs = statuses.get(node).outputs().iter();

@@ -44,6 +44,8 @@ pub enum Reason {
     },
     /// `--retry-failed`.
     RetryFailed(String),
+    /// The last attempt failed for good, and its log is gone and needed.
+    FailureLost(String),
     /// The measurement was set aside, and why.
     SetAside(String),
     /// Somebody asked for a new measurement, with `--remeasure` or `--together`.
@@ -105,6 +107,11 @@ impl Reason {
             }
             Self::RetryFailed(status) => {
                 format!("--retry-failed; the last attempt failed ({status})")
+            }
+            Self::FailureLost(status) => {
+                format!(
+                    "the last attempt failed ({status}), but its log is gone from the cache and needed"
+                )
             }
             Self::SetAside(why) => {
                 format!("the measurement was set aside ({why}), so it is made again")

@@ -125,7 +125,10 @@ impl Engine<'_> {
         if render.state != State::Unsupported {
             let (mut repeats, mut aggregate) = self.repeats(cell, &render, Need::Outputs);
             let is_lost = |reason: &Reason| {
-                matches!(reason, Reason::OutputLost(_) | Reason::Disturbed { .. })
+                matches!(
+                    reason,
+                    Reason::OutputLost(_) | Reason::FailureLost(_) | Reason::Disturbed { .. }
+                )
             };
             if repeats
                 .iter()

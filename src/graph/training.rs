@@ -165,7 +165,7 @@ impl Engine<'_> {
         };
         Status {
             dropped,
-            ..self.untrained(cell, render, full, generation, &attempts, why)
+            ..self.untrained(cell, render, (full, generation), &attempts, why, need)
         }
         .without_parse()
     }
@@ -264,10 +264,10 @@ impl Engine<'_> {
         &self,
         cell: CellId,
         render: &Status,
-        key: Digest,
-        generation: u32,
+        (key, generation): (Digest, u32),
         attempts: &[Attempt],
         lost: Option<Reason>,
+        need: Need,
     ) -> Status {
         let Some(prepared) = self.plan.prepared(cell) else {
             return Status::new(State::Unsupported);
@@ -287,7 +287,9 @@ impl Engine<'_> {
                     lasting = true;
                     text = format!("twice in the same way: {text}{}", exception_of(attempt));
                 }
-                if lasting && !self.options.retry_failed {
+                // Where a stale task asks why it failed, nothing but the log says so.
+                let is_there = || self.serves(attempt, &self.parse_of(cell, attempt, need));
+                if lasting && !self.options.retry_failed && is_there() {
                     let doubt = attempt.undeclared.doubt(true).filter(|_| attempt.is_held);
                     let then = doubt.unwrap_or_else(|| {
                         "runs again with --retry-failed or when its key changes".into()
@@ -300,10 +302,10 @@ impl Engine<'_> {
                     }
                     .key(key);
                 }
-                if lasting {
-                    Reason::RetryFailed(text)
-                } else {
-                    Reason::RetryTransient(text)
+                match lasting {
+                    true if self.options.retry_failed => Reason::RetryFailed(text),
+                    true => Reason::FailureLost(text),
+                    false => Reason::RetryTransient(text),
                 }
             }
             (None, None) if generation > 0 => Reason::Remeasure,

@@ -498,6 +498,21 @@ fn the_doctor_names_what_is_missing_and_starts_nothing() {
     );
 }
 
+#[test]
+fn the_doctor_says_once_what_is_so_for_several_frameworks() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "[\"fsdp\", \"tran\"]"));
+    project.edit(
+        "config.yaml",
+        "  cmd: {",
+        "  fsdp: {}\n  tran: {}\n  cmd: {",
+    );
+    project.write("python.sh", "#!/bin/sh\n");
+    let set = "paths.python=python.sh";
+    let page = project.run(&["doctor", "--set", set]).ends_with(0).stdout;
+    assert_eq!(page.matches("its files do not show").count(), 1, "{page}");
+    assert!(page.contains("fsdp, tran: "), "{page}");
+}
+
 /// What nobody asks for is only absent; what the cells need comes with the command that brings it.
 #[test]
 fn the_doctor_says_how_to_get_what_the_configuration_asks_for() {

@@ -8,6 +8,9 @@ use nix::{
     unistd::Pid,
 };
 
+use tprimat::cache::TaskKind;
+
+use crate::kept::CELL;
 use crate::support::{ONE_RUN, Project, files_below, until};
 
 /// A folder that both hosts mount.
@@ -307,6 +310,77 @@ fn a_damaged_log_is_found_and_comes_back_from_the_remote() {
         1,
         "a log that the remote had was measured again"
     );
+}
+
+/// The remote was asked while the log still seemed to be there.
+#[test]
+fn what_is_damaged_comes_back_before_its_cell_is_left_out_or_refused() {
+    let shared = Shared::new();
+    let address = shared.address();
+    let project = Project::new(ONE_RUN);
+    project.run(&["build", "--remote", &address]).ends_with(0);
+    let first = format!("{CELL}#1");
+    for limit in [&["--cached-only"][..], &["--max-gpu-hours", "0"]] {
+        let log = project.output(TaskKind::Train, &format!("train {first}"), "log");
+        project.damage(log);
+        project.lose_result(&first).lose_summary(CELL);
+        let build = [
+            &["build", "--require-complete", "--remote", &address],
+            limit,
+        ]
+        .concat();
+        let ran = project.run(&build).ends_with(0);
+        assert!(
+            ran.stderr
+                .contains("1 file that this cache had lost brought back"),
+            "{ran:?}"
+        );
+        assert_eq!(project.launches(), 1);
+    }
+}
+
+#[test]
+fn a_wrong_address_is_told_as_it_was_given() {
+    let project = Project::new(ONE_RUN);
+    for command in [
+        &["build"][..],
+        &["cache", "push"],
+        &["cache", "pull"],
+        &["cache", "stat"],
+        &["cache", "verify"],
+    ] {
+        let ran = project
+            .run(&[command, &["--remote", "fil:///x"]].concat())
+            .ends_with(2);
+        let told = "--remote: the remote cache `fil:///x` is of an unknown kind";
+        assert!(
+            ran.stderr.contains(told) && !ran.stderr.contains("--set"),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
+fn an_export_that_lacks_a_run_does_not_end_well_until_the_run_is_given_up() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    project.lose_log(&format!("{CELL}#1"));
+    let ran = project.run(&["cache", "export", "a.tar.zst"]).ends_with(1);
+    assert!(
+        ran.stderr.contains("1 run left out") && ran.stderr.contains("--repair"),
+        "{ran:?}"
+    );
+    let json = project
+        .run(&["cache", "export", "b.tar.zst", "--json"])
+        .ends_with(1)
+        .json();
+    assert_eq!(
+        (&json["incomplete"], &json["given_up"]),
+        (&1.into(), &0.into())
+    );
+    project.run(&["cache", "verify", "--repair"]);
+    let ran = project.run(&["cache", "export", "c.tar.zst"]).ends_with(0);
+    assert!(ran.stderr.contains("1 run left out"), "{ran:?}");
 }
 
 /// Holds a run, from the second one of a project on, while there is a file `hold`.

@@ -117,6 +117,8 @@ pub struct Counts {
     pub runs: usize,
     /// Runs of which the cache has lost a file; they are left out.
     pub incomplete: usize,
+    /// Those of them of which [`Cache::repair`] noted every lost file.
+    pub given_up: usize,
     pub objects: usize,
 }
 
@@ -181,6 +183,10 @@ impl Cache {
             if let Some(attempt) = encode::decode_attempt(&body) {
                 if !self.are_sound(&attempt.outputs)? {
                     counts.incomplete += 1;
+                    let noted = self.noted_as_lost();
+                    let is_noted = |lost: &Output| noted.iter().any(|n| n.digest == lost.digest);
+                    let mut lost = attempt.outputs.iter().filter(|o| !self.has(&o.digest));
+                    counts.given_up += usize::from(lost.all(is_noted));
                     continue;
                 }
                 counts.runs += 1;

@@ -5,7 +5,10 @@ use std::process::Stdio;
 use tprimat::cache::TaskKind;
 
 use super::LATER;
-use crate::support::{Project, Ran, files_below, tasks::SMALL, until};
+use crate::{
+    kept::CELL,
+    support::{ONE_RUN, Project, Ran, files_below, tasks::SMALL, until},
+};
 
 #[test]
 fn what_is_lost_and_needed_is_made_again() {
@@ -97,6 +100,37 @@ fn one_build_makes_what_is_damaged_again() {
         let ran = project.run(&["build"]).ends_with(0);
         assert!(!ran.stderr.contains("rror:"), "{name}: {ran:?}");
         project.expect_nothing();
+    }
+}
+
+/// One build makes again what is needed of a run that failed for good, and no later one runs it.
+#[test]
+fn so_is_a_failed_run_whose_log_is_damaged() {
+    let project = Project::new(ONE_RUN);
+    let trainer = project.read("trainer.sh");
+    let failing = "echo \"ModuleNotFoundError: No module named 'x'\" >&2; exit 1\n";
+    project.write(
+        "trainer.sh",
+        &trainer.replace("seed=$(", &format!("{failing}seed=$(")),
+    );
+    project.run(&["build"]).ends_with(1);
+    let (first, launches) = (format!("{CELL}#1"), project.launches());
+    // While what was read from it is there, nobody needs the log.
+    project.lose_log(&first);
+    project.run(&["build"]).ends_with(1);
+    assert_eq!(project.launches(), launches);
+    let objects = files_below(&project.path("cache/objects"));
+    for object in &objects {
+        std::fs::remove_file(object).unwrap();
+        std::fs::write(object, b"another text").unwrap();
+    }
+    project.remove("output/compare.txt");
+    let plan = project.run(&["build", "--cached-only"]);
+    assert_eq!(project.launches(), launches, "{plan:?}");
+    for _ in 0..2 {
+        let ran = project.run(&["build"]).ends_with(1);
+        assert!(ran.stdout.contains("failed (import)"), "{ran:?}");
+        assert_eq!(project.launches(), launches + 1, "{ran:?}");
     }
 }
 
