@@ -503,7 +503,8 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     let counts = cache.export(&Imports::key(), &mut staged)?;
     staged.commit(Durability::Plain)?;
     // A backup that lacks runs must not pass for a whole one.
-    let code = if counts.incomplete > counts.given_up {
+    let lacks_runs = counts.incomplete > counts.given_up;
+    let code = if lacks_runs || counts.lost_of_imports > 0 {
         exit::FAILED
     } else {
         exit::OK
@@ -511,7 +512,7 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     if globals.json {
         print_json(
             "cache_export",
-            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete, "given_up": counts.given_up }),
+            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete, "given_up": counts.given_up, "lost_of_imports": counts.lost_of_imports }),
         )?;
         return Ok(code);
     }
@@ -522,7 +523,13 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
         counted(counts.objects, "file")
     ))?;
     say_incomplete(counts.incomplete);
-    if code != exit::OK {
+    if counts.lost_of_imports > 0 {
+        say(&format!(
+            "note: {} of imports left out: the cache has lost them; `tprimat import` of the same files brings them back",
+            counted(counts.lost_of_imports, "file")
+        ));
+    }
+    if lacks_runs {
         say(
             "`tprimat cache pull` brings them back where another cache has them; `tprimat cache verify --repair` gives them up",
         );

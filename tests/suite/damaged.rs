@@ -60,6 +60,14 @@ fn a_damaged_import_is_named_and_the_others_are_shown() {
         assert_eq!(shown.json()["rows"].as_array().unwrap().len(), 2);
         project.run(&["report"]).ends_with(0);
         project.run(&["attempts", "cpu/tran/tiny/one"]).ends_with(0);
+        // A backup without it does not pass for a whole one.
+        let export = project
+            .run(&["cache", "export", "part.tar.zst"])
+            .ends_with(1);
+        assert!(
+            words(&export).contains("1 file of imports left out"),
+            "{export:?}"
+        );
         // The same file again mends it, under its number.
         let again = ["import", "cpu/tran/tiny/one", "--log", "a.log"];
         project.run(&again).ends_with(0);
@@ -67,6 +75,9 @@ fn a_damaged_import_is_named_and_the_others_are_shown() {
         assert!(!listed.stderr.contains("left out"), "{listed:?}");
         let first = project.run(&["show", "cpu/tran/tiny/one#1"]).ends_with(0);
         assert!(first.stdout.contains("a.log"), "{first:?}");
+        project
+            .run(&["cache", "export", "all.tar.zst"])
+            .ends_with(0);
     }
 }
 

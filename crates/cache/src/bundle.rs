@@ -119,6 +119,8 @@ pub struct Counts {
     pub incomplete: usize,
     /// Those of them of which [`Cache::repair`] noted every lost file.
     pub given_up: usize,
+    /// Files of imports that the cache has lost; they are left out.
+    pub lost_of_imports: usize,
     pub objects: usize,
 }
 
@@ -197,8 +199,10 @@ impl Cache {
         }
         if let Some(entry) = list.as_deref().and_then(encode::decode_entry) {
             for output in entry.outputs {
-                if self.has(&output.digest) {
+                if self.is_stored(&output.digest, Durability::Plain)? {
                     objects.insert(output.digest, output.size);
+                } else {
+                    counts.lost_of_imports += 1;
                 }
             }
         }
