@@ -32,7 +32,9 @@ use crate::{
     results::{AttemptOutputs, RunFacts, RunResult},
 };
 use report::{ReportWork, report_work};
-use stored::{UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture, read};
+use stored::{
+    UNCOUNTED, json_bytes, put, put_comparison_to_read, put_kept, put_picture, read_kept,
+};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
@@ -169,13 +171,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         } => {
             let result = result_of(cache, &attempt, &job, &section, &unreached)?;
             verdict = Some(figures::why_uncounted(&result, &statistics));
-            let text = json_bytes(&result)?;
-            // The verdict is of the result that others read.
-            debug_assert!(
-                serde_json::from_slice::<RunResult>(&text).is_ok_and(|read| read == result),
-                "a result is read otherwise than it was made"
-            );
-            vec![put("result.json", &text)?]
+            vec![put_kept(cache, "result.json", result)?]
         }
         DerivedWork::Aggregate {
             results,
@@ -184,10 +180,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         } => {
             let results = results
                 .iter()
-                .map(|(r, d)| Ok((*r, read::<RunResult>(cache, d, "result.json")?)));
+                .map(|(r, d)| Ok((*r, read_kept::<RunResult>(cache, d, "result.json")?)));
             let results: Vec<_> = results.collect::<Result<_>>()?;
             let summary = figures::summarize(&results, &statistics).disclosing(dropped);
-            vec![put("summary.json", &json_bytes(&summary)?)?]
+            vec![put_kept(cache, "summary.json", summary)?]
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache, DamagedImport::fail)?;

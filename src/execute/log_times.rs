@@ -3,13 +3,11 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    panic::resume_unwind,
     path::Path,
-    thread,
 };
 
 use super::run::{RunState, state_path};
-use crate::files::unix_now;
+use crate::files::{start_writing, unix_now};
 
 /// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
 /// does not say is taken to be now.
@@ -70,26 +68,16 @@ impl LogTimes {
         let _ = self.sidecar.write_all(line.as_bytes());
     }
 
-    /// Brings the log and its times to disk, and those of `more` that are there. All at once: a file
-    /// system writes its journal once for all who ask at the same time.
+    /// Brings the log and its times to disk, and those of `more` that are there.
     pub fn sync_with(&self, more: &[&Path]) -> io::Result<()> {
-        thread::scope(|scope| {
-            let sidecar = scope.spawn(|| self.sidecar.sync_all());
-            let sync = |file: &Path| match File::open(file) {
-                Ok(file) => file.sync_all(),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(e) => Err(e),
-            };
-            let more: Vec<_> = more
-                .iter()
-                .map(|file| scope.spawn(move || sync(file)))
-                .collect();
-            let own = self.log.sync_all();
-            let others = std::iter::once(sidecar).chain(more);
-            others
-                .map(|other| other.join().unwrap_or_else(|e| resume_unwind(e)))
-                .fold(own, io::Result::and)
-        })
+        let open = |path: &&Path| match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened),
+        };
+        let more: Vec<File> = more.iter().filter_map(open).collect::<io::Result<_>>()?;
+        let all = || [&self.log, &self.sidecar].into_iter().chain(&more);
+        all().for_each(start_writing);
+        all().map(File::sync_all).fold(Ok(()), io::Result::and)
     }
 }
 

@@ -6,9 +6,12 @@ mod read_set;
 mod regular;
 
 use std::{
-    fs, io,
-    io::Write,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    fs::{self, File},
+    io::{self, Write},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -69,6 +72,14 @@ pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
         put_in_place(temporary, path, Durability::Plain)
     };
     write().map_err(Error::io("cannot write", path))
+}
+
+/// Has the kernel begin to write what it holds of a file, and waits for nothing. Of several files that
+/// are begun before the first one is synced, a file system writes its journal once. Errors are told
+/// to whoever syncs the file.
+pub fn start_writing(file: &File) {
+    // SAFETY: it touches no memory. File systems that do not know it answer with an error.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Moves a file or a folder, over what is there; a copy where `to` is on another file system.

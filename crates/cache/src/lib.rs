@@ -34,7 +34,7 @@ pub use encode::{OutputRef, Outputs};
 pub use entry::*;
 pub use error::{CacheError, bundle_fault, is_of_one_file};
 pub use lock::{KeyLock, claim_unused};
-pub use objects::ObjectReader;
+pub use objects::{JsonLayout, ObjectReader};
 pub use records::EntryRef;
 pub use segment::DamagedRecords;
 pub use store::{CONTAINER_HOME, Cache, DETACHED};

@@ -29,12 +29,21 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const LEVEL: i32 = 3;
 /// Less than one disk block gains nothing by compression, and stays readable with `cat`.
 const WORTH_COMPRESSING: usize = 4096;
+/// Objects of an attempt that are open while they are brought to disk.
+const OPEN_AT_ONCE: usize = 64;
 /// The largest object that is read into memory at once.
 const MOST_WHOLE: u64 = 1 << 30;
 /// Files up to this size are read whole.
 const SMALL: u64 = 1 << 20;
 /// JSON up to this size is parsed in one piece: what it becomes in memory is larger.
 const SMALL_JSON: u64 = 64 << 20;
+
+/// Whether JSON is for people as well: spaces and lines make half of a large file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JsonLayout {
+    Dense,
+    Readable,
+}
 
 impl Cache {
     pub fn put(&self, bytes: &[u8], durability: Durability) -> Result<Digest> {
@@ -147,18 +156,21 @@ impl Cache {
         })
     }
 
-    /// Stores what `write` writes while it writes, in constant memory: JSON, which never begins as
-    /// zstd's files do.
+    /// Stores JSON while it is written, in constant memory. It never begins as zstd's files do.
     pub fn put_json(
         &self,
         value: &impl serde::Serialize,
+        layout: JsonLayout,
         durability: Durability,
     ) -> Result<(Digest, u64)> {
         self.pack(durability, 0o444, false, |packer| {
             let mut writer = BufWriter::with_capacity(1 << 16, packer);
-            serde_json::to_writer_pretty(&mut writer, value)
-                .map_err(io::Error::from)
-                .map_err(self.refused())?;
+            match layout {
+                JsonLayout::Dense => serde_json::to_writer(&mut writer, value),
+                JsonLayout::Readable => serde_json::to_writer_pretty(&mut writer, value),
+            }
+            .map_err(io::Error::from)
+            .map_err(self.refused())?;
             writer
                 .write_all(b"\n")
                 .and_then(|()| writer.flush())
@@ -253,29 +265,38 @@ impl Cache {
         Ok(())
     }
 
-    /// Brings an object to disk that was stored without. One that is gone meanwhile is an error: the
+    /// Brings objects to disk that were stored without. One that is gone meanwhile is an error: the
     /// caller still has what it was made of, and must not remove that.
-    pub(super) fn sync_object(&self, digest: &Digest) -> Result<()> {
-        let path = self.object_path(digest);
-        let object = match files::open_regular_no_link(&path) {
-            Ok((object, _)) => object,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(CacheError::Gone {
-                    what: format!("the object {}", digest.short()),
-                    again: "the next build stores it again",
+    pub(super) fn sync_objects(&self, digests: &[&Digest]) -> Result<()> {
+        for some in digests.chunks(OPEN_AT_ONCE) {
+            let open = |digest: &&Digest| self.open_object(digest);
+            let objects: Vec<File> = some.iter().map(open).collect::<Result<_>>()?;
+            objects.iter().for_each(files::start_writing);
+            for (digest, object) in some.iter().zip(objects) {
+                let path = self.object_path(digest);
+                if let Err(e) = object.sync_all() {
+                    // A kernel says once that bytes did not reach the disk, and then serves them
+                    // from memory as if they had. The next try must write them anew.
+                    let _ = fs::remove_file(&path);
+                    return Err(self.refused()(e));
                 }
-                .into());
+                self.sync_folders_of(&path, digest)?;
             }
-            // An object that cannot be opened now (too many open files, say) may be sound.
-            Err(e) => return Err(self.refused()(e)),
-        };
-        if let Err(e) = object.sync_all() {
-            // A kernel says once that bytes did not reach the disk, and then serves them from
-            // memory as if they had. The next try must write them anew.
-            let _ = fs::remove_file(&path);
-            return Err(self.refused()(e));
         }
-        self.sync_folders_of(&path, digest)
+        Ok(())
+    }
+
+    fn open_object(&self, digest: &Digest) -> Result<File> {
+        match files::open_regular_no_link(&self.object_path(digest)) {
+            Ok((object, _)) => Ok(object),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(CacheError::Gone {
+                what: format!("the object {}", digest.short()),
+                again: "the next build stores it again",
+            }
+            .into()),
+            // An object that cannot be opened now (too many open files, say) may be sound.
+            Err(e) => Err(self.refused()(e)),
+        }
     }
 
     /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.

@@ -2,9 +2,7 @@
 
 use std::{
     collections::HashMap,
-    panic::resume_unwind,
     sync::{Arc, PoisonError, atomic::Ordering},
-    thread,
 };
 
 use tprimat_base::{
@@ -30,8 +28,6 @@ const SNAPSHOT_AFTER: u64 = 256 << 10;
 /// A small cache has one sooner, since it is also what shows that a segment was cut: past this, and
 /// half of what the last one covers.
 const SMALL_SNAPSHOT_AFTER: u64 = 4 << 10;
-/// Outputs of an attempt that wait for the disk at once.
-const SYNCED_AT_ONCE: usize = 16;
 
 /// What [`Cache::undeclared_attempts`] has found.
 pub(super) struct UndeclaredAttempts {
@@ -354,21 +350,9 @@ impl Cache {
     /// in once more, and a power cut in between loses nothing.
     pub fn record_attempt(&self, attempt: &Attempt) -> Result<()> {
         let segment = self.append_unsynced(|stamp| vec![encode::attempt(stamp, attempt)])?;
-        // Many at once, since each waits for the disk, and the disk serves all who wait together.
-        let each = attempt.outputs.len().div_ceil(SYNCED_AT_ONCE).max(1);
-        thread::scope(|scope| {
-            let sync = |some: &[Output]| some.iter().try_for_each(|o| self.sync_object(&o.digest));
-            let outputs: Vec<_> = attempt
-                .outputs
-                .chunks(each)
-                .map(|some| scope.spawn(move || sync(some)))
-                .collect();
-            let recorded = self.sync_segment(&segment);
-            outputs
-                .into_iter()
-                .map(|output| output.join().unwrap_or_else(|e| resume_unwind(e)))
-                .fold(recorded, Result::and)
-        })
+        let outputs: Vec<&Digest> = attempt.outputs.iter().map(|one| &one.digest).collect();
+        self.sync_objects(&outputs)?;
+        self.sync_segment(&segment)
     }
 
     /// A text that pre-images name by its digest.

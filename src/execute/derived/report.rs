@@ -11,10 +11,10 @@ use super::{
     Derived,
     cells::input,
     plot, result_from_log,
-    stored::{json_bytes, need, put, put_comparison, put_picture, read, read_comparison},
+    stored::{json_bytes, need, put, put_comparison, put_picture, read_comparison, read_kept},
 };
 use crate::{
-    cache::{Cache, Output, TaskKind},
+    cache::{Cache, JsonLayout, Output, TaskKind},
     digest::Digest,
     error::Result,
     figures::{self, AbsentState, CellInput, CellState, Comparison, Summary},
@@ -259,14 +259,17 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
     let rows = comparison.rows_by_cell();
     // Each is read and written by itself, and of thousands this is most of a report's time.
     let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
-        let summary: Summary = read(cache, &cell.summary, "summary.json")?;
+        let summary: Summary = read_kept(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
         for (repeat, digest) in &cell.results {
             // One whose log was lost as well is published by its summary alone.
             if let Some(result) = cell.made_again.get(repeat) {
                 results.push((*repeat, result.clone()));
             } else if cache.has(digest) {
-                results.push((*repeat, read::<RunResult>(cache, digest, "result.json")?));
+                results.push((
+                    *repeat,
+                    read_kept::<RunResult>(cache, digest, "result.json")?,
+                ));
             }
         }
         let input = CellInput {
@@ -291,7 +294,8 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .collect::<Result<Vec<_>>>()
     };
     // Between tasks it is values; what is published has the sentences in their place.
-    let in_words = || sentences::in_words(|| put_comparison(cache, &comparison));
+    let in_words =
+        || sentences::in_words(|| put_comparison(cache, &comparison, JsonLayout::Readable));
     let (in_words, (whole, cells)) = rayon::join(in_words, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
     outputs.push(in_words?);
@@ -321,7 +325,7 @@ pub fn report_of(
     more: &[report::Picture],
 ) -> Result<Report> {
     let cache = engine.cache;
-    let stored = Some(put_comparison(cache, comparison)?);
+    let stored = Some(put_comparison(cache, comparison, JsonLayout::Dense)?);
     let mut pictures = plot(stored.as_ref(), cache)?;
     for picture in more {
         pictures.extend(put_picture(cache, picture)?);

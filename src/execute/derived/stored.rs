@@ -1,19 +1,20 @@
 //! What derived tasks store in the cache, and read back out of it.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    cache::{Cache, CacheError, Output},
+    cache::{Cache, CacheError, JsonLayout, Output},
     digest::Digest,
     error::{Error, Result},
     figures::{Comparison, Summary},
     files::Durability,
     report,
+    results::RunResult,
 };
 
 pub(super) fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
@@ -35,8 +36,12 @@ pub(super) fn put_picture(cache: &Cache, picture: &report::Picture) -> Result<[O
 
 /// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is
 /// never whole in memory.
-pub(super) fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<Output> {
-    let (digest, size) = cache.put_json(comparison, Durability::Plain)?;
+pub(super) fn put_comparison(
+    cache: &Cache,
+    comparison: &Comparison,
+    layout: JsonLayout,
+) -> Result<Output> {
+    let (digest, size) = cache.put_json(comparison, layout, Durability::Plain)?;
     Ok(Output {
         name: "compare.json".to_owned(),
         digest,
@@ -51,7 +56,7 @@ static LAST_READ: Mutex<Option<(Digest, Arc<Comparison>)>> = Mutex::new(None);
 
 /// Stores a comparison that is read next, from memory: what is read is what was stored.
 pub(super) fn put_comparison_to_read(cache: &Cache, comparison: Comparison) -> Result<Output> {
-    let stored = put_comparison(cache, &comparison)?;
+    let stored = put_comparison(cache, &comparison, JsonLayout::Dense)?;
     #[cfg(debug_assertions)]
     if let Some(Ok(read)) = cache.get_json::<Comparison>(&stored.digest)? {
         assert!(
@@ -59,7 +64,7 @@ pub(super) fn put_comparison_to_read(cache: &Cache, comparison: Comparison) -> R
             "a comparison is read otherwise than it was made"
         );
     }
-    let mut last = LAST_READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = lock(&LAST_READ);
     *last = Some((stored.digest, Arc::new(comparison)));
     Ok(stored)
 }
@@ -68,7 +73,7 @@ pub(super) fn put_comparison_to_read(cache: &Cache, comparison: Comparison) -> R
 pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Arc<Comparison>> {
     let Output { name, digest, .. } =
         stored.ok_or_else(|| Error::Internal("the comparison has no record".to_owned()))?;
-    let mut last = LAST_READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = lock(&LAST_READ);
     if let Some((_, comparison)) = last.as_ref().filter(|(of, _)| of == digest) {
         return Ok(comparison.clone());
     }
@@ -82,7 +87,70 @@ pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Arc<Com
 
 /// The summary that an aggregate stored.
 pub fn read_summary(cache: &Cache, stored: &Output) -> Result<Summary> {
-    read(cache, &stored.digest, &stored.name)
+    read_kept(cache, &stored.digest, &stored.name)
+}
+
+/// Values that this process stored and later tasks of it read: of thousands of short runs it takes
+/// longer to read them again than to make them.
+pub(super) struct Stored<T> {
+    by_digest: HashMap<Digest, T>,
+    /// Bytes of their files.
+    size: u64,
+}
+
+/// Files of this size are kept as values, of each kind; what is read beyond that is read from its
+/// file.
+const MOST_KEPT: u64 = 64 << 20;
+
+/// A kind of value that is kept once it is stored.
+pub(super) trait Kept: Clone + PartialEq + Serialize + DeserializeOwned + 'static {
+    fn stored() -> &'static Mutex<Stored<Self>>;
+}
+
+macro_rules! kept {
+    ($kind:ty) => {
+        impl Kept for $kind {
+            fn stored() -> &'static Mutex<Stored<Self>> {
+                static STORED: LazyLock<Mutex<Stored<$kind>>> = LazyLock::new(|| {
+                    Mutex::new(Stored {
+                        by_digest: HashMap::new(),
+                        size: 0,
+                    })
+                });
+                &STORED
+            }
+        }
+    };
+}
+kept!(RunResult);
+kept!(Summary);
+
+/// Stores a value that later tasks read: what they read is what was stored.
+pub(super) fn put_kept<T: Kept>(cache: &Cache, name: &str, value: T) -> Result<Output> {
+    // Without the spaces of published files: nobody reads it but tprimat.
+    let text = serde_json::to_vec(&value)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+    debug_assert!(
+        serde_json::from_slice::<T>(&text).is_ok_and(|read| read == value),
+        "{name} is read otherwise than it was made"
+    );
+    let output = put(cache, name, &text)?;
+    let mut stored = lock(T::stored());
+    if stored.size + output.size <= MOST_KEPT {
+        stored.size += output.size;
+        stored.by_digest.insert(output.digest, value);
+    }
+    Ok(output)
+}
+
+/// Reads such a value, from its file where it is not kept.
+pub(super) fn read_kept<T: Kept>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
+    let kept = lock(T::stored()).by_digest.get(digest).cloned();
+    kept.map_or_else(|| read(cache, digest, name), Ok)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The cells with runs that the last comparison did not count; `outputs` are its task's. A file of
@@ -103,11 +171,7 @@ pub(in crate::execute) fn need(cache: &Cache, digest: &Digest, name: &str) -> Re
     cache.get(digest)?.ok_or_else(|| cache.gone(digest, name))
 }
 
-pub(super) fn read<T: serde::de::DeserializeOwned>(
-    cache: &Cache,
-    digest: &Digest,
-    name: &str,
-) -> Result<T> {
+fn read<T: DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
     serde_json::from_slice(&need(cache, digest, name)?).map_err(|e| not_ours(digest, name, e))
 }
 

@@ -40,10 +40,15 @@ fn an_object_that_is_larger_than_memory_is_an_error_that_says_so() {
 fn json_streams_in_and_out_as_the_same_bytes() {
     let (_folder, cache) = cache();
     let value: Vec<String> = (0..40_000).map(|i| format!("cell {i}")).collect();
-    let (digest, size) = cache.put_json(&value, Durability::Plain).unwrap();
+    let put = |layout| cache.put_json(&value, layout, Durability::Plain).unwrap();
+    let mut dense = serde_json::to_vec(&value).unwrap();
     let mut whole = serde_json::to_vec_pretty(&value).unwrap();
+    dense.push(b'\n');
     whole.push(b'\n');
-    assert_eq!((digest, size), (Digest::of(&whole), whole.len() as u64));
+    let is = |bytes: &[u8]| (Digest::of(bytes), bytes.len() as u64);
+    assert_eq!(put(JsonLayout::Dense), is(&dense));
+    let (digest, size) = put(JsonLayout::Readable);
+    assert_eq!((digest, size), is(&whole));
     assert_eq!(
         cache
             .get_json::<Vec<String>>(&digest)
