@@ -66,11 +66,10 @@ use args::{Cli, Command, CompareFormat};
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The hidden half of tprimat: the supervisor of one run, below a build or in a batch job, and
-    // what ends the processes of a run whose supervisor was killed.
+    // The hidden half of tprimat: supervisors of runs, below a build or in a batch job, and what ends
+    // the processes of a run whose supervisor was killed.
     let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
         Some(word) if word == execute::SUPERVISORS_ARGUMENT => Some(execute::fork_supervisors),
-        Some(word) if word == execute::SUPERVISE_ARGUMENT => Some(execute::supervise),
         Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
         Some(word) if word == execute::NODE_ARGUMENT => Some(execute::supervise_node),
         Some(word) if word == execute::END_ARGUMENT => Some(execute::end_processes),

@@ -43,9 +43,10 @@ pub trait Run: Send + Sync {
     /// Ends the run without grace.
     fn kill(&self);
     /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
-    /// more. `gone` is called before that, where it is known that the processes are gone and only
-    /// the record of the run is still to be made.
-    fn wait(&self, gone: &dyn Fn()) -> Result<End>;
+    /// more. `look` is called about ten times a second meanwhile. `gone` is called before the end,
+    /// where it is known that the processes are gone and only the record of the run is still to be
+    /// made.
+    fn wait(&self, gone: &dyn Fn(), look: &mut (dyn FnMut() + Send)) -> Result<End>;
 }
 
 /// What becomes of a run whose build is interrupted.
@@ -99,8 +100,8 @@ impl Run for Running {
     fn kill(&self) {
         Self::kill(self);
     }
-    fn wait(&self, gone: &dyn Fn()) -> Result<End> {
-        self.wait_telling(gone).map(End::Over)
+    fn wait(&self, gone: &dyn Fn(), look: &mut (dyn FnMut() + Send)) -> Result<End> {
+        self.wait_telling(gone, look).map(End::Over)
     }
 }
 

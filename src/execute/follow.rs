@@ -1,6 +1,6 @@
 //! What a run does while it runs, for people: its steps, and what it waits for.
 
-use std::{path::Path, sync::mpsc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use super::{
     EventSink, Holder,
@@ -13,34 +13,66 @@ use super::{
 use crate::{logs, results::TelemetryLine};
 
 /// How often the progress of a run is looked at.
-const FOLLOW_LOOK: Duration = Duration::from_millis(100);
+pub(super) const FOLLOW_LOOK: Duration = Duration::from_millis(100);
 
-/// Reports the run's progress until `over` has no other end any more.
-pub(super) fn follow(
-    work: &TrainWork,
-    (run, log): (&dyn Run, &Path),
-    over: mpsc::Receiver<()>,
-    events: &EventSink,
-) {
-    let mut tail = Tail::new(log);
-    let (mut samples, mut power_watts) = (Tail::new(&log.with_file_name(TELEMETRY)), None);
-    let mut live = logs::Live::new(&work.measurement.log_section);
-    let tokens_per_step = work
-        .job
-        .data
-        .global_batch_size
-        .saturating_mul(work.job.data.seq_length);
-    let (mut waiting_for, mut changed) = (None, Vec::new());
-    loop {
+/// Reports the progress of a run.
+pub(super) struct Follower<'a> {
+    work: &'a TrainWork,
+    run: &'a dyn Run,
+    log: &'a Path,
+    events: &'a EventSink,
+    /// From the first look on; a short run is over before that.
+    seen: Option<Seen>,
+}
+
+struct Seen {
+    tail: Tail,
+    live: logs::Live,
+    samples: Tail,
+    power_watts: Option<f64>,
+    waiting_for: Option<String>,
+    changed: Vec<String>,
+}
+
+impl<'a> Follower<'a> {
+    pub fn of(
+        work: &'a TrainWork,
+        (run, log): (&'a dyn Run, &'a Path),
+        events: &'a EventSink,
+    ) -> Self {
+        Self {
+            work,
+            run,
+            log,
+            events,
+            seen: None,
+        }
+    }
+
+    /// Reports what is new since the last look.
+    pub fn look(&mut self) {
+        let Self {
+            work, log, events, ..
+        } = self;
+        let seen = self.seen.get_or_insert_with(|| Seen {
+            tail: Tail::new(log),
+            live: logs::Live::new(&work.measurement.log_section),
+            samples: Tail::new(&log.with_file_name(TELEMETRY)),
+            power_watts: None,
+            waiting_for: None,
+            changed: Vec::new(),
+        });
         // The header, and a line of a newer sampler, say nothing of the power.
-        let _ = samples.poll(&mut |line| {
-            power_watts = serde_json::from_str(line)
+        let _ = seen.samples.poll(&mut |line| {
+            seen.power_watts = serde_json::from_str(line)
                 .ok()
                 .as_ref()
                 .and_then(TelemetryLine::power_watts);
         });
-        let _ = tail.poll(&mut |line| {
-            if let Some(step) = live.feed(line.as_bytes()) {
+        let data = &work.job.data;
+        let tokens_per_step = data.global_batch_size.saturating_mul(data.seq_length);
+        let _ = seen.tail.poll(&mut |line| {
+            if let Some(step) = seen.live.feed(line.as_bytes()) {
                 events.report(&Event::Step {
                     task: work.name().to_owned(),
                     step: step.step,
@@ -51,33 +83,30 @@ pub(super) fn follow(
                         .step_time_seconds
                         .filter(|t| *t > 0.0)
                         .map(|t| step.tokens.unwrap_or(tokens_per_step) as f64 / t),
-                    power_watts,
+                    power_watts: seen.power_watts,
                 });
             }
         });
-        let state = run.state();
+        let state = self.run.state();
         if let Some(what_for) =
-            awaited(&state).filter(|what_for| waiting_for.as_ref() != Some(what_for))
+            awaited(&state).filter(|what_for| seen.waiting_for.as_ref() != Some(what_for))
         {
             events.report(&Event::TaskWaiting {
                 task: work.name().to_owned(),
                 what_for: what_for.clone(),
             });
-            waiting_for = Some(what_for);
+            seen.waiting_for = Some(what_for);
         }
-        if let RunState::Running { changed: seen, .. } = state
-            && seen.len() > changed.len()
+        if let RunState::Running { changed, .. } = state
+            && changed.len() > seen.changed.len()
         {
-            changed = seen;
             let message = format!(
                 "{} will not count: {} changed while it runs",
                 work.name(),
                 changed.join(", ")
             );
+            seen.changed = changed;
             events.report(&Event::Note { message });
-        }
-        if over.recv_timeout(FOLLOW_LOOK) != Err(mpsc::RecvTimeoutError::Timeout) {
-            return;
         }
     }
 }

@@ -6,20 +6,22 @@
 //! is killed. A fork server that was killed is replaced.
 //!
 //! No run waits for a fork: one supervisor is always there before its run, and takes the next request
-//! from the socket that it shares with the fork server. Once it has, the next one is forked.
+//! from the socket that it shares with the fork server. Once it has, the next one is forked. A
+//! supervisor whose run left nothing behind takes the next run itself, so a build of many short runs
+//! forks a few.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut},
+    net::Shutdown,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::{ffi::OsStrExt, process::CommandExt},
+        unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Mutex,
-    time::{Duration, Instant},
+    sync::{Arc, Mutex},
 };
 
 use nix::{
@@ -29,16 +31,18 @@ use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
-        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType,
+        self, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
         recvmsg, send, sendmsg, shutdown, socketpair,
     },
     unistd::{Pid, pipe2},
 };
 
 use super::{
+    lifeline::{SentRun, fits, send_run},
     process_title::ProcessTitle,
     run::{SUPERVISE_ARGUMENT, lock},
-    supervisor::supervise,
+    supervisor::supervise_runs,
+    supervisor_process::{PATIENCE, SupervisorProcess, Waiting, answers_in_time},
 };
 
 /// `tprimat __supervisors RUNS` forks the supervisors of a build.
@@ -52,24 +56,12 @@ const LONGEST_PATH: usize = libc::PATH_MAX as usize;
 /// run's folder.
 const ROOM_FOR_TITLE: usize = LONGEST_PATH + 32;
 
-/// A supervisor that waits answers within a millisecond, but the host may be at its limit.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Started with the first run; when this is dropped it ends, and the supervisors go on.
 #[derive(Debug)]
 pub struct ForkServer {
     tprimat: PathBuf,
     server: Mutex<Option<Server>>,
-}
-
-/// What a supervisor has as its standard input, output and error.
-pub(super) struct Handed<'a> {
-    /// Ends with tprimat.
-    pub lifeline: BorrowedFd<'a>,
-    /// Locked, so there is no instant at which nobody holds it.
-    pub supervisor_lock: &'a File,
-    /// Appended to by the supervisor alone, line by line.
-    pub log: &'a File,
+    waiting: Arc<Waiting>,
 }
 
 impl ForkServer {
@@ -79,21 +71,49 @@ impl ForkServer {
         Self {
             tprimat: tprimat.to_owned(),
             server: Mutex::new(None),
+            waiting: Arc::default(),
         }
     }
 
-    /// Starts the supervisor of the run in `dir`, a child of this process. After an error there may
-    /// be one all the same, which ends when the lifeline that it was handed does: whoever tries again
-    /// hands over another one, and gets another fork server.
-    pub(super) fn fork(&self, dir: &Path, handed: &Handed) -> io::Result<Pid> {
+    /// Where a supervisor whose run is over waits for another one.
+    pub(super) fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
+    }
+
+    /// Has a supervisor see through `run`, a child of this process; a second one is tried where the
+    /// fork server was killed or does not answer. The first one then ends, if it is there at all,
+    /// since nobody has the other end of its lifeline.
+    pub(super) fn begin(&self, run: &SentRun) -> io::Result<SupervisorProcess> {
+        match self.waiting.begin(run) {
+            Some(supervisor) => Ok(supervisor),
+            None => self.fork(run).or_else(|_| self.fork(run)),
+        }
+    }
+
+    fn fork(&self, run: &SentRun) -> io::Result<SupervisorProcess> {
+        let (theirs, lifeline) = UnixStream::pair()?;
+        // A supervisor that was stopped reads nothing.
+        lifeline.set_write_timeout(Some(PATIENCE))?;
+        // Where it fits into the socket it is there before the supervisor asks for it.
+        let is_sent = fits(&lifeline, run)?;
+        if is_sent {
+            send_run(&lifeline, run)?;
+        }
         let mut server = lock(&self.server);
         let running = match server.take() {
             Some(running) => running,
-            None => Server::start(&self.tprimat, dir, handed.log)?,
+            None => Server::start(&self.tprimat, run)?,
         };
-        let pid = running.fork(dir, handed)?;
+        let pid = running.fork(theirs.as_fd())?;
         *server = Some(running);
-        Ok(pid)
+        drop((server, theirs));
+        let supervisor = SupervisorProcess { pid, lifeline };
+        if !is_sent && let Err(error) = send_run(&supervisor.lifeline, run) {
+            let _ = supervisor.lifeline.shutdown(Shutdown::Both);
+            let _ = supervisor.wait();
+            return Err(error);
+        }
+        Ok(supervisor)
     }
 }
 
@@ -104,8 +124,8 @@ struct Server {
 }
 
 impl Server {
-    /// What it cannot do it says in `log`, which is that of the run it is started for.
-    fn start(tprimat: &Path, dir: &Path, log: &File) -> io::Result<Self> {
+    /// What it cannot do it says in the log of the run it is started for.
+    fn start(tprimat: &Path, run: &SentRun) -> io::Result<Self> {
         let (theirs, ours) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -114,7 +134,7 @@ impl Server {
         )?;
         let process = Command::new(tprimat)
             .arg(SUPERVISORS_ARGUMENT)
-            .arg(dir.parent().unwrap_or(dir))
+            .arg(run.dir.parent().unwrap_or(run.dir))
             .arg(" ".repeat(ROOM_FOR_TITLE))
             .env_clear()
             // Where the host keeps its driver's library is needed to sample, and by the rest srun
@@ -123,7 +143,7 @@ impl Server {
             .envs(std::env::vars_os().filter(|(name, _)| is_needed(name)))
             .stdin(theirs)
             .stdout(Stdio::null())
-            .stderr(log.try_clone()?)
+            .stderr(run.log.try_clone()?)
             // Ctrl-C at the terminal is tprimat's to heed.
             .process_group(0)
             .spawn()?;
@@ -133,38 +153,29 @@ impl Server {
         })
     }
 
-    fn fork(&self, dir: &Path, handed: &Handed) -> io::Result<Pid> {
+    /// Forks the supervisor at the other end of a lifeline. After an error there may be one all the
+    /// same.
+    fn fork(&self, lifeline: BorrowedFd) -> io::Result<Pid> {
         let connection = &self.connection;
-        let descriptors = [
-            handed.lifeline.as_raw_fd(),
-            handed.supervisor_lock.as_raw_fd(),
-            handed.log.as_raw_fd(),
-        ];
         sendmsg::<()>(
             connection.as_raw_fd(),
-            &[IoSlice::new(dir.as_os_str().as_bytes())],
-            &[ControlMessage::ScmRights(&descriptors)],
+            &[IoSlice::new(&[0])],
+            &[ControlMessage::ScmRights(&[lifeline.as_raw_fd()])],
             // Not SIGPIPE, where it was killed.
             MsgFlags::MSG_NOSIGNAL,
             None,
         )?;
         // Somebody may have stopped it, and no run could start until it goes on.
-        let (asked, mut ready) = (Instant::now(), Err(Errno::EINTR));
-        while ready == Err(Errno::EINTR) {
-            let left = PATIENCE.saturating_sub(asked.elapsed());
-            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            let mut answers = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
-            ready = poll(&mut answers, timeout);
-        }
-        if ready? == 0 {
+        let is_in_time = answers_in_time(connection)?;
+        if !is_in_time {
             // Whoever answers from now on finds nobody, and does not begin the run late. One that has
             // answered meanwhile is there.
-            shutdown(connection.as_raw_fd(), Shutdown::Both)?;
+            shutdown(connection.as_raw_fd(), socket::Shutdown::Both)?;
         }
         let mut answer = [0; size_of::<i32>()];
         let length = nix::unistd::read(connection, &mut answer)?;
         match i32::from_le_bytes(answer) {
-            _ if length == 0 && ready == Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            _ if length == 0 && !is_in_time => Err(io::ErrorKind::TimedOut.into()),
             _ if length != answer.len() => Err(io::ErrorKind::UnexpectedEof.into()),
             pid if pid > 0 => Ok(Pid::from_raw(pid)),
             errno => Err(io::Error::from_raw_os_error(-errno)),
@@ -221,8 +232,8 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
             Ok(None) => {
                 drop(is_spare);
                 show(SPARE_ARGUMENT, runs);
-                let (dir, handed) = match receive(connection.as_fd()) {
-                    Ok(Some(request)) => request,
+                let lifeline = match receive(connection.as_fd()) {
+                    Ok(Some(lifeline)) => lifeline,
                     Ok(None) => return 0,
                     Err(errno) => {
                         let _ = answer(connection.as_fd(), -(errno as i32));
@@ -235,11 +246,13 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
                 }
                 let _ = nix::unistd::write(&spare, &[1]);
                 drop(spare);
-                show(SUPERVISE_ARGUMENT, &dir);
-                return match become_supervisor(handed) {
-                    Ok(()) => supervise(&dir),
-                    Err(errno) => errno as i32,
-                };
+                if let Err(errno) = put(lifeline.as_fd(), libc::STDIN_FILENO) {
+                    return errno as i32;
+                }
+                return supervise_runs(|run| match run {
+                    Some(dir) => show(SUPERVISE_ARGUMENT, dir),
+                    None => show(SPARE_ARGUMENT, runs),
+                });
             }
             Err(errno) => {
                 let Ok(Some(_)) = receive(connection.as_fd()) else {
@@ -251,8 +264,7 @@ pub fn fork_supervisors(runs: &Path) -> i32 {
         // The log of the first run, where this process could have said why it does not start, is that
         // run's alone from now on.
         if let Some(null) = null.take() {
-            // SAFETY: it closes this process's own stream, which nobody owns here.
-            unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
+            let _ = put(null.as_fd(), libc::STDERR_FILENO);
         }
     }
     0
@@ -271,10 +283,10 @@ fn answer(connection: BorrowedFd, number: i32) -> bool {
     send(connection.as_raw_fd(), &number.to_le_bytes(), flags).is_ok()
 }
 
-/// The folder of a run and what its supervisor gets; `None` once tprimat is gone.
-fn receive(connection: BorrowedFd) -> nix::Result<Option<(PathBuf, [OwnedFd; 3])>> {
-    let (mut path, mut space) = ([0; LONGEST_PATH], cmsg_space!([RawFd; 3]));
-    let mut bytes = [IoSliceMut::new(&mut path)];
+/// A supervisor's end of its lifeline; `None` once tprimat is gone.
+fn receive(connection: BorrowedFd) -> nix::Result<Option<OwnedFd>> {
+    let (mut byte, mut space) = ([0], cmsg_space!(RawFd));
+    let mut bytes = [IoSliceMut::new(&mut byte)];
     let message = loop {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         match recvmsg::<()>(connection.as_raw_fd(), &mut bytes, Some(&mut space), flags) {
@@ -282,23 +294,12 @@ fn receive(connection: BorrowedFd) -> nix::Result<Option<(PathBuf, [OwnedFd; 3])
             received => break received?,
         }
     };
-    let length = message.bytes;
-    let descriptors = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmRights(descriptors) => Some(descriptors),
+    let lifeline = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
         _ => None,
     });
-    let handed: Vec<OwnedFd> = descriptors
-        .unwrap_or_default()
-        .into_iter()
-        // SAFETY: the kernel made them for this process with this message, and nobody else here has
-        // them.
-        .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) })
-        .collect();
-    let dir = PathBuf::from(OsString::from(OsStr::from_bytes(&path[..length])));
-    Ok(<[OwnedFd; 3]>::try_from(handed)
-        .ok()
-        .filter(|_| length > 0)
-        .map(|handed| (dir, handed)))
+    // SAFETY: the kernel made it for this process with this message, and nobody else here has it.
+    Ok(lifeline.map(|lifeline| unsafe { OwnedFd::from_raw_fd(lifeline) }))
 }
 
 /// Forks a process that is a child of this one's parent. `None`: this is the new process.
@@ -316,11 +317,8 @@ fn fork_sibling() -> nix::Result<Option<Pid>> {
         .map(Pid::from_raw))
 }
 
-/// Puts what was handed over where a supervisor has it: in the place of its standard streams.
-fn become_supervisor(handed: [OwnedFd; 3]) -> nix::Result<()> {
-    for (stream, descriptor) in (0..).zip(handed) {
-        // SAFETY: it closes the fork server's own stream, which nobody owns here.
-        Errno::result(unsafe { libc::dup2(descriptor.as_raw_fd(), stream) })?;
-    }
-    Ok(())
+/// Puts a descriptor in the place of one of this process's standard streams.
+pub(super) fn put(descriptor: BorrowedFd, stream: RawFd) -> nix::Result<()> {
+    // SAFETY: it closes this process's own stream, which nobody owns here.
+    Errno::result(unsafe { libc::dup2(descriptor.as_raw_fd(), stream) }).map(drop)
 }

@@ -1,11 +1,8 @@
-//! What reaches a supervisor: its environment, the end of its lifeline, signals, the deaths of its
-//! children.
+//! What reaches a supervisor: the end of its lifeline, signals, the deaths of its children.
 
 use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read},
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    io,
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -17,15 +14,12 @@ use nix::{
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
-        socket::{MsgFlags, send},
     },
     unistd::setsid,
 };
 
+use super::lifeline::Word;
 use crate::error::{Error, Result};
-
-/// No environment is larger; a length beyond it is not one that tprimat sent.
-const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 
 /// Makes this process a supervisor: no signal ends it, and orphans of its run come to it.
 pub(super) fn settle_down(has_lifeline: bool) -> Result<Inbox> {
@@ -50,20 +44,6 @@ fn keep_files_to_ourselves() {
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-}
-
-/// What the other end of standard input sends as one frame (`run::frame`).
-pub(super) fn receive_environment() -> io::Result<BTreeMap<String, String>> {
-    let mut lifeline = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut length = [0; 8];
-    lifeline.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > ENVIRONMENT_LIMIT {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut text = Vec::new();
-    lifeline.take(length).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
 }
 
 /// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
@@ -110,10 +90,33 @@ impl Inbox {
     /// Tells tprimat that the run's processes are gone. Nothing waits for tprimat to hear it.
     pub fn say_gone(&self) {
         if self.has_lifeline {
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             // A node's lifeline is a pipe from srun, and nobody hears it there.
-            let _ = send(io::stdin().as_raw_fd(), &[0], flags);
+            let _ = Word::Gone.say();
         }
+    }
+
+    /// Waits between two runs. Is there something to read, and did nobody ask for the end?
+    pub fn wait_for_run(&mut self) -> bool {
+        loop {
+            let stdin = io::stdin();
+            let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
+            let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
+            let mut both = [signals, lifeline];
+            let _ = poll(&mut both, PollTimeout::NONE);
+            let may_read = both[1].any() == Some(true);
+            self.read_signals();
+            if self.stop() {
+                return false;
+            }
+            if may_read {
+                return true;
+            }
+        }
+    }
+
+    /// Is tprimat at the other end, and did it not ask for the end?
+    pub fn has_lifeline(&self) -> bool {
+        self.has_lifeline && !self.lifeline_closed
     }
 
     pub fn stop(&self) -> bool {
@@ -139,6 +142,10 @@ impl Inbox {
         if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
             self.lifeline_closed = is_closed(stdin.as_fd());
         }
+        self.read_signals();
+    }
+
+    fn read_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo).map(Signal::try_from) {
                 Ok(Ok(Signal::SIGCHLD)) => {}

@@ -20,6 +20,7 @@ mod input_watch;
 mod interrupt;
 mod launch;
 mod leftovers;
+mod lifeline;
 mod log_times;
 mod nodes;
 mod preflight;
@@ -36,6 +37,7 @@ mod schedule;
 mod secrets;
 mod slurm;
 mod supervisor;
+mod supervisor_process;
 mod takeover;
 mod train;
 mod train_work;
@@ -65,12 +67,13 @@ pub use profile::{Profiler, profile};
 pub use progress::Growing;
 pub use recover_runs::{Leftover, Swept, sweep};
 pub use run::{
-    ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, hostname, start,
+    ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, Verbatim,
+    hostname, start,
 };
 pub use schedule::{BuildOptions, BuildSummary, build};
 pub use secrets::{Secrets, masked};
 pub use slurm::{Commands, JOB_ARGUMENT, JobSpec};
-pub use supervisor::{supervise, supervise_job};
+pub use supervisor::supervise_job;
 pub use takeover::{
     Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
     sweep_profiles, sweep_up,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     container_run::{self, contain},
-    run::RunSpec,
+    run::{RunSpec, Verbatim},
     secrets::Secrets,
     slurm::JobSpec,
     train::{Gpu, TrainHost},
@@ -101,8 +101,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         exclusive: work.placement.exclusive,
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
-        meta: serde_json::to_value(&work.measurement)
-            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?,
+        meta: Verbatim::of(&work.measurement)?,
     })
 }
 

@@ -11,7 +11,7 @@ use super::{
     launch::launch,
     prepare_run::{attempt_id, prepare},
     recover_runs::{making, remove},
-    run::{ExitKind, RunSpec, start},
+    run::{ExitKind, RunSpec, Verbatim, start},
     train::TrainHost,
 };
 use crate::{
@@ -172,7 +172,7 @@ pub fn profile(
     let id = format!("profile-{}", attempt_id());
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
-    spec.meta = serde_json::json!({ "profile": work.name() });
+    spec.meta = Verbatim::of(&serde_json::json!({ "profile": work.name() }))?;
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;

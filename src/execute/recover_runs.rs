@@ -14,8 +14,8 @@ use super::{
     container_run::Contained,
     process::Tree,
     run::{
-        RunExit, RunSpec, exit_path, if_there, log_path, owner_lock_path, read_exit, read_if_there,
-        spec_path, supervisor_lock_path,
+        RunExit, RunSpec, if_there, log_path, owner_lock_path, read_exit, read_if_there, spec_path,
+        supervisor_lock_path, was_never_written,
     },
     slurm::{self, Commands},
 };
@@ -310,6 +310,11 @@ pub(super) fn take_up(
         None => read_exit(dir)?,
         exit => exit,
     };
+    // It says how a log ended that a power cut took a part of.
+    let exit = exit.filter(|exit| {
+        exit.unsynced_log
+            .is_none_or(|length| has_log_of(dir, length))
+    });
     Ok(Taken::Leftover(Box::new(Leftover {
         dir: dir.to_owned(),
         exit,
@@ -320,19 +325,26 @@ pub(super) fn take_up(
     })))
 }
 
+fn has_log_of(dir: &Path, length: u64) -> bool {
+    fs::metadata(log_path(dir)).is_ok_and(|log| log.len() == length)
+}
+
 /// A folder whose owner is dead and whose description cannot be read. A power cut takes a
-/// description that was not on disk yet, and with it the run: both come there before it is said how
-/// the run ended. Such a run is made again. Anything else is for a person to look at.
+/// description that was not on disk yet, and with it the run. Such a run is made again. Anything else is for a person to look at.
 fn undescribed(dir: &Path) -> Taken {
     if is_supervised(dir) {
         return Taken::Held;
     }
     let is_lost = match fs::read(spec_path(dir)) {
-        // Some file systems leave zeros where a file was not written yet.
-        Ok(bytes) => bytes.iter().all(|byte| *byte == 0),
+        Ok(bytes) => was_never_written(&bytes),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    if is_lost && !exit_path(dir).exists() {
+    // A record of the end that was on disk means that the description was, too.
+    let may_be_lost = match read_exit(dir) {
+        Ok(exit) => exit.is_none_or(|exit| exit.unsynced_log.is_some()),
+        Err(_) => false,
+    };
+    if is_lost && may_be_lost {
         remove(dir);
         return Taken::Nothing;
     }

@@ -8,15 +8,15 @@
 use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
-    io::{self, Read, Write},
+    io,
     net::Shutdown,
     os::{
         fd::{AsFd, FromRawFd, OwnedFd, RawFd},
-        unix::{net::UnixStream, process::ExitStatusExt},
+        unix::process::ExitStatusExt,
     },
     path::{Path, PathBuf},
     process::ExitStatus,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,24 +24,24 @@ use nix::{
     errno::Errno,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        signal::{Signal, kill},
-        socket::{getsockopt, sockopt},
-        wait::{WaitPidFlag, waitpid},
-    },
+    sys::signal::Signal,
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{
     container_run::{Contained, ContainerSpec},
     devices::Holder,
-    fork_server::{ForkServer, Handed},
+    follow::FOLLOW_LOOK,
+    fork_server::ForkServer,
     hang::Hang,
     input_watch::Queue,
+    lifeline::{SentRun, Word, frame},
     log_times::last_seen,
     process::Tree,
     slurm::JobSpec,
+    supervisor_process::{SupervisorProcess, Waiting},
     train_work::Measurement,
     watched_inputs::Watched,
 };
@@ -101,9 +101,32 @@ pub struct RunSpec {
     /// What the run reads outside its folder, to be looked at when it has ended.
     #[serde(default)]
     pub watched: Vec<Watched>,
-    /// The run's `Measurement`, for whoever takes up its folder. It is kept as JSON, since a
-    /// supervisor of another version must be able to end a run whose measurement it cannot read.
-    pub meta: serde_json::Value,
+    /// The run's `Measurement`, for whoever takes up its folder.
+    pub meta: Verbatim,
+}
+
+/// JSON that nobody reads on its way: a supervisor of another version must be able to end a run whose
+/// measurement it cannot read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Verbatim(Box<RawValue>);
+
+impl Verbatim {
+    pub fn of(value: &impl Serialize) -> Result<Self> {
+        let text = serde_json::value::to_raw_value(value);
+        text.map(Self)
+            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))
+    }
+
+    pub(super) fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
+        serde_json::from_str(self.0.get())
+    }
+}
+
+impl PartialEq for Verbatim {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
 }
 
 /// How a run ended.
@@ -134,6 +157,11 @@ pub struct RunExit {
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// How many bytes the log has, where neither it nor this record was brought to disk, since the
+    /// tprimat that takes the run in does that. After a power cut a shorter log is not what the
+    /// trainer wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced_log: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,7 +246,7 @@ impl RunSpec {
 
     /// What it measures. A profiled run measures nothing, and another version's may not be readable.
     pub(super) fn measurement(&self) -> serde_json::Result<Measurement> {
-        Measurement::deserialize(&self.meta)
+        self.meta.read()
     }
 
     pub(super) fn grace(&self) -> Duration {
@@ -256,10 +284,10 @@ fn supervisor_log_path(dir: &Path) -> PathBuf {
 #[derive(Debug)]
 pub struct Running {
     spec: RunSpec,
-    supervisor: Supervisor,
-    /// The supervisor ends the run when nothing more can come from this end: by our will, or by our
-    /// death. From the other end comes one byte, when the run's processes are gone.
-    lifeline: UnixStream,
+    /// Until it waits for another run.
+    supervisor: Mutex<Option<Arc<SupervisorProcess>>>,
+    /// Where it waits then.
+    waiting: Arc<Waiting>,
     /// The supervisor has it as well.
     queue: Mutex<Option<Queue>>,
     _owner: File,
@@ -274,8 +302,8 @@ pub fn start(spec: &RunSpec, supervisors: &ForkServer) -> Result<Running> {
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
     let text = serde_json::to_vec_pretty(spec)
         .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
-    // A power cut ends a run of this host, and what it had begun is made again. Its supervisor brings
-    // the description to disk with the log, before it says how the run ended.
+    // A power cut ends a run of this host, and what it had begun is made again. The description comes
+    // to disk with the log: when this process takes the run in, or by its supervisor.
     let durability = match &spec.job {
         Some(_) => Durability::Synced,
         None => Durability::Plain,
@@ -289,118 +317,29 @@ pub fn start(spec: &RunSpec, supervisors: &ForkServer) -> Result<Running> {
         .map_err(Error::io("cannot open", &log_path))?;
     let is_watched = spec.watched.iter().any(Watched::is_watchable);
     let queue = is_watched.then(Queue::for_a_run).flatten();
-    let (supervisor, lifeline) = fork(spec, supervisors, queue.as_ref(), (&supervisor_lock, &log))
-        .map_err(|error| {
-            let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
-            Error::failed(format!(
-                "the supervisor of run {} failed: {said}",
-                spec.run_id
-            ))
-        })?;
+    let begun = frame(&spec.env).and_then(|env| {
+        supervisors.begin(&SentRun {
+            dir,
+            env: &env,
+            lock: &supervisor_lock,
+            log: &log,
+            queue: queue.as_ref(),
+        })
+    });
+    let supervisor = begun.map_err(|error| {
+        let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
+        Error::failed(format!(
+            "the supervisor of run {} failed: {said}",
+            spec.run_id
+        ))
+    })?;
     Ok(Running {
         spec: spec.clone(),
-        supervisor,
-        lifeline,
+        supervisor: Mutex::new(Some(Arc::new(supervisor))),
+        waiting: supervisors.waiting().clone(),
         queue: Mutex::new(queue),
         _owner: owner,
     })
-}
-
-/// Forks the supervisor; once more where the fork server was killed or does not answer.
-fn fork(
-    spec: &RunSpec,
-    supervisors: &ForkServer,
-    queue: Option<&Queue>,
-    files: (&File, &File),
-) -> io::Result<(Supervisor, UnixStream)> {
-    fork_once(spec, supervisors, queue, files)
-        .or_else(|_| fork_once(spec, supervisors, queue, files))
-}
-
-/// Forks the supervisor and sends what it begins with over its lifeline: the queue of events, if
-/// there is one, and the environment.
-fn fork_once(
-    spec: &RunSpec,
-    supervisors: &ForkServer,
-    queue: Option<&Queue>,
-    (supervisor_lock, log): (&File, &File),
-) -> io::Result<(Supervisor, UnixStream)> {
-    let (lifeline_end, lifeline) = UnixStream::pair()?;
-    let environment = frame(&spec.env)?;
-    let send = || {
-        Queue::send(queue, &lifeline)?;
-        (&lifeline).write_all(&environment)
-    };
-    // Where it fits into the socket it is there before the supervisor asks for it. The kernel counts
-    // its own bookkeeping as well, so that no more than a part of the room can be filled.
-    let room = getsockopt(&lifeline, sockopt::SndBuf)?;
-    let fits = environment.len() <= room / 4;
-    if fits {
-        send()?;
-    }
-    let handed = Handed {
-        lifeline: lifeline_end.as_fd(),
-        supervisor_lock,
-        log,
-    };
-    let pid = supervisors.fork(&spec.dir, &handed)?;
-    let supervisor = Supervisor { pid };
-    drop(lifeline_end);
-    if !fits && let Err(error) = send() {
-        drop(lifeline);
-        let _ = supervisor.wait();
-        return Err(error);
-    }
-    Ok((supervisor, lifeline))
-}
-
-/// A child of this process, forked by its fork server. It is reaped when this is dropped, so until
-/// then its pid is nobody else's. Soon after its end it may have threads that the kernel is still
-/// letting go of, and whoever reaped it then would spin until they are gone, so what it left is
-/// taken in first.
-#[derive(Debug)]
-struct Supervisor {
-    pid: Pid,
-}
-
-impl Supervisor {
-    /// How it ended, once it has.
-    fn wait(&self) -> io::Result<ExitStatus> {
-        let pid = libc::id_t::try_from(self.pid.as_raw()).map_err(io::Error::other)?;
-        let look = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: zeroes are a value of it.
-        let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        loop {
-            // SAFETY: it writes what it tells, and nothing else.
-            let waited = unsafe { libc::waitid(libc::P_PID, pid, &raw mut ended, look) };
-            match Errno::result(waited) {
-                Err(Errno::EINTR) => {}
-                waited => {
-                    waited?;
-                    break;
-                }
-            }
-        }
-        // SAFETY: it told of a child.
-        let status = unsafe { ended.si_status() };
-        // Any signal, also one that has a number and no name.
-        Ok(ExitStatus::from_raw(match ended.si_code {
-            libc::CLD_EXITED => status << 8,
-            _ => status,
-        }))
-    }
-
-    /// What has ended and was not reaped takes the signal and does nothing.
-    fn signal(&self, signal: Signal) {
-        let _ = kill(self.pid, signal);
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        // One that lingers in a driver is left to itself.
-        let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
-    }
 }
 
 /// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A
@@ -414,13 +353,6 @@ pub(super) fn take_lock(path: &Path) -> Result<File> {
         Ok(lock.persist_noclobber(path)?)
     };
     take().map_err(Error::io("cannot take", path))
-}
-
-/// An environment as a supervisor receives it: first the length in 8 bytes, then JSON.
-pub(super) fn frame(env: &BTreeMap<String, String>) -> io::Result<Vec<u8>> {
-    let text = serde_json::to_vec(env)?;
-    let length = (text.len() as u64).to_le_bytes();
-    Ok([&length[..], &text].concat())
 }
 
 impl Running {
@@ -438,88 +370,128 @@ impl Running {
 
     /// Asks the run to end: SIGTERM to its whole tree, grace, SIGKILL. Returns at once.
     pub fn terminate(&self) {
-        let _ = self.lifeline.shutdown(Shutdown::Write);
+        // Held meanwhile, so that it is not another run's by then.
+        if let Some(supervisor) = &*lock(&self.supervisor) {
+            let _ = supervisor.lifeline.shutdown(Shutdown::Write);
+        }
     }
 
     /// Ends the run now, without grace.
     pub fn kill(&self) {
         self.terminate();
-        self.supervisor.signal(Signal::SIGQUIT);
+        if let Some(supervisor) = &*lock(&self.supervisor) {
+            supervisor.signal(Signal::SIGQUIT);
+        }
     }
 
     /// Blocks until the run is over and no process of it is left. The supervisor may linger: a
     /// thread of it that hangs in a driver keeps its process, but the run has ended when it says
     /// so.
     pub fn wait(&self) -> Result<RunExit> {
-        self.wait_telling(&|| ())
+        self.wait_telling(&|| (), &mut || ())
     }
 
     /// The same; `gone` is called as soon as the run's processes are gone, and only the record of the
-    /// run is still to be made.
-    pub(super) fn wait_telling(&self, gone: &dyn Fn()) -> Result<RunExit> {
-        if let Some(exit) = self.outlived_by(self.supervisor.pid, gone) {
-            return Ok(exit);
-        }
-        let status = self.supervisor.wait().map_err(Error::io(
-            "cannot wait for the supervisor of",
-            &self.spec.dir,
-        ))?;
-        match read_exit(&self.spec.dir)? {
-            Some(exit) => {
-                let queue = lock(&self.queue).take();
-                if let Some(queue) = queue {
-                    queue.keep();
+    /// run is still to be made, `look` every now and then until then.
+    pub(super) fn wait_telling(&self, gone: &dyn Fn(), look: &mut dyn FnMut()) -> Result<RunExit> {
+        let supervisor = lock(&self.supervisor).clone();
+        let Some(supervisor) = supervisor else {
+            return self.recorded()?.ok_or_else(|| self.without_record());
+        };
+        let recorded = match self.follow(&supervisor, gone, look) {
+            SupervisorState::Lingers(exit) => return Ok(exit),
+            SupervisorState::Waits => {
+                drop(supervisor);
+                let supervisor = lock(&self.supervisor).take().and_then(Arc::into_inner);
+                let exit = self.recorded()?.ok_or_else(|| self.without_record())?;
+                if let Some(supervisor) = supervisor {
+                    self.waiting.add(supervisor);
                 }
-                Ok(exit)
+                exit
             }
-            None => self.without_supervisor(status),
+            SupervisorState::HasEnded => {
+                let status = supervisor.wait().map_err(Error::io(
+                    "cannot wait for the supervisor of",
+                    &self.spec.dir,
+                ))?;
+                match self.recorded()? {
+                    Some(exit) => exit,
+                    None => return self.without_supervisor(status),
+                }
+            }
+        };
+        let queue = lock(&self.queue).take();
+        if let Some(queue) = queue {
+            queue.keep();
         }
+        Ok(recorded)
     }
 
-    /// How the run ended, if its supervisor is still there [`LINGERING`] later; none once that has
-    /// ended.
-    fn outlived_by(&self, supervisor: Pid, gone: &dyn Fn()) -> Option<RunExit> {
+    fn recorded(&self) -> Result<Option<RunExit>> {
+        read_exit(&self.spec.dir)
+    }
+
+    fn without_record(&self) -> Error {
+        Error::failed(format!(
+            "the supervisor of run {} did not record how it ended",
+            self.spec.run_id
+        ))
+    }
+
+    /// Waits until the supervisor ends, or waits for another run. One that recorded how its run ended
+    /// is waited for [`LINGERING`] longer.
+    fn follow(
+        &self,
+        supervisor: &SupervisorProcess,
+        gone: &dyn Fn(),
+        look: &mut dyn FnMut(),
+    ) -> SupervisorState {
         // Before Linux 5.3 there is none, and only the process's end counts.
-        let fd = pidfd(supervisor)?;
+        let Some(process) = pidfd(supervisor.pid) else {
+            return SupervisorState::HasEnded;
+        };
         let mut told: Option<Instant> = None;
-        let mut is_gone = false;
+        let (mut speaks, mut looked) = (true, Instant::now());
         loop {
-            let end = PollFd::new(fd.as_fd(), PollFlags::POLLIN);
-            let word = PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN);
+            let end = PollFd::new(process.as_fd(), PollFlags::POLLIN);
+            let word = PollFd::new(supervisor.lifeline.as_fd(), PollFlags::POLLIN);
             let mut both = [end, word];
             // Where the supervisor has ended the lifeline stays readable for ever.
-            let polled = if is_gone {
-                &mut both[..1]
-            } else {
+            let polled = if speaks {
                 &mut both[..]
+            } else {
+                &mut both[..1]
             };
-            let ready = poll(polled, PollTimeout::from(1000u16));
+            let left = FOLLOW_LOOK.saturating_sub(looked.elapsed());
+            let ready = poll(
+                polled,
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO),
+            );
+            if looked.elapsed() >= FOLLOW_LOOK {
+                look();
+                looked = Instant::now();
+            }
             if polled.get(1).is_some_and(|word| word.any() == Some(true)) {
-                is_gone = true;
-                if self.has_word() {
-                    gone();
+                match Word::receive(&supervisor.lifeline) {
+                    Some(Word::Has) => {}
+                    Some(Word::Gone) => gone(),
+                    Some(Word::Ready) => return SupervisorState::Waits,
+                    None => speaks = false,
                 }
             }
             match ready {
                 Ok(0) | Err(Errno::EINTR) => {}
-                _ if polled[0].any() == Some(true) => return None,
+                _ if polled[0].any() == Some(true) => return SupervisorState::HasEnded,
                 Ok(_) => continue,
-                Err(_) => return None,
+                Err(_) => return SupervisorState::HasEnded,
             }
-            let Ok(Some(exit)) = read_exit(&self.spec.dir) else {
+            let Ok(Some(exit)) = self.recorded() else {
                 continue;
             };
             if told.get_or_insert_with(Instant::now).elapsed() >= LINGERING {
-                return Some(exit);
+                return SupervisorState::Lingers(exit);
             }
         }
-    }
-
-    /// Has the supervisor said that the run's processes are gone? It says nothing else.
-    fn has_word(&self) -> bool {
-        (&self.lifeline)
-            .read(&mut [0])
-            .is_ok_and(|length| length > 0)
     }
 
     /// The supervisor ended and did not say how the run did.
@@ -551,8 +523,18 @@ impl Running {
             undeclared: Undeclared::default(),
             lost_nodes: None,
             note: Some(format!("the supervisor was ended by signal {signal}")),
+            unsynced_log: None,
         })
     }
+}
+
+/// What a supervisor does once its run is over.
+enum SupervisorState {
+    /// It waits for another run.
+    Waits,
+    HasEnded,
+    /// It has recorded how its run ended, and its process goes on.
+    Lingers(RunExit),
 }
 
 /// Readable once no thread of the process is left.
@@ -571,16 +553,23 @@ pub fn hostname() -> Option<String> {
         .and_then(|name| name.into_string().ok())
 }
 
-/// How the run of a folder ended; `None` as long as nobody has recorded it. A record that is there
-/// and cannot be read is an error: taken for none, a run that ended well would be made again.
+/// How the run of a folder ended; `None` as long as nobody has recorded it, and where a power cut took
+/// a record that was not on disk yet. Any other record that is there and cannot be read is an error:
+/// taken for none, a run that ended well would be made again.
 pub(super) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
     let path = exit_path(dir);
-    let Some(text) = read_if_there(&path)? else {
+    let Some(text) = read_if_there(&path)?.filter(|text| !was_never_written(text)) else {
         return Ok(None);
     };
     let exit = serde_json::from_slice(&text);
     exit.map(Some)
         .map_err(|e| Error::io("cannot read", path)(e.into()))
+}
+
+/// Is it what a power cut leaves of a file that was put in place and not on disk yet? Some file systems
+/// leave zeros.
+pub(super) fn was_never_written(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
@@ -611,7 +600,8 @@ pub(super) fn tail_of(path: &Path, most: u64) -> Result<Vec<u8>> {
         let mut file = std::fs::File::open(path)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
-        let mut bytes = Vec::new();
+        // One byte more, so that the end is seen without another allocation.
+        let mut bytes = Vec::with_capacity(usize::try_from(length.min(most)).unwrap_or(0) + 1);
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
@@ -645,7 +635,7 @@ mod tests {
             exclusive: true,
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
-            meta: serde_json::json!({"key": 1}),
+            meta: Verbatim::of(&1).unwrap(),
         };
         let text = serde_json::to_string(&spec).unwrap();
         assert!(

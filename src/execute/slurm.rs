@@ -27,6 +27,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -41,6 +42,7 @@ use queue::{OwnJob, Refusal, SlurmError, is_final};
 
 use super::{
     executor::{End, Executor, Interrupted, Run},
+    follow::FOLLOW_LOOK,
     recover_runs,
     run::{
         RunSpec, RunState, lock, owner_lock_path, read_exit, read_if_there, spec_path, state_path,
@@ -222,7 +224,24 @@ impl Run for Job {
         self.slurm.hurry();
     }
 
-    fn wait(&self, _gone: &dyn Fn()) -> Result<End> {
+    fn wait(&self, _gone: &dyn Fn(), look: &mut (dyn FnMut() + Send)) -> Result<End> {
+        let (over, is_over) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            // Beside the questions to Slurm, which may stay without an answer for long.
+            scope.spawn(move || {
+                while is_over.recv_timeout(FOLLOW_LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    look();
+                }
+            });
+            let end = self.wait_for_end();
+            drop(over);
+            end
+        })
+    }
+}
+
+impl Job {
+    fn wait_for_end(&self) -> Result<End> {
         let (mut pause, most) = QUESTIONS;
         let mut asked: Option<Instant> = None;
         let mut over: Option<(Instant, Option<String>)> = None;
@@ -654,7 +673,7 @@ mod tests {
             exclusive: true,
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
-            meta: serde_json::Value::Null,
+            meta: crate::execute::Verbatim::of(&()).unwrap(),
         };
         let slurm = Slurm {
             tprimat: "/bin/tprimat".into(),

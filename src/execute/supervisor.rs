@@ -14,10 +14,10 @@ mod trainer;
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    fs::File,
+    fs::OpenOptions,
     io::{self, Write},
     net::TcpListener,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     process::ExitStatus,
     time::{Duration, Instant},
@@ -28,17 +28,19 @@ use nix::libc;
 use super::{
     container_run::Contained,
     devices::{self, Claim, DeviceLock},
+    fork_server::put,
     guard::Guard,
     hang::{self, HangWatch},
-    inbox::{Inbox, receive_environment, settle_down},
+    inbox::{Inbox, settle_down},
     input_watch::{InputWatch, Queue},
     leftovers::END_ARGUMENT,
+    lifeline::{Word, receive_environment, receive_run},
     log_times::LogTimes,
     nodes,
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
         ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path,
-        state_path, supervisor_lock_path,
+        state_path,
     },
     secrets::Secrets,
     slurm,
@@ -49,6 +51,7 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
+    job::Vendor,
     words::plain::counted,
 };
 use trainer::{exit_kind, exit_status, pid_of};
@@ -58,6 +61,8 @@ const LOG_LOOK: Duration = Duration::from_millis(100);
 /// How often the inputs of a run are looked at while it runs.
 const INPUT_LOOK: Duration = Duration::from_secs(1);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
+/// A run that is over by then has no guard.
+const MOMENT: Duration = Duration::from_millis(20);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long the run's end waits for a last sample, when no process of the run is left.
@@ -65,24 +70,72 @@ const LAST_SAMPLE: Duration = Duration::from_secs(2);
 /// Launchers that need a port take the one that this variable names.
 const PORT_VARIABLE: &str = "TPRIMAT_PORT";
 
-/// Body of `tprimat __supervise DIR`; returns the process's exit code: the error's number where it
-/// has one, for on a full disk the supervisor has no other way to say it.
-#[must_use]
-pub fn supervise(dir: &Path) -> i32 {
-    exit_code(prepare(dir).and_then(|mut supervisor| {
-        if supervisor.spec.job.is_none() {
-            return supervisor.run();
+/// Sees through the runs that come over standard input, one after the other, until one of them may
+/// have left something behind in this process. Returns the process's exit code: the error's number
+/// where it has one, for on a full disk the supervisor has no other way to say it. `show` puts the
+/// run's folder into lists of processes, and none between two runs.
+pub(super) fn supervise_runs(show: impl Fn(Option<&Path>)) -> i32 {
+    let mut inbox: Option<Inbox> = None;
+    loop {
+        if inbox.as_mut().is_some_and(|inbox| !inbox.wait_for_run()) {
+            return 0;
         }
-        // A step of the allocation that tprimat is in.
-        let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-        slurm::take(dir, &job)?;
-        let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
-        supervisor.record(&exit)
-    }))
+        let Ok(Some(run)) = receive_run(io::stdin().as_fd()) else {
+            return 0;
+        };
+        // Somebody may have stopped this process until tprimat had another one for the run.
+        if !Word::Has.say() {
+            return 0;
+        }
+        show(Some(&run.dir));
+        let (lock, log) = (run.lock.as_fd(), run.log.as_fd());
+        if let Err(errno) = put(lock, libc::STDOUT_FILENO).and(put(log, libc::STDERR_FILENO)) {
+            return errno as i32;
+        }
+        let (dir, queue) = (run.dir, run.queue);
+        drop((run.lock, run.log));
+        match see_through(&dir, queue, inbox) {
+            Ok(Some(next)) => inbox = Some(next),
+            done => return exit_code(done.map(drop)),
+        }
+        // The lock tells whether the run's folder is still ours, and tprimat is about to take it in.
+        let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") else {
+            return 0;
+        };
+        let streams = [libc::STDOUT_FILENO, libc::STDERR_FILENO];
+        if streams.map(|stream| put(null.as_fd(), stream)) != [Ok(()); 2] {
+            return 0;
+        }
+        show(None);
+        if !Word::Ready.say() {
+            return 0;
+        }
+    }
 }
 
-/// Body of `tprimat __job DIR`, the same within a batch job: nobody holds its lifeline, and what
-/// only the node knows is settled here.
+/// One run, from its environment to its record; what is needed for another one, where this process
+/// is as it was before.
+fn see_through(dir: &Path, queue: Option<Queue>, inbox: Option<Inbox>) -> Result<Option<Inbox>> {
+    let inbox = inbox.map_or_else(|| settle_down(true), Ok)?;
+    let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let spec = read_spec(dir, env)?;
+    let mut supervisor = Supervisor {
+        queue,
+        ..Supervisor::new(spec, inbox, dir.join(TELEMETRY))
+    };
+    if supervisor.spec.job.is_none() {
+        return supervisor.run();
+    }
+    // A step of the allocation that tprimat is in.
+    let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+    slurm::take(dir, &job)?;
+    let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
+    supervisor.record(&exit)?;
+    Ok(None)
+}
+
+/// Body of `tprimat __job DIR`, the supervisor of the one run of a batch job: nobody holds its
+/// lifeline, and what only the node knows is settled here.
 #[must_use]
 pub fn supervise_job(dir: &Path) -> i32 {
     exit_code(prepare_job(dir).and_then(|supervisor| match supervisor {
@@ -95,7 +148,7 @@ pub fn supervise_job(dir: &Path) -> i32 {
         Some(mut supervisor) => match slurm::settle_in(&mut supervisor.spec) {
             Ok(note) => {
                 supervisor.notes.extend(note);
-                supervisor.run()
+                supervisor.run().map(drop)
             }
             Err(why) => supervisor.record(&never_ran(ExitKind::LaunchFailed(why), 0.0)),
         },
@@ -133,6 +186,8 @@ pub(super) struct Supervisor {
     input_watch: Option<InputWatch>,
     /// What a person should know of the run, for its exit.
     pub notes: Vec<String>,
+    /// The trainer ended well, and no other process of the run was left.
+    ended_alone: bool,
 }
 
 fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
@@ -141,19 +196,6 @@ fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
         return Ok(None);
     };
     Ok(Some(Supervisor::new(spec, inbox, dir.join(TELEMETRY))))
-}
-
-fn prepare(dir: &Path) -> Result<Supervisor> {
-    let inbox = settle_down(true)?;
-    check_claim(dir)?;
-    let received =
-        Queue::receive(io::stdin().as_fd()).and_then(|queue| Ok((queue, receive_environment()?)));
-    let (queue, env) = received.map_err(Error::io("cannot receive the environment of", dir))?;
-    let spec = read_spec(dir, env)?;
-    Ok(Supervisor {
-        queue,
-        ..Supervisor::new(spec, inbox, dir.join(TELEMETRY))
-    })
 }
 
 pub(super) fn read_spec(dir: &Path, env: BTreeMap<String, String>) -> Result<RunSpec> {
@@ -168,25 +210,6 @@ pub(super) fn read_spec(dir: &Path, env: BTreeMap<String, String>) -> Result<Run
         env,
         ..spec
     })
-}
-
-/// Standard output must be the locked `supervisor.lock` of this run: proof that tprimat started us.
-fn check_claim(dir: &Path) -> Result<()> {
-    let path = supervisor_lock_path(dir);
-    let claimed = || -> io::Result<bool> {
-        let handed = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        let (ours, theirs) = (handed.metadata()?, std::fs::metadata(&path)?);
-        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) && handed.try_lock().is_ok())
-    };
-    match claimed() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::failed("only tprimat itself starts a supervisor")),
-        Err(source) => Err(Error::Io {
-            what: "cannot check",
-            path,
-            source,
-        }),
-    }
 }
 
 /// Why the supervisor stopped watching the trainer.
@@ -214,12 +237,23 @@ impl Supervisor {
             queue: None,
             input_watch: None,
             notes: Vec::new(),
+            ended_alone: false,
         }
     }
 
-    fn run(mut self) -> Result<()> {
+    /// Measures the run and records it. What another run needs is given back where nothing of this
+    /// one is left: no process, no thread that samples, nobody who asked for the end.
+    fn run(mut self) -> Result<Option<Inbox>> {
         let exit = self.measure();
-        self.record(&exit)
+        self.record(&exit)?;
+        self.inbox.wait(Duration::ZERO);
+        let is_alone = self.ended_alone && self.tree.has_no_descendants();
+        let is_sampled = self
+            .spec
+            .sampled
+            .is_some_and(|vendor| vendor != Vendor::Cpu);
+        let is_plain = self.spec.container.is_none() && !is_sampled;
+        Ok((is_alone && is_plain && !self.inbox.stop()).then_some(self.inbox))
     }
 
     /// The run from the wait for its devices to the end of its last process. The devices' locks go
@@ -243,7 +277,18 @@ impl Supervisor {
     fn record(&self, exit: &RunExit) -> Result<()> {
         let text = serde_json::to_vec_pretty(exit)
             .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
-        files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
+        let durability = match exit.unsynced_log {
+            Some(_) => Durability::Plain,
+            None => Durability::Synced,
+        };
+        files::write_atomically(&exit_path(&self.spec.dir), &text, durability)
+    }
+
+    /// Does a tprimat on this host wait for the run? It brings what the run left to disk, as soon as
+    /// it is told that the run has ended.
+    fn is_awaited(&mut self) -> bool {
+        self.inbox.wait(Duration::ZERO);
+        self.spec.job.is_none() && self.inbox.has_lifeline()
     }
 
     /// Takes the devices one by one, always in the same order, so that two runs never wait for each
@@ -322,27 +367,31 @@ impl Supervisor {
             .as_ref()
             .and_then(|spec| Contained::of(spec, &self.spec.run_id));
         // What removes a container is there before the container. A trainer ends with its supervisor by
-        // itself, so it need not wait until the guard is there.
-        let before = match &contained {
+        // itself, so its guard is only there for what it starts.
+        let mut guard = match &contained {
             Some(contained) => Some(self.guard(Some(contained), locks)?),
             None => None,
         };
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = self.launch()?;
-        if let Some(watch) = &mut self.input_watch {
-            watch.follow();
-        }
-        let guard = match before.map_or_else(|| self.guard(None, locks), Ok) {
-            Ok(guard) => guard,
-            Err(why) => {
-                self.end_tree(&handle);
-                return Err(why);
+        if !self.is_over_soon(&handle, begun) {
+            if let Some(watch) = &mut self.input_watch {
+                watch.follow();
             }
-        };
-        self.tell(&RunState::Running {
-            since: started_at,
-            changed: Vec::new(),
-        });
+            if guard.is_none() {
+                match self.guard(None, locks) {
+                    Ok(started) => guard = Some(started),
+                    Err(why) => {
+                        self.end_tree(&handle);
+                        return Err(why);
+                    }
+                }
+            }
+            self.tell(&RunState::Running {
+                since: started_at,
+                changed: Vec::new(),
+            });
+        }
         let sampler = self.sampler();
         let end = self.watch(&handle, begun, started_at, &mut times);
         // The clock may be set meanwhile.
@@ -378,7 +427,9 @@ impl Supervisor {
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
-        let note = self.finish_log(&mut times, is_gone);
+        let unsynced = self.is_awaited();
+        let note = self.finish_log(&mut times, is_gone, !unsynced);
+        let unsynced_log = unsynced.then(|| times.log.metadata().ok()).flatten();
         if let Some(watch) = self.input_watch.take() {
             watch.finish(&mut self.spec.watched);
         }
@@ -394,6 +445,7 @@ impl Supervisor {
             lost_nodes: None,
             host: hostname(),
             note,
+            unsynced_log: unsynced_log.map(|log| log.len()),
         })
     }
 
@@ -429,7 +481,12 @@ impl Supervisor {
     }
 
     /// Finishes the log, and says what a person should know of the run.
-    fn finish_log(&mut self, times: &mut LogTimes, is_container_gone: bool) -> Option<String> {
+    fn finish_log(
+        &mut self,
+        times: &mut LogTimes,
+        is_container_gone: bool,
+        is_synced: bool,
+    ) -> Option<String> {
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
         let mut notes = std::mem::take(&mut self.notes);
@@ -439,7 +496,7 @@ impl Supervisor {
         if self.spec.job.is_none() {
             more.push(&spec);
         }
-        if let Err(error) = times.sync_with(&more) {
+        if is_synced && let Err(error) = times.sync_with(&more) {
             notes.push(format!("the log may not survive a power cut: {error}"));
         }
         if let Err(error) = masked {
@@ -509,6 +566,22 @@ impl Supervisor {
             file,
         };
         Sampler::start(sampling, move |pid| tree.has(pid))
+    }
+
+    /// Does the trainer end within a moment, as many a short run's does? Then nobody looks at its
+    /// state, and nothing must outlive its supervisor.
+    fn is_over_soon(&mut self, handle: &duct::Handle, begun: Instant) -> bool {
+        loop {
+            reap_orphans(pid_of(handle));
+            if exit_status(handle).is_some() {
+                return true;
+            }
+            let left = MOMENT.saturating_sub(begun.elapsed());
+            if left.is_zero() || self.inbox.stop() {
+                return false;
+            }
+            self.inbox.wait(left);
+        }
     }
 
     fn watch(
@@ -592,6 +665,7 @@ impl Supervisor {
         reap_orphans(pid_of(handle));
         if status.success() && self.tree.has_no_descendants() {
             // To look at every process of a large host takes longer than many a short run.
+            self.ended_alone = true;
             return Ended::default();
         }
         let ended = Instant::now();
@@ -647,5 +721,6 @@ pub(super) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         lost_nodes: None,
         host: hostname(),
         note: None,
+        unsynced_log: None,
     }
 }

@@ -10,7 +10,6 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -20,7 +19,7 @@ use super::{
     error::is_of_one_run,
     events::Event,
     executor::{End, Interrupted, Run},
-    follow::follow,
+    follow::Follower,
     fork_server::ForkServer,
     ingest::ingest,
     prepare_run::{attempt_id, prepare},
@@ -244,15 +243,11 @@ pub(super) fn see_through(
     gone: &(dyn Fn() + Sync),
 ) -> Result<Option<Trained>> {
     running.add(&run);
-    let (going_on, over) = mpsc::channel::<()>();
     let log = log_path(&spec.dir);
-    let end = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, (&*run, &log), over, events));
-        let end = run.wait(gone);
-        // Wakes the follower at once: a run of a few milliseconds must not wait for its next look.
-        drop(going_on);
-        end
-    });
+    let end = {
+        let mut follower = Follower::of(work, (&*run, &log), events);
+        run.wait(gone, &mut || follower.look())
+    };
     running.remove(&run);
     let exit = match end? {
         End::Over(exit) => exit,

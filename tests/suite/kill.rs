@@ -596,6 +596,59 @@ fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
     );
 }
 
+/// A supervisor whose tprimat waits leaves it to that one to bring the run to disk.
+#[test]
+fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
+    let project = Project::new(ONE_RUN);
+    let plant = |id: &str, unsynced: &str| {
+        let key = Digest::of(id);
+        let spec = format!(
+            r#"{{"run_id":"{id}","dir":"/","argv":["true"],"cwd":"/","timeout_seconds":null,"grace_seconds":1.0,
+            "devices":["cpu"],"exclusive":true,"lock_dir":"/tmp",
+            "meta":{{"key":"{key}","task":"train a#1","preimage":"{id}","generation":0}}}}"#
+        );
+        let exit = format!(
+            r#"{{"status":{{"code":0}},"started_at":1.0,"ended_at":2.0,"waited_seconds":0.0,"survivors":0{unsynced}}}"#
+        );
+        for (name, text) in [
+            ("spec.json", &*spec),
+            ("exit.json", &*exit),
+            ("log", "whole"),
+            ("owner.lock", ""),
+            ("supervisor.lock", ""),
+        ] {
+            project.write(&format!("cache/runs/{id}/{name}"), text);
+        }
+        key
+    };
+    let file = |name: &str, text: &str| project.write(&format!("cache/runs/{name}"), text);
+    let unsynced = r#","unsynced_log":5"#;
+    let whole = plant("01whole", unsynced);
+    let cut = plant("02cut", unsynced);
+    file("02cut/log", "who");
+    let no_record = plant("03norecord", unsynced);
+    file("03norecord/exit.json", "\0\0\0");
+    plant("04nospec", unsynced);
+    file("04nospec/spec.json", "");
+    // Where the end was on disk, so was the description: somebody else took it.
+    plant("05taken", "");
+    file("05taken/spec.json", "");
+    let built = project.run(&["build"]).ends_with(0);
+    let cache = Cache::open(&project.path("cache")).unwrap();
+    let outcome = |key: &Digest| match &cache.attempts(key)[..] {
+        [attempt] => attempt.outcome.clone(),
+        others => panic!("{others:?}: {built:?}"),
+    };
+    assert_eq!(outcome(&whole), RunOutcome::Ok, "{built:?}");
+    for key in [cut, no_record] {
+        let RunOutcome::Failed { status, .. } = outcome(&key) else {
+            panic!("{built:?}")
+        };
+        assert_eq!(status, "unknown");
+    }
+    assert_eq!(project.names_in("cache/runs"), [".making.lock", "05taken"]);
+}
+
 #[test]
 fn a_run_folder_that_cannot_be_read_now_is_neither_removed_nor_run_again() {
     let project = Project::new(ONE_RUN);

@@ -12,7 +12,7 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use tprimat::{
     cache::{Attempt, Output, TaskKind},
-    execute::{self, ContainerSpec, ExitKind, ForkServer, RunExit, RunSpec, Running},
+    execute::{self, ContainerSpec, ExitKind, ForkServer, RunExit, RunSpec, Running, Verbatim},
     files::{Durability, write_atomically},
     host::EngineKind,
     job::Vendor,
@@ -51,7 +51,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
         exclusive,
         lock_dir: folder.join("locks"),
         watched: Vec::new(),
-        meta: Value::Null,
+        meta: Verbatim::of(&()).unwrap(),
     }
 }
 

@@ -6,22 +6,12 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, IoSlice, IoSliceMut},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::net::UnixStream,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::Mutex,
 };
 
-use nix::{
-    cmsg_space,
-    sys::{
-        inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor},
-        socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg},
-    },
-};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use super::super::run::lock;
 
@@ -77,49 +67,22 @@ impl Queue {
         readings.take(READINGS).flatten().collect()
     }
 
-    /// One byte over the run's lifeline, and with it the queue, if there is one.
-    pub fn send(queue: Option<&Self>, lifeline: &UnixStream) -> io::Result<()> {
-        let descriptors: Vec<RawFd> = queue
-            .iter()
-            .map(|queue| queue.as_fd().as_raw_fd())
-            .collect();
-        let rights = [ControlMessage::ScmRights(&descriptors)];
-        let control = if descriptors.is_empty() {
-            &[]
-        } else {
-            &rights[..]
-        };
-        let byte = [IoSlice::new(&[0])];
-        sendmsg::<()>(
-            lifeline.as_raw_fd(),
-            &byte,
-            control,
-            MsgFlags::empty(),
-            None,
-        )?;
-        Ok(())
+    /// # Safety
+    ///
+    /// The descriptor is inotify's.
+    pub unsafe fn from(descriptor: OwnedFd) -> Self {
+        // SAFETY: the caller says what it is.
+        Self::of(unsafe { Inotify::from_owned_fd(descriptor) })
     }
+}
 
-    /// What [`Queue::send`] sent to the other end of `lifeline`.
-    pub fn receive(lifeline: BorrowedFd) -> io::Result<Option<Self>> {
-        let (mut byte, mut space) = ([0], cmsg_space!(RawFd));
-        let mut bytes = [IoSliceMut::new(&mut byte)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = recvmsg::<()>(lifeline.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
-        if message.bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let descriptor = message.cmsgs()?.find_map(|control| match control {
-            ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
-            _ => None,
-        });
-        Ok(descriptor.map(|descriptor| {
-            // SAFETY: the kernel made it for this process with this message, and nobody else here
-            // has it.
-            let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-            // SAFETY: tprimat sends nothing but inotify's descriptors.
-            Self::of(unsafe { Inotify::from_owned_fd(descriptor) })
-        }))
+#[cfg(test)]
+impl Queue {
+    /// As it arrives in another process.
+    pub fn twin(&self) -> Self {
+        let descriptor = self.as_fd().try_clone_to_owned().unwrap();
+        // SAFETY: it is inotify's.
+        unsafe { Self::from(descriptor) }
     }
 }
 
@@ -143,27 +106,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_reaches_the_other_end_and_watches_nothing_afterwards() {
+    fn a_queue_watches_nothing_once_one_of_its_ends_has_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let ours_stays = Queue::new().unwrap();
-        Queue::send(Some(&ours_stays), &ours).unwrap();
-        let mut arrived = Queue::receive(theirs.as_fd()).unwrap().unwrap();
-        arrived
-            .add(folder.path(), AddWatchFlags::IN_CREATE)
-            .unwrap();
-        tempfile::tempfile_in(folder.path()).unwrap();
+        let stays = Queue::new().unwrap();
+        let mut goes = stays.twin();
+        goes.add(folder.path(), AddWatchFlags::IN_CREATE).unwrap();
         let _first = tempfile::NamedTempFile::new_in(folder.path()).unwrap();
-        assert!(!ours_stays.events().is_empty(), "one queue, two ends");
-        drop(arrived);
+        assert!(!stays.events().is_empty(), "one queue, two ends");
+        drop(goes);
         // That the watch has ended is told as well.
-        ours_stays.events();
+        stays.events();
         let _second = tempfile::NamedTempFile::new_in(folder.path()).unwrap();
-        assert!(ours_stays.events().is_empty());
-
-        Queue::send(None, &ours).unwrap();
-        assert!(Queue::receive(theirs.as_fd()).unwrap().is_none());
-        drop(ours);
-        assert!(Queue::receive(theirs.as_fd()).is_err());
+        assert!(stays.events().is_empty());
     }
 }

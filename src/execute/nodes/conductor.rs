@@ -28,7 +28,8 @@ use crate::{
     error::Result,
     execute::{
         inbox::Inbox,
-        run::{ExitKind, RunExit, RunSpec, TELEMETRY, frame, lock},
+        lifeline::frame,
+        run::{ExitKind, RunExit, RunSpec, TELEMETRY, lock},
         secrets::masked,
         supervisor::never_ran,
     },
@@ -386,7 +387,7 @@ mod tests {
             exclusive: true,
             lock_dir: dir.to_owned(),
             watched: Vec::new(),
-            meta: serde_json::Value::Null,
+            meta: crate::execute::Verbatim::of(&()).unwrap(),
         }
     }
 

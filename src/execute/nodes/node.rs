@@ -9,7 +9,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     execute::{
-        inbox::{receive_environment, settle_down},
+        inbox::settle_down,
+        lifeline::receive_environment,
         run::{RunSpec, TELEMETRY, hostname},
         slurm,
         supervisor::{Supervisor, exit_code, read_spec},

@@ -42,6 +42,7 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         changed: Vec::new(),
         undeclared: Default::default(),
         lost_nodes: None,
+        unsynced_log: None,
         host: None,
         note: None,
     };
@@ -257,6 +258,12 @@ fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
 fn when_tprimat_and_the_supervisor_are_killed_the_guard_ends_the_workers() {
     let (project, child) = build();
     until("it trains", || all_are_up(&project));
+    until("its guard is there", || {
+        let processes = project.processes();
+        processes
+            .iter()
+            .any(|(_, line)| line.contains("tprimat-guard"))
+    });
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
     kill(supervisor(&project), Signal::SIGKILL).unwrap();
     die(child);

@@ -43,7 +43,9 @@ fn a_torchrun_like_tree_is_asked_first_and_then_killed() {
     };
     let running = start(&spec);
     until("agent and workers run", || trains(&spec));
-    assert!(matches!(running.state(), RunState::Running { .. }));
+    until("it says so", || {
+        matches!(running.state(), RunState::Running { .. })
+    });
     let begun = Instant::now();
     running.terminate();
     running.terminate();

@@ -186,22 +186,6 @@ fn a_program_is_looked_up_on_the_trainers_own_path() {
 }
 
 #[test]
-fn a_supervisor_is_started_by_tprimat_alone() {
-    let project = Project::empty();
-    let spec = spec_of(&project, "by-hand", "true");
-    run(&spec);
-    let by_hand = Command::new(TPRIMAT)
-        .arg(execute::SUPERVISE_ARGUMENT)
-        .arg(&spec.dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(by_hand.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&by_hand.stderr).contains("only tprimat"));
-}
-
-#[test]
 fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
     let project = Project::empty();
     let tprimat = project.path("tprimat");
@@ -256,6 +240,51 @@ fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
     until("nothing is left", || project.processes().is_empty());
 }
 
+/// Looks whether a run left the supervisor for the next one, and what each of the two printed.
+#[test]
+fn a_supervisor_takes_the_next_run_unless_its_own_left_something_behind() {
+    let project = Project::empty();
+    let supervisors = ForkServer::of(Path::new(TPRIMAT));
+    let run = |name: &str, script: &str| -> (i32, RunSpec) {
+        let script = format!("echo $PPID $NAME; {script}");
+        let mut spec = spec_of(&project, name, &script);
+        spec.env.insert("NAME".into(), name.into());
+        let running = execute::start(&spec, &supervisors).unwrap();
+        let exit = running.wait().unwrap();
+        // A folder is taken in once nobody has its locks.
+        let lock = fs::File::open(spec.dir.join("supervisor.lock")).unwrap();
+        until("its lock is free", || lock.try_lock().is_ok());
+        let log = log(&spec);
+        let (pid, said) = log.trim().split_once(' ').unwrap();
+        assert_eq!((said, exit.survivors), (name, 0));
+        (pid.parse().unwrap(), spec)
+    };
+    let (first, _) = run("first", "true");
+    let (second, _) = run("second", "setsid sleep 300 >/dev/null 2>&1 &");
+    assert_eq!(second, first, "nothing was left");
+    let (third, _) = run("third", "exit 3");
+    assert_ne!(third, second, "a process was left, which was ended");
+    let (fourth, _) = run("fourth", "true");
+    assert_ne!(fourth, third, "it failed");
+    let (fifth, _) = run("fifth", "true");
+    assert_eq!(fifth, fourth);
+    // Killed or stopped between two runs, it costs no run.
+    kill(Pid::from_raw(fifth), Signal::SIGKILL).unwrap();
+    let (sixth, _) = run("sixth", "true");
+    assert_ne!(sixth, fifth);
+    kill(Pid::from_raw(sixth), Signal::SIGTERM).unwrap();
+    until("it is told to end", || {
+        project.processes().iter().all(|(pid, _)| *pid != sixth)
+    });
+    let (seventh, spec) = run("seventh", "true");
+    assert_ne!(seventh, sixth);
+    assert!(!project.processes().is_empty(), "one waits for a run");
+    let told = fs::read_to_string(spec.dir.join("supervisor.log")).unwrap();
+    assert_eq!(told, "");
+    drop(supervisors);
+    until("nothing is left", || project.processes().is_empty());
+}
+
 /// tprimat waits 10 s for it and then has another one for the run. So here tprimat is this test.
 #[test]
 fn a_supervisor_that_was_stopped_before_its_run_does_not_begin_it_late() {
@@ -278,9 +307,8 @@ fn a_supervisor_that_was_stopped_before_its_run_does_not_begin_it_late() {
     });
     let spare = Pid::from_raw(spare.unwrap().0);
     kill(spare, Signal::SIGSTOP).unwrap();
-    let handed = [log.as_raw_fd(); 3];
-    let (dir, handed) = (runs.join("late"), [ControlMessage::ScmRights(&handed)]);
-    let bytes = [IoSlice::new(dir.as_os_str().as_encoded_bytes())];
+    let handed = [log.as_raw_fd()];
+    let (bytes, handed) = ([IoSlice::new(&[0])], [ControlMessage::ScmRights(&handed)]);
     sendmsg::<()>(ours.as_raw_fd(), &bytes, &handed, MsgFlags::empty(), None).unwrap();
     drop(ours);
     kill(spare, Signal::SIGCONT).unwrap();
