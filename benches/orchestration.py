@@ -12,8 +12,8 @@ The trainings themselves are not run: `fill` records one attempt for each, with 
 else is really built by `tprimat build`, and ninja really runs every command of its graph.
 
 The last table is of runs that are really started (`share = true`): one `tprimat build` of that many trivial trainings, which
-print the same few lines, beside ninja with the same commands at the same -j, and beside two floors: starting a run's
-processes from as many threads, and writing and syncing two files. Each is done once, since it takes minutes. How long the
+print the same few lines, beside ninja with the same commands at the same -j, and beside two floors: starting the
+script from as many threads of Python, and writing and syncing two files. Each is done once, since it takes minutes. How long the
 build took until all runs were summed up is told as well: the tables, pictures and pages come after that.
 """
 
@@ -279,11 +279,10 @@ class Runs:
         return self.seconds(["ninja", "--quiet", "-j", str(self.jobs)], self.graph)
 
     def spawn_floor(self):
-        """Executing tprimat and the script for each run, and nothing else."""
+        """Executing the script for each run, and nothing else."""
         (self.graph / "cmd.sh").write_text(SCRIPT)
 
         def start(_):
-            subprocess.run([str(self.binary), "--version"], stdout=subprocess.DEVNULL, check=True)
             subprocess.run(["bash", "cmd.sh"], cwd=self.graph, stdout=subprocess.DEVNULL, check=True)
 
         return self.side_by_side(start)

@@ -63,7 +63,7 @@ pub enum Interrupted {
 /// How the wait for a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    Over(RunExit),
+    Over(Box<RunExit>),
     /// The run goes on without this tprimat, as the Slurm job of this id.
     GoesOn {
         slurm_job: String,
@@ -101,7 +101,8 @@ impl Run for Running {
         Self::kill(self);
     }
     fn wait(&self, gone: &dyn Fn(), look: &mut (dyn FnMut() + Send)) -> Result<End> {
-        self.wait_telling(gone, look).map(End::Over)
+        let exit = self.wait_telling(gone, look)?;
+        Ok(End::Over(Box::new(exit)))
     }
 }
 

@@ -14,7 +14,6 @@ use std::{
     ffi::OsStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut},
-    net::Shutdown,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::{net::UnixStream, process::CommandExt},
@@ -42,7 +41,7 @@ use super::{
     process_title::ProcessTitle,
     run::{SUPERVISE_ARGUMENT, lock},
     supervisor::supervise_runs,
-    supervisor_process::{PATIENCE, SupervisorProcess, Waiting, answers_in_time},
+    supervisor_process::{PATIENCE, SupervisorProcess, Waiting, answers_within},
 };
 
 /// `tprimat __supervisors RUNS` forks the supervisors of a build.
@@ -109,8 +108,8 @@ impl ForkServer {
         drop((server, theirs));
         let supervisor = SupervisorProcess { pid, lifeline };
         if !is_sent && let Err(error) = send_run(&supervisor.lifeline, run) {
-            let _ = supervisor.lifeline.shutdown(Shutdown::Both);
-            let _ = supervisor.wait();
+            // It may have been stopped, and has begun nothing.
+            supervisor.end();
             return Err(error);
         }
         Ok(supervisor)
@@ -166,7 +165,7 @@ impl Server {
             None,
         )?;
         // Somebody may have stopped it, and no run could start until it goes on.
-        let is_in_time = answers_in_time(connection)?;
+        let is_in_time = answers_within(PATIENCE, connection)?;
         if !is_in_time {
             // Whoever answers from now on finds nobody, and does not begin the run late. One that has
             // answered meanwhile is there.

@@ -3,7 +3,7 @@
 //! | from | what | |
 //! |---|---|---|
 //! | tprimat | the run's folder, with its files as descriptors, then the environment | [`send_run`] |
-//! | supervisor | one byte: it has the run, its processes are gone, it waits for another run | [`Word`] |
+//! | supervisor | a byte when it has the run, one when its processes are gone, one when it waits for the next run | [`Word`] |
 //!
 //! The end of the lifeline ends the supervisor, and its run with it.
 

@@ -3,16 +3,16 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use super::run::{RunState, state_path};
+use super::run::{RunState, state_path, times_path};
 use crate::files::{start_writing, unix_now};
 
 /// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
 /// does not say is taken to be now.
 pub(super) fn last_seen(dir: &Path) -> (f64, f64) {
-    let times = fs::read_to_string(dir.join("times")).unwrap_or_default();
+    let times = fs::read_to_string(times_path(dir)).unwrap_or_default();
     let time = |line: &str| {
         let time: f64 = line.split_once(' ')?.0.parse().ok()?;
         time.is_finite().then_some(time)
@@ -42,7 +42,7 @@ impl LogTimes {
         let sidecar = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(dir.join("times"))?;
+            .open(times_path(dir))?;
         let mut times = Self {
             log,
             sidecar,
@@ -67,18 +67,20 @@ impl LogTimes {
         // In one piece, so that a kill leaves whole lines.
         let _ = self.sidecar.write_all(line.as_bytes());
     }
+}
 
-    /// Brings the log and its times to disk, and those of `more` that are there.
-    pub fn sync_with(&self, more: &[&Path]) -> io::Result<()> {
-        let open = |path: &&Path| match File::open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened),
-        };
-        let more: Vec<File> = more.iter().filter_map(open).collect::<io::Result<_>>()?;
-        let all = || [&self.log, &self.sidecar].into_iter().chain(&more);
-        all().for_each(start_writing);
-        all().map(File::sync_all).fold(Ok(()), io::Result::and)
-    }
+/// Brings those files to disk that are there.
+pub(super) fn sync(files: &[PathBuf]) -> io::Result<()> {
+    let open = |path: &PathBuf| match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        opened => Some(opened),
+    };
+    let files: Vec<File> = files.iter().filter_map(open).collect::<io::Result<_>>()?;
+    files.iter().for_each(start_writing);
+    files
+        .iter()
+        .map(File::sync_all)
+        .fold(Ok(()), io::Result::and)
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use super::{
     container_run::Contained,
     process::Tree,
     run::{
-        RunExit, RunSpec, if_there, log_path, owner_lock_path, read_exit, read_if_there, spec_path,
-        supervisor_lock_path, was_never_written,
+        RunExit, RunSpec, digest_of_log, if_there, log_path, owner_lock_path, read_exit,
+        read_if_there, spec_path, supervisor_lock_path, was_never_written,
     },
     slurm::{self, Commands},
 };
@@ -310,11 +310,12 @@ pub(super) fn take_up(
         None => read_exit(dir)?,
         exit => exit,
     };
-    // It says how a log ended that a power cut took a part of.
-    let exit = exit.filter(|exit| {
-        exit.unsynced_log
-            .is_none_or(|length| has_log_of(dir, length))
-    });
+    // After a power cut the log may be another one than the record speaks of.
+    let is_whole = |exit: &RunExit| {
+        let noted = exit.unsynced;
+        noted.is_none_or(|noted| digest_of_log(dir) == Some(noted))
+    };
+    let exit = exit.filter(is_whole);
     Ok(Taken::Leftover(Box::new(Leftover {
         dir: dir.to_owned(),
         exit,
@@ -323,10 +324,6 @@ pub(super) fn take_up(
         _supervisor: supervisor,
         spec,
     })))
-}
-
-fn has_log_of(dir: &Path, length: u64) -> bool {
-    fs::metadata(log_path(dir)).is_ok_and(|log| log.len() == length)
 }
 
 /// A folder whose owner is dead and whose description cannot be read. A power cut takes a
@@ -341,7 +338,7 @@ fn undescribed(dir: &Path) -> Taken {
     };
     // A record of the end that was on disk means that the description was, too.
     let may_be_lost = match read_exit(dir) {
-        Ok(exit) => exit.is_none_or(|exit| exit.unsynced_log.is_some()),
+        Ok(exit) => exit.is_none_or(|exit| exit.unsynced.is_some()),
         Err(_) => false,
     };
     if is_lost && may_be_lost {

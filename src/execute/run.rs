@@ -47,6 +47,7 @@ use super::{
 };
 use crate::{
     cache::Undeclared,
+    digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
     job::Vendor,
@@ -55,13 +56,13 @@ use crate::{
 /// What was sampled beside the run, in the run folder and among an attempt's outputs.
 pub const TELEMETRY: &str = "telemetry.jsonl";
 
-/// `tprimat __supervise DIR` is the supervisor of the run in DIR.
+/// What lists of processes show of a supervisor: `tprimat __supervise DIR`, with its run's folder.
 pub const SUPERVISE_ARGUMENT: &str = "__supervise";
 
 /// A run folder that says more is not believed: a build would wait for it.
 const MOST_GRACE: Duration = Duration::from_secs(600);
 
-/// A supervisor that said how its run ended is waited for so much longer.
+/// How much longer a supervisor is waited for that has recorded how its run ended.
 const LINGERING: Duration = Duration::from_secs(3);
 
 /// All that one run needs.
@@ -72,7 +73,7 @@ pub struct RunSpec {
     pub dir: PathBuf,
     pub argv: Vec<String>,
     /// Complete: the trainer gets exactly this, and `TPRIMAT_RUN_ID`. It may hold secrets, so it
-    /// goes to the supervisor through a pipe and never into a file.
+    /// goes to the supervisor over its lifeline and never into a file.
     #[serde(skip)]
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
@@ -157,11 +158,11 @@ pub struct RunExit {
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// How many bytes the log has, where neither it nor this record was brought to disk, since the
-    /// tprimat that takes the run in does that. After a power cut a shorter log is not what the
+    /// Of the log and its times, where neither they nor this record were brought to disk, since the
+    /// tprimat that takes the run in does that. After a power cut other bytes are not what the
     /// trainer wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unsynced_log: Option<u64>,
+    pub unsynced: Option<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +257,19 @@ impl RunSpec {
     }
 }
 
+/// Of a run's log and when it grew; `None` where they cannot be read, or are too large to read twice.
+pub(super) fn digest_of_log(dir: &Path) -> Option<Digest> {
+    const MOST: u64 = 1 << 20;
+    let mut bytes = files::read_bounded(&log_path(dir), MOST).ok()?;
+    let length = bytes.len() as u64;
+    bytes.extend(files::read_bounded(&times_path(dir), MOST).ok()?);
+    bytes.extend(length.to_le_bytes());
+    Some(Digest::of(&bytes))
+}
+
+pub(super) fn times_path(dir: &Path) -> PathBuf {
+    dir.join("times")
+}
 pub(super) fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
@@ -399,7 +413,7 @@ impl Running {
             return self.recorded()?.ok_or_else(|| self.without_record());
         };
         let recorded = match self.follow(&supervisor, gone, look) {
-            SupervisorState::Lingers(exit) => return Ok(exit),
+            SupervisorState::Lingers(exit) => return Ok(*exit),
             SupervisorState::Waits => {
                 drop(supervisor);
                 let supervisor = lock(&self.supervisor).take().and_then(Arc::into_inner);
@@ -446,50 +460,47 @@ impl Running {
         gone: &dyn Fn(),
         look: &mut dyn FnMut(),
     ) -> SupervisorState {
-        // Before Linux 5.3 there is none, and only the process's end counts.
-        let Some(process) = pidfd(supervisor.pid) else {
-            return SupervisorState::HasEnded;
-        };
+        // Before Linux 5.3 there is none; then the end of the lifeline tells that of the process.
+        let process = pidfd(supervisor.pid);
         let mut told: Option<Instant> = None;
         let (mut speaks, mut looked) = (true, Instant::now());
         loop {
-            let end = PollFd::new(process.as_fd(), PollFlags::POLLIN);
-            let word = PollFd::new(supervisor.lifeline.as_fd(), PollFlags::POLLIN);
-            let mut both = [end, word];
+            let mut polled = Vec::with_capacity(2);
             // Where the supervisor has ended the lifeline stays readable for ever.
-            let polled = if speaks {
-                &mut both[..]
-            } else {
-                &mut both[..1]
-            };
-            let left = FOLLOW_LOOK.saturating_sub(looked.elapsed());
-            let ready = poll(
-                polled,
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO),
-            );
-            if looked.elapsed() >= FOLLOW_LOOK {
-                look();
-                looked = Instant::now();
+            polled.extend(speaks.then(|| supervisor.lifeline.as_fd()));
+            polled.extend(process.as_ref().map(OwnedFd::as_fd));
+            if polled.is_empty() {
+                return SupervisorState::HasEnded;
             }
-            if polled.get(1).is_some_and(|word| word.any() == Some(true)) {
+            let in_poll = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+            let mut polled: Vec<PollFd> = polled.into_iter().map(in_poll).collect();
+            // Rounded up: a wait of less than 1 ms would spin.
+            let left = FOLLOW_LOOK.saturating_sub(looked.elapsed()) + Duration::from_micros(999);
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+            if !matches!(poll(&mut polled, timeout), Ok(_) | Err(Errno::EINTR)) {
+                return SupervisorState::HasEnded;
+            }
+            let is_ready =
+                |polled: Option<&PollFd>| polled.is_some_and(|fd| fd.any() == Some(true));
+            if speaks && is_ready(polled.first()) {
                 match Word::receive(&supervisor.lifeline) {
                     Some(Word::Has) => {}
                     Some(Word::Gone) => gone(),
                     Some(Word::Ready) => return SupervisorState::Waits,
                     None => speaks = false,
                 }
+            } else if process.is_some() && is_ready(polled.last()) {
+                return SupervisorState::HasEnded;
             }
-            match ready {
-                Ok(0) | Err(Errno::EINTR) => {}
-                _ if polled[0].any() == Some(true) => return SupervisorState::HasEnded,
-                Ok(_) => continue,
-                Err(_) => return SupervisorState::HasEnded,
-            }
-            let Ok(Some(exit)) = self.recorded() else {
+            if looked.elapsed() < FOLLOW_LOOK {
                 continue;
-            };
-            if told.get_or_insert_with(Instant::now).elapsed() >= LINGERING {
-                return SupervisorState::Lingers(exit);
+            }
+            looked = Instant::now();
+            look();
+            if let Ok(Some(exit)) = self.recorded()
+                && told.get_or_insert_with(Instant::now).elapsed() >= LINGERING
+            {
+                return SupervisorState::Lingers(Box::new(exit));
             }
         }
     }
@@ -523,7 +534,7 @@ impl Running {
             undeclared: Undeclared::default(),
             lost_nodes: None,
             note: Some(format!("the supervisor was ended by signal {signal}")),
-            unsynced_log: None,
+            unsynced: None,
         })
     }
 }
@@ -534,7 +545,7 @@ enum SupervisorState {
     Waits,
     HasEnded,
     /// It has recorded how its run ended, and its process goes on.
-    Lingers(RunExit),
+    Lingers(Box<RunExit>),
 }
 
 /// Readable once no thread of the process is left.

@@ -254,9 +254,10 @@ impl Job {
             };
             if let Ok(Some(exit)) = exit {
                 if *lock(&self.intent) != JobIntent::Wait {
-                    return Ok(End::Over(exit));
+                    return Ok(End::Over(Box::new(exit)));
                 }
-                return Ok(End::Over(explained(&self.spec, &self.slurm, exit)));
+                let exit = explained(&self.spec, &self.slurm, exit);
+                return Ok(End::Over(Box::new(exit)));
             }
             let intent = *lock(&self.intent);
             if intent == JobIntent::Leave {
@@ -293,7 +294,9 @@ impl Job {
                         let id = self.known_id();
                         let ended = || ended_unseen(&self.slurm, self.own(&id));
                         match exit_of_ended(&self.spec.dir) {
-                            Ok(exit) => return Ok(End::Over(exit.unwrap_or_else(ended))),
+                            Ok(exit) => {
+                                return Ok(End::Over(Box::new(exit.unwrap_or_else(ended))));
+                            }
                             Err(why) => self.tell_unreachable(&why),
                         }
                     }

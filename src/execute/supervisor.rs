@@ -1,5 +1,5 @@
-//! The supervisor of one run: a process of its own, which outlives tprimat just long enough to end
-//! the run's whole tree.
+//! The supervisor of a run: a process of its own, which outlives tprimat just long enough to end the
+//! run's whole tree.
 //!
 //! | what happens | what it does |
 //! |---|---|
@@ -35,12 +35,12 @@ use super::{
     input_watch::{InputWatch, Queue},
     leftovers::END_ARGUMENT,
     lifeline::{Word, receive_environment, receive_run},
-    log_times::LogTimes,
+    log_times::{LogTimes, sync},
     nodes,
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
-        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path,
-        state_path,
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, digest_of_log, exit_path, hostname,
+        log_path, spec_path, state_path, times_path,
     },
     secrets::Secrets,
     slurm,
@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     cache::Undeclared,
+    digest::Digest,
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
@@ -61,8 +62,10 @@ const LOG_LOOK: Duration = Duration::from_millis(100);
 /// How often the inputs of a run are looked at while it runs.
 const INPUT_LOOK: Duration = Duration::from_secs(1);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
-/// A run that is over by then has no guard.
+/// A trainer that is over by then, and left no process, has no guard.
 const MOMENT: Duration = Duration::from_millis(20);
+/// After a run of that length its supervisor brings what it left to disk, whoever else does.
+const SHORT: Duration = Duration::from_secs(10);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long the run's end waits for a last sample, when no process of the run is left.
@@ -242,18 +245,17 @@ impl Supervisor {
     }
 
     /// Measures the run and records it. What another run needs is given back where nothing of this
-    /// one is left: no process, no thread that samples, nobody who asked for the end.
+    /// one is left, and nobody asked for the end.
     fn run(mut self) -> Result<Option<Inbox>> {
         let exit = self.measure();
         self.record(&exit)?;
+        // The tprimat that would have brought the run to disk may have died meanwhile.
+        if exit.unsynced.is_some() && !self.is_awaited() && self.sync().is_ok() {
+            let unsynced = None;
+            self.record(&RunExit { unsynced, ..exit })?;
+        }
         self.inbox.wait(Duration::ZERO);
-        let is_alone = self.ended_alone && self.tree.has_no_descendants();
-        let is_sampled = self
-            .spec
-            .sampled
-            .is_some_and(|vendor| vendor != Vendor::Cpu);
-        let is_plain = self.spec.container.is_none() && !is_sampled;
-        Ok((is_alone && is_plain && !self.inbox.stop()).then_some(self.inbox))
+        Ok((self.left_nothing() && !self.inbox.stop()).then_some(self.inbox))
     }
 
     /// The run from the wait for its devices to the end of its last process. The devices' locks go
@@ -267,7 +269,7 @@ impl Supervisor {
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         };
-        // Of a run that was not started: the next run's queue watches nothing of this one's.
+        // The run may not have been started. The next run's queue watches nothing of this one's.
         if let Some(watch) = self.input_watch.take() {
             watch.finish(&mut self.spec.watched);
         }
@@ -277,7 +279,7 @@ impl Supervisor {
     fn record(&self, exit: &RunExit) -> Result<()> {
         let text = serde_json::to_vec_pretty(exit)
             .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
-        let durability = match exit.unsynced_log {
+        let durability = match exit.unsynced {
             Some(_) => Durability::Plain,
             None => Durability::Synced,
         };
@@ -410,7 +412,21 @@ impl Supervisor {
                 if let Some(sampler) = &sampler {
                     sampler.wait(SETTLE);
                 }
-                self.settle_tree(&handle, *status)
+                reap_orphans(pid_of(&handle));
+                let is_alone = self.tree.has_no_descendants();
+                if !is_alone && guard.is_none() {
+                    // To end what is left may take all of the grace.
+                    match self.guard(None, locks) {
+                        Ok(started) => guard = Some(started),
+                        Err(why) => self.notes.push(why),
+                    }
+                }
+                self.ended_alone = is_alone && status.success();
+                // To look at every process of a large host takes longer than many a short run.
+                match self.ended_alone {
+                    true => Ended::default(),
+                    false => self.settle_tree(&handle),
+                }
             }
             TrainerEnd::Stopped(_) => self.end_tree(&handle),
         };
@@ -427,9 +443,8 @@ impl Supervisor {
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
-        let unsynced = self.is_awaited();
-        let note = self.finish_log(&mut times, is_gone, !unsynced);
-        let unsynced_log = unsynced.then(|| times.log.metadata().ok()).flatten();
+        let is_short = begun.elapsed() < SHORT;
+        let (unsynced, note) = self.finish_log(&mut times, is_gone, is_short);
         if let Some(watch) = self.input_watch.take() {
             watch.finish(&mut self.spec.watched);
         }
@@ -445,7 +460,7 @@ impl Supervisor {
             lost_nodes: None,
             host: hostname(),
             note,
-            unsynced_log: unsynced_log.map(|log| log.len()),
+            unsynced,
         })
     }
 
@@ -480,23 +495,22 @@ impl Supervisor {
         }
     }
 
-    /// Finishes the log, and says what a person should know of the run.
+    /// Finishes the log; its digest, if it was not brought to disk, and what a person should know of
+    /// the run.
     fn finish_log(
         &mut self,
         times: &mut LogTimes,
         is_container_gone: bool,
-        is_synced: bool,
-    ) -> Option<String> {
+        is_short: bool,
+    ) -> (Option<Digest>, Option<String>) {
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
         let mut notes = std::mem::take(&mut self.notes);
-        let spec = spec_path(&self.spec.dir);
-        let mut more = vec![&*self.telemetry];
-        // The description of a job was brought to disk before the job was submitted.
-        if self.spec.job.is_none() {
-            more.push(&spec);
-        }
-        if is_synced && let Err(error) = times.sync_with(&more) {
+        let may_be_left = is_short && self.left_nothing() && self.is_awaited();
+        let unsynced = may_be_left.then(|| digest_of_log(&self.spec.dir)).flatten();
+        if unsynced.is_none()
+            && let Err(error) = self.sync()
+        {
             notes.push(format!("the log may not survive a power cut: {error}"));
         }
         if let Err(error) = masked {
@@ -507,7 +521,29 @@ impl Supervisor {
         if !is_container_gone {
             notes.push("the container engine did not remove the run's container; the next build tries again".into());
         }
-        (!notes.is_empty()).then(|| notes.join("; "))
+        (unsynced, (!notes.is_empty()).then(|| notes.join("; ")))
+    }
+
+    /// Brings to disk what the run left, before it is recorded how it ended.
+    fn sync(&self) -> io::Result<()> {
+        let dir = &self.spec.dir;
+        let mut files = vec![log_path(dir), times_path(dir), self.telemetry.clone()];
+        // The description of a job was brought to disk before the job was submitted.
+        if self.spec.job.is_none() {
+            files.push(spec_path(dir));
+        }
+        sync(&files)
+    }
+
+    /// Is everything gone that the run had: processes, a container, threads that sample its devices?
+    fn left_nothing(&self) -> bool {
+        let RunSpec {
+            sampled, container, ..
+        } = &self.spec;
+        self.ended_alone
+            && self.tree.has_no_descendants()
+            && container.is_none()
+            && sampled.is_none_or(|vendor| vendor == Vendor::Cpu)
     }
 
     /// What ends the run if this process is killed: its container, or its processes. Its tprimat may
@@ -569,7 +605,7 @@ impl Supervisor {
     }
 
     /// Does the trainer end within a moment, as many a short run's does? Then nobody looks at its
-    /// state, and nothing must outlive its supervisor.
+    /// state.
     fn is_over_soon(&mut self, handle: &duct::Handle, begun: Instant) -> bool {
         loop {
             reap_orphans(pid_of(handle));
@@ -661,13 +697,7 @@ impl Supervisor {
         now + INPUT_LOOK.max((now - begun) * 100)
     }
 
-    fn settle_tree(&mut self, handle: &duct::Handle, status: ExitStatus) -> Ended {
-        reap_orphans(pid_of(handle));
-        if status.success() && self.tree.has_no_descendants() {
-            // To look at every process of a large host takes longer than many a short run.
-            self.ended_alone = true;
-            return Ended::default();
-        }
+    fn settle_tree(&mut self, handle: &duct::Handle) -> Ended {
         let ended = Instant::now();
         let settle = SETTLE.min(self.spec.grace());
         loop {
@@ -721,6 +751,6 @@ pub(super) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         lost_nodes: None,
         host: hostname(),
         note: None,
-        unsynced_log: None,
+        unsynced: None,
     }
 }

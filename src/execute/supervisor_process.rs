@@ -75,10 +75,11 @@ impl SupervisorProcess {
         let _ = kill(self.pid, signal);
     }
 
-    /// Sends another run to one that waits. After an error it has not begun the run, and never will.
-    fn begin(&self, run: &SentRun) -> io::Result<()> {
+    /// Sends another run to one that waits. After an error it has not begun the run, and never will:
+    /// somebody may have killed or stopped it.
+    fn begin(&self, run: &SentRun, patience: Duration) -> io::Result<()> {
         send_run(&self.lifeline, run)?;
-        if !answers_in_time(&self.lifeline)? {
+        if !answers_within(patience, &self.lifeline)? {
             // From now on it cannot say that it has the run, and then it does not begin it. If it
             // has said so meanwhile, that is still to be read.
             self.lifeline.shutdown(Shutdown::Read)?;
@@ -90,9 +91,9 @@ impl SupervisorProcess {
     }
 
     /// Ends one that has no run.
-    fn end(self) {
+    pub fn end(self) {
         self.signal(Signal::SIGKILL);
-        while waitpid(self.pid, None) == Err(Errno::EINTR) {}
+        let _ = self.wait();
     }
 }
 
@@ -103,11 +104,11 @@ impl Drop for SupervisorProcess {
     }
 }
 
-/// Does the other end say something, or end, within [`PATIENCE`]?
-pub(super) fn answers_in_time(connection: impl AsFd) -> nix::Result<bool> {
+/// Does the other end say something, or end, in time?
+pub(super) fn answers_within(patience: Duration, connection: impl AsFd) -> nix::Result<bool> {
     let asked = Instant::now();
     loop {
-        let left = PATIENCE.saturating_sub(asked.elapsed());
+        let left = patience.saturating_sub(asked.elapsed());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
         let mut answer = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
         match poll(&mut answer, timeout) {
@@ -126,15 +127,16 @@ impl Waiting {
         lock(&self.0).push(supervisor);
     }
 
-    /// Has one of them see through `run`; `None` where none does.
+    /// Has one of them see through `run`; `None` where it does not, or there is none. No other one is
+    /// tried, since each that was stopped costs [`PATIENCE`].
     pub fn begin(&self, run: &SentRun) -> Option<SupervisorProcess> {
-        loop {
-            // The last one has most of what it needs in the processor's caches.
-            let supervisor = lock(&self.0).pop()?;
-            match supervisor.begin(run) {
-                Ok(()) => return Some(supervisor),
-                // Somebody may have stopped or killed it.
-                Err(_) => supervisor.end(),
+        // The last one has most of what it needs in the processor's caches.
+        let supervisor = lock(&self.0).pop()?;
+        match supervisor.begin(run, PATIENCE) {
+            Ok(()) => Some(supervisor),
+            Err(_) => {
+                supervisor.end();
+                None
             }
         }
     }
@@ -145,5 +147,61 @@ impl Drop for Waiting {
         for supervisor in lock(&self.0).drain(..) {
             supervisor.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::fd::BorrowedFd, path::Path, process::Command, thread};
+
+    use super::*;
+    use crate::execute::lifeline::receive_run;
+
+    /// Sends a run to a supervisor whose part `other` plays.
+    #[expect(clippy::zombie_processes, reason = "the supervisor is reaped as one")]
+    fn begun(other: impl FnOnce(&UnixStream, BorrowedFd) + Send) -> bool {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let process = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(process.id()).unwrap());
+        let supervisor = SupervisorProcess {
+            pid,
+            lifeline: ours,
+        };
+        let file: File = tempfile::tempfile().unwrap();
+        let run = SentRun {
+            dir: Path::new("/runs/one"),
+            env: &[],
+            lock: &file,
+            log: &file,
+            queue: None,
+        };
+        let has_begun = thread::scope(|scope| {
+            let played = scope.spawn(|| other(&theirs, theirs.as_fd()));
+            let begun = supervisor.begin(&run, Duration::from_millis(100));
+            played.join().unwrap();
+            begun.is_ok()
+        });
+        supervisor.end();
+        has_begun
+    }
+
+    #[test]
+    fn a_supervisor_that_answers_too_late_begins_nothing() {
+        let say = |mut lifeline: &UnixStream, word: Word| {
+            io::Write::write(&mut lifeline, &[word as u8]).is_ok()
+        };
+        assert!(begun(|lifeline, end| {
+            receive_run(end).unwrap();
+            assert!(say(lifeline, Word::Has));
+        }));
+        assert!(!begun(|lifeline, end| {
+            receive_run(end).unwrap();
+            thread::sleep(Duration::from_millis(400));
+            assert!(!say(lifeline, Word::Has), "nobody hears it");
+        }));
+        // Killed before it read anything.
+        assert!(!begun(|lifeline, _| {
+            lifeline.shutdown(Shutdown::Both).unwrap();
+        }));
     }
 }

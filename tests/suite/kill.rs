@@ -5,19 +5,20 @@ use std::{
     collections::BTreeMap,
     fs,
     hash::{BuildHasher, RandomState},
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     os::unix::process::CommandExt,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use crate::support::{
-    Dice, ONE_RUN, Project,
+    Dice, ONE_RUN, Project, Ran, TPRIMAT,
     oracle::{attempts, differences, nothing_is_torn, results, timeless_config},
     until,
 };
 use nix::{
+    libc,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -596,7 +597,7 @@ fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
     );
 }
 
-/// A supervisor whose tprimat waits leaves it to that one to bring the run to disk.
+/// A supervisor whose tprimat waits leaves it to that one to bring a short run to disk.
 #[test]
 fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
     let project = Project::new(ONE_RUN);
@@ -614,6 +615,7 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
             ("spec.json", &*spec),
             ("exit.json", &*exit),
             ("log", "whole"),
+            ("times", ""),
             ("owner.lock", ""),
             ("supervisor.lock", ""),
         ] {
@@ -622,10 +624,14 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
         key
     };
     let file = |name: &str, text: &str| project.write(&format!("cache/runs/{name}"), text);
-    let unsynced = r#","unsynced_log":5"#;
+    // Of the log, no times, and the log's length.
+    let digest = Digest::of([&b"whole"[..], &5_u64.to_le_bytes()].concat());
+    let unsynced = &*format!(r#","unsynced":"{digest}""#);
     let whole = plant("01whole", unsynced);
     let cut = plant("02cut", unsynced);
     file("02cut/log", "who");
+    let zeros = plant("02zeros", unsynced);
+    file("02zeros/log", "\0\0\0\0\0");
     let no_record = plant("03norecord", unsynced);
     file("03norecord/exit.json", "\0\0\0");
     plant("04nospec", unsynced);
@@ -640,13 +646,64 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
         others => panic!("{others:?}: {built:?}"),
     };
     assert_eq!(outcome(&whole), RunOutcome::Ok, "{built:?}");
-    for key in [cut, no_record] {
+    for key in [cut, zeros, no_record] {
         let RunOutcome::Failed { status, .. } = outcome(&key) else {
             panic!("{built:?}")
         };
         assert_eq!(status, "unknown");
     }
     assert_eq!(project.names_in("cache/runs"), [".making.lock", "05taken"]);
+}
+
+/// Makes a system call fail in a child as on a kernel that does not have it.
+fn without_system_call(command: &mut Command, number: libc::c_long) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
+    let statement = |code: u32, jf: u8, k: u32| sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let failure = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    // The number of the call is the first field of what a filter is given.
+    let mut program = [
+        statement(BPF_LD | BPF_W | BPF_ABS, 0, 0),
+        statement(BPF_JMP | BPF_JEQ | BPF_K, 1, number as u32),
+        statement(BPF_RET | BPF_K, 0, failure),
+        statement(BPF_RET | BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        // SAFETY: the kernel copies the filter, which lives until the calls return.
+        let installed = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(
+                    libc::PR_SET_SECCOMP,
+                    libc::SECCOMP_MODE_FILTER,
+                    &raw const filter,
+                ) == 0
+        };
+        match installed {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(install) };
+}
+
+/// Linux has had them since 5.3, and there are sandboxes without them.
+#[test]
+fn builds_need_no_descriptors_of_processes() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    let mut build = project.command(TPRIMAT);
+    build.arg("build");
+    without_system_call(&mut build, libc::SYS_pidfd_open);
+    Ran::from(build.output().unwrap()).ends_with(0);
+    assert_eq!(project.launches(), 3);
 }
 
 #[test]

@@ -161,21 +161,31 @@ impl GoneRecords {
     }
 
     fn of_note(output: &Output) -> Option<Self> {
-        let mut parts = output.name.rsplitn(4, '@');
-        let checksum: u64 = parts.next()?.parse().ok()?;
-        let (last, offset) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let mut parts = output.name.split('@');
+        let (file, offset) = (parts.next()?, parts.next()?.parse().ok()?);
+        // What is gone reaches to the end of the last record.
+        let end = offset + output.size;
+        let last = match parts.next() {
+            Some(last) => Mark {
+                offset: last.parse().ok()?,
+                checksum: parts.next()?.parse::<u64>().ok()?.to_le_bytes(),
+                end,
+            },
+            // A note without the last record: nothing that is put back is known again, so it stands
+            // until it is given up.
+            None => Mark {
+                offset: end,
+                end,
+                ..Mark::default()
+            },
+        };
         Some(Self {
             records: DamagedRecords {
-                file: parts.next()?.to_owned(),
+                file: file.to_owned(),
                 offset,
                 bytes: output.size,
             },
-            last: Mark {
-                offset: last,
-                checksum: checksum.to_le_bytes(),
-                // What is gone reaches to the end of the last record.
-                end: offset + output.size,
-            },
+            last,
         })
     }
 }

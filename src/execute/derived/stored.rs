@@ -93,7 +93,7 @@ pub fn read_summary(cache: &Cache, stored: &Output) -> Result<Summary> {
 /// Values that this process stored and later tasks of it read: of thousands of short runs it takes
 /// longer to read them again than to make them.
 pub(super) struct Stored<T> {
-    by_digest: HashMap<Digest, T>,
+    by_digest: HashMap<Digest, Arc<T>>,
     /// Bytes of their files.
     size: u64,
 }
@@ -138,7 +138,7 @@ pub(super) fn put_kept<T: Kept>(cache: &Cache, name: &str, value: T) -> Result<O
     let mut stored = lock(T::stored());
     if stored.size + output.size <= MOST_KEPT {
         stored.size += output.size;
-        stored.by_digest.insert(output.digest, value);
+        stored.by_digest.insert(output.digest, Arc::new(value));
     }
     Ok(output)
 }
@@ -146,7 +146,10 @@ pub(super) fn put_kept<T: Kept>(cache: &Cache, name: &str, value: T) -> Result<O
 /// Reads such a value, from its file where it is not kept.
 pub(super) fn read_kept<T: Kept>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
     let kept = lock(T::stored()).by_digest.get(digest).cloned();
-    kept.map_or_else(|| read(cache, digest, name), Ok)
+    kept.map_or_else(
+        || read(cache, digest, name),
+        |kept| Ok(Arc::unwrap_or_clone(kept)),
+    )
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -203,7 +203,7 @@ pub(super) fn ended_unseen(slurm: &Commands, job: OwnJob) -> RunExit {
         changed: Vec::new(),
         undeclared: Undeclared::default(),
         lost_nodes: None,
-        unsynced_log: None,
+        unsynced: None,
         host: slurm.node(job),
         note,
     }

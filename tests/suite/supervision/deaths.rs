@@ -42,7 +42,7 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         changed: Vec::new(),
         undeclared: Default::default(),
         lost_nodes: None,
-        unsynced_log: None,
+        unsynced: None,
         host: None,
         note: None,
     };
@@ -268,6 +268,28 @@ fn when_tprimat_and_the_supervisor_are_killed_the_guard_ends_the_workers() {
     kill(supervisor(&project), Signal::SIGKILL).unwrap();
     die(child);
     until("nothing is left", || project.processes().is_empty());
+}
+
+/// Nothing but the launcher ends at once, and what is left may be deaf until its grace is over.
+#[test]
+fn what_a_short_launcher_leaves_has_a_guard_too() {
+    let project = Project::empty();
+    let script = "(trap '' TERM; echo deaf; exec sleep 300) & exit 0";
+    let spec = RunSpec {
+        grace_seconds: 60.0,
+        ..spec_of(&project, "quick", script)
+    };
+    let running = start(&spec);
+    until("its guard is there", || {
+        let processes = project.processes();
+        processes
+            .iter()
+            .any(|(_, line)| line.contains("tprimat-guard"))
+    });
+    kill(supervisor(&project), Signal::SIGKILL).unwrap();
+    // Not this process, which would end what is left.
+    until("nothing is left", || project.processes().is_empty());
+    drop(running);
 }
 
 #[test]

@@ -240,23 +240,36 @@ fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
     until("nothing is left", || project.processes().is_empty());
 }
 
-/// Looks whether a run left the supervisor for the next one, and what each of the two printed.
 #[test]
 fn a_supervisor_takes_the_next_run_unless_its_own_left_something_behind() {
     let project = Project::empty();
     let supervisors = ForkServer::of(Path::new(TPRIMAT));
     let run = |name: &str, script: &str| -> (i32, RunSpec) {
-        let script = format!("echo $PPID $NAME; {script}");
+        // Each has a variable of its own, and the second one more than a socket takes at once.
+        let script = format!("echo $PPID $NAME ${{first-}}${{second+large}}${{third-}}; {script}");
         let mut spec = spec_of(&project, name, &script);
         spec.env.insert("NAME".into(), name.into());
+        let value = match name {
+            "second" => "x".repeat(100_000),
+            other => other.to_owned(),
+        };
+        spec.env.insert(name.into(), value);
         let running = execute::start(&spec, &supervisors).unwrap();
         let exit = running.wait().unwrap();
         // A folder is taken in once nobody has its locks.
         let lock = fs::File::open(spec.dir.join("supervisor.lock")).unwrap();
         until("its lock is free", || lock.try_lock().is_ok());
         let log = log(&spec);
-        let (pid, said) = log.trim().split_once(' ').unwrap();
-        assert_eq!((said, exit.survivors), (name, 0));
+        let [pid, of, own @ ..] = &log.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("{log}")
+        };
+        assert_eq!((*of, exit.survivors), (name, 0));
+        let expected = match name {
+            "first" | "third" => &[name][..],
+            "second" => &["large"],
+            _ => &[],
+        };
+        assert_eq!(own, expected, "{name}");
         (pid.parse().unwrap(), spec)
     };
     let (first, _) = run("first", "true");
@@ -268,7 +281,7 @@ fn a_supervisor_takes_the_next_run_unless_its_own_left_something_behind() {
     assert_ne!(fourth, third, "it failed");
     let (fifth, _) = run("fifth", "true");
     assert_eq!(fifth, fourth);
-    // Killed or stopped between two runs, it costs no run.
+    // Killed or told to end between two runs, it costs no run.
     kill(Pid::from_raw(fifth), Signal::SIGKILL).unwrap();
     let (sixth, _) = run("sixth", "true");
     assert_ne!(sixth, fifth);
