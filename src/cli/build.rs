@@ -6,6 +6,7 @@ mod end;
 
 use std::{
     io::IsTerminal,
+    num::NonZeroUsize,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,6 +21,7 @@ use super::{
     output::{print_json, say},
     profile, project, remote,
     session::Session,
+    targets,
     train_host::train_host,
     verbosity::{Verbosity, verbosity},
 };
@@ -81,6 +83,11 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let mut session = Session::open(request)?;
     publish::refuse_shared_folder(&session.plan)?;
+    // A detached build has a file of its own in the cache.
+    let target = args.events.as_deref().filter(|to| *to != Path::new("-"));
+    if std::env::var_os(detached::FOLDER).is_none() {
+        targets::refuse_files(&session.plan, &[("--events", target)], &[])?;
+    }
     if let Some(moved) = publish::told_moved(&session.plan) {
         say(&format!("note: {moved}"));
     }
@@ -237,8 +244,8 @@ fn run_stale(
     let options = BuildOptions {
         jobs: args
             .jobs
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-            .max(1),
+            .or_else(|| std::thread::available_parallelism().ok())
+            .map_or(1, NonZeroUsize::get),
         fail_fast: args.fail_fast,
     };
     let summary = execute::build(engine, statuses, &options, host, interrupts, events);

@@ -311,7 +311,15 @@ impl Shape {
                 ));
             }
         } else if self.wants_string() && !matches!(found, Value::Array(_) | Value::Object(_)) {
-            problem = problem.help(format!("write \"{found}\" in quotes"));
+            let is_duration = ["timeout", "hang_least"]
+                .iter()
+                .any(|key| path.ends_with(&format!(".{key}")));
+            let unit = if is_duration && found.is_number() {
+                "s"
+            } else {
+                ""
+            };
+            problem = problem.help(format!("write \"{found}{unit}\" in quotes"));
         } else if let Some((table, platform)) = path.rsplit_once('.')
             && table.ends_with(".cloud_costs")
             && found.is_number()

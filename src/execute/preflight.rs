@@ -282,8 +282,10 @@ pub fn preflight_command(
         return None;
     }
     let is_plain = |c: char| c.is_alphanumeric() || " ._-/+:,@".contains(c);
+    let command = prepared.job().framework.get("command")?;
+    let mut is_text = command.is_string();
     // Of a longer script the program may be a function of its own.
-    let (mut words, may_be_absent) = match prepared.job().framework.get("command")? {
+    let (mut words, may_be_absent) = match command {
         Value::String(script) => (first_command(script)?, script.chars().all(is_plain)),
         Value::Array(words) => {
             let words = words.iter().map(|word| word.as_str().map(str::to_owned));
@@ -319,7 +321,7 @@ pub fn preflight_command(
         && option.starts_with('-')
         && option.ends_with('c')
     {
-        words = first_command(script)?;
+        (words, is_text) = (first_command(script)?, true);
     }
     let (program, rest) = words.split_first()?;
     let name = match file_name(program) {
@@ -333,7 +335,9 @@ pub fn preflight_command(
     let is_script = SCRIPTS
         .iter()
         .any(|(interpreter, ending)| name.starts_with(interpreter) && script.ends_with(ending));
-    if !is_script || script.starts_with('-') || script.contains('$') || root.join(script).exists() {
+    // A shell makes another path of the home folder's sign.
+    let is_expanded = script.contains('$') || script.starts_with('~') && is_text;
+    if !is_script || script.starts_with('-') || is_expanded || root.join(script).exists() {
         return None;
     }
     let folder = root.join(script);
@@ -343,8 +347,19 @@ pub fn preflight_command(
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     let file = file_name(script);
-    let otherwise = || "its path begins at the project's folder".to_owned();
-    let help = did_you_mean(file, beside.iter().map(String::as_str)).unwrap_or_else(otherwise);
+    let is_link = folder.is_symlink();
+    let otherwise = || match () {
+        () if is_link => "it is a link to a file that is not there".to_owned(),
+        () if script.starts_with('~') => {
+            "only a shell knows `~`: write the command as one text".to_owned()
+        }
+        () if script.starts_with('/') => {
+            "the line to correct is `command` of the framework".to_owned()
+        }
+        () => "its path begins at the project's folder".to_owned(),
+    };
+    let help = did_you_mean(file, beside.iter().map(String::as_str).filter(|_| !is_link))
+        .unwrap_or_else(otherwise);
     absent(
         &format!("the file `{script}`"),
         help,

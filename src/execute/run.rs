@@ -387,6 +387,8 @@ impl Running {
         // Held meanwhile, so that it is not another run's by then.
         if let Some(supervisor) = &*lock(&self.supervisor) {
             let _ = supervisor.lifeline.shutdown(Shutdown::Write);
+            // Somebody may have stopped it.
+            supervisor.signal(Signal::SIGCONT);
         }
     }
 
@@ -395,6 +397,7 @@ impl Running {
         self.terminate();
         if let Some(supervisor) = &*lock(&self.supervisor) {
             supervisor.signal(Signal::SIGQUIT);
+            supervisor.signal(Signal::SIGCONT);
         }
     }
 

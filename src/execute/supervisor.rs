@@ -430,6 +430,12 @@ impl Supervisor {
             }
             TrainerEnd::Stopped(_) => self.end_tree(&handle),
         };
+        if matches!(end, TrainerEnd::Exited(_)) && ended.count > 0 {
+            self.notes.push(format!(
+                "{} it had started went on after it, and had to be ended",
+                counted(ended.count, "process"),
+            ));
+        }
         // Once more, for a client that was making it until just now.
         let is_gone = contained.as_ref().is_none_or(Contained::remove);
         if is_gone {

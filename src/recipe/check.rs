@@ -9,6 +9,7 @@ use super::{Constraint, RecipeFile, Require};
 use crate::{
     config::framework_names,
     error::{Error, Problem, Result, Source, did_you_mean},
+    host::FACTS,
     job::{Job, ModelShape, RopeScaling},
     logs::LogSection,
 };
@@ -18,7 +19,19 @@ pub(super) fn check(file: &RecipeFile, source: &Arc<Source>) -> Result<()> {
     check_fields(file, source)?;
     check_optional(file, source)?;
     check_log(&file.log, source)?;
+    check_facts(&file.lock.facts, source)?;
     check_modules(&file.require, source)
+}
+
+/// A fact that no host has would be in no key.
+fn check_facts(facts: &[String], source: &Arc<Source>) -> Result<()> {
+    let Some(fact) = facts.iter().find(|fact| !FACTS.contains(&fact.as_str())) else {
+        return Ok(());
+    };
+    let problem = Problem::new(format!("no host has the fact `{fact}`"));
+    let all = || format!("there are {}", FACTS.join(", "));
+    let help = did_you_mean(fact, FACTS).unwrap_or_else(all);
+    Err(at(source, fact, problem.help(help)))
 }
 
 /// A job with everything that one may have, as conditions see it.
@@ -76,9 +89,10 @@ fn check_job_fields<'f>(
     Ok(())
 }
 
-/// The problem at the first place that has the text.
+/// The problem at the first place that has the text in quotes, or else at all.
 fn at(source: &Arc<Source>, text: &str, problem: Problem) -> Error {
-    let found = source.text.find(text);
+    let quoted = source.text.find(&format!("\"{text}\"")).map(|at| at + 1);
+    let found = quoted.or_else(|| source.text.find(text));
     let span = found.map_or(0..0, |at| at..at + text.len());
     Error::invalid(problem.at(source, span, "here"))
 }

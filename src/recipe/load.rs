@@ -19,6 +19,7 @@ use crate::{
     files::{EntryKind, ReadSet, require_inside},
     job::{Vendor, vendor_named},
     shipped::shipped_under,
+    words::part,
 };
 
 /// Files that no run reads.
@@ -130,7 +131,17 @@ fn load(
         Error::invalid(problem.at(&source, e.span().unwrap_or(0..0), "here"))
     })?;
     if file.id != id {
-        let at = source.text.find("id").unwrap_or(0);
+        let is_id = |line: &str| {
+            let after = line.trim_start().strip_prefix("id");
+            after.is_some_and(|after| after.trim_start().starts_with('='))
+        };
+        let mut lines = source.text.split_inclusive('\n');
+        let before: usize = lines
+            .by_ref()
+            .take_while(|line| !is_id(line))
+            .map(str::len)
+            .sum();
+        let at = before + part(&source.text, before..).find("id").unwrap_or(0);
         return Err(Error::invalid(
             Problem::new(format!(
                 "the recipe calls itself `{}`, its folder `{id}`",

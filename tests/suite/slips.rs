@@ -304,6 +304,34 @@ fn every_spelling_of_an_axis_leads_to_the_right_one() {
 }
 
 #[test]
+fn events_are_written_over_no_file_of_the_project() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let segment = format!("cache/segments/{}", project.names_in("cache/segments")[0]);
+    let all = [
+        "config.yaml",
+        "matrix.toml",
+        "tprimat.lock",
+        "trainer.sh",
+        &segment,
+    ];
+    let read = |name: &str| std::fs::read(project.path(name)).unwrap();
+    let before = all.map(read);
+    for name in all {
+        let ran = project.run(&["build", "--events", name]).ends_with(2);
+        says(&ran, &["--events", "nothing was written"]);
+    }
+    assert!(all.map(read) == before);
+    // A file of an earlier build's events is none of the project's.
+    for _ in 0..2 {
+        project
+            .run(&["build", "--events", "events.jsonl"])
+            .ends_with(0);
+    }
+    project.run(&["build", "-j", "0"]).ends_with(2);
+}
+
+#[test]
 fn a_command_that_would_not_start_is_told_before_anything_runs() {
     let project = Project::new(ONE_RUN);
     let ends_with = |code, command: &str| {
@@ -342,6 +370,8 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         "[bash, -c, \"exec ./made-here.sh\"]",
         "cd x && bash y.sh",
         "bash gone.sh || bash trainer.sh",
+        "python3 ~/train.py",
+        "[bash, -c, \"python3 ~/train.py\"]",
         "echo > made.sh; bash made.sh",
         "run() { bash $1; }; run trainer.sh",
     ] {

@@ -1,6 +1,6 @@
 //! Building, planning, and builds that run on their own.
 
-use std::path::PathBuf;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::Args;
 
@@ -20,7 +20,7 @@ pub struct BuildArgs {
     /// How many runs at once, of those that may share the host, and as many other tasks; no two runs
     /// have the same GPU [default: cores]
     #[arg(short, long, value_name = "N")]
-    pub jobs: Option<usize>,
+    pub jobs: Option<NonZeroUsize>,
     /// Measure the selected cells anew; the earlier attempts are kept
     #[arg(long)]
     pub remeasure: bool,

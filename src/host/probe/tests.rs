@@ -87,6 +87,23 @@ fn cpu_facts_are_read_or_absent() {
 }
 
 #[test]
+fn a_recipe_may_name_every_fact_there_is() {
+    let facts = HostFacts {
+        cpu: cpu("model name\t: Some\n", ""),
+        nvd: vec![h100("GPU-aa-1")],
+        ..HostFacts::default()
+    };
+    let mut named = std::collections::BTreeSet::new();
+    for vendor in [Vendor::Cpu, Vendor::Nvd] {
+        named.extend(facts.section(vendor).unwrap().facts.into_keys());
+    }
+    // No test knows how many cores it may use.
+    named.insert("cores".to_owned());
+    let all: std::collections::BTreeSet<String> = FACTS.map(str::to_owned).into();
+    assert_eq!(named, all);
+}
+
+#[test]
 fn alike_gpus_are_one_line_and_unlike_ones_are_all_named() {
     let mut facts = HostFacts {
         nvd: vec![h100("GPU-Aa-1"), h100("GPU-bb-2")],

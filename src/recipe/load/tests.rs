@@ -416,6 +416,11 @@ fn what_could_never_hold_or_be_left_out_is_refused_with_its_place() {
         ignored.unwrap(),
         "recipes/mine/recipe.toml:11:10: a job has no field `seeed` | did you mean `seed`?"
     );
+    let facts = refused("[lock]\nfacts = [\"accelerator\", \"core\"]", "");
+    assert_eq!(
+        facts.unwrap(),
+        "recipes/mine/recipe.toml:11:26: no host has the fact `core` | did you mean `cores`?"
+    );
     assert_eq!(
         refused("", "\"training.seed\"").unwrap(),
         "recipes/mine/recipe.toml:4:14: `training.seed` cannot be optional | only `training.optimizer.learning_rate` can"

@@ -5,6 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tprimat::{
     execute::{ContainerSpec, ExitKind, Hang, RunSpec, RunState},
     host::EngineKind,
@@ -133,8 +137,47 @@ fn short_lived_helpers_may_finish_by_themselves() {
         "(setsid sh -c 'sleep 0.01; echo tidied' &) ; exit 0",
     );
     let exit = run(&spec);
-    assert_eq!(exit.status, ExitKind::Code(0));
+    assert_eq!((exit.status, exit.note), (ExitKind::Code(0), None));
     assert_eq!(log(&spec), "tidied\n");
+}
+
+#[test]
+fn a_process_that_outlasts_its_launcher_is_ended_and_told_of() {
+    let project = Project::empty();
+    let spec = spec_of(&project, "outlasts", "setsid sleep 300 & exit 0");
+    let exit = run(&spec);
+    assert_eq!(exit.status, ExitKind::Code(0));
+    let told = exit.told().unwrap();
+    assert!(
+        told.contains("1 process it had started went on after it"),
+        "{told}"
+    );
+    assert_eq!(project.processes(), []);
+}
+
+/// A supervisor that somebody stopped has run no timeout and heard nothing.
+#[test]
+fn a_stopped_supervisor_hears_that_its_run_is_to_end() {
+    let project = Project::empty();
+    for is_killed in [false, true] {
+        let name = format!("stopped-{is_killed}");
+        let spec = spec_of(&project, &name, "echo up; exec sleep 300");
+        let running = start(&spec);
+        until("it runs", || {
+            spec.dir.join("log").exists() && log(&spec).contains("up")
+        });
+        let processes = project.processes();
+        let supervisor = processes.iter().find(|(_, line)| line.contains(&name));
+        let supervisor = Pid::from_raw(supervisor.unwrap().0);
+        kill(supervisor, Signal::SIGSTOP).unwrap();
+        if is_killed {
+            running.kill();
+        } else {
+            running.terminate();
+        }
+        assert_eq!(running.wait().unwrap().status, ExitKind::Interrupted);
+    }
+    assert_eq!(project.processes(), []);
 }
 
 /// Steps at once, and then none.
