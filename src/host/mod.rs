@@ -15,6 +15,6 @@ pub use engine::{
 };
 pub use gpu_use::{GpuProcess, GpuUse, gpu_use, has_gpu_hardware};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
-pub use probe::{CpuFacts, FACTS, GpuFacts, HostFacts, probe, visibility};
+pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
 pub use python::{absent_modules, python_packages, which};
 pub use telemetry::{Sampler, Sampling, sees_all_processes};

@@ -18,18 +18,6 @@ use super::{
 };
 use crate::job::Vendor;
 
-/// What a section of tprimat.lock may say of a host.
-pub const FACTS: [&str; 8] = [
-    "vendor",
-    "accelerator",
-    "count",
-    "cores",
-    "memory_bytes",
-    "power_cap_watts",
-    "partition",
-    "driver",
-];
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostFacts {
     pub hostname: Option<String>,

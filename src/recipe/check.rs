@@ -5,11 +5,10 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Constraint, RecipeFile, Require};
+use super::{Constraint, RecipeFile, Require, file::FACTS};
 use crate::{
     config::framework_names,
     error::{Error, Problem, Result, Source, did_you_mean},
-    host::FACTS,
     job::{Job, ModelShape, RopeScaling},
     logs::LogSection,
 };

@@ -211,6 +211,18 @@ impl JsonSchema for Nodes {
     }
 }
 
+/// What a section of tprimat.lock may say of a host.
+pub const FACTS: [&str; 8] = [
+    "vendor",
+    "accelerator",
+    "count",
+    "cores",
+    "memory_bytes",
+    "power_cap_watts",
+    "partition",
+    "driver",
+];
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LockNeeds {

@@ -14,8 +14,8 @@ mod reach;
 
 pub use constraint::Constraint;
 pub use file::{
-    Checkout, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, Nodes, RecipeFile, Require,
-    RunSection,
+    Checkout, FACTS, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, Nodes, RecipeFile,
+    Require, RunSection,
 };
 pub use files::{Files, recipe_files};
 pub use library::library_files;

@@ -99,7 +99,7 @@ fn a_recipe_may_name_every_fact_there_is() {
     }
     // No test knows how many cores it may use.
     named.insert("cores".to_owned());
-    let all: std::collections::BTreeSet<String> = FACTS.map(str::to_owned).into();
+    let all: std::collections::BTreeSet<String> = crate::recipe::FACTS.map(str::to_owned).into();
     assert_eq!(named, all);
 }
 
