@@ -295,7 +295,8 @@ pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
     if name.is_none() && alive.len() > 1 {
         let told: Vec<String> = alive.iter().map(|build| build.told()).collect();
         let problem = Problem::new(format!("{} builds go on: {}", told.len(), told.join("; ")));
-        return Err(Error::invalid(problem.help("name the one that is meant")));
+        let help = format!("give the name of one, for example `{}`", alive[0].name);
+        return Err(Error::invalid(problem.help(help)));
     }
     let names: Vec<String> = all.iter().rev().map(|build| build.name.clone()).collect();
     let found = match name {
@@ -315,7 +316,7 @@ pub(super) fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
             "`tprimat build --detach` starts one".into()
         } else {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            format!("`tprimat status` lists them: {}", few(&names))
+            format!("there are {}", few(&names))
         }),
     })
 }

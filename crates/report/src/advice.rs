@@ -32,8 +32,8 @@ pub fn advice(
         )
         }
         FailureClass::Hang => {
-            format!("`{}` shows where its processes were; the next build runs it again. frameworks.{}.hang_factor and \
-             hang_least allow longer pauses between steps", command("logs", &[cell, "--stacks"]), framework_of(cell))
+            format!("the next build runs it again. Where py-spy was installed, `{}` shows where its processes were. frameworks.{}.hang_factor \
+             and hang_least allow longer pauses between steps", command("logs", &[cell, "--stacks"]), framework_of(cell))
         }
         FailureClass::Nan => {
             "lower the learning rate or lengthen warm-up, and try bf16 where it was fp8; the change is a new measurement".to_owned()
