@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Error, Problem, Result},
-    plan::Plan,
+    plan::{Plan, Support},
 };
 
 /// Refuses files to write (option, path) that are an input of the project, lie in one of its own
@@ -18,7 +18,7 @@ pub fn refuse_files(plan: &Plan, files: &[(&str, Option<&Path>)], read: &[&Path]
     for (i, (option, path)) in files.iter().enumerate() {
         let at = place(path);
         let is_at = |other: &Path| place(other) == at;
-        let what = if plan.reads.has_read(is_at) {
+        let what = if plan.reads.has_read(is_at) || large_inputs(plan).any(|file| is_at(&file)) {
             Some("the project reads this file".to_owned())
         } else if read.iter().any(|input| is_at(input)) {
             Some("this command reads that file".to_owned())
@@ -65,6 +65,20 @@ pub fn refuse_in_project(root: &Path, cache: &Path, option: &str, path: &Path) -
         folder_of(root, cache, &at)
     };
     refuse(option, path, what)
+}
+
+/// Datasets, tokenizers and images, which a plan knows without reading them anew.
+fn large_inputs(plan: &Plan) -> impl Iterator<Item = PathBuf> {
+    let ready = plan.cells.iter().filter_map(|cell| match &cell.support {
+        Support::Ready(prepared) => Some(prepared),
+        Support::Unsupported(_) => None,
+    });
+    ready.flat_map(|prepared| {
+        let data = prepared.data.iter();
+        let data = data.flat_map(|data| data.kind.files(&data.path));
+        let image = prepared.image.as_ref().and_then(|image| image.file.clone());
+        data.chain(image)
+    })
 }
 
 fn own_folder(plan: &Plan, at: &Path) -> Option<String> {

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use super::{
     error::IngestError,
     hang::STACKS,
-    log_times::last_seen,
+    log_times::{last_seen, sync},
     nodes::{self, NodeFile},
-    run::{ExitKind, RunExit, RunSpec, TELEMETRY, if_there, tail_of},
+    run::{
+        ExitKind, RunExit, RunSpec, TELEMETRY, if_there, log_path, spec_path, tail_of, times_path,
+        write_exit,
+    },
     secrets::Secrets,
 };
 use crate::{
@@ -44,7 +47,7 @@ pub fn ingest(
     let (node_logs, node_samples) =
         nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes())?;
     for log in std::iter::once(log).chain(node_logs.iter().map(|file| file.path.as_path())) {
-        mask(spec, log)?;
+        mask(spec, log, exit)?;
     }
     let mut own = Vec::new();
     for name in ["log", "times", TELEMETRY, STACKS] {
@@ -142,7 +145,7 @@ pub(super) fn ended_before_it_began(exit: Option<&RunExit>, log: &Path) -> bool 
 /// environment is known where the same tprimat takes it in; later, its words are known by their
 /// digests, and what the caller has now may help. A log that was made read-only is masked all the
 /// same, and one that cannot be masked is not kept.
-fn mask(spec: &RunSpec, log: &Path) -> Result<()> {
+fn mask(spec: &RunSpec, log: &Path, exit: Option<&RunExit>) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let failed = || Error::io("cannot mask secrets in the log of", &spec.dir);
     let open = || std::fs::OpenOptions::new().read(true).write(true).open(log);
@@ -156,14 +159,35 @@ fn mask(spec: &RunSpec, log: &Path) -> Result<()> {
         }
         opened => opened.map_err(failed())?,
     };
-    for secrets in [
+    let all = [
         Secrets::of(&spec.env),
         Secrets::noted(&spec.dir),
         Secrets::of_caller(),
-    ] {
+    ];
+    if let Some(exit) = exit.filter(|exit| exit.unsynced.is_some()) {
+        let bytes = std::fs::read(log).map_err(failed())?;
+        if !all.iter().any(|secrets| secrets.are_in(&bytes)) {
+            return Ok(());
+        }
+        // The record has a digest of the log as it is now. Whoever is killed before the run is
+        // recorded must not leave another log beside it.
+        bring_to_disk(&spec.dir, exit)?;
+    }
+    for secrets in all {
         secrets.mask_file(&file).map_err(failed())?;
     }
     Ok(())
+}
+
+/// Does what the supervisor of a short run leaves to the tprimat that waits for it.
+fn bring_to_disk(dir: &Path, exit: &RunExit) -> Result<()> {
+    let files = [log_path(dir), times_path(dir), spec_path(dir)];
+    sync(&files).map_err(Error::io("cannot bring to disk", dir))?;
+    let exit = RunExit {
+        unsynced: None,
+        ..exit.clone()
+    };
+    write_exit(dir, &exit)
 }
 
 /// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's

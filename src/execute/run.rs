@@ -580,6 +580,17 @@ pub(super) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
         .map_err(|e| Error::io("cannot read", path)(e.into()))
 }
 
+/// Records how the run of a folder ended, after everything that was brought to disk.
+pub(super) fn write_exit(dir: &Path, exit: &RunExit) -> Result<()> {
+    let text = serde_json::to_vec_pretty(exit)
+        .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
+    let durability = match exit.unsynced {
+        Some(_) => Durability::Plain,
+        None => Durability::Synced,
+    };
+    files::write_atomically(&exit_path(dir), &text, durability)
+}
+
 /// Is it what a power cut leaves of a file that was put in place and not on disk yet? Some file systems
 /// leave zeros.
 pub(super) fn was_never_written(bytes: &[u8]) -> bool {

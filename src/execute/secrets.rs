@@ -205,6 +205,11 @@ impl Secrets {
         Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// Would [`Secrets::mask_file`] change a file of these bytes?
+    pub fn are_in(&self, bytes: &[u8]) -> bool {
+        self.longest > 0 && !self.places(bytes).is_empty()
+    }
+
     /// The same in a file that nobody writes to any more. Its length stays, and so does what is
     /// known of its offsets.
     pub fn mask_file(&self, file: &File) -> io::Result<()> {

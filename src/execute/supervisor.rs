@@ -9,6 +9,7 @@
 //! | the timeout passes | the same: `timeout` |
 //! | it is killed itself | the kernel kills the trainer; its guard ends the rest |
 
+mod record;
 mod trainer;
 
 use std::{
@@ -35,24 +36,20 @@ use super::{
     input_watch::{InputWatch, Queue},
     leftovers::END_ARGUMENT,
     lifeline::{Word, receive_environment, receive_run},
-    log_times::{LogTimes, sync},
+    log_times::LogTimes,
     nodes,
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
-        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, digest_of_log, exit_path, hostname,
-        log_path, spec_path, state_path, times_path,
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, hostname, log_path, spec_path, state_path,
     },
-    secrets::Secrets,
     slurm,
     watched_inputs::{not_started, outdated, written},
 };
 use crate::{
     cache::Undeclared,
-    digest::Digest,
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
-    job::Vendor,
     words::plain::counted,
 };
 use trainer::{exit_kind, exit_status, pid_of};
@@ -276,23 +273,6 @@ impl Supervisor {
         exit
     }
 
-    fn record(&self, exit: &RunExit) -> Result<()> {
-        let text = serde_json::to_vec_pretty(exit)
-            .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
-        let durability = match exit.unsynced {
-            Some(_) => Durability::Plain,
-            None => Durability::Synced,
-        };
-        files::write_atomically(&exit_path(&self.spec.dir), &text, durability)
-    }
-
-    /// Does a tprimat on this host wait for the run? It brings what the run left to disk, as soon as
-    /// it is told that the run has ended.
-    fn is_awaited(&mut self) -> bool {
-        self.inbox.wait(Duration::ZERO);
-        self.spec.job.is_none() && self.inbox.has_lifeline()
-    }
-
     /// Takes the devices one by one, always in the same order, so that two runs never wait for each
     /// other. `None`: told to stop meanwhile.
     fn take_devices(&mut self) -> Result<Option<Vec<DeviceLock>>> {
@@ -408,20 +388,20 @@ impl Supervisor {
         let status = self.end_container_and_judge(&end, contained.as_ref(), &handle);
         let ended = match &end {
             TrainerEnd::Exited(status) => {
-                // A command of the sampler's is no leftover of the run.
-                if let Some(sampler) = &sampler {
-                    sampler.wait(SETTLE);
-                }
                 reap_orphans(pid_of(&handle));
-                let is_alone = self.tree.has_no_descendants();
-                if !is_alone && guard.is_none() {
+                if guard.is_none() && !self.tree.has_no_descendants() {
                     // To end what is left may take all of the grace.
                     match self.guard(None, locks) {
                         Ok(started) => guard = Some(started),
                         Err(why) => self.notes.push(why),
                     }
                 }
-                self.ended_alone = is_alone && status.success();
+                // A command of the sampler's is no leftover of the run.
+                if let Some(sampler) = &sampler {
+                    sampler.wait(SETTLE);
+                    reap_orphans(pid_of(&handle));
+                }
+                self.ended_alone = self.tree.has_no_descendants() && status.success();
                 // To look at every process of a large host takes longer than many a short run.
                 match self.ended_alone {
                     true => Ended::default(),
@@ -430,7 +410,9 @@ impl Supervisor {
             }
             TrainerEnd::Stopped(_) => self.end_tree(&handle),
         };
-        if matches!(end, TrainerEnd::Exited(_)) && ended.count > 0 {
+        // A helper of an engine's, or a sampler's command that hangs, is not what the trainer left.
+        let is_its_own = contained.is_none() && sampler.is_none();
+        if matches!(end, TrainerEnd::Exited(_)) && is_its_own && ended.count > 0 {
             self.notes.push(format!(
                 "{} it had started went on after it, and had to be ended",
                 counted(ended.count, "process"),
@@ -499,57 +481,6 @@ impl Supervisor {
                 why.clone()
             }
         }
-    }
-
-    /// Finishes the log; its digest, if it was not brought to disk, and what a person should know of
-    /// the run.
-    fn finish_log(
-        &mut self,
-        times: &mut LogTimes,
-        is_container_gone: bool,
-        is_short: bool,
-    ) -> (Option<Digest>, Option<String>) {
-        times.look();
-        let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
-        let mut notes = std::mem::take(&mut self.notes);
-        let may_be_left = is_short && self.left_nothing() && self.is_awaited();
-        let unsynced = may_be_left.then(|| digest_of_log(&self.spec.dir)).flatten();
-        if unsynced.is_none()
-            && let Err(error) = self.sync()
-        {
-            notes.push(format!("the log may not survive a power cut: {error}"));
-        }
-        if let Err(error) = masked {
-            notes.push(format!(
-                "tokens and passwords that the trainer printed may be in the log: {error}"
-            ));
-        }
-        if !is_container_gone {
-            notes.push("the container engine did not remove the run's container; the next build tries again".into());
-        }
-        (unsynced, (!notes.is_empty()).then(|| notes.join("; ")))
-    }
-
-    /// Brings to disk what the run left, before it is recorded how it ended.
-    fn sync(&self) -> io::Result<()> {
-        let dir = &self.spec.dir;
-        let mut files = vec![log_path(dir), times_path(dir), self.telemetry.clone()];
-        // The description of a job was brought to disk before the job was submitted.
-        if self.spec.job.is_none() {
-            files.push(spec_path(dir));
-        }
-        sync(&files)
-    }
-
-    /// Is everything gone that the run had: processes, a container, threads that sample its devices?
-    fn left_nothing(&self) -> bool {
-        let RunSpec {
-            sampled, container, ..
-        } = &self.spec;
-        self.ended_alone
-            && self.tree.has_no_descendants()
-            && container.is_none()
-            && sampled.is_none_or(|vendor| vendor == Vendor::Cpu)
     }
 
     /// What ends the run if this process is killed: its container, or its processes. Its tprimat may

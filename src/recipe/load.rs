@@ -141,7 +141,11 @@ fn load(
             .take_while(|line| !is_id(line))
             .map(str::len)
             .sum();
-        let at = before + part(&source.text, before..).find("id").unwrap_or(0);
+        let below = part(&source.text, before..).find("id");
+        let at = below.map_or_else(
+            || source.text.find("id").unwrap_or(0),
+            |below| before + below,
+        );
         return Err(Error::invalid(
             Problem::new(format!(
                 "the recipe calls itself `{}`, its folder `{id}`",

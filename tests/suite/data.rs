@@ -125,6 +125,21 @@ fn other_bytes_are_drift_and_once_locked_make_exactly_their_cells_stale() {
 }
 
 #[test]
+fn nothing_is_written_over_a_dataset() {
+    let project = with_dataset();
+    for extension in ["bin", "idx"] {
+        let name = format!("data/c4.{extension}");
+        let before = std::fs::read(project.path(&name)).unwrap();
+        let ran = project.run(&["build", "--events", &name]).ends_with(2);
+        assert!(
+            ran.stderr.contains("the project reads this file"),
+            "{ran:?}"
+        );
+        assert_eq!(std::fs::read(project.path(&name)).unwrap(), before);
+    }
+}
+
+#[test]
 fn another_path_with_the_same_content_makes_nothing_stale() {
     let project = with_dataset();
     assert_eq!(project.build(&[]).code, 0);

@@ -600,7 +600,9 @@ fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
 /// A supervisor whose tprimat waits leaves it to that one to bring a short run to disk.
 #[test]
 fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
-    let project = Project::new(ONE_RUN);
+    let mut project = Project::new(ONE_RUN);
+    let token = ("HF_TOKEN", "a-secret-token".to_owned());
+    project.environment.push(token);
     let plant = |id: &str, unsynced: &str| {
         let key = Digest::of(id);
         let spec = format!(
@@ -639,13 +641,24 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
     // Where the end was on disk, so was the description: somebody else took it.
     plant("05taken", "");
     file("05taken/spec.json", "");
+    // Its log has a word that only whoever takes it in knows as a secret, and cannot be stored at once.
+    let of_secret = Digest::of([&b"a-secret-token"[..], &14_u64.to_le_bytes()].concat());
+    let secret = plant("06secret", &format!(r#","unsynced":"{of_secret}""#));
+    file("06secret/log", "a-secret-token");
+    let masked = Digest::of("**************").to_string();
+    let in_the_way = format!("cache/objects/{}/{}", &masked[..2], &masked[2..]);
+    project.write(&format!("{in_the_way}/file"), "");
+    project.run(&["build"]).ends_with(0);
+    fs::remove_dir_all(project.path(&in_the_way)).unwrap();
     let built = project.run(&["build"]).ends_with(0);
     let cache = Cache::open(&project.path("cache")).unwrap();
     let outcome = |key: &Digest| match &cache.attempts(key)[..] {
         [attempt] => attempt.outcome.clone(),
         others => panic!("{others:?}: {built:?}"),
     };
-    assert_eq!(outcome(&whole), RunOutcome::Ok, "{built:?}");
+    for key in [whole, secret] {
+        assert_eq!(outcome(&key), RunOutcome::Ok, "{built:?}");
+    }
     for key in [cut, zeros, no_record] {
         let RunOutcome::Failed { status, .. } = outcome(&key) else {
             panic!("{built:?}")

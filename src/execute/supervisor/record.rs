@@ -1,0 +1,79 @@
+//! What a run leaves: its log, finished and on disk, and the record of how it ended.
+
+use std::{io, time::Duration};
+
+use super::Supervisor;
+use crate::{
+    digest::Digest,
+    error::Result,
+    execute::{
+        log_times::{LogTimes, sync},
+        run::{RunExit, RunSpec, digest_of_log, log_path, spec_path, times_path, write_exit},
+        secrets::Secrets,
+    },
+    job::Vendor,
+};
+
+impl Supervisor {
+    pub(super) fn record(&self, exit: &RunExit) -> Result<()> {
+        write_exit(&self.spec.dir, exit)
+    }
+
+    /// Does a tprimat on this host wait for the run? It brings what the run left to disk, as soon as
+    /// it is told that the run has ended.
+    pub(super) fn is_awaited(&mut self) -> bool {
+        self.inbox.wait(Duration::ZERO);
+        self.spec.job.is_none() && self.inbox.has_lifeline()
+    }
+
+    /// Finishes the log; its digest, if it was not brought to disk, and what a person should know of
+    /// the run.
+    pub(super) fn finish_log(
+        &mut self,
+        times: &mut LogTimes,
+        is_container_gone: bool,
+        is_short: bool,
+    ) -> (Option<Digest>, Option<String>) {
+        times.look();
+        let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
+        let mut notes = std::mem::take(&mut self.notes);
+        let may_be_left = is_short && self.left_nothing() && self.is_awaited();
+        let unsynced = may_be_left.then(|| digest_of_log(&self.spec.dir)).flatten();
+        if unsynced.is_none()
+            && let Err(error) = self.sync()
+        {
+            notes.push(format!("the log may not survive a power cut: {error}"));
+        }
+        if let Err(error) = masked {
+            notes.push(format!(
+                "tokens and passwords that the trainer printed may be in the log: {error}"
+            ));
+        }
+        if !is_container_gone {
+            notes.push("the container engine did not remove the run's container; the next build tries again".into());
+        }
+        (unsynced, (!notes.is_empty()).then(|| notes.join("; ")))
+    }
+
+    /// Brings to disk what the run left, before it is recorded how it ended.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let dir = &self.spec.dir;
+        let mut files = vec![log_path(dir), times_path(dir), self.telemetry.clone()];
+        // The description of a job was brought to disk before the job was submitted.
+        if self.spec.job.is_none() {
+            files.push(spec_path(dir));
+        }
+        sync(&files)
+    }
+
+    /// Is everything gone that the run had: processes, a container, threads that sample its devices?
+    pub(super) fn left_nothing(&self) -> bool {
+        let RunSpec {
+            sampled, container, ..
+        } = &self.spec;
+        self.ended_alone
+            && self.tree.has_no_descendants()
+            && container.is_none()
+            && sampled.is_none_or(|vendor| vendor == Vendor::Cpu)
+    }
+}
