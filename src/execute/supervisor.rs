@@ -356,7 +356,9 @@ impl Supervisor {
         };
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = self.launch()?;
-        if !self.is_over_soon(&handle, begun) {
+        // No build sweeps another host, where a job may be, for what a run left there.
+        let is_over = self.spec.job.is_none() && self.is_over_soon(&handle, begun);
+        if !is_over {
             if let Some(watch) = &mut self.input_watch {
                 watch.follow();
             }
