@@ -284,7 +284,7 @@ pub fn preflight_command(
     let is_plain = |c: char| c.is_alphanumeric() || " ._-/+:,@".contains(c);
     let command = prepared.job().framework.get("command")?;
     let mut is_text = command.is_string();
-    // Of a longer script the program may be a function of its own.
+    // The first word of a longer script may be a function that the script defines.
     let (mut words, may_be_absent) = match command {
         Value::String(script) => (first_command(script)?, script.chars().all(is_plain)),
         Value::Array(words) => {

@@ -158,9 +158,9 @@ pub struct RunExit {
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Of the log and its times, where neither they nor this record were brought to disk, since the
-    /// tprimat that takes the run in does that. After a power cut other bytes are not what the
-    /// trainer wrote.
+    /// Digest of the log and its times. It is there where the supervisor did not bring them and this
+    /// record to disk, because the waiting tprimat does that. If a later build finds other bytes, a
+    /// power cut damaged the log, and this record does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsynced: Option<Digest>,
 }
@@ -257,7 +257,8 @@ impl RunSpec {
     }
 }
 
-/// Of a run's log and when it grew; `None` where they cannot be read, or are too large to read twice.
+/// Digest of a run's log and of the times at which it grew. `None` if they cannot be read, or are too
+/// large to read twice.
 pub(super) fn digest_of_log(dir: &Path) -> Option<Digest> {
     const MOST: u64 = 1 << 20;
     let mut bytes = files::read_bounded(&log_path(dir), MOST).ok()?;

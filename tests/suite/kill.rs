@@ -626,7 +626,7 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
         key
     };
     let file = |name: &str, text: &str| project.write(&format!("cache/runs/{name}"), text);
-    // Of the log, no times, and the log's length.
+    // The digest covers the log, its times (none here) and the log's length.
     let digest = Digest::of([&b"whole"[..], &5_u64.to_le_bytes()].concat());
     let unsynced = &*format!(r#","unsynced":"{digest}""#);
     let whole = plant("01whole", unsynced);
