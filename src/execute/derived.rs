@@ -32,9 +32,7 @@ use crate::{
     results::{AttemptOutputs, RunFacts, RunResult},
 };
 use report::{ReportWork, report_work};
-use stored::{
-    UNCOUNTED, json_bytes, put, put_comparison_to_read, put_kept, put_picture, read_kept,
-};
+use stored::{RESULTS, SUMMARIES, UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
@@ -171,7 +169,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         } => {
             let result = result_of(cache, &attempt, &job, &section, &unreached)?;
             verdict = Some(figures::why_uncounted(&result, &statistics));
-            vec![put_kept(cache, "result.json", result)?]
+            vec![RESULTS.put(cache, "result.json", result)?]
         }
         DerivedWork::Aggregate {
             results,
@@ -180,10 +178,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
         } => {
             let results = results
                 .iter()
-                .map(|(r, d)| Ok((*r, read_kept::<RunResult>(cache, d, "result.json")?)));
+                .map(|(r, d)| Ok((*r, RESULTS.read(cache, d, "result.json")?)));
             let results: Vec<_> = results.collect::<Result<_>>()?;
             let summary = figures::summarize(&results, &statistics).disclosing(dropped);
-            vec![put_kept(cache, "summary.json", summary)?]
+            vec![SUMMARIES.put(cache, "summary.json", summary)?]
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache, DamagedImport::fail)?;

@@ -13,9 +13,9 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice},
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
         unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
@@ -24,20 +24,19 @@ use std::{
 };
 
 use nix::{
-    cmsg_space,
     errno::Errno,
     fcntl::OFlag,
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
-        self, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-        recvmsg, send, sendmsg, shutdown, socketpair,
+        self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, send, sendmsg, shutdown,
+        socketpair,
     },
     unistd::{Pid, pipe2},
 };
 
 use super::{
-    lifeline::{SentRun, fits, send_run},
+    lifeline::{SentRun, fits, receive_descriptors, send_run},
     process_title::ProcessTitle,
     run::{SUPERVISE_ARGUMENT, lock},
     supervisor::supervise_runs,
@@ -284,21 +283,8 @@ fn answer(connection: BorrowedFd, number: i32) -> bool {
 
 /// A supervisor's end of its lifeline; `None` once tprimat is gone.
 fn receive(connection: BorrowedFd) -> nix::Result<Option<OwnedFd>> {
-    let (mut byte, mut space) = ([0], cmsg_space!(RawFd));
-    let mut bytes = [IoSliceMut::new(&mut byte)];
-    let message = loop {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        match recvmsg::<()>(connection.as_raw_fd(), &mut bytes, Some(&mut space), flags) {
-            Err(Errno::EINTR) => {}
-            received => break received?,
-        }
-    };
-    let lifeline = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
-        _ => None,
-    });
-    // SAFETY: the kernel made it for this process with this message, and nobody else here has it.
-    Ok(lifeline.map(|lifeline| unsafe { OwnedFd::from_raw_fd(lifeline) }))
+    let (_, descriptors) = receive_descriptors(connection, &mut [0])?;
+    Ok(descriptors.into_iter().next())
 }
 
 /// Forks a process that is a child of this one's parent. `None`: this is the new process.

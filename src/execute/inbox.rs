@@ -135,10 +135,7 @@ impl Inbox {
         } else {
             &mut both[..]
         };
-        // Rounded up: a wait of less than 1 ms would spin.
-        let timeout = PollTimeout::try_from(patience + Duration::from_micros(999))
-            .unwrap_or(PollTimeout::MAX);
-        let _ = poll(watched, timeout);
+        let _ = poll(watched, rounded_up(patience));
         if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
             self.lifeline_closed = is_closed(stdin.as_fd());
         }
@@ -155,6 +152,12 @@ impl Inbox {
             }
         }
     }
+}
+
+/// In the whole milliseconds that `poll` takes: a wait of less than one would spin.
+pub(super) fn rounded_up(patience: Duration) -> PollTimeout {
+    let patience = patience.saturating_add(Duration::from_micros(999));
+    PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX)
 }
 
 fn is_closed(lifeline: BorrowedFd) -> bool {

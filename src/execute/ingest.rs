@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 use super::{
     error::IngestError,
     hang::STACKS,
-    log_times::{last_seen, sync},
+    log_times::{last_seen, sync_run},
     nodes::{self, NodeFile},
-    run::{
-        ExitKind, RunExit, RunSpec, TELEMETRY, if_there, log_path, spec_path, tail_of, times_path,
-        write_exit,
-    },
+    run::{ExitKind, RunExit, RunSpec, TELEMETRY, if_there, tail_of, write_exit},
     secrets::Secrets,
 };
 use crate::{
@@ -181,8 +178,7 @@ fn mask(spec: &RunSpec, log: &Path, exit: Option<&RunExit>) -> Result<()> {
 
 /// Does what the supervisor of a short run leaves to the tprimat that waits for it.
 fn bring_to_disk(dir: &Path, exit: &RunExit) -> Result<()> {
-    let files = [log_path(dir), times_path(dir), spec_path(dir)];
-    sync(&files).map_err(Error::io("cannot bring to disk", dir))?;
+    sync_run(dir, &dir.join(TELEMETRY)).map_err(Error::io("cannot bring to disk", dir))?;
     let exit = RunExit {
         unsynced: None,
         ..exit.clone()

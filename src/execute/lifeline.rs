@@ -110,29 +110,36 @@ pub(super) struct ReceivedRun {
     pub queue: Option<Queue>,
 }
 
+/// A message of at most `bytes`, and three descriptors at most that came with it: how many bytes it
+/// has, and the descriptors.
+pub(super) fn receive_descriptors(
+    from: BorrowedFd,
+    bytes: &mut [u8],
+) -> nix::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = cmsg_space!([RawFd; 3]);
+    let mut bytes = [IoSliceMut::new(bytes)];
+    let message = loop {
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(from.as_raw_fd(), &mut bytes, Some(&mut space), flags) {
+            Err(Errno::EINTR) => {}
+            message => break message?,
+        }
+    };
+    let descriptors = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors = descriptors.unwrap_or_default().into_iter();
+    // SAFETY: the kernel made them for this process with this message, and nobody else here has them.
+    let owned = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+    Ok((message.bytes, owned.collect()))
+}
+
 /// What [`send_run`] sent to the other end of `lifeline`; `None` once no more will come.
 pub(super) fn receive_run(lifeline: BorrowedFd) -> io::Result<Option<ReceivedRun>> {
-    let (mut length, mut space) = ([0; 8], cmsg_space!([RawFd; 3]));
-    let (received, descriptors) = {
-        let mut bytes = [IoSliceMut::new(&mut length)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = loop {
-            match recvmsg::<()>(lifeline.as_raw_fd(), &mut bytes, Some(&mut space), flags) {
-                Err(Errno::EINTR) => {}
-                message => break message?,
-            }
-        };
-        let descriptors = message.cmsgs()?.find_map(|control| match control {
-            ControlMessageOwned::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        });
-        (message.bytes, descriptors.unwrap_or_default())
-    };
-    let mut descriptors = descriptors
-        .into_iter()
-        // SAFETY: the kernel made them for this process with this message, and nobody else here has
-        // them.
-        .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let mut length = [0; 8];
+    let (received, descriptors) = receive_descriptors(lifeline, &mut length)?;
+    let mut descriptors = descriptors.into_iter();
     let (Some(lock), Some(log)) = (descriptors.next(), descriptors.next()) else {
         return Ok(None);
     };

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::run::{RunState, state_path, times_path};
+use super::run::{RunState, log_path, spec_path, state_path, times_path};
 use crate::files::{start_writing, unix_now};
 
 /// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
@@ -69,8 +69,11 @@ impl LogTimes {
     }
 }
 
-/// Brings those files to disk that are there.
-pub(super) fn sync(files: &[PathBuf]) -> io::Result<()> {
+/// Brings to disk what the run in `dir` left, those of the files that are there: what it runs, its log,
+/// when that grew, and the samples of its devices.
+pub(super) fn sync_run(dir: &Path, samples: &Path) -> io::Result<()> {
+    let samples = samples.to_owned();
+    let files = [spec_path(dir), log_path(dir), times_path(dir), samples];
     let open = |path: &PathBuf| match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         opened => Some(opened),

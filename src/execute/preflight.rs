@@ -347,19 +347,17 @@ pub fn preflight_command(
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     let file = file_name(script);
-    let is_link = folder.is_symlink();
-    let otherwise = || match () {
-        () if is_link => "it is a link to a file that is not there".to_owned(),
-        () if script.starts_with('~') => {
-            "only a shell knows `~`: write the command as one text".to_owned()
-        }
-        () if script.starts_with('/') => {
-            "the line to correct is `command` of the framework".to_owned()
-        }
-        () => "its path begins at the project's folder".to_owned(),
+    let otherwise = match script.as_bytes() {
+        _ if folder.is_symlink() => "it is a link to a file that is not there",
+        [b'~', ..] => "only a shell knows `~`: write the command as one text",
+        [b'/', ..] => "the line to correct is `command` of the framework",
+        _ => "its path begins at the project's folder",
     };
-    let help = did_you_mean(file, beside.iter().map(String::as_str).filter(|_| !is_link))
-        .unwrap_or_else(otherwise);
+    let others = beside
+        .iter()
+        .map(String::as_str)
+        .filter(|other| *other != file);
+    let help = did_you_mean(file, others).unwrap_or_else(|| otherwise.to_owned());
     absent(
         &format!("the file `{script}`"),
         help,

@@ -327,7 +327,8 @@ pub(super) fn take_up(
 }
 
 /// A folder whose owner is dead and whose description cannot be read. A power cut takes a
-/// description that was not on disk yet, and with it the run. Such a run is made again. Anything else is for a person to look at.
+/// description that was not on disk yet, and with it the run. Such a run is made again. Anything else
+/// is for a person to look at.
 fn undescribed(dir: &Path) -> Taken {
     if is_supervised(dir) {
         return Taken::Held;

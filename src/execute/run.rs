@@ -23,7 +23,7 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, poll},
     sys::signal::Signal,
     unistd::Pid,
 };
@@ -36,6 +36,7 @@ use super::{
     follow::FOLLOW_LOOK,
     fork_server::ForkServer,
     hang::Hang,
+    inbox::rounded_up,
     input_watch::Queue,
     lifeline::{SentRun, Word, frame},
     log_times::last_seen,
@@ -478,10 +479,11 @@ impl Running {
             }
             let in_poll = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
             let mut polled: Vec<PollFd> = polled.into_iter().map(in_poll).collect();
-            // Rounded up: a wait of less than 1 ms would spin.
-            let left = FOLLOW_LOOK.saturating_sub(looked.elapsed()) + Duration::from_micros(999);
-            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
-            if !matches!(poll(&mut polled, timeout), Ok(_) | Err(Errno::EINTR)) {
+            let left = FOLLOW_LOOK.saturating_sub(looked.elapsed());
+            if !matches!(
+                poll(&mut polled, rounded_up(left)),
+                Ok(_) | Err(Errno::EINTR)
+            ) {
                 return SupervisorState::HasEnded;
             }
             let is_ready =

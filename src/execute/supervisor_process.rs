@@ -15,7 +15,7 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, poll},
     sys::{
         signal::{Signal, kill},
         wait::{WaitPidFlag, waitpid},
@@ -24,6 +24,7 @@ use nix::{
 };
 
 use super::{
+    inbox::rounded_up,
     lifeline::{SentRun, Word, send_run},
     run::lock,
 };
@@ -109,9 +110,8 @@ pub(super) fn answers_within(patience: Duration, connection: impl AsFd) -> nix::
     let asked = Instant::now();
     loop {
         let left = patience.saturating_sub(asked.elapsed());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
         let mut answer = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut answer, timeout) {
+        match poll(&mut answer, rounded_up(left)) {
             Err(Errno::EINTR) => {}
             answered => return answered.map(|number| number > 0),
         }

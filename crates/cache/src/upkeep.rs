@@ -162,9 +162,9 @@ impl GoneRecords {
 
     fn of_note(output: &Output) -> Option<Self> {
         let mut parts = output.name.split('@');
-        let (file, offset) = (parts.next()?, parts.next()?.parse().ok()?);
-        // What is gone reaches to the end of the last record.
-        let end = offset + output.size;
+        let (file, offset) = (parts.next()?, parts.next()?.parse::<u64>().ok()?);
+        // What is gone reaches to the end of the last record. Others may have written the note.
+        let end = offset.checked_add(output.size)?;
         let last = match parts.next() {
             Some(last) => Mark {
                 offset: last.parse().ok()?,
@@ -835,6 +835,23 @@ mod tests {
             cut(length);
             assert_eq!(damaged_records(&root), told);
         }
+    }
+
+    #[test]
+    fn a_note_that_others_wrote_is_no_place_beyond_all_files() {
+        let note = |name: &str| {
+            let (name, digest) = (name.to_owned(), Digest::of(name));
+            let output = Output {
+                name,
+                digest,
+                size: 2,
+            };
+            GoneRecords::of_note(&output).map(|gone| (gone.records.offset, gone.last.end))
+        };
+        assert_eq!(note("segments/a.seg@5"), Some((5, 7)));
+        assert_eq!(note("segments/a.seg@5@6@1"), Some((5, 7)));
+        assert_eq!(note(&format!("segments/a.seg@{}", u64::MAX)), None);
+        assert_eq!(note("segments/a.seg"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::stored::read_kept;
+use super::stored::SUMMARIES;
 use crate::{
     cache::Cache,
     digest::Digest,
@@ -164,7 +164,7 @@ pub fn cell_inputs(
     let cells: Vec<CellSeed> = cells.into_iter().collect();
     let summary = |cell: &CellSeed| {
         let digest = cell.summary.filter(|_| cell.imported.is_none());
-        digest.map(|digest| read_kept::<Summary>(cache, &digest, "summary.json"))
+        digest.map(|digest| SUMMARIES.read(cache, &digest, "summary.json"))
     };
     // Of thousands of cells this is most of a comparison's time.
     let summaries: Vec<Option<Result<Summary>>> = cells.par_iter().map(summary).collect();

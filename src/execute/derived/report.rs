@@ -11,13 +11,15 @@ use super::{
     Derived,
     cells::input,
     plot, result_from_log,
-    stored::{json_bytes, need, put, put_comparison, put_picture, read_comparison, read_kept},
+    stored::{
+        RESULTS, SUMMARIES, json_bytes, need, put, put_comparison, put_picture, read_comparison,
+    },
 };
 use crate::{
     cache::{Cache, JsonLayout, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, AbsentState, CellInput, CellState, Comparison, Summary},
+    figures::{self, AbsentState, CellInput, CellState, Comparison},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
@@ -259,17 +261,14 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
     let rows = comparison.rows_by_cell();
     // Each is read and written by itself, and of thousands this is most of a report's time.
     let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
-        let summary: Summary = read_kept(cache, &cell.summary, "summary.json")?;
+        let summary = SUMMARIES.read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
         for (repeat, digest) in &cell.results {
             // One whose log was lost as well is published by its summary alone.
             if let Some(result) = cell.made_again.get(repeat) {
                 results.push((*repeat, result.clone()));
             } else if cache.has(digest) {
-                results.push((
-                    *repeat,
-                    read_kept::<RunResult>(cache, digest, "result.json")?,
-                ));
+                results.push((*repeat, RESULTS.read(cache, digest, "result.json")?));
             }
         }
         let input = CellInput {

@@ -1,8 +1,8 @@
 //! What derived tasks store in the cache, and read back out of it.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -11,6 +11,7 @@ use crate::{
     cache::{Cache, CacheError, JsonLayout, Output},
     digest::Digest,
     error::{Error, Result},
+    execute::run::lock,
     figures::{Comparison, Summary},
     files::Durability,
     report,
@@ -87,73 +88,57 @@ pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Arc<Com
 
 /// The summary that an aggregate stored.
 pub fn read_summary(cache: &Cache, stored: &Output) -> Result<Summary> {
-    read_kept(cache, &stored.digest, &stored.name)
+    SUMMARIES.read(cache, &stored.digest, &stored.name)
 }
 
-/// Values that this process stored and later tasks of it read: of thousands of short runs it takes
-/// longer to read them again than to make them.
-pub(super) struct Stored<T> {
-    by_digest: HashMap<Digest, Arc<T>>,
+/// Values of one kind that this process stored, for later tasks of it: of thousands of short runs it
+/// takes longer to read them again than to make them.
+pub(super) struct Kept<T>(Mutex<KeptValues<T>>);
+
+struct KeptValues<T> {
+    by_digest: BTreeMap<Digest, Arc<T>>,
     /// Bytes of their files.
     size: u64,
 }
 
-/// Files of this size are kept as values, of each kind; what is read beyond that is read from its
-/// file.
+/// Bytes of files whose values are kept, of each kind. Other values are read from their files.
 const MOST_KEPT: u64 = 64 << 20;
 
-/// A kind of value that is kept once it is stored.
-pub(super) trait Kept: Clone + PartialEq + Serialize + DeserializeOwned + 'static {
-    fn stored() -> &'static Mutex<Stored<Self>>;
-}
+pub(super) static RESULTS: Kept<RunResult> = Kept::none();
+pub(super) static SUMMARIES: Kept<Summary> = Kept::none();
 
-macro_rules! kept {
-    ($kind:ty) => {
-        impl Kept for $kind {
-            fn stored() -> &'static Mutex<Stored<Self>> {
-                static STORED: LazyLock<Mutex<Stored<$kind>>> = LazyLock::new(|| {
-                    Mutex::new(Stored {
-                        by_digest: HashMap::new(),
-                        size: 0,
-                    })
-                });
-                &STORED
-            }
-        }
-    };
-}
-kept!(RunResult);
-kept!(Summary);
-
-/// Stores a value that later tasks read: what they read is what was stored.
-pub(super) fn put_kept<T: Kept>(cache: &Cache, name: &str, value: T) -> Result<Output> {
-    // Without the spaces of published files: nobody reads it but tprimat.
-    let text = serde_json::to_vec(&value)
-        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
-    debug_assert!(
-        serde_json::from_slice::<T>(&text).is_ok_and(|read| read == value),
-        "{name} is read otherwise than it was made"
-    );
-    let output = put(cache, name, &text)?;
-    let mut stored = lock(T::stored());
-    if stored.size + output.size <= MOST_KEPT {
-        stored.size += output.size;
-        stored.by_digest.insert(output.digest, Arc::new(value));
+impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Kept<T> {
+    const fn none() -> Self {
+        Self(Mutex::new(KeptValues {
+            by_digest: BTreeMap::new(),
+            size: 0,
+        }))
     }
-    Ok(output)
-}
 
-/// Reads such a value, from its file where it is not kept.
-pub(super) fn read_kept<T: Kept>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
-    let kept = lock(T::stored()).by_digest.get(digest).cloned();
-    kept.map_or_else(
-        || read(cache, digest, name),
-        |kept| Ok(Arc::unwrap_or_clone(kept)),
-    )
-}
+    /// Stores a value and keeps it: what later tasks read is what was stored.
+    pub fn put(&self, cache: &Cache, name: &str, value: T) -> Result<Output> {
+        // Without the spaces of published files: nobody reads it but tprimat.
+        let text = serde_json::to_vec(&value)
+            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+        debug_assert!(
+            serde_json::from_slice::<T>(&text).is_ok_and(|read| read == value),
+            "{name} is read otherwise than it was made"
+        );
+        let output = put(cache, name, &text)?;
+        let mut kept = lock(&self.0);
+        if kept.size + output.size <= MOST_KEPT {
+            kept.size += output.size;
+            kept.by_digest.insert(output.digest, Arc::new(value));
+        }
+        Ok(output)
+    }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads such a value, from its file where it is not kept.
+    pub fn read(&self, cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
+        // It is copied once the lock is free: many threads read at the same time.
+        let kept = lock(&self.0).by_digest.get(digest).cloned();
+        kept.map_or_else(|| read(cache, digest, name), |kept| Ok((*kept).clone()))
+    }
 }
 
 /// The cells with runs that the last comparison did not count; `outputs` are its task's. A file of

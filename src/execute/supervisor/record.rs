@@ -7,8 +7,8 @@ use crate::{
     digest::Digest,
     error::Result,
     execute::{
-        log_times::{LogTimes, sync},
-        run::{RunExit, RunSpec, digest_of_log, log_path, spec_path, times_path, write_exit},
+        log_times::{LogTimes, sync_run},
+        run::{RunExit, RunSpec, digest_of_log, write_exit},
         secrets::Secrets,
     },
     job::Vendor,
@@ -57,13 +57,7 @@ impl Supervisor {
 
     /// Brings to disk what the run left, before it is recorded how it ended.
     pub(super) fn sync(&self) -> io::Result<()> {
-        let dir = &self.spec.dir;
-        let mut files = vec![log_path(dir), times_path(dir), self.telemetry.clone()];
-        // The description of a job was brought to disk before the job was submitted.
-        if self.spec.job.is_none() {
-            files.push(spec_path(dir));
-        }
-        sync(&files)
+        sync_run(&self.spec.dir, &self.telemetry)
     }
 
     /// Is everything gone that the run had: processes, a container, threads that sample its devices?
