@@ -21,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use nix::{
@@ -36,6 +37,7 @@ use nix::{
 };
 
 use super::{
+    inbox::rounded_up,
     lifeline::{SentRun, fits, receive_descriptors, send_run},
     process_title::ProcessTitle,
     run::{SUPERVISE_ARGUMENT, lock},
@@ -53,6 +55,9 @@ const LONGEST_PATH: usize = libc::PATH_MAX as usize;
 /// A supervisor's command line, which is written where the fork server's is: its argument and the
 /// run's folder.
 const ROOM_FOR_TITLE: usize = LONGEST_PATH + 32;
+
+/// How long a build waits for the end of a supervisor that has no run. Somebody may have stopped it.
+const SPARE_ENDS: Duration = Duration::from_secs(1);
 
 /// Started with the first run; when this is dropped it ends, and the supervisors go on.
 #[derive(Debug)]
@@ -186,6 +191,11 @@ impl Drop for Server {
         // It has nothing to tidy up, and the supervisors are not its children.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        // The supervisor without a run has the other end of the connection until it is gone.
+        let connection = self.connection.as_fd();
+        let _ = shutdown(connection.as_raw_fd(), socket::Shutdown::Write);
+        let mut end = [PollFd::new(connection, PollFlags::empty())];
+        let _ = poll(&mut end, rounded_up(SPARE_ENDS));
     }
 }
 

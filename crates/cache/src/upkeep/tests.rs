@@ -1,4 +1,3 @@
-
 use tprimat_job::RunOutcome;
 
 use super::*;
