@@ -1,7 +1,10 @@
 //! What a command may not write over: the project's own inputs, what it reads itself, and what it
 //! writes elsewhere.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     error::{Error, Problem, Result},
@@ -15,10 +18,14 @@ pub fn refuse_files(plan: &Plan, files: &[(&str, Option<&Path>)], read: &[&Path]
         .iter()
         .filter_map(|(option, path)| Some((*option, (*path)?)))
         .collect();
+    let large = match files[..] {
+        [] => BTreeSet::new(),
+        _ => large_inputs(plan),
+    };
     for (i, (option, path)) in files.iter().enumerate() {
         let at = place(path);
         let is_at = |other: &Path| place(other) == at;
-        let what = if plan.reads.has_read(is_at) || large_inputs(plan).any(|file| is_at(&file)) {
+        let what = if plan.reads.has_read(is_at) || large.iter().any(|file| is_at(file)) {
             Some("the project reads this file".to_owned())
         } else if read.iter().any(|input| is_at(input)) {
             Some("this command reads that file".to_owned())
@@ -68,17 +75,18 @@ pub fn refuse_in_project(root: &Path, cache: &Path, option: &str, path: &Path) -
 }
 
 /// Datasets, tokenizers and images, which a plan knows without reading them anew.
-fn large_inputs(plan: &Plan) -> impl Iterator<Item = PathBuf> {
+fn large_inputs(plan: &Plan) -> BTreeSet<PathBuf> {
     let ready = plan.cells.iter().filter_map(|cell| match &cell.support {
         Support::Ready(prepared) => Some(prepared),
         Support::Unsupported(_) => None,
     });
-    ready.flat_map(|prepared| {
+    let inputs = ready.flat_map(|prepared| {
         let data = prepared.data.iter();
         let data = data.flat_map(|data| data.kind.files(&data.path));
         let image = prepared.image.as_ref().and_then(|image| image.file.clone());
         data.chain(image)
-    })
+    });
+    inputs.collect()
 }
 
 fn own_folder(plan: &Plan, at: &Path) -> Option<String> {

@@ -399,7 +399,6 @@ impl Running {
         self.terminate();
         if let Some(supervisor) = &*lock(&self.supervisor) {
             supervisor.signal(Signal::SIGQUIT);
-            supervisor.signal(Signal::SIGCONT);
         }
     }
 

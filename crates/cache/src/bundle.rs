@@ -181,11 +181,11 @@ impl Cache {
         let mut counts = Counts::default();
         let (mut texts, mut objects) = (BTreeSet::new(), BTreeMap::new());
         let mut taken = Vec::with_capacity(bodies.len());
+        let noted = self.noted_as_lost();
         for body in bodies {
             if let Some(attempt) = encode::decode_attempt(&body) {
                 if !self.are_sound(&attempt.outputs)? {
                     counts.incomplete += 1;
-                    let noted = self.noted_as_lost();
                     let is_noted = |lost: &Output| noted.iter().any(|n| n.digest == lost.digest);
                     let mut lost = attempt.outputs.iter().filter(|o| !self.has(&o.digest));
                     counts.given_up += usize::from(lost.all(is_noted));

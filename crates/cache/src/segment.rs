@@ -26,6 +26,7 @@ use super::{
 
 /// Where segments lie within the cache's folder.
 const FOLDER: &str = "segments/";
+const ENDING: &str = ".seg";
 
 /// All segments as this process has read them, and the records past the snapshot.
 #[derive(Default)]
@@ -412,6 +413,13 @@ fn place(number: usize, mark: &Mark) -> Place {
 }
 
 /// Names of the segments in a folder, sorted; none if there is no folder.
+/// Is it the path of a segment below the cache, and of nothing elsewhere? Records and notes may be from
+/// others.
+pub(super) fn is_segment(file: &str) -> bool {
+    let name = file.strip_prefix(FOLDER);
+    name.is_some_and(|name| name.ends_with(ENDING) && !name.contains(['/', '\0']))
+}
+
 pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(e)
@@ -431,7 +439,7 @@ pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
                 .file_name()
                 .into_string()
                 .ok()
-                .filter(|name| name.ends_with(".seg")),
+                .filter(|name| name.ends_with(ENDING)),
         );
     }
     names.sort_unstable();

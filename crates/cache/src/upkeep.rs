@@ -25,7 +25,7 @@ use super::{
     entry::{Entry, Output, TaskKind},
     error::CacheError,
     frame::{self, Mark},
-    segment::DamagedRecords,
+    segment::{DamagedRecords, is_segment},
     snapshot::Snapshot,
     store::Cache,
 };
@@ -162,8 +162,10 @@ impl GoneRecords {
 
     fn of_note(output: &Output) -> Option<Self> {
         let mut parts = output.name.split('@');
-        let (file, offset) = (parts.next()?, parts.next()?.parse::<u64>().ok()?);
-        // What is gone reaches to the end of the last record. Others may have written the note.
+        // Others may have written the note, and the file is looked at.
+        let file = parts.next().filter(|file| is_segment(file))?;
+        let offset = parts.next()?.parse::<u64>().ok()?;
+        // What is gone reaches to the end of the last record.
         let end = offset.checked_add(output.size)?;
         let last = match parts.next() {
             Some(last) => Mark {
@@ -411,7 +413,8 @@ impl Cache {
         let damaged = self.damaged_stretches(&known)?;
         gone.retain(|gone| {
             let path = self.root().join(&gone.records.file);
-            let is_back = File::open(path).is_ok_and(|file| frame::is_at(&gone.last, &file));
+            let is_back = files::open_regular_no_link(&path)
+                .is_ok_and(|(file, _)| frame::is_at(&gone.last, &file));
             !is_back || damaged.iter().any(|damage| damage.meets(&gone.records))
         });
         Ok(gone)

@@ -266,6 +266,14 @@ fn a_note_that_others_wrote_is_no_place_beyond_all_files() {
     assert_eq!(note("segments/a.seg@5@6@1"), Some((5, 7)));
     assert_eq!(note(&format!("segments/a.seg@{}", u64::MAX)), None);
     assert_eq!(note("segments/a.seg"), None);
+    for elsewhere in [
+        "/tmp/a.seg",
+        "segments/../a.seg",
+        "segments//a.seg",
+        "segments/a",
+    ] {
+        assert_eq!(note(&format!("{elsewhere}@5")), None, "{elsewhere}");
+    }
 }
 
 #[test]
