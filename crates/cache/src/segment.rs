@@ -413,11 +413,14 @@ fn place(number: usize, mark: &Mark) -> Place {
 }
 
 /// Names of the segments in a folder, sorted; none if there is no folder.
-/// Is it the path of a segment below the cache, and of nothing elsewhere? Records and notes may be from
-/// others.
+/// Is it the path of a segment below the cache, and of nothing elsewhere? Records may be from others.
 pub(super) fn is_segment(file: &str) -> bool {
-    let name = file.strip_prefix(FOLDER);
-    name.is_some_and(|name| name.ends_with(ENDING) && !name.contains(['/', '\0']))
+    file.strip_prefix(FOLDER).is_some_and(is_segment_name)
+}
+
+/// The same of a name in the folder of segments. Snapshots may be from others as well.
+pub(super) fn is_segment_name(name: &str) -> bool {
+    name.ends_with(ENDING) && !name.contains(['/', '\0'])
 }
 
 pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
@@ -439,7 +442,7 @@ pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
                 .file_name()
                 .into_string()
                 .ok()
-                .filter(|name| name.ends_with(ENDING)),
+                .filter(|name| is_segment_name(name)),
         );
     }
     names.sort_unstable();

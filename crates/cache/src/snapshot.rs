@@ -12,7 +12,7 @@ use std::{fs::File, ops::Range, path::Path};
 use memmap2::Mmap;
 use tprimat_base::digest::Digest;
 
-use super::{encode::Stamp, frame::Mark, index::Place};
+use super::{encode::Stamp, frame::Mark, index::Place, segment::is_segment_name};
 
 /// The second one: an older tprimat makes an index without what was decided of attempts.
 const MAGIC: [u8; 8] = *b"tprimat2";
@@ -197,7 +197,8 @@ impl Header {
                 end: u64_at(mark, 16)?,
             };
             let name_length = u32_at(take(4)?, 0)? as usize;
-            segments.push((String::from_utf8(take(name_length)?.to_vec()).ok()?, mark));
+            let name = String::from_utf8(take(name_length)?.to_vec()).ok();
+            segments.push((name.filter(|name| is_segment_name(name))?, mark));
         }
         Some(Self {
             body,
@@ -360,6 +361,22 @@ mod tests {
             ..Contents::default()
         }
         .encode()
+    }
+
+    #[test]
+    fn a_snapshot_covers_segments_of_its_own_cache_alone() {
+        let of = |name: &str| {
+            let segments = vec![(name, Mark::default())];
+            let contents = Contents {
+                segments,
+                ..Contents::default()
+            };
+            open(&contents.encode()).is_some()
+        };
+        assert!(of("a.seg"));
+        for elsewhere in ["/tmp/a.seg", "../a.seg", "b/a.seg", "a"] {
+            assert!(!of(elsewhere), "{elsewhere}");
+        }
     }
 
     proptest! {
