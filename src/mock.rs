@@ -1,9 +1,12 @@
-//! Programs that stand in for others in tests.
+//! Programs that tests write and start.
 
 use std::{
+    fs,
     io::Write,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 /// Makes `path` a program. A process of its own writes it: had this one the file open for writing, a
@@ -19,4 +22,16 @@ pub fn program(path: &Path, content: impl AsRef<[u8]>) {
     stdin.write_all(content.as_ref()).unwrap();
     drop(stdin);
     assert!(install.wait().unwrap().success(), "{}", path.display());
+}
+
+/// Starts a program and waits until it is the one that the kernel shows: `spawn` returns while the
+/// child may still have the name and the command line of the thread that forked it.
+pub fn running(command: &mut Command) -> Child {
+    let child = command.spawn().expect("the program exists");
+    let shown = format!("/proc/{}/cmdline", child.id());
+    let name = command.get_program().as_encoded_bytes();
+    while !fs::read(&shown).is_ok_and(|line| line.split(|byte| *byte == 0).next() == Some(name)) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    child
 }

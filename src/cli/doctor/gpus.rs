@@ -367,10 +367,10 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::host::GpuProcess;
+    use crate::{host::GpuProcess, mock};
 
     fn sleeper() -> Child {
-        Command::new("sleep").arg("60").spawn().unwrap()
+        mock::running(Command::new("sleep").arg("60"))
     }
 
     fn finding(used: GpuUse, openers: &[GpuHolder], sees_all: bool) -> Finding {

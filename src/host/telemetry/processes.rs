@@ -84,12 +84,10 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+    use crate::mock;
 
     fn sleeper() -> Child {
-        Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .expect("sleep exists")
+        mock::running(Command::new("sleep").arg("60"))
     }
 
     #[test]
