@@ -372,9 +372,16 @@ fn parse(source: &std::sync::Arc<Source>) -> Result<Yaml, Vec<Problem>> {
     let text = error.to_string();
     let why = text.split(" at line ").next().unwrap_or(&text);
     let problem = Problem::new(format!("not YAML: {why}"));
-    Err(vec![match error.location() {
-        Some(location) => problem.at(source, caret(&source.text, location.index()), "here"),
-        None => problem.at(source, 0..0, ""),
+    let Some(location) = error.location() else {
+        return Err(vec![problem.at(source, 0..0, "")]);
+    };
+    let caret = caret(&source.text, location.index());
+    let is_tab = part(&source.text, caret.clone()) == "\t";
+    let problem = problem.at(source, caret, "here");
+    Err(vec![if is_tab {
+        problem.help("this is a tab: YAML is indented with spaces")
+    } else {
+        problem
     }])
 }
 

@@ -183,6 +183,12 @@ fn what_is_not_yaml_says_where() {
         "config.yaml:2:2: not YAML: did not find expected ',' or ']' | here | -",
     );
     refused(
+        "training:\n\tseed: 1\n",
+        &[],
+        &[],
+        "config.yaml:2:1: not YAML: found character that cannot start any token | here | this is a tab: YAML is indented with spaces",
+    );
+    refused(
         "training:\n  seed: 1\n  seed: 2\nmodels: {}\nmodels: {}\n",
         &[],
         &[],

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -288,8 +289,11 @@ pub fn preflight_command(
     let (mut words, may_be_absent) = match command {
         Value::String(script) => (first_command(script)?, script.chars().all(is_plain)),
         Value::Array(words) => {
-            let words = words.iter().map(|word| word.as_str().map(str::to_owned));
-            (words.collect::<Option<Vec<_>>>()?, true)
+            let text = |word: &Value| {
+                word.as_str()
+                    .map_or_else(|| word.to_string(), str::to_owned)
+            };
+            (words.iter().map(text).collect::<Vec<_>>(), true)
         }
         _ => return None,
     };
@@ -304,13 +308,28 @@ pub fn preflight_command(
     if !may_be_absent {
         // It is looked for where it is started.
     } else if program.contains('/') {
-        if !root.join(program).exists() {
-            let help = format!("`{program}` is looked for below the project");
-            return absent(
-                &format!("the program `{program}`"),
-                help,
-                !program.starts_with('/'),
-            );
+        let is_of_project = !program.starts_with('/');
+        let path = root.join(program);
+        let Ok(found) = path.metadata() else {
+            let help = if path.is_symlink() {
+                LINK_TO_NOTHING.to_owned()
+            } else {
+                format!("`{program}` is looked for below the project")
+            };
+            return absent(&format!("the program `{program}`"), help, is_of_project);
+        };
+        let is_executable = found.is_file() && found.permissions().mode() & 0o111 != 0;
+        if !is_executable {
+            let help = if found.is_dir() {
+                "it is a folder".to_owned()
+            } else {
+                format!("`chmod +x {program}` makes it executable")
+            };
+            let message = format!("the command starts `{program}`, which is not executable");
+            return Some(AbsentOfCommand {
+                problem: Problem::new(message).help(help),
+                is_of_project,
+            });
         }
     } else if which(program, &host.caller_env).is_none() && !is_of_shell(program) {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
@@ -348,7 +367,7 @@ pub fn preflight_command(
         .collect();
     let file = file_name(script);
     let otherwise = match script.as_bytes() {
-        _ if folder.is_symlink() => "it is a link to a file that is not there",
+        _ if folder.is_symlink() => LINK_TO_NOTHING,
         [b'~', ..] => "only a shell knows `~`: write the command as one text",
         [b'/', ..] => "the line to correct is `command` of the framework",
         _ => "its path begins at the project's folder",
@@ -368,6 +387,8 @@ pub fn preflight_command(
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
+
+const LINK_TO_NOTHING: &str = "it is a link to a file that is not there";
 
 /// An option that no interpreter and no shell takes a value for: `-u`, `-eux`.
 fn is_flag(word: &str) -> bool {

@@ -314,10 +314,13 @@ fn a_killed_supervisor_leaves_no_process_on_the_node_also_where_no_build_waits()
             .map(|(pid, _)| pid)
             .collect()
     };
-    assert_eq!(of_the_run("sleep 300").len(), 1);
-    let supervisor = of_the_run("__job");
-    assert_eq!(supervisor.len(), 1);
-    kill(Pid::from_raw(supervisor[0]), Signal::SIGKILL).unwrap();
+    // What was just forked, as the guard is, still has its parent's command line.
+    eventually("each process has its own name", 10, || {
+        ["sleep 300", "__job", "tprimat-guard"]
+            .iter()
+            .all(|mark| of_the_run(mark).len() == 1)
+    });
+    kill(Pid::from_raw(of_the_run("__job")[0]), Signal::SIGKILL).unwrap();
     eventually("the run's processes are gone", 30, || {
         ["__job", "trainer.sh", "sleep 300", "__end", "tprimat-guard"]
             .iter()

@@ -344,6 +344,33 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         &check("[bsah, trainer.sh]"),
         &[cannot, "the program `bsah`, which is not there"],
     );
+    project.write("notes.txt", "");
+    std::os::unix::fs::symlink("gone.sh", project.path("link.sh")).unwrap();
+    for (command, told) in [
+        (
+            "[./notes.txt, 5]",
+            [
+                "starts `./notes.txt`, which is not executable",
+                "`chmod +x ./notes.txt`",
+            ],
+        ),
+        (
+            "./cache --steps 5",
+            [
+                "starts `./cache`, which is not executable",
+                "it is a folder",
+            ],
+        ),
+        (
+            "[./link.sh]",
+            [
+                "the program `./link.sh`, which is not there",
+                "it is a link to a file that is not there",
+            ],
+        ),
+    ] {
+        says(&ends_with(1, command), &[cannot, told[0], told[1]]);
+    }
     for command in [
         "[bash, trianer.sh]",
         "bash trianer.sh --steps 5",

@@ -212,6 +212,11 @@ mod tests {
                 Class::Import,
             ),
             (
+                "/usr/bin/python3: No module named trian",
+                exit(1),
+                Class::Import,
+            ),
+            (
                 "RuntimeError: The server socket has failed to listen on any local network address.",
                 exit(1),
                 Class::Port,

@@ -1,6 +1,8 @@
 //! The words by which logs tell of failures, in old and new spellings.
 
-use super::FailureClass::{self as Class, Killed, Launch, Nan, Nccl, Node, Oom, Port, Timeout};
+use super::FailureClass::{
+    self as Class, Import, Killed, Launch, Nan, Nccl, Node, Oom, Port, Timeout,
+};
 
 /// How much a line with such a word says by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,9 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("Signal 9 (SIGKILL)", Killed, Hint),
     // No access to weights or data: what is missing is outside of the run, as with a launcher that
     // is not there.
+    // Python says so of `-m NAME`, without an exception.
+    ("python: No module named", Import, Fatal),
+    ("python3: No module named", Import, Fatal),
     ("GatedRepoError", Launch, Raised),
     ("gated repo", Launch, Raised),
     ("403 Client Error", Launch, Raised),
