@@ -106,7 +106,11 @@ impl KeyLock {
     /// `None` if the last holder removed the file between our opening and locking it.
     fn of(file: File, path: PathBuf) -> Option<Self> {
         let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        (inode(file.metadata()) == inode(fs::metadata(&path))).then_some(Self { _file: file, path })
+        if inode(file.metadata()) != inode(fs::metadata(&path)) {
+            // Not made only to be dropped: that would remove the file of whoever holds the key now.
+            return None;
+        }
+        Some(Self { _file: file, path })
     }
 }
 
@@ -176,6 +180,22 @@ mod tests {
             fs::read_dir(folder.path().join("locks")).unwrap().count(),
             0
         );
+    }
+
+    #[test]
+    fn whoever_locks_a_file_that_was_replaced_leaves_the_new_one_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let key = Digest::of("key");
+        // Opened while the last holder had it, locked when that one had removed it and another one
+        // had made it again.
+        let (late, path) = cache.lock_file(&key).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _held = cache.lock_key(&key).unwrap();
+        late.lock().unwrap();
+        assert!(KeyLock::of(late, path.clone()).is_none());
+        assert!(path.exists());
+        assert!(cache.try_lock_key(&key).unwrap().is_none());
     }
 
     #[test]

@@ -353,16 +353,16 @@ impl Cache {
         Ok(found)
     }
 
-    /// What the last snapshot knew of and no segment has. Found out when the cache is opened, for the
-    /// next writer may adopt a segment that was cut, and fill it again.
+    /// What the last snapshot knew of and no segment has at its end. Found out when the cache is
+    /// opened, for the next writer may adopt such a segment, cut off what is damaged behind its last
+    /// whole record, and fill it again.
     pub(super) fn gone_since(&self, snapshot: &Snapshot) -> Vec<GoneRecords> {
         let known = snapshot.segments();
         let gone = |records: DamagedRecords| {
-            let length = fs::metadata(self.root().join(&records.file)).map_or(0, |file| file.len());
-            let is_gone = records.offset + records.bytes > length;
             let of_segment = known.iter().find(|(name, _)| name == records.segment());
-            let (_, last) = of_segment.filter(|_| is_gone)?;
-            Some(GoneRecords {
+            let (_, last) = of_segment?;
+            let is_at_end = records.offset + records.bytes == last.end;
+            is_at_end.then_some(GoneRecords {
                 records,
                 last: *last,
             })

@@ -5,6 +5,8 @@ mod model;
 mod processes;
 mod state;
 
+use std::{path::Path, thread, time::Duration};
+
 use tprimat_base::{digest::Digest, error::Error, files::Durability};
 use tprimat_job::RunOutcome;
 
@@ -67,6 +69,20 @@ fn record_with_outputs(cache: &Cache, attempt: &Attempt) -> Result<(), Error> {
 
 fn outputs(entry: &EntryRef<'_>) -> Vec<Output> {
     entry.outputs().map(|output| output.to_owned()).collect()
+}
+
+/// Repairs a cache in which nobody writes. What another test forks just then shares this process's
+/// locks until it executes something, so the repair is tried again where a segment is locked.
+pub fn repaired(root: &Path) -> Repair {
+    let repair = || Cache::open(root).unwrap().repair().unwrap();
+    for _ in 0..1000 {
+        let repaired = repair();
+        if repaired.left.is_empty() {
+            return repaired;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    repair()
 }
 
 /// Without the order in which they were recorded, which a model does not know.

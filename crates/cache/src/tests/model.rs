@@ -312,9 +312,8 @@ impl World {
             }),
             Op::DeleteSnapshot => drop(fs::remove_file(self.root.join("snapshot"))),
             Op::Repair => self.behind_the_back(|world| {
-                let repair = || Cache::open(&world.root).unwrap().repair().unwrap();
-                assert_eq!(repair().left, []);
-                assert_eq!(repair(), Repair::default());
+                assert_eq!(repaired(&world.root).left, []);
+                assert_eq!(repaired(&world.root), Repair::default());
             }),
             Op::Truncate(place) => self.behind_the_back(|world| {
                 let Some((file, bytes)) = world.contents().pop_last() else {

@@ -1,7 +1,7 @@
 use tprimat_job::RunOutcome;
 
 use super::*;
-use crate::Attempt;
+use crate::{Attempt, tests::repaired};
 
 fn put(cache: &Cache, text: &str) -> Output {
     Output {
@@ -166,7 +166,7 @@ fn a_repair_cuts_out_what_cannot_be_read_and_nothing_else() {
             let whole = (0..10).filter(is_whole).count();
             assert_eq!(known(&root), whole);
             let found = damaged_records(&root);
-            let repair = Cache::open(&root).unwrap().repair().unwrap();
+            let repair = repaired(&root);
             assert_eq!((repair.cut.len(), repair.left), (found.len(), Vec::new()));
             assert_eq!(damaged_records(&root), []);
             // Nobody is warned of what was cut out, whatever is asked for.
@@ -187,28 +187,46 @@ fn a_repair_cuts_out_what_cannot_be_read_and_nothing_else() {
 
 #[test]
 fn records_that_are_gone_are_known_until_a_repair_gives_them_up() {
-    let (_folder, root, segment) = ten_records();
-    Cache::open(&root).unwrap().write_snapshot().unwrap();
-    let length = fs::metadata(&segment).unwrap().len();
-    fs::remove_file(&segment).unwrap();
-    let cache = Cache::open(&root).unwrap();
-    assert_eq!(cache.unreadable_bytes(), length);
-    // A build goes on, and the next snapshot no longer knows of them.
-    for number in 0..3 {
-        cache.record_preimage(&format!("later {number}")).unwrap();
-    }
-    drop(cache);
-    for _ in 0..2 {
+    // Of ten records, how many are whole, and what became of the others.
+    type Damage = fn(&mut Vec<u8>, usize);
+    let cases: [(usize, Damage); 4] = [
+        (0, |bytes, _| bytes.clear()),
+        (7, |bytes, whole| bytes.truncate(whole)),
+        (9, |bytes, whole| bytes[whole] ^= 1),
+        (4, |bytes, whole| bytes[whole..].fill(0)),
+    ];
+    for (whole, damage) in cases {
+        let (_folder, root, segment) = ten_records();
+        Cache::open(&root).unwrap().write_snapshot().unwrap();
+        let mut bytes = fs::read(&segment).unwrap();
+        let length = bytes.len();
+        let whole = whole * length / 10;
+        damage(&mut bytes, whole);
+        if bytes.is_empty() {
+            fs::remove_file(&segment).unwrap();
+        } else {
+            files::write_atomically(&segment, &bytes, Durability::Plain).unwrap();
+        }
+        let lost = (length - whole) as u64;
         let cache = Cache::open(&root).unwrap();
-        assert_eq!(cache.unreadable_bytes(), 0, "told once");
-        assert!(cache.has_damaged_records().unwrap());
-        assert_eq!(damaged_records(&root), [(0, length)]);
+        assert_eq!(cache.unreadable_bytes(), lost);
+        // A build goes on, and the next snapshot no longer knows of them.
+        for number in 0..3 {
+            cache.record_preimage(&format!("later {number}")).unwrap();
+        }
+        drop(cache);
+        for _ in 0..2 {
+            let cache = Cache::open(&root).unwrap();
+            assert_eq!(cache.unreadable_bytes(), 0, "told once");
+            assert!(cache.has_damaged_records().unwrap());
+            assert_eq!(damaged_records(&root), [(whole as u64, lost)]);
+        }
+        let repair = repaired(&root);
+        assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
+        let cache = Cache::open(&root).unwrap();
+        assert!(!cache.has_damaged_records().unwrap());
+        assert_eq!(damaged_records(&root), []);
     }
-    let repair = Cache::open(&root).unwrap().repair().unwrap();
-    assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
-    let cache = Cache::open(&root).unwrap();
-    assert!(!cache.has_damaged_records().unwrap());
-    assert_eq!(damaged_records(&root), []);
 }
 
 #[test]
@@ -295,7 +313,7 @@ fn a_repair_keeps_what_only_the_snapshot_still_knows() {
     files::write_atomically(&segment, &damaged, Durability::Plain).unwrap();
     let outputs = || Cache::open(&root).unwrap().outputs(&entry.key);
     assert_eq!(outputs(), Some(entry.outputs.clone()));
-    let repair = Cache::open(&root).unwrap().repair().unwrap();
+    let repair = repaired(&root);
     assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
     assert_eq!(outputs(), Some(entry.outputs.clone()));
 }
@@ -395,7 +413,8 @@ fn a_segment_that_another_process_writes_is_left_alone() {
     assert_eq!((repair().cut.len(), repair().left.len()), (0, 1));
     assert_eq!(fs::read(&segment).unwrap(), before);
     drop(other);
-    assert_eq!((repair().cut.len(), repair().left.len()), (1, 0));
+    let repair = repaired(&root);
+    assert_eq!((repair.cut.len(), repair.left.len()), (1, 0));
 }
 
 #[test]
