@@ -264,7 +264,7 @@ impl Session {
             cache,
             output::leave_out,
         )?;
-        let catalogue = plan::catalogue(&plan.config);
+        let catalogue = CompareConfig::of(plan).catalogue;
         let key = |cell: CellId| {
             statuses
                 .get(dag.node(TaskKind::Train, cell, 1))

@@ -22,6 +22,7 @@ use super::{
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
+    peaks::ceiling,
     same_run::shared_runs,
     warnings_of,
 };
@@ -440,7 +441,18 @@ pub fn mfu_of(
     } else {
         catalogue.peaks.of_device(&device, precision)
     };
-    Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
+    let of = |peak| Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak);
+    match of(peak) {
+        // A rate that no precision explains is impossible, whichever it was.
+        Mfu::Absent { reason } if !device.is_cpu() => {
+            let claimed = catalogue.devices.get(&cell.platform).map(String::as_str);
+            let beyond = ceiling(&device, claimed).map(|ceiling| of(Ok(ceiling)));
+            beyond
+                .filter(|mfu| matches!(mfu, Mfu::Error { .. }))
+                .unwrap_or(Mfu::Absent { reason })
+        }
+        mfu => mfu,
+    }
 }
 
 #[cfg(test)]

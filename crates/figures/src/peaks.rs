@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::FlopsPerToken;
 
-use super::{Basis, Device, Figure, NoFigure};
+use super::{Accelerator, Basis, Device, Figure, NoFigure, accelerators_like};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -71,6 +71,31 @@ impl Peaks {
             tflops,
             source: sku.source.clone(),
         })
+    }
+}
+
+/// What no run on one such device exceeds, whatever its precision: its highest dense peak. `None` where
+/// neither the device nor `claimed`, the platform's as the configuration states it, has a known one.
+#[must_use]
+pub fn ceiling(device: &Device<'_>, claimed: Option<&str>) -> Option<Peak> {
+    let of = |sku: &Accelerator| sku.fp8.unwrap_or(sku.bf16);
+    match device.sku() {
+        Ok(sku) => Some(Peak {
+            tflops: of(sku),
+            source: format!("at its lowest precision; {}", sku.source),
+        }),
+        Err(NoFigure::DeviceNotNamed) => {
+            let meant = accelerators_like(claimed?).into_iter();
+            let sku = meant.max_by(|a, b| of(a).total_cmp(&of(b)))?;
+            Some(Peak {
+                tflops: of(sku),
+                source: format!(
+                    "at its lowest precision; the platform's, as config.yaml states it; {}",
+                    sku.source
+                ),
+            })
+        }
+        Err(_) => None,
     }
 }
 

@@ -290,6 +290,36 @@ fn what_is_not_known_is_absent_and_says_why() {
 }
 
 #[test]
+fn a_rate_that_no_precision_explains_is_impossible_whatever_is_stated() {
+    let at = |seconds, device, precision: &str| {
+        let mut cell = cell_of(NVD, &llama_job(), seconds, device);
+        let workload = summary(&mut cell).workload.as_mut().unwrap();
+        workload.precision = precision.to_owned();
+        cell
+    };
+    let claimed = |model: &str| Catalogue {
+        devices: [("nvd".to_owned(), model.to_owned())].into(),
+        ..catalogue()
+    };
+    let beyond = "TFLOP/s is more than the 1979 that the device can do";
+    for precision in ["not stated", "", "fp32", "int3"] {
+        // 4,400 TFLOP/s.
+        is_error(
+            &at(1.534, Some(H100), precision),
+            &catalogue(),
+            "mfu",
+            beyond,
+        );
+        let unnamed = at(1.534, None, precision);
+        is_error(&unnamed, &claimed("H100"), "mfu", beyond);
+        for unknown in [catalogue(), claimed("H900")] {
+            is_absent(&unnamed, &unknown, "mfu", "");
+        }
+        is_absent(&at(12.27, Some(H100), precision), &catalogue(), "mfu", "");
+    }
+}
+
+#[test]
 fn contradictory_metadata_makes_no_figure() {
     let on = |cell: &str, device| cell_of(cell, &llama_job(), 12.27, device);
     let catalogue = Catalogue {

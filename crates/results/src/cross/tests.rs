@@ -293,6 +293,10 @@ fn flops_per_token_name_their_convention_or_contradict_the_model() {
         convention(&found),
         (FlopsCount::ParametersButEmbeddingFullAttention, true)
     );
+    // 3.5 % less: another model of about this size would be told as this one.
+    let near = of(740.0);
+    assert_eq!(near.status, AttestationStatus::NotStated);
+    assert!(!convention(&near).1);
     let other = of(90.0);
     assert_eq!(other.status, AttestationStatus::Contradicted);
     assert!(!convention(&other).1);
@@ -332,6 +336,10 @@ fn the_first_loss_of_random_weights_is_a_guess() {
         Some(AttestationStatus::Attested),
         "ln 256 = 5.545"
     );
+    // A vocabulary five times as large begins there.
+    let larger = of(7.1, 1);
+    assert_eq!(told(&larger), Some(AttestationStatus::NotStated));
+    assert!(!larger.anomalies.iter().any(|a| a.kind == "first_loss"));
     let trained = of(2.0, 1);
     assert_eq!(told(&trained), Some(AttestationStatus::NotStated));
     assert!(trained.anomalies.iter().any(|a| a.kind == "first_loss"));
