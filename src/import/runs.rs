@@ -256,12 +256,12 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         let run = runs.iter().find(|run| run.number == n);
         run.map(|run| &run.recorded.sources)
     };
-    for (at, same) in repeated_runs(&results).into_iter().enumerate() {
+    for (at, same) in repeated_runs(&results, statistics).into_iter().enumerate() {
         // Several repeats in one file are what its author measured, whatever they look like.
         let is_of_one_file = |n: u32| sources(n) == Some(&runs[at].recorded.sources);
-        if let Some(earlier) = same.filter(|n| !is_of_one_file(*n)) {
+        if let Some(other) = same.filter(|n| !is_of_one_file(*n)) {
             let why = format!(
-                "it is the same run as repeat {earlier}: every step has the same time and loss"
+                "it is the same run as repeat {other}: every step has the same time and loss"
             );
             results[at].1.no_rate.get_or_insert(why.into());
         }

@@ -51,10 +51,8 @@ fn a_run_that_does_not_count_says_so_beside_its_figure() {
     assert!(!paragraph(&shown, CELL, 1).contains("not count"), "{shown}");
 }
 
-#[test]
-fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
-    let cell = "cpu/cmd/tiny/other";
-    let project = Project::new(ONE_RUN);
+/// Twelve steps, each of a time and a loss of its own.
+fn log_of_twelve() -> String {
     let effective = json!({"seq_length": 16, "global_batch_size": 2, "num_gpus": 1});
     let mut log = json!({"event": "start", "schema": "tprimat.events/1", "trainer": "stub",
         "effective": effective})
@@ -65,7 +63,39 @@ fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
             "loss": 5.0 - 0.1 * f64::from(step), "tokens": 32});
         log += &format!("\n{line}");
     }
-    log += "\n{\"event\":\"end\",\"status\":\"ok\",\"steps\":12}\n";
+    log + "\n{\"event\":\"end\",\"status\":\"ok\",\"steps\":12}\n"
+}
+
+#[test]
+fn of_two_imports_of_one_run_the_one_that_says_more_stands() {
+    // A cell of nobody's matrix takes a part of a log; one of the matrix does not.
+    for cell in ["cpu/cmd/tiny/other", CELL] {
+        let project = Project::new(ONE_RUN);
+        project.edit("config.yaml", "train_iters: 6", "train_iters: 12");
+        let log = log_of_twelve();
+        let part: Vec<&str> = log.lines().take(9).collect();
+        project.write("part.log", &(part.join("\n") + "\n"));
+        project.write("whole.log", &log);
+        for log in ["part.log", "whole.log"] {
+            project.run(&["import", cell, "--log", log]).ends_with(0);
+        }
+        let shown = project.run(&["show", cell]).ends_with(0).stdout;
+        assert!(
+            paragraph(&shown, cell, 2).contains("of warm-up:"),
+            "{cell}: {shown}"
+        );
+        assert!(
+            !paragraph(&shown, cell, 1).contains("of warm-up:"),
+            "{cell}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
+    let cell = "cpu/cmd/tiny/other";
+    let project = Project::new(ONE_RUN);
+    let log = log_of_twelve();
     project.write("a.log", &log);
     project.write("b.log", &format!("launched\n{log}"));
     for log in ["a.log", "b.log"] {

@@ -1,11 +1,11 @@
 //! Is it one run under two names? A log may be imported as the launcher's output and as a rank's,
 //! or under two cells.
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashMap};
 
 use tprimat_results::RunResult;
 
-use super::{RepeatStatus, RepeatSummary};
+use super::{RepeatStatus, RepeatSummary, Statistics, why_uncounted};
 
 /// Logged steps that both must have before anything is said: few values may agree by chance.
 const LEAST_STEPS: usize = 5;
@@ -72,17 +72,29 @@ pub(super) fn shared_runs(a: &[RepeatSummary], b: &[RepeatSummary]) -> usize {
     counted(a).iter().filter(|at| is_there(at)).count()
 }
 
-/// Finds for each run the number of an earlier one that is the same, if any.
+/// Finds for each run the number of another one that is the same and stands for it, if any: one that
+/// counts, else the one with more steps, else the earlier one.
 #[must_use]
-pub fn repeated_runs(results: &[(u32, RunResult)]) -> Vec<Option<u32>> {
-    let earlier = |at: usize| {
-        let (_, run) = &results[at];
-        results[..at]
-            .iter()
-            .find(|(_, other)| is_one_run(of_result(run), of_result(other)))
-            .map(|(n, _)| *n)
+pub fn repeated_runs(results: &[(u32, RunResult)], statistics: &Statistics) -> Vec<Option<u32>> {
+    let all = 0..results.len();
+    let ranks: Vec<_> = all
+        .clone()
+        .map(|at| {
+            let run = &results[at].1;
+            let counts = why_uncounted(run, statistics).is_none();
+            (counts, run.trace.steps.len(), Reverse(at))
+        })
+        .collect();
+    let stands_for = |at: usize| {
+        let is_same =
+            |other: &usize| is_one_run(of_result(&results[at].1), of_result(&results[*other].1));
+        all.clone()
+            .filter(|other| ranks[*other] > ranks[at])
+            .filter(is_same)
+            .max_by_key(|other| ranks[*other])
+            .map(|other| results[other].0)
     };
-    (0..results.len()).map(earlier).collect()
+    all.clone().map(stands_for).collect()
 }
 
 #[cfg(test)]
