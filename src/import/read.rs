@@ -264,8 +264,10 @@ fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
     }
     out.trace = parser.finish();
     if out.trace.failure.is_none() && out.trace.steps.is_empty() {
-        // A log of a training without a step is the log of a failure.
-        out.trace.failure = Some(classify(&tail, &ExitSummary::default()));
+        // Of a training without a step the log mostly tells of a failure. It need not: steps may be
+        // printed elsewhere, and the end of such a log is no evidence of anything.
+        let failure = classify(&tail, &ExitSummary::default());
+        out.trace.failure = Some(failure).filter(|failure| failure.class != FailureClass::Unknown);
     }
     out.log_tail = crate::logs::tail(&tail);
     Ok(out)

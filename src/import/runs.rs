@@ -146,6 +146,8 @@ impl ImportedRun {
             .or_else(|| other_platform.clone().map(Withheld::Said));
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
+        } else if result.trace.steps.is_empty() && result.trace.totals.is_empty() {
+            result.no_rate = Some(Withheld::Said("no training step is in it".to_owned()));
         }
         Self {
             number,

@@ -173,3 +173,28 @@ fn curves_of_a_run_without_a_date_are_told_of() {
         "{told}"
     );
 }
+
+#[test]
+fn a_log_without_steps_that_tells_of_no_failure_is_not_called_failed() {
+    let cell = "cpu/cmd/tiny/other";
+    let project = Project::new(ONE_RUN);
+    let start = log_of_twelve().lines().next().unwrap().to_owned();
+    project.write(
+        "ended.log",
+        &format!("{start}\n[launcher] torchrun finished successfully (code 0)\n"),
+    );
+    project.write("failed.log", &format!("{start}\nCUDA out of memory\n"));
+    let import = |log: &str| {
+        project
+            .run(&["import", cell, "--log", log])
+            .ends_with(0)
+            .stdout
+    };
+    let said = import("ended.log");
+    assert!(
+        said.contains("no rate: no training step is in it") && !said.contains("failed"),
+        "{said}"
+    );
+    let said = import("failed.log");
+    assert!(said.contains("failed (oom)"), "{said}");
+}
