@@ -13,7 +13,7 @@ use std::{
 use rayon::prelude::*;
 
 use crate::{
-    cache::{Cache, Output},
+    cache::{Cache, NamedObject, Output, TaskKind},
     digest::Digest,
     error::{Error, Problem, Result},
     files::{self, Durability, ReadSet, TEMPORARY, write_atomically},
@@ -344,8 +344,10 @@ fn unlisted(folder: &Path, is_claimed: impl Fn(&String) -> bool, cache: &Cache) 
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("train_") && name.ends_with(".json") && !is_claimed(name))
-        .filter(|name| Digest::of_file(&folder.join(name)).is_ok_and(|found| cache.has(&found)))
         .collect();
+    let digest = |name: &String| Digest::of_file(&folder.join(name)).ok();
+    let ours = of_reports(cache, names.iter().filter_map(digest).collect()).unwrap_or_default();
+    names.retain(|name| digest(name).is_some_and(|digest| ours.contains(&digest)));
     names.sort();
     let of = folder.display();
     Some(match &names[..] {
@@ -368,31 +370,50 @@ fn write_manifest(path: &Path, manifest: &Manifest) -> Result<()> {
     write_atomically(path, &text, Durability::Plain)
 }
 
+/// Those of the digests that are of files which a report of this cache made. A file that is only in
+/// the cache may be somebody's own, which was imported.
+fn of_reports(cache: &Cache, mut digests: Vec<Digest>) -> Result<BTreeSet<Digest>> {
+    digests.retain(|digest| cache.has(digest));
+    let of_report = |of: &NamedObject| of.task.split(' ').next() == Some(TaskKind::Report.name());
+    let owners = cache.owners(&digests)?.into_iter().filter(of_report);
+    Ok(owners.map(|of| of.digest).collect())
+}
+
 /// Moves files out of the way that have a published name and that somebody else wrote, or edited
-/// since they were published: what is there now is neither listed nor in the cache. Says where they
-/// are.
+/// since they were published: what is there now is neither listed nor what a report made. Says where
+/// they are.
 fn set_aside_earlier<'a>(
     folder: &Path,
     outputs: impl Iterator<Item = &'a Output>,
     published: &Manifest,
     cache: &Cache,
 ) -> Result<Vec<String>> {
-    let mut notes = Vec::new();
+    let is_listed = |name: &str, digest: &Digest| {
+        published
+            .values()
+            .any(|files| files.get(name) == Some(digest))
+    };
+    let mut unlisted = Vec::new();
     for Output { name, .. } in outputs {
         let path = folder.join(name);
         let Ok(found) = std::fs::symlink_metadata(&path) else {
             continue;
         };
-        let is_listed = |digest: &Digest| {
-            published
-                .values()
-                .any(|files| files.get(name) == Some(digest))
-        };
-        let is_ours =
-            || Digest::of_file(&path).is_ok_and(|digest| is_listed(&digest) || cache.has(&digest));
-        if found.is_dir() || found.is_file() && is_ours() {
-            continue;
+        let digest = found
+            .is_file()
+            .then(|| Digest::of_file(&path).ok())
+            .flatten();
+        if !found.is_dir() && !digest.is_some_and(|digest| is_listed(name, &digest)) {
+            unlisted.push((name, path, digest));
         }
+    }
+    let ours = of_reports(
+        cache,
+        unlisted.iter().filter_map(|(.., digest)| *digest).collect(),
+    )?;
+    unlisted.retain(|(.., digest)| !digest.is_some_and(|digest| ours.contains(&digest)));
+    let mut notes = Vec::new();
+    for (name, path, _) in unlisted {
         let mut to = folder.join(EARLIER).join(name);
         for number in 2.. {
             if std::fs::symlink_metadata(&to).is_err() {
@@ -402,8 +423,16 @@ fn set_aside_earlier<'a>(
         }
         files::create_dir_all(to.parent().unwrap_or(folder))?;
         files::move_to(&path, &to)?;
+        let may_be_result = Path::new(name)
+            .extension()
+            .is_some_and(|ending| ending == "json");
+        let import = if may_be_result {
+            ", where `tprimat import` can read it"
+        } else {
+            ""
+        };
         notes.push(format!(
-            "{} was not written by tprimat, or was edited since; it is now {}, where `tprimat import` can read it",
+            "{} was not written by tprimat, or was edited since; it is now {}{import}",
             path.display(),
             to.display()
         ));

@@ -123,6 +123,25 @@ fn a_file_of_somebodys_own_with_a_published_name_is_kept() {
     assert!(!project.path("output/earlier-4").exists());
 }
 
+/// The cache has its bytes, but no build made them.
+#[test]
+fn a_file_that_was_imported_where_it_lies_is_kept_as_well() {
+    let theirs = Project::new(ONE_RUN);
+    theirs.run(&["build"]).ends_with(0);
+    let published = theirs.read("output/train_cpu_cmd_tiny.json");
+    let project = Project::new(ONE_RUN);
+    project.write("output/train_cpu_cmd_tiny.json", &published);
+    project.write("output/train_nvd_nemo_llama.json", &published);
+    project.run(&["import", "output"]).ends_with(0);
+    let told = project.run(&["build"]).ends_with(0).stderr;
+    assert!(told.contains("earlier/train_cpu_cmd_tiny.json"), "{told}");
+    assert!(!told.contains("of an earlier build"), "{told}");
+    assert_eq!(
+        project.read("output/earlier/train_cpu_cmd_tiny.json"),
+        published
+    );
+}
+
 #[test]
 fn two_checkouts_may_publish_into_one_folder_at_once() {
     let projects: Vec<Project> = (0..2).map(|_| Project::new(ONE_RUN)).collect();
