@@ -108,7 +108,13 @@ pub(super) fn fact(fact: &RunFact) -> String {
         RunFact::Anomaly {
             repeats: of,
             detail,
-        } => format!("{}: {}", repeats(of), oddity(detail)),
+            is_of_first,
+        } => {
+            let first = of.first().filter(|_| *is_of_first);
+            let first =
+                first.map_or_else(String::new, |first| format!(" (figures of repeat {first})"));
+            format!("{}{first}: {}", repeats(of), oddity(detail))
+        }
         RunFact::UnreadableLines {
             repeats: of,
             count,

@@ -260,6 +260,9 @@ pub enum RunFact {
     Anomaly {
         repeats: Vec<u32>,
         detail: Oddity,
+        /// The others have it with figures of their own.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_of_first: bool,
     },
     /// Lines of the log that begin as its steps do and were lost.
     UnreadableLines {

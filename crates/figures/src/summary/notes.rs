@@ -306,7 +306,7 @@ fn anomalies_by_kind(
     results: &[(u32, RunResult)],
     statistics: &Statistics,
 ) -> impl Iterator<Item = Note> {
-    let mut kinds: Vec<(&str, &Oddity, Vec<u32>)> = Vec::new();
+    let mut kinds: Vec<(&str, &Oddity, Vec<u32>, bool)> = Vec::new();
     for (repeat, (n, result)) in repeats.iter().zip(results) {
         for anomaly in result
             .anomalies
@@ -314,26 +314,32 @@ fn anomalies_by_kind(
             .filter(|a| is_left(a, repeat, result, statistics))
         {
             match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
-                Some((.., repeats)) if repeats.last() == Some(n) => {}
-                Some((.., repeats)) => repeats.push(*n),
-                None => kinds.push((&anomaly.kind, &anomaly.detail, vec![*n])),
+                Some((.., repeats, _)) if repeats.last() == Some(n) => {}
+                Some((_, detail, repeats, is_of_first)) => {
+                    repeats.push(*n);
+                    *is_of_first |= **detail != anomaly.detail;
+                }
+                None => kinds.push((&anomaly.kind, &anomaly.detail, vec![*n], false)),
             }
         }
     }
-    kinds.into_iter().map(|(kind, detail, repeats)| {
-        let sort = match kind {
-            SLOW_FIRST_STEPS => NoteKind::WarmUp,
-            RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
-            _ => NoteKind::Remark,
-        };
-        Note::new(
-            sort,
-            RunFact::Anomaly {
-                repeats,
-                detail: detail.clone(),
-            },
-        )
-    })
+    kinds
+        .into_iter()
+        .map(|(kind, detail, repeats, is_of_first)| {
+            let sort = match kind {
+                SLOW_FIRST_STEPS => NoteKind::WarmUp,
+                RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
+                _ => NoteKind::Remark,
+            };
+            Note::new(
+                sort,
+                RunFact::Anomaly {
+                    repeats,
+                    detail: detail.clone(),
+                    is_of_first,
+                },
+            )
+        })
 }
 
 /// Is an anomaly of the step times not dealt with by the warm-up that is dropped?

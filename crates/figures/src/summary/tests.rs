@@ -149,6 +149,26 @@ fn repeats_that_measure_other_parts_of_their_runs_are_told() {
     assert_eq!(said([slow_until(8), slow_until(12)]), None);
 }
 
+#[test]
+fn the_figures_of_one_repeat_are_not_said_of_another() {
+    let ending_with = |last: f64| run(&[vec![1.0; 20], vec![last]].concat());
+    let said = |others: f64| {
+        let results: Vec<_> = (1..).zip([4.0, others].map(ending_with)).collect();
+        let notes = summarize(&results, &Statistics::default()).notes;
+        let mut texts = notes.into_iter().map(|note| note.text());
+        texts.find(|text| text.contains("the last step")).unwrap()
+    };
+    let own = "the last step, 21, takes 4.00 s";
+    assert!(
+        said(4.0).starts_with(&format!("repeats 1, 2: {own}")),
+        "{}",
+        said(4.0)
+    );
+    let different = said(5.0);
+    let expected = format!("repeats 1, 2 (figures of repeat 1): {own}");
+    assert!(different.starts_with(&expected), "{different}");
+}
+
 /// docs/METRICS.md, "step_time".
 #[test]
 fn step_times_of_a_cell_worked_by_hand() {
