@@ -1,5 +1,5 @@
-//! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows
-//! one that is being written.
+//! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; of a run that goes
+//! on, what it has written so far, and `-f` follows it.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -16,6 +16,7 @@ use crate::{
     cache::{Attempt, Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{self, Secrets, reading},
+    graph::State,
     matrix::Selection,
     plan::{Asked, Support},
 };
@@ -53,17 +54,25 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     }
     let (engine, statuses) = session.look()?;
     let status = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
+    let part = Part::of(args);
     // A run under this name that has other settings is not this cell's, whoever started it.
-    if args.follow
-        && let Some(dir) = status
-            .key
-            .and_then(|key| execute::live_run(&cache.root().join("runs"), &key))
-    {
+    let live = status
+        .key
+        .filter(|_| matches!(part, Part::Log) && (args.follow || status.state != State::Fresh))
+        .and_then(|key| execute::live_run(&cache.root().join("runs"), &key));
+    if let Some(dir) = live {
         let declared = plan
             .prepared(cell)
             .map(|prepared| prepared.resolved.env.clone())
             .unwrap_or_default();
-        return follow(&dir, &declared);
+        if args.follow {
+            return follow(&dir, &declared);
+        }
+        eprintln!(
+            "{id}#{repeat} goes on; `{}` follows it",
+            plan.command("logs", &["-f", asked])
+        );
+        return so_far(&dir, &declared);
     }
     // A failed attempt that will be tried again is not the one that counts, but its log is what
     // people ask for.
@@ -75,7 +84,6 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         .attempt()
         .map(|a| (**a).clone())
         .or_else(|| attempts.last().cloned());
-    let part = Part::of(args);
     let bytes = attempt
         .as_ref()
         .map(|attempt| log_of(cache, &plan.asked, attempt, part))
@@ -94,7 +102,16 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     }
     let bytes = bytes.ok_or_else(|| {
         let task = format!("train {id}#{repeat}");
-        let help = if execute::live_run_of(&cache.root().join("runs"), &task).is_some() {
+        let runs = cache.root().join("runs");
+        let goes_on = |key| execute::live_run(&runs, &key).is_some();
+        if status.key.is_some_and(goes_on) {
+            let (_, what) = part.named();
+            return Error::Failed {
+                message: format!("`{id}#{repeat}` goes on; its {what} can be shown once it is over"),
+                help: None,
+            };
+        }
+        let help = if execute::live_run_of(&runs, &task).is_some() {
             "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
                 .to_owned()
         } else {
@@ -297,29 +314,75 @@ fn lost(attempt: &Attempt, part: Part) -> Error {
 /// Its processes know these in full, its folder by digests of their words, for a run of which no
 /// process is left. Nothing is shown before the processes are asked, or the run is over.
 fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
-    let mut others = vec![
-        Secrets::of_caller(),
-        Secrets::of(declared),
-        Secrets::noted(dir),
-    ];
-    let mut log = execute::Growing::new(&dir.join("log"));
-    let (mut pending, mut is_known) = (Vec::new(), false);
+    let mut shown = Shown::of(dir, declared);
     loop {
         let is_over = execute::is_over(dir);
-        if !is_known && let Some(env) = execute::environment_of(dir) {
-            others.push(Secrets::of(&env));
-            is_known = true;
-        }
-        if is_known || is_over {
-            log.poll(&mut |bytes| pending.extend_from_slice(bytes))
-                .map_err(Error::io("cannot read the log in", dir))?;
-            let shown = showable(&mut pending, is_over, &others);
-            write(&pending[..shown])?;
-            pending.drain(..shown);
-        }
+        shown.look(is_over)?;
         if is_over || !wait_while_read(Duration::from_millis(200)) {
             return Ok(exit::OK);
         }
+    }
+}
+
+/// What the log has now, by the same rules.
+fn so_far(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
+    let mut shown = Shown::of(dir, declared);
+    // Between the folder of a run and its first process there is a moment.
+    for _ in 0..10 {
+        if shown.look(execute::is_over(dir))? || !wait_while_read(Duration::from_millis(200)) {
+            return Ok(exit::OK);
+        }
+    }
+    Err(Error::Failed {
+        message: "this host has no process of the run, which would say what in its log is secret"
+            .to_owned(),
+        help: Some("the log can be shown once the run is over".to_owned()),
+    })
+}
+
+/// How much of the log of a run that goes on was shown.
+struct Shown<'a> {
+    dir: &'a Path,
+    log: execute::Growing,
+    pending: Vec<u8>,
+    secrets: Vec<Secrets>,
+    is_known: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn of(dir: &'a Path, declared: &BTreeMap<String, String>) -> Self {
+        Self {
+            dir,
+            log: execute::Growing::new(&dir.join("log")),
+            pending: Vec::new(),
+            secrets: vec![
+                Secrets::of_caller(),
+                Secrets::of(declared),
+                Secrets::noted(dir),
+            ],
+            is_known: false,
+        }
+    }
+
+    /// Shows what is new; whether anything may be shown yet.
+    fn look(&mut self, is_over: bool) -> Result<bool> {
+        if !self.is_known
+            && let Some(env) = execute::environment_of(self.dir)
+        {
+            self.secrets.push(Secrets::of(&env));
+            self.is_known = true;
+        }
+        let may = self.is_known || is_over;
+        if may {
+            let pending = &mut self.pending;
+            self.log
+                .poll(&mut |bytes| pending.extend_from_slice(bytes))
+                .map_err(Error::io("cannot read the log in", self.dir))?;
+            let end = showable(pending, is_over, &self.secrets);
+            write(&pending[..end])?;
+            pending.drain(..end);
+        }
+        Ok(may)
     }
 }
 

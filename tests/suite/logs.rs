@@ -41,6 +41,42 @@ fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
     assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
 }
 
+#[test]
+fn the_log_of_a_run_that_goes_on_is_shown_as_far_as_it_is_written() {
+    let project = Project::new(ONE_RUN);
+    let held = "echo token $HF_TOKEN\nuntil [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in";
+    project.edit("trainer.sh", "for step in", held);
+    let mut build = project.tprimat(&["build", "--detach"]);
+    let build: crate::support::Ran = build
+        .env("HF_TOKEN", "hf_5ecret0fThisRun")
+        .output()
+        .unwrap()
+        .into();
+    build.ends_with(0);
+    until("the trainer starts", || project.launches() == 1);
+    until("it has written", || {
+        let shown = project.run(&["logs", CELL]).ends_with(0);
+        let told = format!("{CELL}#1 goes on; `tprimat logs -f {CELL}` follows it");
+        assert!(shown.stderr.contains(&told), "{shown:?}");
+        assert!(!shown.stdout.contains("5ecret"), "{shown:?}");
+        shown.stdout.contains("token *****")
+    });
+    // Of a run with other settings nothing is shown; what there is not yet is not blamed on them.
+    let other = project
+        .run(&["logs", CELL, "--set", "training.seed=7"])
+        .ends_with(1);
+    assert!(other.stderr.contains("other settings"), "{other:?}");
+    let stacks = project.run(&["logs", CELL, "--stacks"]).ends_with(1);
+    assert!(
+        stacks.stderr.contains("goes on") && !stacks.stderr.contains("other settings"),
+        "{stacks:?}"
+    );
+    project.write("go", "");
+    project.run(&["attach"]).ends_with(0);
+    let over = project.run(&["logs", CELL]).ends_with(0);
+    assert_eq!(over.stderr, "");
+}
+
 /// A closed terminal, or the end of `logs -f | grep -m 1 …`: no write would fail, since the log is
 /// quiet, and a signal need not come.
 #[test]
