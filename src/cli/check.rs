@@ -12,7 +12,7 @@ use super::{
     blocked::{self, few},
     fit,
     output::{print, print_json, say},
-    project, remote,
+    profile, project, remote,
     session::Session,
 };
 use crate::{
@@ -82,7 +82,13 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     if !problems.is_empty() {
         return Err(Error::Invalid(problems));
     }
-    for note in plan.told_implied().iter().chain(&plan.notes) {
+    let profiled = profile::told(plan);
+    for note in plan
+        .told_implied()
+        .iter()
+        .chain(&profiled)
+        .chain(&plan.notes)
+    {
         eprintln!("note: {note}");
     }
     let descriptive = plan.config.descriptive();

@@ -18,7 +18,20 @@ use crate::{
 /// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to
 /// the vendor.
 pub fn asked(plan: &Plan, args: &BuildArgs) -> bool {
-    args.profile.is_some() || plan.config.settings().experiment.profiling == Some(true)
+    args.profile.is_some() || by_setting(plan)
+}
+
+fn by_setting(plan: &Plan) -> bool {
+    plan.config.settings().experiment.profiling == Some(true)
+}
+
+/// What whoever checks, plans or starts a build is told where the configuration asks for profiles.
+#[must_use]
+pub fn told(plan: &Plan) -> Option<String> {
+    by_setting(plan).then(|| {
+        "experiment.profiling is true: cells are profiled, none is measured; a build measures once it is false"
+            .to_owned()
+    })
 }
 
 pub fn run(
@@ -29,9 +42,6 @@ pub fn run(
     events: &EventSink,
 ) -> Result<i32> {
     let note = |message: String| events.report(&Event::Note { message });
-    if args.profile.is_none() {
-        note("experiment.profiling is true: cells are profiled, none is measured".into());
-    }
     let mut cells = Vec::new();
     let mut problems = Vec::new();
     for (cell, planned) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
@@ -126,7 +136,20 @@ pub fn run(
     if globals.json {
         print_json("profiles", &json!({ "profiles": made, "failed": failed }))?;
     }
-    Ok(if failed > 0 { exit::FAILED } else { exit::OK })
+    if made.is_empty() && failed == 0 {
+        let selected = || plan.cells.with_ids().filter(|(_, c)| c.selected);
+        let why = if selected().all(|(cell, _)| plan.prepared(cell).is_none()) {
+            ": none of the selected cells is supported"
+        } else {
+            ""
+        };
+        output::say(&format!("error: no cell was profiled{why}"));
+    }
+    Ok(if failed > 0 || made.is_empty() {
+        exit::FAILED
+    } else {
+        exit::OK
+    })
 }
 
 /// Why no trainer of the recipe heeds $TPRIMAT_PROFILE_DIR.

@@ -12,6 +12,7 @@ use super::{
     args::Globals,
     blocked,
     flags::{Cells, Common, MatrixSelection, Measured},
+    profile,
     session::Session,
 };
 use crate::{
@@ -339,6 +340,7 @@ pub fn say_notes(plan: &Plan) {
 /// Where the matrix comes from, and what a reader of the plan should know.
 pub fn notes(plan: &Plan) -> Vec<String> {
     let mut notes: Vec<String> = plan.told_implied().into_iter().collect();
+    notes.extend(profile::told(plan));
     notes.extend(plan.unmet.iter().cloned());
     match plan.notes.len() {
         0 => {}

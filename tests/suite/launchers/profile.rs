@@ -154,13 +154,13 @@ fn the_setting_leaves_the_profiler_to_the_vendor_and_says_that_nothing_is_measur
         "seed=$(job seed)",
         "seed=$(job seed); echo '{}' > \"$TPRIMAT_PROFILE_DIR/trace.json\"",
     );
-    let ran = run(&project, &["build", "--set", "experiment.profiling=true"]).ends_with(0);
-    assert!(
-        ran.stderr
-            .contains("experiment.profiling is true: cells are profiled, none is measured"),
-        "{}",
-        ran.stderr
-    );
+    let asked = ["--set", "experiment.profiling=true"];
+    let told = "experiment.profiling is true: cells are profiled, none is measured";
+    for command in [&["check"][..], &["plan"], &["build", "-n"], &["build"]] {
+        let ran = run(&project, &[command, &asked[..]].concat()).ends_with(0);
+        let words = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words.matches(told).count(), 1, "{command:?}: {ran:?}");
+    }
     assert_eq!(
         project.read("output/profile_cpu_cmd_tiny_single.json"),
         "{}\n"
@@ -235,4 +235,21 @@ exec "$@"
         "{}",
         failed.stderr
     );
+}
+
+#[test]
+fn a_build_that_could_profile_no_cell_has_failed() {
+    let project = Project::new(ONE_RUN);
+    project.edit("config.yaml", "vendor: cpu", "vendor: amd");
+    for asked in [
+        ["--profile", "rocprof"],
+        ["--set", "experiment.profiling=true"],
+    ] {
+        let ran = run(&project, &[&["build"], &asked[..]].concat()).ends_with(1);
+        assert!(
+            ran.stderr.contains("is not profiled: ")
+                && ran.stderr.contains("error: no cell was profiled"),
+            "{ran:?}"
+        );
+    }
 }
