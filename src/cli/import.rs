@@ -470,6 +470,21 @@ struct Filed {
     json: Value,
 }
 
+/// How the recipe of the cell that was named reads these logs, where that is by patterns of its own
+/// and they fit.
+fn own_format<'a>(
+    plan: &'a Plan,
+    into: Into<'_>,
+    unit: &Unit,
+) -> Result<Option<&'a logs::LogSection>> {
+    let framework = into.cell.and_then(|cell| cell.split('/').nth(1));
+    let recipe = framework.and_then(|framework| plan.recipes.recipes.get(framework));
+    match recipe.map(|recipe| &recipe.file.log) {
+        Some(log) if log.is_of_patterns() && import::reads(log, unit)? => Ok(Some(log)),
+        _ => Ok(None),
+    }
+}
+
 /// Stores a file, or the files of one run, as they are, if they can be read; then reads and files
 /// each run in them.
 fn one(
@@ -479,10 +494,11 @@ fn one(
     unit: &Unit,
     known: &mut Known,
 ) -> Result<Vec<Filed>> {
-    if !import::recognise(unit)? {
+    let log = own_format(plan, into, unit)?;
+    if log.is_none() && !import::recognise(unit)? {
         return Err(neither(unit));
     }
-    import::check_one_run(unit)?;
+    import::check_one_run(unit, log)?;
     let mut sources = Vec::new();
     for path in &unit.files {
         let (digest, size) = cache.put_file(path, Durability::Synced)?;
@@ -491,7 +507,11 @@ fn one(
             .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         sources.push(Source { name, digest, size });
     }
-    let (runs, own_cell) = import::parts(cache, Recorded::new(unit.kind, sources))?;
+    let recorded = Recorded {
+        log: log.cloned(),
+        ..Recorded::new(unit.kind, sources)
+    };
+    let (runs, own_cell) = import::parts(cache, recorded)?;
     let into = Into {
         cell: into.cell.or(own_cell.as_deref()),
         ..into

@@ -17,7 +17,7 @@ mod text;
 pub use gather::{Unit, gather};
 pub use history::history;
 pub use names::{Guess, configuration, guess, stem};
-pub use read::{check_one_run, chunks, is_ours, parts, recognise};
+pub use read::{check_one_run, chunks, is_ours, parts, reads, recognise};
 pub use record::{DamagedImport, Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{

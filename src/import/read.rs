@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Problem, Result},
     files::{open_regular, read_open},
     job::FailureClass,
-    logs::{Anomaly, ExitSummary, Parser, Trace, classify},
+    logs::{Anomaly, ExitSummary, LogSection, Parser, Trace, classify},
 };
 
 const CHUNK: usize = 1 << 20;
@@ -22,6 +22,23 @@ const TAIL: usize = 4 << 20;
 const MAX_RESULT: u64 = 16 << 20;
 /// By then the parser knows the format of a log, or none.
 const MOST_UNKNOWN: u64 = 65 << 20;
+
+/// Logs are read by a recipe's patterns where these are given, else by what they look like.
+fn parser(own: Option<&LogSection>) -> Parser {
+    own.and_then(|own| Parser::new(own).ok())
+        .unwrap_or_else(Parser::detecting)
+}
+
+/// Does the format find steps in one of the logs?
+pub fn reads(own: &LogSection, unit: &Unit) -> Result<bool> {
+    for path in unit.files.iter().filter(|_| unit.kind == Kind::Log) {
+        let (trace, _) = of_rank(path, Some(own)).map_err(Error::io("cannot read", path))?;
+        if !trace.steps.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
 /// Is there anything in the files that can be read? Asked before they are stored: what turns out to
 /// be no log at all may be anything of the caller's.
@@ -54,13 +71,13 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
 
 /// Are the logs of a unit those of one run's ranks? Files that were named together may as well be
 /// runs of their own, which would become one run with every step several times.
-pub fn check_one_run(unit: &Unit) -> Result<()> {
+pub fn check_one_run(unit: &Unit, own: Option<&LogSection>) -> Result<()> {
     if unit.kind != Kind::Log || unit.files.len() < 2 {
         return Ok(());
     }
     let mut with_steps: Vec<(&Path, Option<u32>, Trace)> = Vec::new();
     for path in &unit.files {
-        let (trace, rank) = of_rank(path).map_err(Error::io("cannot read", path))?;
+        let (trace, rank) = of_rank(path, own).map_err(Error::io("cannot read", path))?;
         if !trace.steps.is_empty() {
             with_steps.push((path, rank, trace));
         }
@@ -91,9 +108,9 @@ pub fn check_one_run(unit: &Unit) -> Result<()> {
 }
 
 /// One rank's log, and the rank that its name, its folder's name or its first lines state.
-fn of_rank(path: &Path) -> io::Result<(Trace, Option<u32>)> {
+fn of_rank(path: &Path, own: Option<&LogSection>) -> io::Result<(Trace, Option<u32>)> {
     let (file, _) = open_regular(path)?;
-    let mut parser = Parser::detecting();
+    let mut parser = parser(own);
     let mut of_content = None;
     let mut is_first = true;
     chunks(file, |chunk| {
@@ -168,7 +185,7 @@ fn check_size(name: &str, size: u64) -> Result<()> {
 pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
-        (Kind::Log | Kind::Events, sources) => log(cache, sources),
+        (Kind::Log | Kind::Events, sources) => log(cache, sources, recorded.log.as_ref()),
         (Kind::Result, [source]) => read_result(&whole(cache, source)?, recorded.repeat)
             .map_err(|why| unreadable(source, &why)),
         (Kind::Result, _) => Err(Error::Internal(
@@ -237,12 +254,12 @@ pub fn chunks(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()
 }
 
 /// One log, or the logs of a run's ranks read one after the other into one trace.
-fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
+fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<OldResult> {
     let mut out = OldResult::default();
-    let mut parser = Parser::detecting();
+    let mut parser = parser(own);
     let mut tail: Vec<u8> = Vec::new();
     for source in sources {
-        if sources.len() > 1 && says_nothing(cache, source)? {
+        if sources.len() > 1 && says_nothing(cache, source, own)? {
             let detail = format!("{} says nothing of the run; it is left out", source.name);
             out.anomalies.push(Anomaly {
                 kind: "empty_rank".to_owned(),
@@ -273,8 +290,8 @@ fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
     Ok(out)
 }
 
-fn says_nothing(cache: &Cache, source: &Source) -> Result<bool> {
-    let mut parser = Parser::detecting();
+fn says_nothing(cache: &Cache, source: &Source, own: Option<&LogSection>) -> Result<bool> {
+    let mut parser = parser(own);
     stream(cache, source, |chunk| parser.feed(chunk))?;
     let Trace {
         steps,

@@ -14,6 +14,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
+    logs::LogSection,
     results::IMPORT,
 };
 
@@ -38,6 +39,10 @@ pub enum Kind {
 pub struct Recorded {
     pub schema_version: String,
     pub kind: Kind,
+    /// The format of its cell's recipe that the logs are read by, where that is one of the recipe's own
+    /// patterns; else they are read by what they look like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogSection>,
     /// In the order in which they are read.
     pub sources: Vec<Source>,
     /// Which repeat it is of a file that has several.
@@ -66,6 +71,7 @@ impl Recorded {
         Self {
             schema_version: SCHEMA.to_owned(),
             kind,
+            log: None,
             sources,
             repeat: None,
             is_guessed: false,
@@ -73,7 +79,7 @@ impl Recorded {
         }
     }
 
-    /// The same bytes, read in the same way.
+    /// The same bytes, of the same repeat.
     fn is(&self, other: &Self) -> bool {
         let digests = |r: &Self| r.sources.iter().map(|s| s.digest).collect::<Vec<_>>();
         self.kind == other.kind && self.repeat == other.repeat && digests(self) == digests(other)
@@ -308,7 +314,8 @@ impl Imports {
     fn take_over(cache: &Cache, imports: Vec<(String, KeptRun)>) -> Result<usize> {
         let mut added = 0;
         for (cell, run) in imports {
-            let (_, is_known) = Self::file(cache, &cell, &run.recorded, run.set_aside.as_ref())?;
+            let filing = Filing::TakenOver(run.set_aside.as_ref());
+            let (_, is_known) = Self::file(cache, &cell, &run.recorded, filing)?;
             added += usize::from(!is_known);
         }
         Ok(added)
@@ -370,7 +377,7 @@ impl Imports {
 
     /// Files one run under a cell; its number, and whether it was there before.
     pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
-        Self::file(cache, cell, recorded, None)
+        Self::file(cache, cell, recorded, Filing::Asked)
     }
 
     /// The same with the decision to set it aside, in one write: a kill in between would leave a run
@@ -379,29 +386,38 @@ impl Imports {
         cache: &Cache,
         cell: &str,
         recorded: &Recorded,
-        set_aside: Option<&SetAside>,
+        filing: Filing<'_>,
     ) -> Result<(u32, bool)> {
         let _alone = cache.lock_key(&key())?;
         cache.refresh()?;
         let mut all = Self::of(cache);
         let listed = all.kept.get(cell).map_or(&[][..], Vec::as_slice);
-        let mut damaged = Vec::new();
+        let (mut damaged, mut read_otherwise) = (Vec::new(), None);
         for run in listed {
             match read::<Recorded>(cache, &run.record) {
+                Ok(known)
+                    if known.is(recorded)
+                        && known.log != recorded.log
+                        && matches!(filing, Filing::Asked) =>
+                {
+                    read_otherwise = Some(run.number);
+                }
                 Ok(known) if known.is(recorded) => return Ok((run.number, true)),
                 Err(error) if !is_of_one_file(&error) => return Err(error),
                 Ok(_) => {}
                 Err(_) => damaged.push(run.number),
             }
         }
-        // Importing a file again replaces its record where that is damaged; its number stays.
+        // Importing a file again replaces its record where that is damaged, or where the recipe reads
+        // logs in another way by now; its number stays.
         let of_same_files = |number: &u32| {
             let name = format!("{cell}#{number}:raw");
             let files = all.outputs.iter().filter(|output| output.name == name);
             let own = recorded.sources.iter().map(|source| source.digest);
             files.map(|output| output.digest).eq(own)
         };
-        if let Some(number) = damaged.into_iter().find(of_same_files) {
+        let replaced = damaged.into_iter().find(of_same_files);
+        if let Some(number) = read_otherwise.or(replaced) {
             let name = format!("{cell}#{number}:{RECORD}");
             let record = stored(cache, name, recorded)?;
             let old = all.outputs.iter_mut().find(|old| old.name == record.name);
@@ -418,12 +434,21 @@ impl Imports {
             size: s.size,
         });
         all.outputs.extend(raw);
-        if let Some(why) = set_aside {
+        if let Filing::TakenOver(Some(why)) = filing {
             all.outputs.push(stored(cache, name(SET_ASIDE), why)?);
         }
         write(cache, all.outputs)?;
         Ok((number, false))
     }
+}
+
+/// How an import comes here.
+#[derive(Clone, Copy)]
+enum Filing<'a> {
+    /// Somebody imports its files.
+    Asked,
+    /// From another cache, where it may have been set aside.
+    TakenOver(Option<&'a SetAside>),
 }
 
 /// The cell that a name on the command line means: leading parts are enough where they fit one.

@@ -282,3 +282,42 @@ fn a_file_of_another_vendor_is_imported_into_a_cell_only_on_purpose() {
         ])
         .ends_with(0);
 }
+
+/// A log that only a recipe's patterns can read is imported by them, and read so ever after.
+#[test]
+fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
+    let cell = "cpu/cmd/tiny/single";
+    let project = project();
+    let lines = |i| format!("batch {i} took 0.1{i} s (0.2{i} with data) at a loss of 3.{i}\n");
+    project.write("own.log", &(1..=6).map(lines).collect::<String>());
+    let import = ["import", cell, "--log", "own.log"];
+    let refused = project.run(&import).ends_with(2).stderr;
+    assert!(refused.contains("neither a log nor a result"), "{refused}");
+    project.run(&["recipe", "copy", "cmd"]).ends_with(0);
+    let patterns = |time: &str| {
+        format!(
+            "format = \"regex\"\npatterns = ['batch (?P<step>\\d+) took {time} at a loss of (?P<loss>\\S+)']"
+        )
+    };
+    let whole = patterns("(?P<step_time_s>\\S+) s .*");
+    project.edit("recipes/cmd/recipe.toml", "format = \"tprimat\"", &whole);
+    project.run(&import).ends_with(0);
+    let mean = || {
+        let shown = project.run(&["show", cell, "--json"]).ends_with(0).json();
+        assert_eq!(shown["repeats"].as_array().unwrap().len(), 1, "{shown}");
+        let steady = &shown["repeats"][0]["steady"];
+        assert_eq!(steady["steps"], 5, "{shown}");
+        steady["step_time"]["mean_seconds"].as_f64().unwrap()
+    };
+    assert!((mean() - 0.14).abs() < 1e-9, "{}", mean());
+    // Whoever corrects the patterns imports the file again: it stays one run.
+    let other = patterns("\\S+ s .(?P<step_time_s>\\S+) with data.");
+    project.edit("recipes/cmd/recipe.toml", &whole, &other);
+    assert!((mean() - 0.14).abs() < 1e-9, "{}", mean());
+    let again = project.run(&import).ends_with(0).stdout;
+    assert!(again.contains("imported before"), "{again}");
+    assert!((mean() - 0.24).abs() < 1e-9, "{}", mean());
+    // It does not depend on the recipe any more.
+    fs::remove_dir_all(project.path("recipes")).unwrap();
+    assert!((mean() - 0.24).abs() < 1e-9, "{}", mean());
+}

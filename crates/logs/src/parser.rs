@@ -39,6 +39,12 @@ impl LogSection {
         }
     }
 
+    /// Is the format made up by patterns, so that no log can be known to be in it by its looks?
+    #[must_use]
+    pub fn is_of_patterns(&self) -> bool {
+        self.format == PATTERNS
+    }
+
     /// Why logs cannot be read so, if they cannot.
     pub fn check(&self) -> Result<(), PatternError> {
         self.reader().map(drop)
