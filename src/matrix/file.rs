@@ -100,6 +100,8 @@ pub(super) struct MatrixReader<'a> {
     pub auto_platform: Option<&'a str>,
     pub strategies: &'a [String],
     pub dimensions: Vec<Dimension>,
+    /// Strategies that the file lists, and that `$PARALLEL` replaced.
+    pub replaced: Vec<String>,
 }
 
 impl MatrixFile {
@@ -139,6 +141,7 @@ impl MatrixFile {
             auto_platform,
             strategies,
             dimensions: Vec::new(),
+            replaced: Vec::new(),
         };
         let file = reader.file(root.get_ref());
         if reader.toml.problems.is_empty() {
@@ -363,7 +366,9 @@ impl MatrixReader<'_> {
             value: id.to_owned(),
             span: span.clone(),
         };
-        chosen.into_iter().map(placed).collect()
+        let chosen = chosen.into_iter().map(placed).collect();
+        self.replaced = names.into_iter().map(|name| name.value).collect();
+        chosen
     }
 
     fn add(

@@ -169,8 +169,10 @@ impl MatrixReader<'_> {
         let found = dimension
             .position(&printed)
             .or_else(|| dimension.position(alias?));
+        // What is said of a strategy that `$PARALLEL` replaced is no slip: it is about no cell now.
+        let is_replaced = &*dimension.name == "parallelism" && self.replaced.contains(&printed);
         // A dimension that is empty has its own problem already.
-        if found.is_none() && !dimension.values.is_empty() {
+        if found.is_none() && !is_replaced && !dimension.values.is_empty() {
             let help = did_you_mean(&printed, dimension.names()).unwrap_or_else(|| {
                 format!(
                     "there are {}",

@@ -712,3 +712,30 @@ fn a_matrix_sets_only_what_its_cells_read() {
         &["there is no framework `cmdd`", "did you mean `cmd`?"],
     );
 }
+
+/// An override that is about a strategy which the matrix lists is no slip while `PARALLEL` plans
+/// another one.
+#[test]
+fn what_a_matrix_says_of_strategies_that_a_variable_replaced_is_no_slip() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "config.yaml",
+        "parallelism:\n",
+        "parallelism:\n  other: { num_gpus: 1, DP: 1 }\n",
+    );
+    let rules = "[[override]]\nwhere = { parallelism = \"single\" }\nset = { \"training.seed\" = 7 }\n\n\
+                 [[exclude]]\nwhere = { parallelism = [\"single\"] }\nreason = \"not now\"\n";
+    project.write("matrix.toml", &format!("{ONE_RUN}\n{rules}"));
+    let plan = |project: &Project| -> crate::support::Ran {
+        let mut plan = project.tprimat(&["plan"]);
+        plan.env("PARALLEL", "other").output().unwrap().into()
+    };
+    let planned = plan(&project).ends_with(0).stdout;
+    assert!(planned.contains("cpu/cmd/tiny/other"), "{planned}");
+    project.edit("matrix.toml", "[\"single\"]", "[\"singel\"]");
+    let refused = plan(&project).ends_with(2).stderr;
+    assert!(
+        refused.contains("`singel`") && !refused.contains("`single`"),
+        "{refused}"
+    );
+}
