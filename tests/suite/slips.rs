@@ -739,3 +739,38 @@ fn what_a_matrix_says_of_strategies_that_a_variable_replaced_is_no_slip() {
         "{refused}"
     );
 }
+
+/// The number of GPUs that does not fit is not where the problem points.
+#[test]
+fn a_variable_that_sets_the_number_of_gpus_is_named_where_it_does_not_fit() {
+    let project = Project::new(&ONE_RUN.replace("\"cpu\"", "\"nvd\""));
+    let platform = "cpu: { vendor: cpu, num_gpus: 1 }";
+    project.edit(
+        "config.yaml",
+        platform,
+        "nvd: { vendor: nvidia, num_gpus: 8 }",
+    );
+    for (degrees, told) in [
+        (
+            "{ TP: 1, DP: 8 }",
+            "and num_gpus is 4 (set by $CONFIG_NVD_NUM_GPUS)",
+        ),
+        (
+            "{ num_gpus: 6, DP: 6 }",
+            "(`hardware.platforms.nvd.num_gpus`, set by $CONFIG_NVD_NUM_GPUS)",
+        ),
+    ] {
+        let config = project.read("config.yaml");
+        project.edit("config.yaml", "{ num_gpus: 1, DP: 1 }", degrees);
+        let mut plan = project.tprimat(&["check"]);
+        let plan: crate::support::Ran = plan
+            .env("CONFIG_NVD_NUM_GPUS", "4")
+            .output()
+            .unwrap()
+            .into();
+        let words = plan.stderr.split_whitespace().filter(|word| *word != "│");
+        let words = words.collect::<Vec<_>>().join(" ");
+        assert!(plan.code != Some(0) && words.contains(told), "{plan:?}");
+        project.write("config.yaml", &config);
+    }
+}

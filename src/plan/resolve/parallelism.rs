@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::SettingsReader;
 use crate::{
-    config::schema::Parallelism,
+    config::{Origin, schema::Parallelism},
     error::did_you_mean,
     job::{ParallelismJob, Sharding},
     matrix::Cell,
@@ -37,7 +37,13 @@ pub(super) fn parallelism(
     let of_nodes = block.nodes.unwrap_or(1);
     let of_platform = || Some(platform_gpus?.saturating_mul(of_nodes));
     let num_gpus = block.num_gpus.or_else(of_platform).unwrap_or(1);
-    let num_nodes = nodes(path, platform, (num_gpus, block.nodes), platform_gpus)?;
+    let given_by = given_by(r, platform);
+    let num_nodes = nodes(
+        path,
+        (platform, &given_by),
+        (num_gpus, block.nodes),
+        platform_gpus,
+    )?;
     let (tp, pp, cp) = (
         block.tensor_model_parallel_size.unwrap_or(1),
         block.pipeline_model_parallel_size.unwrap_or(1),
@@ -48,10 +54,13 @@ pub(super) fn parallelism(
         .data_parallel_size
         .unwrap_or((num_gpus / model_parallel).max(1));
     if model_parallel.saturating_mul(dp) != num_gpus && !r.is_guessing {
+        // The problem points at the block, which does not show what comes from elsewhere.
+        let given_by = given_by.filter(|_| block.num_gpus.is_none());
+        let by = given_by.map_or_else(String::new, |by| format!(" (set by {by})"));
         r.problem_of_cell(
             path,
             format!(
-                "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, and num_gpus is {num_gpus}",
+                "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, and num_gpus is {num_gpus}{by}",
                 model_parallel.saturating_mul(dp)
             ),
             "TP × PP × CP × DP must equal the number of GPUs",
@@ -69,17 +78,29 @@ pub(super) fn parallelism(
     })
 }
 
+/// What sets a platform's number of GPUs where config.yaml does not, or is not heeded.
+fn given_by(r: &SettingsReader, platform: &str) -> Option<String> {
+    let path = format!("hardware.platforms.{platform}.num_gpus");
+    match r.view.origin(&path)?.1 {
+        Origin::Environment(name) => Some(format!("${name}")),
+        Origin::Set => Some("--set".to_owned()),
+        _ => None,
+    }
+}
+
 /// The hosts of a run: those that are stated, else as many as its GPUs need. All have the same
 /// number of them; in words why that cannot be.
 fn nodes(
     path: &str,
-    platform: &str,
+    (platform, given_by): (&str, &Option<String>),
     (num_gpus, stated): (u64, Option<u64>),
     of_host: Option<u64>,
 ) -> Result<u64, String> {
     let told = || {
         let of_host = of_host.unwrap_or_default();
-        format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`)")
+        let by = given_by.as_ref();
+        let by = by.map_or_else(String::new, |by| format!(", set by {by}"));
+        format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`{by})")
     };
     let nodes = match (stated, of_host) {
         (Some(nodes), _) => nodes,
