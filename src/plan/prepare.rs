@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     CellProblem, DataFile, DataKind, FactBook, Image, Inputs, Place, PlatformFacts, Resolved,
-    Unresolved, preimage::canonical, resolve,
+    Unresolved, preimage::canonical, resolve, resolve::own_degrees,
 };
 use crate::{
     config::Config,
@@ -148,6 +148,7 @@ fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformF
 /// The block to write where a recipe that is data parallel only refuses a degree of model
 /// parallelism.
 fn data_parallel(
+    config: &Config,
     cell: &Cell,
     resolved: &Resolved,
     recipe: &Recipe,
@@ -167,9 +168,10 @@ fn data_parallel(
     if !has_no_tensor || !is_of(refused, &DEGREES) {
         return String::new();
     }
+    let place = own_degrees(config, cell, resolved.job.vendor, recipe);
     format!(
-        "; to run it, add `{}: {{ TP: 1, PP: 1, CP: 1, DP: {} }}` where the strategy `{}` states its degrees",
-        cell.framework, resolved.job.parallelism.num_gpus, cell.parallelism
+        "; to run it, set `{place}` to `{{ TP: 1, PP: 1, CP: 1, DP: {} }}` in config.yaml",
+        resolved.job.parallelism.num_gpus
     )
 }
 
@@ -222,7 +224,7 @@ pub(super) fn prepare(
     }
     if let Some(constraint) = recipe.file.unsupported.iter().find(|c| c.applies(&job)) {
         let reason = &constraint.reason;
-        let how = data_parallel(cell, &resolved, recipe, constraint);
+        let how = data_parallel(config, cell, &resolved, recipe, constraint);
         return support(Support::Unsupported(format!("{reason}{how}")));
     }
     let nodes = resolved.job.parallelism.num_nodes;

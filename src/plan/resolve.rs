@@ -20,7 +20,7 @@ pub(super) use settings_reader::SettingsReader;
 use super::{Execution, data::DataKind, execution};
 use crate::{
     config::{
-        Config, Origin, framework_keys, plain,
+        Config, Origin, framework_keys, framework_named, plain,
         schema::{Data, Framework, Model, Optimizer, Platform, Runs, Scalar, Training, Warmup},
         vendor_named,
     },
@@ -57,6 +57,29 @@ pub struct Resolved {
     pub execution: Execution,
     /// What was understood or adapted in a way that the reader should know.
     pub notes: Vec<String>,
+}
+
+/// The path at which config.yaml states degrees for the cell's framework alone: the block that the
+/// cell takes, or the framework's own within it, for a wider one would not be used.
+pub fn own_degrees(config: &Config, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> String {
+    let Cell {
+        platform,
+        framework,
+        model,
+        parallelism: strategy,
+        ..
+    } = cell;
+    let view = config.view(&recipe.defaults, &cell.overlay);
+    let view = view.of_cell(platform, cell.vendor, framework);
+    let block = view.parallelism(strategy, model, platform, vendor, framework);
+    let path = block.map_or_else(
+        || format!("parallelism.{strategy}"),
+        |(path, _)| path.to_string(),
+    );
+    match path.rsplit('.').next() {
+        Some(last) if framework_named(last).unwrap_or(last) == &**framework => path,
+        _ => format!("{path}.{framework}"),
+    }
 }
 
 /// Why a cell has no job.

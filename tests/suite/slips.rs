@@ -162,7 +162,9 @@ fn a_recipe_without_model_parallelism_names_the_block_to_write() {
     );
     let listed = project.run(&["list"]).ends_with(0).stdout;
     let block = "tran: { TP: 1, PP: 1, CP: 1, DP: 2 }";
-    assert!(listed.contains(block), "{listed}");
+    let place =
+        "set `parallelism.split.cpu.tran` to `{ TP: 1, PP: 1, CP: 1, DP: 2 }` in config.yaml";
+    assert!(listed.contains(place), "{listed}");
     project.edit(
         "config.yaml",
         "TP: 2, DP: 1 }",
@@ -773,4 +775,33 @@ fn a_variable_that_sets_the_number_of_gpus_is_named_where_it_does_not_fit() {
         assert!(plan.code != Some(0) && words.contains(told), "{plan:?}");
         project.write("config.yaml", &config);
     }
+}
+
+/// Beside the block that the cell takes, degrees of its framework would not be used.
+#[test]
+fn degrees_for_a_data_parallel_framework_are_asked_for_at_the_path_that_is_used() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"native\""));
+    project.edit("config.yaml", "cpu, num_gpus: 1", "cpu, num_gpus: 2");
+    let with = |more: &str| {
+        let block = format!("{{ tiny: {{ cpu: {{ TP: 2, DP: 1{more} }} }} }}");
+        project.write(
+            "config.yaml",
+            &project
+                .read("config.yaml")
+                .replace("{ num_gpus: 1, DP: 1 }", &block),
+        );
+        let ran = project.run(&["check"]);
+        ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let config = project.read("config.yaml");
+    let place = "set `parallelism.single.tiny.cpu.native` to `{ TP: 1, PP: 1, CP: 1, DP: 2 }` in config.yaml";
+    let said = with("");
+    assert!(said.contains(place), "{said}");
+    project.write("config.yaml", &config);
+    let said = with(", native: { TP: 1, PP: 1, CP: 1, DP: 2 }");
+    assert!(!said.contains("data parallel only"), "{said}");
+    // A block of the framework's own is changed, and none is put into it.
+    project.write("config.yaml", &config);
+    let said = with(", native: { TP: 2, DP: 1 }");
+    assert!(said.contains(place), "{said}");
 }
