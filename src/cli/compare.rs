@@ -21,16 +21,20 @@ use crate::{
         derived,
         reading::{self, FigureScope},
     },
-    figures::{Comparison, ComparisonDocument},
+    figures::{Comparison, ComparisonDocument, Row},
     files::ReadSet,
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
     plan::{Asked, CompareConfig, Plan},
-    report,
+    report::{self, SpeedVerdict},
     results::MIN_REPEATS,
+    sentences,
     words::plain::counted,
 };
+
+/// So many reasons are told of a comparison that is none.
+const MOST_REASONS: usize = 4;
 
 pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
     compared(globals, &args.compared, |of| {
@@ -240,8 +244,39 @@ pub fn compared(
     }
     // Cells that were named and may not be compared are an answer, but not the one that was asked
     // for.
-    let is_refused = chosen.one_by_one && (!comparison.comparable || comparison.rows.len() < 2);
-    Ok(if is_refused { exit::FAILED } else { exit::OK })
+    let is_compared = |row: &Row| row.same_runs_as.is_none() && row.impossible().is_none();
+    let is_refused = chosen.one_by_one
+        && (!comparison.comparable
+            || comparison.rows.len() < 2
+            || !comparison.rows.iter().all(is_compared));
+    Ok(if is_refused || comparison.rows.is_empty() {
+        exit::FAILED
+    } else {
+        exit::OK
+    })
+}
+
+/// Why a comparison is not the one that was asked for, in sentences.
+pub fn why_not_compared(comparison: &Comparison) -> String {
+    let refused = report::headlines(comparison)
+        .into_iter()
+        .filter(|told| told.verdict == SpeedVerdict::Refused)
+        .map(|told| told.text);
+    let absent = comparison.absent.iter().map(|absent| {
+        let why = sentences::absent(absent.state, &absent.reason);
+        format!("{} has no figures: {why}.", absent.cell)
+    });
+    let impossible = comparison.rows.iter().filter_map(|row| {
+        let why = sentences::said(row.impossible()?);
+        Some(format!("The rate of {} is impossible: {why}.", row.cell))
+    });
+    let mut told: Vec<String> = refused.chain(absent).chain(impossible).collect();
+    let left = told.len().saturating_sub(MOST_REASONS);
+    told.truncate(MOST_REASONS);
+    if left > 0 {
+        told.push(format!("The page says why of {left} more."));
+    }
+    told.join(" ")
 }
 
 /// Runs that are measured and would be enough for a verdict, where the matrix asks for too few.

@@ -10,13 +10,13 @@ use serde_json::json;
 
 use super::{
     args::{Globals, ReportArgs},
-    compare::{ComparisonView, compared},
+    compare::{ComparisonView, compared, why_not_compared},
     output::{print, print_json, say},
     targets::{refuse_files, refuse_folder},
     tensorboard,
 };
 use crate::{
-    error::{Error, Problem, Result},
+    error::{Error, Problem, Result, exit},
     execute::{
         derived::{self, Report},
         history::{Warmups, histories},
@@ -30,7 +30,9 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
-    compared(globals, &args.compared, |of| {
+    let mut why = String::new();
+    let code = compared(globals, &args.compared, |of| {
+        why = why_not_compared(of.comparison);
         let place = Place::of(args.output.as_deref(), of)?;
         let more: Vec<Picture> = if args.history {
             history(of)?.into_iter().collect()
@@ -66,7 +68,11 @@ pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
                 "without_figures": of.comparison.absent.len(),
             }),
         )
-    })
+    })?;
+    if code != exit::OK {
+        say(&format!("error: not compared: {why}"));
+    }
+    Ok(code)
 }
 
 /// The speed over time of the cells that were measured more than once.

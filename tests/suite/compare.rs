@@ -364,3 +364,28 @@ fn a_measurement_from_before_an_edit_ran_on_the_same_vendor() {
     assert!(earlier.as_str().unwrap().contains("PACE"), "{compared}");
     assert_eq!(compared["environment"], Value::Null, "no difference");
 }
+
+/// What was asked for was not measured, or is not compared: scripts see that, and people why.
+#[test]
+fn a_comparison_that_is_none_has_failed_and_a_report_says_why() {
+    let project = Project::new(&ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
+    let told = project.run(&["compare"]).ends_with(1).stdout;
+    assert!(told.contains("No cell has figures yet"), "{told}");
+    let [small, large] = ["cpu/cmd/tiny/single", "cpu/cmd/wide/single"];
+    project.run(&["build", "--only", small]).ends_with(0);
+    project.run(&["compare"]).ends_with(0);
+    for output in ["pair", "page.html"] {
+        let report = project
+            .run(&["report", small, large, "-o", output])
+            .ends_with(1);
+        let why = format!("{large} has no figures: missing: ");
+        let words = report.stderr.split_whitespace().collect::<Vec<_>>();
+        assert!(words.join(" ").contains(&why), "{report:?}");
+    }
+    project.run(&["build"]).ends_with(0);
+    let report = project
+        .run(&["report", small, large, "-o", "pair"])
+        .ends_with(1);
+    let words = report.stderr.split_whitespace().collect::<Vec<_>>();
+    assert!(words.join(" ").contains("not compared: "), "{report:?}");
+}

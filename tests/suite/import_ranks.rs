@@ -195,6 +195,9 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
         .run(&["compare", "--imported", "--details"])
         .ends_with(0)
         .stdout;
+    // Asked for by name, that is not the answer to what was asked.
+    let named = ["compare", "amd/prim/tiny/full", "amd/prim/tiny/rank"];
+    project.run(&named).ends_with(1);
     let said = "amd/prim/tiny/rank (imported) is not compared: it has the same runs as amd/prim/tiny/full, imported twice.";
     assert!(
         told.replace('\n', " ").contains(said) && !told.contains("1.00×"),

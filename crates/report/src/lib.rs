@@ -47,6 +47,7 @@ pub use cell::cell_text;
 pub use files::{PAGE, files};
 pub use gate::{gate_annotations, gate_markdown, gate_text};
 pub use glance::{Commands, glance};
+pub use headline::{SpeedVerdict, headlines};
 pub use history::history_text;
 pub use html::{Meta, PagePicture, html};
 pub use junit::gate_junit;
