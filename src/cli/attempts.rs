@@ -390,6 +390,7 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     {
         return run.set_aside(&session.cache, &why, &session.plan.asked);
     }
+    refuse_if_so_already(&session, &args.id, &measured, true)?;
     let attempt = meant(&session, &args.id, |line| line.counts, "counts")?;
     session.cache.set_aside(&attempt, Some(&why))?;
     let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
@@ -431,6 +432,23 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
+/// Of a cell that only has imports, the matrix says nothing.
+fn refuse_if_so_already(
+    session: &Session,
+    name: &str,
+    measured: &[Line],
+    set_aside: bool,
+) -> Result<()> {
+    if !measured.is_empty() {
+        return Ok(());
+    }
+    let asked = &session.plan.asked;
+    match imported_runs::is_so_already(&session.cache, name, set_aside, asked)? {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
 fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
     let measured = lines_if_any(&session, &args.id)?;
@@ -439,6 +457,7 @@ fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
     {
         return run.restore(&session.plan, &session.cache);
     }
+    refuse_if_so_already(&session, &args.id, &measured, false)?;
     let attempt = meant(
         &session,
         &args.id,

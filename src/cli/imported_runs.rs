@@ -55,6 +55,40 @@ pub fn one(cache: &Cache, asked: &str, counts: bool) -> Result<Option<ImportedLi
     Ok(lines.pop())
 }
 
+/// Why none of the imports that a name means is set aside, or counts again; none where nothing was
+/// imported so.
+pub fn is_so_already(
+    cache: &Cache,
+    name: &str,
+    set_aside: bool,
+    asked: &Asked,
+) -> Result<Option<Error>> {
+    let lines = of(cache, name)?;
+    let message = match &lines[..] {
+        [] => return Ok(None),
+        [one] => match &one.run.set_aside {
+            Some(SetAside { reason, at }) => format!(
+                "the import {} was set aside already, on {}: {reason}",
+                one.name(),
+                time(*at)
+            ),
+            None => format!("the import {} was not set aside", one.name()),
+        },
+        all if set_aside => format!(
+            "all {} imports of `{name}` were set aside already",
+            all.len()
+        ),
+        _ => format!("none of the imports of `{name}` was set aside"),
+    };
+    Ok(Some(Error::Failed {
+        message,
+        help: Some(format!(
+            "`{}` lists them",
+            asked.command("attempts", &[&lines[0].cell])
+        )),
+    }))
+}
+
 impl ImportedLine {
     fn name(&self) -> String {
         format!("{}#{}", self.cell, self.run.number)

@@ -346,3 +346,41 @@ fn failed_imports_are_among_what_failed() {
         .ends_with(0);
     project.run(&["list", "--failed"]).ends_with(4);
 }
+
+#[test]
+fn an_import_that_is_set_aside_already_or_counts_is_told_so() {
+    let project = project();
+    let cell = "cpu/cmd/tiny/theirs";
+    import(&project, cell, "a.json");
+    let first = format!("{cell}#1");
+    let told = |arguments: &[&str]| {
+        let ran = project
+            .run(&[&["attempts"], arguments].concat())
+            .ends_with(1);
+        ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for name in [cell, &first] {
+        let said = told(&["restore", name]);
+        assert!(
+            said.contains(&format!("the import {first} was not set aside")),
+            "{said}"
+        );
+    }
+    let aside = ["attempts", "set-aside", &first, "--reason", "a test"];
+    project.run(&aside).ends_with(0);
+    for name in [cell, &first] {
+        let said = told(&["set-aside", name, "--reason", "again"]);
+        assert!(
+            said.contains(&format!("the import {first} was set aside already, on "))
+                && said.contains(": a test"),
+            "{said}"
+        );
+    }
+    project.run(&["attempts", "restore", &first]).ends_with(0);
+    import(&project, cell, "b.json");
+    let said = told(&["restore", cell]);
+    assert!(
+        said.contains("none of the imports of `cpu/cmd/tiny/theirs` was set aside"),
+        "{said}"
+    );
+}
