@@ -445,14 +445,35 @@ fn cell_of(
 }
 
 /// Why a file is refused that is nothing tprimat reads.
-fn neither(unit: &Unit) -> Error {
+fn neither(plan: &Plan, cell: Option<&str>, unit: &Unit) -> Error {
     let problem = Problem::new(format!("{}: neither a log nor a result", unit.name));
     let help = if unit.name.ends_with(".tar.zst") {
         "`tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
     } else {
-        expected()
+        expected() + &by_patterns(plan, cell)
     };
     Error::invalid(problem.help(help))
+}
+
+/// What to do about a log that only a recipe's patterns may read.
+fn by_patterns(plan: &Plan, cell: Option<&str>) -> String {
+    let recipes = plan.recipes.recipes.iter();
+    let mut with_patterns = recipes
+        .filter(|(_, recipe)| recipe.file.log.is_of_patterns())
+        .map(|(id, _)| id.as_str());
+    let of_cell = cell.and_then(|cell| cell.split('/').nth(1));
+    match (
+        with_patterns.clone().find(|id| Some(*id) == of_cell),
+        with_patterns.next(),
+    ) {
+        (Some(id), _) => {
+            format!("; the `[log] patterns` of the recipe `{id}` find no step in it either")
+        }
+        (None, Some(id)) => format!(
+            "; a log that the `[log] patterns` of `{id}` read is imported into a cell of that framework: `tprimat import CELL --log FILE`"
+        ),
+        (None, None) => String::new(),
+    }
 }
 
 /// Where a run goes that somebody imports.
@@ -496,7 +517,7 @@ fn one(
 ) -> Result<Vec<Filed>> {
     let log = own_format(plan, into, unit)?;
     if log.is_none() && !import::recognise(unit)? {
-        return Err(neither(unit));
+        return Err(neither(plan, into.cell, unit));
     }
     import::check_one_run(unit, log)?;
     let mut sources = Vec::new();
@@ -558,7 +579,7 @@ fn filed(
     if run.result.trace.format == "unknown"
         && failure.is_none_or(|f| f.class == FailureClass::Unknown)
     {
-        return Err(neither(unit));
+        return Err(neither(plan, cell, unit));
     }
     let imports = Imports::of(cache);
     let cell = match cell {

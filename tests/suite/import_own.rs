@@ -301,6 +301,22 @@ fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
     };
     let whole = patterns("(?P<step_time_s>\\S+) s .*");
     project.edit("recipes/cmd/recipe.toml", "format = \"tprimat\"", &whole);
+    // Which recipe reads it, only the cell says; and the patterns may not fit.
+    project.write("other.log", "nothing of the kind\n");
+    for (arguments, told) in [
+        (
+            &["import", "own.log"][..],
+            "is imported into a cell of that framework",
+        ),
+        (
+            &["import", cell, "--log", "other.log"],
+            "the `[log] patterns` of the recipe `cmd` find no step in it either",
+        ),
+    ] {
+        let refused = project.run(arguments).ends_with(2).stderr;
+        let words = refused.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(told), "{refused}");
+    }
     project.run(&import).ends_with(0);
     let mean = || {
         let shown = project.run(&["show", cell, "--json"]).ends_with(0).json();
