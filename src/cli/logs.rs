@@ -1,7 +1,7 @@
 //! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; of a run that goes
 //! on, what it has written so far, and `-f` follows it.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use super::{
     args::{Globals, LogsArgs},
@@ -312,7 +312,8 @@ fn lost(attempt: &Attempt, part: Part) -> Error {
 /// The log itself is masked only once the run has ended, so what is shown before is masked here: by
 /// the secrets of whoever asks, by those that are declared, and by those that the run was given.
 /// Its processes know these in full, its folder by digests of their words, for a run of which no
-/// process is left. Nothing is shown before the processes are asked, or the run is over.
+/// process is left, or whose processes are a job's on another host. Nothing is shown before the
+/// processes are asked, such a job has written something, or the run is over.
 fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
     let mut shown = Shown::of(dir, declared);
     loop {
@@ -332,6 +333,10 @@ fn so_far(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
         if shown.look(execute::is_over(dir))? || !wait_while_read(Duration::from_millis(200)) {
             return Ok(exit::OK);
         }
+    }
+    if !shown.has_log() {
+        eprintln!("it has written nothing yet");
+        return Ok(exit::OK);
     }
     Err(Error::Failed {
         message: "this host has no process of the run, which would say what in its log is secret"
@@ -364,15 +369,26 @@ impl<'a> Shown<'a> {
         }
     }
 
+    fn has_log(&self) -> bool {
+        fs::metadata(self.dir.join("log")).is_ok_and(|log| log.len() > 0)
+    }
+
+    /// Is all known that may be known of the run's secrets?
+    fn knows_secrets(&mut self) -> bool {
+        if self.is_known {
+            return true;
+        }
+        // Whoever has written something would be seen by now, were it here.
+        let is_elsewhere = execute::is_of_a_job(self.dir) && self.has_log();
+        let env = execute::environment_of(self.dir);
+        self.is_known = env.is_some() || is_elsewhere;
+        self.secrets.extend(env.as_ref().map(Secrets::of));
+        self.is_known
+    }
+
     /// Shows what is new; whether anything may be shown yet.
     fn look(&mut self, is_over: bool) -> Result<bool> {
-        if !self.is_known
-            && let Some(env) = execute::environment_of(self.dir)
-        {
-            self.secrets.push(Secrets::of(&env));
-            self.is_known = true;
-        }
-        let may = self.is_known || is_over;
+        let may = self.knows_secrets() || is_over;
         if may {
             let pending = &mut self.pending;
             self.log
@@ -414,6 +430,25 @@ pub(super) fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files;
+
+    #[test]
+    fn the_log_of_a_job_on_another_host_is_shown_once_it_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let write = |name: &str, text: &str| {
+            files::write_atomically(&dir.join(name), text.as_bytes(), files::Durability::Plain)
+                .unwrap();
+        };
+        let knows = || Shown::of(dir, &BTreeMap::new()).knows_secrets();
+        assert!(!knows());
+        write("log", "step 1\n");
+        assert!(!knows(), "its processes are of this host");
+        write("claim", "17");
+        assert!(knows());
+        write("log", "");
+        assert!(!knows(), "its processes may be here, and begin only now");
+    }
 
     #[test]
     fn what_may_be_the_beginning_of_a_secret_is_held_back() {

@@ -72,7 +72,7 @@ pub use run::{
 };
 pub use schedule::{BuildOptions, BuildSummary, build};
 pub use secrets::{Secrets, masked};
-pub use slurm::{Commands, JOB_ARGUMENT, JobSpec};
+pub use slurm::{Commands, JOB_ARGUMENT, JobSpec, is_of_a_job};
 pub use supervisor::supervise_job;
 pub use takeover::{
     Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,

@@ -151,6 +151,11 @@ fn job_path(dir: &Path) -> PathBuf {
 fn claim_path(dir: &Path) -> PathBuf {
     dir.join("claim")
 }
+/// Has a job this run? Its processes may be on another host then.
+#[must_use]
+pub fn is_of_a_job(dir: &Path) -> bool {
+    matches!(noted(&claim_path(dir)), Ok(Some(_)))
+}
 fn environment_path(dir: &Path) -> PathBuf {
     dir.join("environment")
 }
