@@ -270,11 +270,14 @@ pub fn why_not_compared(comparison: &Comparison) -> String {
         let why = sentences::said(row.impossible()?);
         Some(format!("The rate of {} is impossible: {why}.", row.cell))
     });
-    let mut told: Vec<String> = refused.chain(absent).chain(impossible).collect();
-    let left = told.len().saturating_sub(MOST_REASONS);
-    told.truncate(MOST_REASONS);
+    let mut all = refused.chain(impossible).chain(absent);
+    let mut told: Vec<String> = all.by_ref().take(MOST_REASONS).collect();
+    let left = all.count();
     if left > 0 {
-        told.push(format!("The page says why of {left} more."));
+        told.push(format!("{left} more reasons are on the page."));
+    }
+    if told.is_empty() {
+        return "there is no cell to compare".to_owned();
     }
     told.join(" ")
 }

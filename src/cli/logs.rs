@@ -378,8 +378,10 @@ impl<'a> Shown<'a> {
         if self.is_known {
             return true;
         }
-        // Whoever has written something would be seen by now, were it here.
-        let is_elsewhere = execute::is_of_a_job(self.dir) && self.has_log();
+        // Whoever has written something would be seen by now, were it here. Where it is not, the words
+        // that the folder knows must be all there is to mask.
+        let is_elsewhere =
+            execute::is_of_a_job(self.dir) && self.has_log() && Secrets::are_noted_whole(self.dir);
         let env = execute::environment_of(self.dir);
         self.is_known = env.is_some() || is_elsewhere;
         self.secrets.extend(env.as_ref().map(Secrets::of));
@@ -448,6 +450,12 @@ mod tests {
         assert!(knows());
         write("log", "");
         assert!(!knows(), "its processes may be here, and begin only now");
+        write("log", "step 1\n");
+        for (secret, is_shown) in [("hf_0123456789", true), ("wJal/K7MD+bPxRfiCY", false)] {
+            let env = [("A_TOKEN".to_owned(), secret.to_owned())].into();
+            Secrets::note(&env, dir).unwrap();
+            assert_eq!(knows(), is_shown, "{secret}");
+        }
     }
 
     #[test]

@@ -32,7 +32,9 @@ use crate::{
 pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
     let mut why = String::new();
     let code = compared(globals, &args.compared, |of| {
-        why = why_not_compared(of.comparison);
+        if !of.comparison.comparable || !of.named.is_empty() || of.comparison.rows.is_empty() {
+            why = why_not_compared(of.comparison);
+        }
         let place = Place::of(args.output.as_deref(), of)?;
         let more: Vec<Picture> = if args.history {
             history(of)?.into_iter().collect()

@@ -264,7 +264,7 @@ impl Session {
             cache,
             output::leave_out,
         )?;
-        let catalogue = CompareConfig::of(plan).catalogue;
+        let catalogue = plan::catalogue(&plan.config);
         let key = |cell: CellId| {
             statuses
                 .get(dag.node(TaskKind::Train, cell, 1))

@@ -44,6 +44,9 @@ pub struct Secrets {
 struct Words {
     salt: String,
     known: BTreeSet<(usize, u32)>,
+    /// Each value is one such word, so that nothing of it is left where the words are masked.
+    #[serde(default)]
+    are_whole: bool,
 }
 
 impl Words {
@@ -52,11 +55,14 @@ impl Words {
         let mut words = Self {
             salt: String::new(),
             known: BTreeSet::new(),
+            are_whole: true,
         };
         for _ in 0..2 {
             words.salt += &format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         }
         for value in values(env) {
+            let is_one = word_places(value.as_bytes()).eq([0..value.len()]);
+            words.are_whole &= is_one && is_tellable(&value);
             let parts = word_places(value.as_bytes())
                 .map(|place| part(&value, place))
                 .filter(|part| is_tellable(part));
@@ -144,7 +150,7 @@ impl Secrets {
     /// Notes in a run's folder what masks its secrets without naming them.
     pub fn note(env: &BTreeMap<String, String>, run: &Path) -> Result<()> {
         let words = Words::of(env);
-        if words.known.is_empty() {
+        if words.known.is_empty() && words.are_whole {
             return Ok(());
         }
         let text = serde_json::to_vec(&words).unwrap_or_default();
@@ -167,6 +173,16 @@ impl Secrets {
             search: None,
             longest,
             words,
+        }
+    }
+
+    /// Does the folder of a run mask all that the run was given that is secret?
+    #[must_use]
+    pub fn are_noted_whole(run: &Path) -> bool {
+        match files::read(&words_path(run)) {
+            Ok(text) => serde_json::from_slice::<Words>(&text).is_ok_and(|words| words.are_whole),
+            // It is written before anything runs, and not where nothing is secret.
+            Err(_) => !words_path(run).exists(),
         }
     }
 

@@ -24,9 +24,14 @@ const MAX_RESULT: u64 = 16 << 20;
 const MOST_UNKNOWN: u64 = 65 << 20;
 
 /// Logs are read by a recipe's patterns where these are given, else by what they look like.
-fn parser(own: Option<&LogSection>) -> Parser {
-    own.and_then(|own| Parser::new(own).ok())
-        .unwrap_or_else(Parser::detecting)
+fn parser(own: Option<&LogSection>) -> io::Result<Parser> {
+    own.map_or_else(
+        || Ok(Parser::detecting()),
+        |own| {
+            Parser::new(own)
+                .map_err(|why| io::Error::other(format!("the patterns of its recipe: {why}")))
+        },
+    )
 }
 
 /// Does the format find steps in one of the logs?
@@ -110,7 +115,7 @@ pub fn check_one_run(unit: &Unit, own: Option<&LogSection>) -> Result<()> {
 /// One rank's log, and the rank that its name, its folder's name or its first lines state.
 fn of_rank(path: &Path, own: Option<&LogSection>) -> io::Result<(Trace, Option<u32>)> {
     let (file, _) = open_regular(path)?;
-    let mut parser = parser(own);
+    let mut parser = parser(own)?;
     let mut of_content = None;
     let mut is_first = true;
     chunks(file, |chunk| {
@@ -256,7 +261,8 @@ pub fn chunks(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()
 /// One log, or the logs of a run's ranks read one after the other into one trace.
 fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<OldResult> {
     let mut out = OldResult::default();
-    let mut parser = parser(own);
+    let name = sources.first().map_or("", |source| source.name.as_str());
+    let mut parser = parser(own).map_err(Error::io("cannot read", Path::new(name)))?;
     let mut tail: Vec<u8> = Vec::new();
     for source in sources {
         if sources.len() > 1 && says_nothing(cache, source, own)? {
@@ -291,7 +297,7 @@ fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<Ol
 }
 
 fn says_nothing(cache: &Cache, source: &Source, own: Option<&LogSection>) -> Result<bool> {
-    let mut parser = parser(own);
+    let mut parser = parser(own).map_err(Error::io("cannot read", Path::new(&source.name)))?;
     stream(cache, source, |chunk| parser.feed(chunk))?;
     let Trace {
         steps,

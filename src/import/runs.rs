@@ -147,7 +147,10 @@ impl ImportedRun {
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
         } else if result.trace.steps.is_empty() && result.trace.totals.is_empty() {
-            result.no_rate = Some(Withheld::Said("no training step is in it".to_owned()));
+            result.no_rate = other_platform
+                .clone()
+                .or_else(|| Some("no training step is in it".to_owned()))
+                .map(Withheld::Said);
         }
         Self {
             number,
@@ -258,10 +261,11 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         let run = runs.iter().find(|run| run.number == n);
         run.map(|run| &run.recorded.sources)
     };
-    for (at, same) in repeated_runs(&results, statistics).into_iter().enumerate() {
-        // Several repeats in one file are what its author measured, whatever they look like.
-        let is_of_one_file = |n: u32| sources(n) == Some(&runs[at].recorded.sources);
-        if let Some(other) = same.filter(|n| !is_of_one_file(*n)) {
+    // Several repeats in one file are what its author measured, whatever they look like.
+    let are_of_two_files = |a: u32, b: u32| sources(a) != sources(b);
+    let repeated = repeated_runs(&results, statistics, are_of_two_files);
+    for (at, same) in repeated.into_iter().enumerate() {
+        if let Some(other) = same {
             let why = format!(
                 "it is the same run as repeat {other}: every step has the same time and loss"
             );

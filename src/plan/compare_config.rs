@@ -25,23 +25,9 @@ impl CompareConfig {
                 across: plan.matrix.across.clone(),
                 ..CompareSettings::default()
             },
-            catalogue: Catalogue {
-                devices: claimed_devices(plan),
-                ..catalogue(&plan.config)
-            },
+            catalogue: catalogue(&plan.config),
         }
     }
-}
-
-/// Without a config.yaml they would be those of the starter, which nobody claims.
-fn claimed_devices(plan: &Plan) -> BTreeMap<String, String> {
-    if !plan.root.join("config.yaml").is_file() {
-        return BTreeMap::new();
-    }
-    let platforms = plan.config.settings().hardware.platforms.iter();
-    platforms
-        .filter_map(|(id, platform)| Some((id.clone(), platform.gpu_model.clone()?)))
-        .collect()
 }
 
 const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
@@ -83,7 +69,6 @@ pub fn catalogue(config: &Config) -> Catalogue {
         prices,
         tdp,
         vendors,
-        devices: BTreeMap::new(),
         target_loss: target_loss(config),
     }
 }

@@ -340,14 +340,18 @@ pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Resul
 /// nothing is removed, and whoever reads the folder would take them for present ones.
 fn unlisted(folder: &Path, is_claimed: impl Fn(&String) -> bool, cache: &Cache) -> Option<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
+    let names: Vec<String> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("train_") && name.ends_with(".json") && !is_claimed(name))
         .collect();
-    let digest = |name: &String| Digest::of_file(&folder.join(name)).ok();
-    let ours = of_reports(cache, names.iter().filter_map(digest).collect()).unwrap_or_default();
-    names.retain(|name| digest(name).is_some_and(|digest| ours.contains(&digest)));
+    let digest = |name: String| Some((Digest::of_file(&folder.join(&name)).ok()?, name));
+    let files: Vec<(Digest, String)> = names.into_iter().filter_map(digest).collect();
+    let ours = of_reports(cache, files.iter().map(|(digest, _)| *digest).collect());
+    let files = files
+        .into_iter()
+        .filter(|(digest, _)| ours.contains(digest));
+    let mut names: Vec<String> = files.map(|(_, name)| name).collect();
     names.sort();
     let of = folder.display();
     Some(match &names[..] {
@@ -372,11 +376,12 @@ fn write_manifest(path: &Path, manifest: &Manifest) -> Result<()> {
 
 /// Those of the digests that are of files which a report of this cache made. A file that is only in
 /// the cache may be somebody's own, which was imported.
-fn of_reports(cache: &Cache, mut digests: Vec<Digest>) -> Result<BTreeSet<Digest>> {
+fn of_reports(cache: &Cache, mut digests: Vec<Digest>) -> BTreeSet<Digest> {
     digests.retain(|digest| cache.has(digest));
     let of_report = |of: &NamedObject| of.task.split(' ').next() == Some(TaskKind::Report.name());
-    let owners = cache.owners(&digests)?.into_iter().filter(of_report);
-    Ok(owners.map(|of| of.digest).collect())
+    // Where records cannot be read all files are somebody's own: those are moved, and nothing is lost.
+    let owners = cache.owners(&digests).unwrap_or_default().into_iter();
+    owners.filter(of_report).map(|of| of.digest).collect()
 }
 
 /// Moves files out of the way that have a published name and that somebody else wrote, or edited
@@ -410,7 +415,7 @@ fn set_aside_earlier<'a>(
     let ours = of_reports(
         cache,
         unlisted.iter().filter_map(|(.., digest)| *digest).collect(),
-    )?;
+    );
     unlisted.retain(|(.., digest)| !digest.is_some_and(|digest| ours.contains(&digest)));
     let mut notes = Vec::new();
     for (name, path, _) in unlisted {

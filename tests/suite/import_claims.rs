@@ -92,6 +92,26 @@ fn of_two_imports_of_one_run_the_one_that_says_more_stands() {
 }
 
 #[test]
+fn a_part_of_a_run_that_failed_gives_it_no_figure() {
+    let cell = "cpu/cmd/tiny/other";
+    let project = Project::new(ONE_RUN);
+    let log = log_of_twelve();
+    let steps: Vec<&str> = log.lines().take(13).collect();
+    let failure = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.";
+    let write = |name: &str, lines: &[&str], end: &str| {
+        project.write(name, &format!("{}\n{end}\n", lines.join("\n")));
+    };
+    write("launcher.log", &steps, failure);
+    write("rank.log", &steps, "");
+    write("part.log", &steps[..9], "");
+    for log in ["rank.log", "part.log", "launcher.log"] {
+        project.run(&["import", cell, "--log", log]).ends_with(0);
+    }
+    let shown = project.run(&["show", cell, "--json"]).ends_with(0).json();
+    assert_eq!(shown["n"], 0, "{shown:#}");
+}
+
+#[test]
 fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
     let cell = "cpu/cmd/tiny/other";
     let project = Project::new(ONE_RUN);

@@ -317,7 +317,9 @@ impl Cache {
         // Only now, for a segment that this process writes to is not cut.
         if repair.left.is_empty() && !gone.is_empty() {
             self.note_as_gone(&[])?;
-            repair.cut.extend(gone.into_iter().map(|gone| gone.records));
+            let gone = gone.into_iter().map(|gone| gone.records);
+            let only_noted: Vec<_> = gone.filter(|gone| !repair.cut.contains(gone)).collect();
+            repair.cut.extend(only_noted);
         }
         let mut lost: Vec<Output> = self
             .lost_files()

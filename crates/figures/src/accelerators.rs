@@ -114,6 +114,10 @@ pub fn accelerators_like(name: &str) -> Vec<&'static Accelerator> {
         .collect()
 }
 
+pub(super) fn accelerators_of(vendor: Vendor) -> impl Iterator<Item = &'static Accelerator> {
+    TABLE.iter().filter(move |sku| sku.vendor == vendor)
+}
+
 /// The names of all SKUs, in small letters and without the maker's.
 pub fn accelerator_names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|a| &a.names).map(String::as_str)
@@ -212,6 +216,10 @@ impl<'a> Device<'a> {
             partition,
             memory,
         })
+    }
+
+    pub(super) fn vendor(&self) -> Option<Vendor> {
+        self.vendor
     }
 
     #[must_use]

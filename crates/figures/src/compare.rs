@@ -434,7 +434,8 @@ pub fn mfu_of(
         Err(reason) => return Mfu::Error { reason },
     };
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
-    let peak = if ["", "not stated"].contains(&precision) {
+    let is_stated = !["", "not stated"].contains(&precision);
+    let peak = if !is_stated {
         Err(NoFigure::PrecisionNotStated)
     } else if device.is_cpu() {
         Err(NoFigure::NotOfACpu(CpuHasNo::Mfu))
@@ -443,13 +444,25 @@ pub fn mfu_of(
     };
     let of = |peak| Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak);
     match of(peak) {
-        // A rate that no precision explains is impossible, whichever it was.
         Mfu::Absent { reason } if !device.is_cpu() => {
-            let claimed = catalogue.devices.get(&cell.platform).map(String::as_str);
-            let beyond = ceiling(&device, claimed).map(|ceiling| of(Ok(ceiling)));
-            beyond
-                .filter(|mfu| matches!(mfu, Mfu::Error { .. }))
-                .unwrap_or(Mfu::Absent { reason })
+            let precision = is_stated.then(|| precision.to_lowercase());
+            let beyond = ceiling(&device, precision.as_deref()).map(|ceiling| of(Ok(ceiling)));
+            match beyond {
+                Some(Mfu::Error {
+                    reason:
+                        NoFigure::MoreThanPeak {
+                            tflops_per_gpu,
+                            peak,
+                        },
+                }) if device.name.is_none() => Mfu::Error {
+                    reason: NoFigure::MoreThanAnyKnown {
+                        tflops_per_gpu,
+                        peak,
+                    },
+                },
+                Some(Mfu::Error { reason }) => Mfu::Error { reason },
+                _ => Mfu::Absent { reason },
+            }
         }
         mfu => mfu,
     }

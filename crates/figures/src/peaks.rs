@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::FlopsPerToken;
 
-use super::{Accelerator, Basis, Device, Figure, NoFigure, accelerators_like};
+use super::{Accelerator, Basis, Device, Figure, NoFigure, accelerators::accelerators_of};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -55,15 +55,11 @@ impl Peaks {
             });
         }
         let sku = device.sku()?;
-        let tflops = match precision.as_str() {
-            "bf16" | "fp16" => Some(sku.bf16),
-            "fp8" | "mxfp8" => sku.fp8,
-            "tf32" => sku.tf32,
-            "fp32" => return Err(NoFigure::Fp32OrTf32),
-            _ => None,
-        };
+        if precision == "fp32" {
+            return Err(NoFigure::Fp32OrTf32);
+        }
         let name = device.name.unwrap_or_default();
-        let tflops = tflops.ok_or_else(|| NoFigure::NoPeak {
+        let tflops = at_precision(sku, &precision).ok_or_else(|| NoFigure::NoPeak {
             precision,
             device: name.to_owned(),
         })?;
@@ -74,28 +70,39 @@ impl Peaks {
     }
 }
 
-/// What no run on one such device exceeds, whatever its precision: its highest dense peak. `None` where
-/// neither the device nor `claimed`, the platform's as the configuration states it, has a known one.
+/// What no run exceeds where there is no peak of its own: of a device whose run does not say its
+/// precision, or computes in fp32, the peak at FP8; where no device is named, the highest of the
+/// vendor's. `None` for a precision that the table does not have, which may be faster than all of it.
 #[must_use]
-pub fn ceiling(device: &Device<'_>, claimed: Option<&str>) -> Option<Peak> {
-    let of = |sku: &Accelerator| sku.fp8.unwrap_or(sku.bf16);
+pub fn ceiling(device: &Device<'_>, precision: Option<&str>) -> Option<Peak> {
+    let of = |sku: &Accelerator| match precision {
+        None | Some("fp32") => Some(sku.fp8.unwrap_or(sku.bf16)),
+        Some(precision) => at_precision(sku, precision),
+    };
     match device.sku() {
         Ok(sku) => Some(Peak {
-            tflops: of(sku),
-            source: format!("at its lowest precision; {}", sku.source),
+            tflops: of(sku)?,
+            source: sku.source.clone(),
         }),
         Err(NoFigure::DeviceNotNamed) => {
-            let meant = accelerators_like(claimed?).into_iter();
-            let sku = meant.max_by(|a, b| of(a).total_cmp(&of(b)))?;
+            let known = accelerators_of(device.vendor()?).filter_map(|sku| Some((of(sku)?, sku)));
+            let (tflops, sku) = known.max_by(|a, b| a.0.total_cmp(&b.0))?;
             Some(Peak {
-                tflops: of(sku),
-                source: format!(
-                    "at its lowest precision; the platform's, as config.yaml states it; {}",
-                    sku.source
-                ),
+                tflops,
+                source: sku.source.clone(),
             })
         }
         Err(_) => None,
+    }
+}
+
+/// Dense TFLOP/s of a SKU at a precision in small letters, as far as its maker states them.
+fn at_precision(sku: &Accelerator, precision: &str) -> Option<f64> {
+    match precision {
+        "bf16" | "fp16" => Some(sku.bf16),
+        "fp8" | "mxfp8" => sku.fp8,
+        "tf32" => sku.tf32,
+        _ => None,
     }
 }
 

@@ -72,17 +72,23 @@ pub(super) fn shared_runs(a: &[RepeatSummary], b: &[RepeatSummary]) -> usize {
     counted(a).iter().filter(|at| is_there(at)).count()
 }
 
-/// Finds for each run the number of another one that is the same and stands for it, if any: one that
-/// counts, else the one with more steps, else the earlier one.
+/// Finds for each run the number of another one that is the same and stands for it, if any: the one
+/// with more steps, for an excerpt may lack how the run ended; of two with as many one that does not
+/// count, since its log says more; else the earlier one. `may_be` says of two numbers whether they may
+/// be one run at all.
 #[must_use]
-pub fn repeated_runs(results: &[(u32, RunResult)], statistics: &Statistics) -> Vec<Option<u32>> {
+pub fn repeated_runs(
+    results: &[(u32, RunResult)],
+    statistics: &Statistics,
+    may_be: impl Fn(u32, u32) -> bool,
+) -> Vec<Option<u32>> {
     let all = 0..results.len();
     let ranks: Vec<_> = all
         .clone()
         .map(|at| {
             let run = &results[at].1;
-            let counts = why_uncounted(run, statistics).is_none();
-            (counts, run.trace.steps.len(), Reverse(at))
+            let is_out = why_uncounted(run, statistics).is_some();
+            (run.trace.steps.len(), is_out, Reverse(at))
         })
         .collect();
     let stands_for = |at: usize| {
@@ -90,6 +96,7 @@ pub fn repeated_runs(results: &[(u32, RunResult)], statistics: &Statistics) -> V
             |other: &usize| is_one_run(of_result(&results[at].1), of_result(&results[*other].1));
         all.clone()
             .filter(|other| ranks[*other] > ranks[at])
+            .filter(|other| may_be(results[at].0, results[*other].0))
             .filter(is_same)
             .max_by_key(|other| ranks[*other])
             .map(|other| results[other].0)

@@ -207,6 +207,9 @@ impl Causes {
             Some((_, class, Sign::Fatal)) => self.add(class, text, true),
             Some((_, class, Sign::Raised)) => self.add(class, text, raised),
             Some((_, class, Sign::Hint)) => self.add(class, text, false),
+            Some((_, class, Sign::Interpreter)) if is_of_python(text) => {
+                self.add(class, text, false);
+            }
             Some((_, class, Sign::Shell)) if is_shell(text) => {
                 self.add(class, text, false);
                 self.shell = Some((self.lines, cut(text, CHARS)));
@@ -419,6 +422,13 @@ fn is_exception(text: &str) -> bool {
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     is_name && (name.ends_with("Error") || name.ends_with("Exception"))
         || text.contains("terminate called after throwing")
+}
+
+/// `/usr/bin/python3.11: No module named x`.
+fn is_of_python(text: &str) -> bool {
+    let program = message(text).split(": ").next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default();
+    name.starts_with("python") && !name.contains(' ')
 }
 
 /// `bash: x: command not found`, `/bin/sh: 1: x: not found`, `run.sh: line 3: …`, `slurmstepd:

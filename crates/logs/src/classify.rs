@@ -212,10 +212,11 @@ mod tests {
                 Class::Import,
             ),
             (
-                "/usr/bin/python3: No module named trian",
+                "/usr/bin/python3.11: No module named trian",
                 exit(1),
                 Class::Import,
             ),
+            ("checked: No module named apex", exit(1), Class::Unknown),
             (
                 "RuntimeError: The server socket has failed to listen on any local network address.",
                 exit(1),

@@ -16,8 +16,10 @@ pub enum Sign {
     Hint,
     /// What a shell says of a command that it cannot start.
     Shell,
+    /// What Python says of a module that it is to run (`-m NAME`), without an exception.
+    Interpreter,
 }
-use Sign::{Fatal, Hint, Raised, Shell};
+use Sign::{Fatal, Hint, Interpreter, Raised, Shell};
 
 /// In order of how much they explain: when a GPU is lost or memory runs out on one rank, the others
 /// end with NCCL errors and signals, so those come after.
@@ -87,15 +89,13 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("connectFullMesh failed", Nccl, Raised),
     ("Connection closed by peer", Nccl, Raised),
     ("Connection closed by remote peer", Nccl, Raised),
+    (": No module named", Import, Interpreter),
     ("DUE TO TIME LIMIT", Timeout, Fatal),
     ("DUE TO PREEMPTION", Killed, Fatal),
     ("exitcode  : -9", Killed, Hint),
     ("Signal 9 (SIGKILL)", Killed, Hint),
     // No access to weights or data: what is missing is outside of the run, as with a launcher that
     // is not there.
-    // Python says so of `-m NAME`, without an exception.
-    ("python: No module named", Import, Fatal),
-    ("python3: No module named", Import, Fatal),
     ("GatedRepoError", Launch, Raised),
     ("gated repo", Launch, Raised),
     ("403 Client Error", Launch, Raised),

@@ -118,7 +118,10 @@ pub fn fitting_convention(
         .or_else(|| nearest(again).filter(|c| fits(c) && !without));
     found
         .map(|(convention, value)| (convention, value, true))
-        .or_else(|| nearest(&all).map(|(convention, value)| (convention, value, false)))
+        .or_else(|| {
+            let admissible = if without { once } else { &all };
+            nearest(admissible).map(|(convention, value)| (convention, value, false))
+        })
 }
 
 #[cfg(test)]

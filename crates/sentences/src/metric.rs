@@ -183,6 +183,14 @@ pub(super) fn no_figure(why: &NoFigure) -> String {
              not what it seems",
             peak.tflops, peak.source
         ),
+        NoFigure::MoreThanAnyKnown {
+            tflops_per_gpu,
+            peak,
+        } => format!(
+            "{tflops_per_gpu:.0} TFLOP/s is more than the {:.0} that the fastest accelerator of this vendor does ({}): batch size, step \
+             time or precision is not what it seems",
+            peak.tflops, peak.source
+        ),
         NoFigure::LogSaysCpu { platform } => {
             format!("the platform is {platform}, but the log says that it ran on a CPU")
         }

@@ -37,7 +37,7 @@ pub(super) fn parallelism(
     let of_nodes = block.nodes.unwrap_or(1);
     let of_platform = || Some(platform_gpus?.saturating_mul(of_nodes));
     let num_gpus = block.num_gpus.or_else(of_platform).unwrap_or(1);
-    let given_by = given_by(r, platform);
+    let given_by = || given_by(r, platform);
     let num_nodes = nodes(
         path,
         (platform, &given_by),
@@ -55,7 +55,7 @@ pub(super) fn parallelism(
         .unwrap_or((num_gpus / model_parallel).max(1));
     if model_parallel.saturating_mul(dp) != num_gpus && !r.is_guessing {
         // The problem points at the block, which does not show what comes from elsewhere.
-        let given_by = given_by.filter(|_| block.num_gpus.is_none());
+        let given_by = block.num_gpus.is_none().then(given_by).flatten();
         let by = given_by.map_or_else(String::new, |by| format!(" (set by {by})"));
         r.problem_of_cell(
             path,
@@ -92,13 +92,13 @@ fn given_by(r: &SettingsReader, platform: &str) -> Option<String> {
 /// number of them; in words why that cannot be.
 fn nodes(
     path: &str,
-    (platform, given_by): (&str, &Option<String>),
+    (platform, given_by): (&str, &dyn Fn() -> Option<String>),
     (num_gpus, stated): (u64, Option<u64>),
     of_host: Option<u64>,
 ) -> Result<u64, String> {
     let told = || {
         let of_host = of_host.unwrap_or_default();
-        let by = given_by.as_ref();
+        let by = given_by();
         let by = by.map_or_else(String::new, |by| format!(", set by {by}"));
         format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`{by})")
     };

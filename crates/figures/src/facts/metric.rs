@@ -136,6 +136,12 @@ pub enum NoFigure {
         tflops_per_gpu: f64,
         peak: Peak,
     },
+    /// The device is not named; `peak` is the highest of its vendor's.
+    MoreThanAnyKnown {
+        #[serde(with = "super::any_number")]
+        tflops_per_gpu: f64,
+        peak: Peak,
+    },
     // The device.
     LogSaysCpu {
         platform: String,

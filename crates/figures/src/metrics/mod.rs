@@ -39,9 +39,6 @@ pub struct Catalogue {
     /// Vendors of the platforms that the configuration declares.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vendors: BTreeMap<String, Vendor>,
-    /// Models of the platforms' accelerators, as a project's own configuration states them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub devices: BTreeMap<String, String>,
     /// Loss that `time_to_loss` waits for, in nats per token, by model id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub target_loss: BTreeMap<String, f64>,

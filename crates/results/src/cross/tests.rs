@@ -303,6 +303,28 @@ fn flops_per_token_name_their_convention_or_contradict_the_model() {
 }
 
 #[test]
+fn recomputation_that_the_trainer_denies_explains_no_flops() {
+    let mut job = Job {
+        model: llama_8b(),
+        ..job()
+    };
+    job.data.seq_length = 8192;
+    let of = |recomputes: bool| {
+        let rated = |s: &mut Step| {
+            s.tokens_per_second_per_gpu = Some(13_241.3);
+            // 4/3 of 57.9 GFLOP a token.
+            s.tflops_per_gpu = Some(766.8 * 4.0 / 3.0);
+            s.step_time_seconds = None;
+        };
+        let effective = json!({ "activation_checkpointing": recomputes });
+        let result = run(steps(rated), effective, &Claim::of(&job));
+        field(&result.attestation, "flops_per_token_from_rate").map(|field| field.status)
+    };
+    assert_eq!(of(true), Some(AttestationStatus::Attested));
+    assert_eq!(of(false), Some(AttestationStatus::Contradicted));
+}
+
+#[test]
 fn a_rate_of_flops_that_rounding_explains_contradicts_nothing() {
     let of = |tflops: f64, tokens: f64| {
         let rated = |s: &mut Step| {
