@@ -61,7 +61,7 @@ impl Words {
             words.salt += &format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         }
         for value in values(env) {
-            let is_one = word_places(value.as_bytes()).eq([0..value.len()]);
+            let is_one = word_places(value.as_bytes()).eq(std::iter::once(0..value.len()));
             words.are_whole &= is_one && is_tellable(&value);
             let parts = word_places(value.as_bytes())
                 .map(|place| part(&value, place))
