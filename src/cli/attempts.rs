@@ -432,7 +432,8 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// Of a cell that only has imports, the matrix says nothing.
+/// Says so where an import is set aside already, or counts already. Its cell may be in no matrix, so
+/// nothing else would find it.
 fn refuse_if_so_already(
     session: &Session,
     name: &str,

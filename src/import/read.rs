@@ -287,8 +287,8 @@ fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<Ol
     }
     out.trace = parser.finish();
     if out.trace.failure.is_none() && out.trace.steps.is_empty() {
-        // Of a training without a step the log mostly tells of a failure. It need not: steps may be
-        // printed elsewhere, and the end of such a log is no evidence of anything.
+        // A log without steps mostly comes from a run that failed, and then has a line that says so.
+        // Without such a line the run may have ended well and printed its steps elsewhere.
         let failure = classify(&tail, &ExitSummary::default());
         out.trace.failure = Some(failure).filter(|failure| failure.class != FailureClass::Unknown);
     }

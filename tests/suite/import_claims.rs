@@ -68,7 +68,7 @@ fn log_of_twelve() -> String {
 
 #[test]
 fn of_two_imports_of_one_run_the_one_that_says_more_stands() {
-    // A cell of nobody's matrix takes a part of a log; one of the matrix does not.
+    // An excerpt counts in a cell that no matrix has. In a cell of the matrix it contradicts the job.
     for cell in ["cpu/cmd/tiny/other", CELL] {
         let project = Project::new(ONE_RUN);
         project.edit("config.yaml", "train_iters: 6", "train_iters: 12");

@@ -61,7 +61,8 @@ fn the_log_of_a_run_that_goes_on_is_shown_as_far_as_it_is_written() {
         assert!(!shown.stdout.contains("5ecret"), "{shown:?}");
         shown.stdout.contains("token *****")
     });
-    // Of a run with other settings nothing is shown; what there is not yet is not blamed on them.
+    // Where other settings are asked for, nothing of this run is shown. Stacks of this run do not exist
+    // yet, and that is said instead of blaming the settings.
     let other = project
         .run(&["logs", CELL, "--set", "training.seed=7"])
         .ends_with(1);

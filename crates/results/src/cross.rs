@@ -27,8 +27,8 @@ const FIRST_STEPS: u64 = 3;
 /// Nats around ln(vocabulary) that random weights give: a large initial spread gives more, nothing
 /// gives much less.
 const FIRST_LOSS: (f64, f64) = (-0.75, 1.75);
-/// Up to so many nats above it the loss confirms the vocabulary: real runs begin up to 0.83 above, and
-/// ln(128256) is 1.39 above ln(32000).
+/// A first loss at most this far above ln(vocabulary), in nats, confirms the vocabulary. Real runs begin
+/// up to 0.83 above it; ln(128256) is 1.39 above ln(32000), so a log of one is not taken for the other.
 const FIRST_LOSS_CONFIRMS: f64 = 1.0;
 
 /// Names of totals that an imported file publishes beside its series.

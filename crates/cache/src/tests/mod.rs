@@ -31,7 +31,7 @@ fn entry(kind: TaskKind, key: u32, task: u32, output: u32) -> Entry {
     }
 }
 
-fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
+pub fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
     let Entry {
         key,
         task,

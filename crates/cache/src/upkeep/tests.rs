@@ -1,5 +1,3 @@
-use tprimat_job::RunOutcome;
-
 use super::*;
 use crate::{Attempt, tests::repaired};
 
@@ -187,7 +185,7 @@ fn a_repair_cuts_out_what_cannot_be_read_and_nothing_else() {
 
 #[test]
 fn records_that_are_gone_are_known_until_a_repair_gives_them_up() {
-    // Of ten records, how many are whole, and what became of the others.
+    // How many of the ten records stay whole, and what is done to the bytes after them.
     type Damage = fn(&mut Vec<u8>, usize);
     let cases: [(usize, Damage); 4] = [
         (0, |bytes, _| bytes.clear()),
@@ -337,22 +335,13 @@ fn a_text_that_was_damaged_and_recorded_again_stays_known() {
 /// An attempt that left `output`.
 fn attempt(output: &Output) -> Attempt {
     Attempt {
-        id: "1".into(),
         key: Digest::of("k"),
         task: "train".into(),
         preimage: "k".into(),
-        generation: 0,
-        outcome: RunOutcome::Ok,
         outputs: vec![output.clone()],
         started_at: 5.0,
         ended_at: 6.0,
-        host: "h".into(),
-        suspect: None,
-        repeats_planned: None,
-        set_aside: None,
-        undeclared: Default::default(),
-        is_held: false,
-        recorded: 0,
+        ..crate::tests::attempt(1, 0, 1, 1)
     }
 }
 
