@@ -195,7 +195,7 @@ fn line(
     let prepared = engine.plan.prepared(cell);
     let is_open = prepared.is_some_and(|p| {
         p.inputs
-            .guessed()
+            .possible_outputs()
             .any(|name| attempt.undeclared.changed.iter().any(|c| c == name))
     });
     let is_held = train

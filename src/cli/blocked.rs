@@ -229,14 +229,15 @@ pub(super) fn concerns(plan: &Plan, cell: CellId, line: &str) -> bool {
             .and_then(|p| p.image.as_ref())
             .is_some_and(|i| i.name == name),
         Some(("recipe", name)) => {
-            let is_of_recipe = name
-                .split_once('.')
-                .is_some_and(|(id, _)| *id == *plan.matrix.cells[cell].framework);
+            let prepared = plan.prepared(cell);
+            let framework: &str = &plan.matrix.cells[cell].framework;
+            let Some((id, _)) = name.split_once(".packages.") else {
+                return name.split('.').next() == Some(framework);
+            };
             // A container brings its own packages.
-            let brings_its_own = plan
-                .prepared(cell)
-                .is_some_and(|prepared| prepared.image.is_some());
-            is_of_recipe && !(brings_its_own && name.contains(".packages."))
+            let brings_its_own = prepared.is_some_and(|prepared| prepared.image.is_some());
+            let python = prepared.and_then(|prepared| prepared.python.as_ref());
+            !brings_its_own && id == python.map_or(framework, |python| &python.name)
         }
         _ => true,
     }

@@ -20,7 +20,7 @@ use crate::{
     execute::{self, ProbeDepth},
     graph::label,
     matrix::CellId,
-    plan::{self, Plan, Support},
+    plan::{self, InputOrigin, Plan, Support},
     recipe::context,
     words::plain::counted,
 };
@@ -104,23 +104,33 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     {
         eprintln!("note: {note}");
     }
-    let found = guessed_inputs(plan);
-    for (names, cells) in &found {
-        let (one, of) = if names.len() == 1 {
-            ("is an input", "file")
-        } else {
-            ("are inputs", "files")
+    let found = found_inputs(plan);
+    for (FoundInputs { named, code }, cells) in &found {
+        let words = match named.len() {
+            0 => None,
+            1 => Some(format!("{}, which the command names", named[0])),
+            _ => Some(format!("{}, which the command names", named.join(", "))),
         };
+        let below = match &code[..] {
+            [] => None,
+            few if few.len() < 4 => Some(format!("the code beside it ({})", few.join(", "))),
+            [first, .., last] => Some(format!(
+                "{} files of code below its folder ({first} … {last})",
+                code.len()
+            )),
+            _ => None,
+        };
+        let all: Vec<String> = words.into_iter().chain(below).collect();
         eprintln!(
-            "note: {} {one} of {}: the command names the {of}; `inputs: [\"!NAME\"]` takes back one that the run writes",
-            names.join(", "),
-            few(cells)
+            "note: inputs of {}: {}; `inputs: [\"!NAME\"]` takes back one that the run writes",
+            few(cells),
+            all.join(", and ")
         );
     }
     for (word, cells) in unfollowed(plan) {
         eprintln!(
-            "note: {}: the command has `{word}`, which tprimat does not follow: if it leads to files that a run reads, list them in \
-             `inputs` (`folder/**` is all below one; `${{HOME}}` is put in by tprimat), or edits of them make nothing stale",
+            "note: {}: the command names `{word}`. Of its files only code below the script's folder is an input: list what a run \
+             reads there in `inputs` (`folder/**` is all below one), or edits of it make nothing stale",
             few(&cells)
         );
     }
@@ -188,7 +198,7 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         print_json(
             "check",
             &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len(),
-                "found_inputs": found.iter().map(|(inputs, cells)| json!({ "inputs": inputs, "cells": cells })).collect::<Vec<_>>() }),
+                "found_inputs": found.iter().map(|(of, cells)| json!({ "inputs": of.named.iter().chain(&of.code).collect::<Vec<_>>(), "cells": cells })).collect::<Vec<_>>() }),
         )?;
     } else {
         let not_now = match blocked.len() {
@@ -228,17 +238,26 @@ fn unfollowed(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
     found
 }
 
-/// Inputs that nobody declares, each set of them with its cells.
-fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
-    let mut found: BTreeMap<Vec<&str>, Vec<&str>> = BTreeMap::new();
+/// Inputs that nobody declares.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FoundInputs<'p> {
+    named: Vec<&'p str>,
+    code: Vec<&'p str>,
+}
+
+/// Each set of them with its cells.
+fn found_inputs(plan: &Plan) -> BTreeMap<FoundInputs<'_>, Vec<&str>> {
+    let mut found: BTreeMap<FoundInputs<'_>, Vec<&str>> = BTreeMap::new();
     for (cell, planned) in plan.cells.with_ids() {
-        let names: Vec<&str> = plan
-            .prepared(cell)
-            .into_iter()
-            .flat_map(|prepared| prepared.inputs.guessed())
-            .collect();
-        if !names.is_empty() {
-            found.entry(names).or_default().push(&planned.id);
+        let Some(prepared) = plan.prepared(cell) else {
+            continue;
+        };
+        let of = FoundInputs {
+            named: prepared.inputs.found(InputOrigin::Word).collect(),
+            code: prepared.inputs.found(InputOrigin::Code).collect(),
+        };
+        if !of.named.is_empty() || !of.code.is_empty() {
+            found.entry(of).or_default().push(&planned.id);
         }
     }
     found

@@ -436,8 +436,8 @@ pub struct Framework {
     /// sets.
     pub env: BTreeMap<String, Scalar>,
     /// Project files that the command reads, as globs: part of the key. Files that the command
-    /// names are inputs without being listed; `"!GLOB"` takes files back, such as one that the run
-    /// itself writes.
+    /// names, and the code below its script's folder, are inputs without being listed; `"!GLOB"`
+    /// takes files back, such as one that the run itself writes.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub inputs: Option<Vec<String>>,

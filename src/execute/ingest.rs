@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{
     error::IngestError,
     hang::STACKS,
+    imports::{self, LateError},
     log_times::{last_seen, sync_run},
     nodes::{self, NodeFile},
     run::{ExitKind, RunExit, RunSpec, TELEMETRY, if_there, tail_of, write_exit},
@@ -125,9 +126,27 @@ pub fn ingest(
             &measured.statistics,
         )?,
     };
-    if !ended_before_it_began(exit, log) {
-        cache.record_attempt(&attempt)?;
+    if ended_before_it_began(exit, log) {
+        return Ok(attempt);
     }
+    if attempt.is_valid() {
+        match imports::completed(&spec.dir, &attempt) {
+            Ok(None) => {}
+            Ok(Some((mut whole, uncounted))) => {
+                whole.generation = cache.generation(&whole.key);
+                cache.record_attempt(&whole)?;
+                attempt = uncounted;
+            }
+            Err(LateError::Changed(names)) => {
+                attempt.suspect = Some(format!(
+                    "it imported {}, which changed while it ran and is not an input",
+                    names.join(", ")
+                ));
+            }
+            Err(LateError::Other(error)) => return Err(error.into()),
+        }
+    }
+    cache.record_attempt(&attempt)?;
     Ok(attempt)
 }
 

@@ -114,6 +114,9 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
             declared_env: prepared.resolved.env.clone(),
             data_env: data_env(&plan.root, prepared),
             pass_env: recipe.file.launch.pass_env.clone(),
+            inputs_setting: format!("frameworks.{}.inputs", recipe.file.id),
+            starts_python: prepared.python.is_some()
+                || !recipe.file.require.python_modules.is_empty(),
             python: plan.facts.python(&recipe.file.id).to_owned(),
             checkouts: checkouts
                 .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
@@ -134,6 +137,11 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
                 .and_then(|image| image.digest.clone().ok()),
             facts: prepared.facts.section.clone(),
             packages: packages(prepared),
+            python: prepared
+                .python
+                .as_ref()
+                .map(|python| python.interpreter.clone())
+                .unwrap_or_else(|| plan.facts.python(&recipe.file.id).to_owned()),
             exclusive: is_alone_on_devices(prepared.resolved.share, job.vendor),
             devices: Vec::new(),
         },
@@ -174,19 +182,15 @@ fn packages(prepared: &Prepared) -> BTreeMap<String, String> {
 /// What the plan knows by content and the run reads where it lies.
 fn watched(plan: &Plan, cell: CellId, prepared: &Prepared) -> Vec<Watched> {
     let mut all = Vec::new();
-    for Input {
-        name,
-        digest,
-        is_guessed,
-    } in &prepared.inputs.files
-    {
+    for input in &prepared.inputs.files {
+        let Input { name, digest, .. } = input;
         let path = plan.root.join(name);
         let stamp = plan
             .reads
             .known(&path)
             .filter(|known| known.digest == *digest)
             .map(|known| known.stamp);
-        all.push(Watched::file(name, path, *digest, stamp).guessed(*is_guessed));
+        all.push(Watched::file(name, path, *digest, stamp).guessed(input.may_be_output()));
     }
     all.extend(
         prepared

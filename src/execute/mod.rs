@@ -14,6 +14,7 @@ mod guard;
 mod hang;
 pub mod history;
 mod image_contents;
+mod imports;
 mod inbox;
 mod ingest;
 mod input_watch;

@@ -15,7 +15,7 @@ use crate::{
     error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
     host::{self, ContainerEngine, python_packages, which},
-    plan::{Container, DataKind, Image, Prepared, first_command},
+    plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
 };
 
@@ -264,8 +264,7 @@ pub struct AbsentOfCommand {
 }
 
 /// What the command of a cell's own (`frameworks.<id>.command`) would not find when it starts: its
-/// program, or the script that an interpreter is given. Of a script for a shell only the first command
-/// is looked at: later ones may need what it makes.
+/// program, or the script that an interpreter is given. A text for a shell is not looked at.
 #[must_use]
 pub fn preflight_command(
     root: &Path,
@@ -282,19 +281,9 @@ pub fn preflight_command(
     if sets_path || prepared.resolved.execution.container.is_some() {
         return None;
     }
-    let is_plain = |c: char| c.is_alphanumeric() || " ._-/+:,@".contains(c);
-    let command = prepared.job().framework.get("command")?;
-    let mut is_text = command.is_string();
-    // The first word of a longer script may be a function that the script defines.
-    let (mut words, may_be_absent) = match command {
-        Value::String(script) => (first_command(script)?, script.chars().all(is_plain)),
-        Value::Array(words) => {
-            let text = |word: &Value| {
-                word.as_str()
-                    .map_or_else(|| word.to_string(), str::to_owned)
-            };
-            (words.iter().map(text).collect::<Vec<_>>(), true)
-        }
+    // A text is left to the shell that it needs.
+    let words: Vec<String> = match prepared.job().framework.get("command")? {
+        Value::Array(words) => words.iter().map(crate::config::plain).collect(),
         _ => return None,
     };
     let absent = |what: &str, help: String, is_of_project: bool| {
@@ -305,9 +294,7 @@ pub fn preflight_command(
         })
     };
     let program = words.first()?;
-    if !may_be_absent {
-        // It is looked for where it is started.
-    } else if program.contains('/') {
+    if program.contains('/') {
         let is_of_project = !program.starts_with('/');
         let path = root.join(program);
         let Ok(found) = path.metadata() else {
@@ -331,22 +318,12 @@ pub fn preflight_command(
                 is_of_project,
             });
         }
-    } else if which(program, &host.caller_env).is_none() && !is_of_shell(program) {
+    } else if which(program, &host.caller_env).is_none() {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
         return absent(&format!("the program `{program}`"), help.to_owned(), false);
     }
-    if let [shell, option, script] = &words[..]
-        && ["bash", "sh"].contains(&file_name(shell))
-        && option.starts_with('-')
-        && option.ends_with('c')
-    {
-        (words, is_text) = (first_command(script)?, true);
-    }
     let (program, rest) = words.split_first()?;
-    let name = match file_name(program) {
-        "$TPRIMAT_PYTHON" | "${TPRIMAT_PYTHON}" => "python",
-        name => name,
-    };
+    let name = file_name(program);
     let script = match name {
         "torchrun" => rest.iter().find(|word| word.ends_with(".py"))?,
         _ => rest.iter().find(|word| !is_flag(word))?,
@@ -354,9 +331,7 @@ pub fn preflight_command(
     let is_script = SCRIPTS
         .iter()
         .any(|(interpreter, ending)| name.starts_with(interpreter) && script.ends_with(ending));
-    // A shell makes another path of the home folder's sign.
-    let is_expanded = script.contains('$') || script.starts_with('~') && is_text;
-    if !is_script || script.starts_with('-') || is_expanded || root.join(script).exists() {
+    if !is_script || script.starts_with('-') || root.join(script).exists() {
         return None;
     }
     let folder = root.join(script);
@@ -394,15 +369,6 @@ const LINK_TO_NOTHING: &str = "it is a link to a file that is not there";
 fn is_flag(word: &str) -> bool {
     let letters = word.strip_prefix('-').unwrap_or_default();
     !letters.is_empty() && letters.chars().all(|c| "BEIOPSbdeqsuvx".contains(c))
-}
-
-/// Words that a shell knows without a file.
-fn is_of_shell(word: &str) -> bool {
-    const WORDS: [&str; 12] = [
-        "exec", "cd", "source", ".", "export", "set", "time", "true", "false", "echo", "eval",
-        "command",
-    ];
-    WORDS.contains(&word) || word.contains('=')
 }
 
 fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     container_run::{self, contain},
+    imports,
     run::{RunSpec, Verbatim},
     secrets::Secrets,
     slurm::JobSpec,
@@ -79,6 +80,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         .filter_map(|i| host.gpus.get(*i))
         .collect();
     let mut env = environment(work, host, dir, &given)?;
+    imports::watch(work, host, dir, &mut env)?;
     let devices = match work.job.vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
@@ -86,11 +88,13 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     let container = contain(work, host, &given, (id, dir), &mut env)?;
     Secrets::note(&env, dir)?;
     Ok(RunSpec {
-        container,
         job: (work.placement.execution.place != Place::Local).then(|| job_spec(work)),
         run_id: id.to_owned(),
         dir: dir.to_owned(),
-        argv: work.launch.command.clone(),
+        argv: match &container {
+            None => work.launch.command.clone(),
+            Some(_) => imports::in_container(&work.launch.command),
+        },
         env,
         cwd: dir.to_owned(),
         timeout_seconds: work.limits.timeout_seconds,
@@ -102,6 +106,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
         meta: Verbatim::of(&work.measurement)?,
+        container,
     })
 }
 
@@ -190,7 +195,7 @@ fn job_spec(work: &TrainWork) -> JobSpec {
         is_step: work.placement.execution.place == Place::Allocation,
         facts: work.placement.facts.clone(),
         packages: work.placement.packages.clone(),
-        python: work.launch.python.clone(),
+        python: work.placement.python.clone(),
         settings: work.placement.execution.slurm.clone(),
     }
 }

@@ -21,10 +21,11 @@ use super::{
     executor::{End, Interrupted, Run},
     follow::Follower,
     fork_server::ForkServer,
+    imports,
     ingest::ingest,
     prepare_run::{attempt_id, prepare},
     recover_runs::{making, remove},
-    run::{RunSpec, log_path},
+    run::{ExitKind, RunSpec, log_path},
     slurm::Commands,
     takeover::{Folders, say_note, take_over},
     train_work::TrainWork,
@@ -271,6 +272,18 @@ pub(super) fn see_through(
         }
     };
     say_note(work.name(), Some(&exit), events);
+    if work.launch.starts_python
+        && exit.status == ExitKind::Code(0)
+        && !imports::are_reported(&spec.dir)
+    {
+        events.report(&Event::Note {
+            message: format!(
+                "{}: no Python of this run said what it imports (`python -I` and cleared environments hide it): of the project's files, \
+                 only those listed by `tprimat check` are known to be inputs",
+                work.name()
+            ),
+        });
+    }
     let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);

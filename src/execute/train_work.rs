@@ -60,6 +60,10 @@ pub struct Launch {
     pub data_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
+    /// Where config.yaml lists what the runs read: `frameworks.cmd.inputs`.
+    pub inputs_setting: String,
+    /// Does it start a Python, which says what it imports?
+    pub starts_python: bool,
     /// The interpreter of the recipe on this host.
     pub python: PathBuf,
     /// Where checkouts are on this host, by the variable that the script reads.
@@ -79,6 +83,8 @@ pub struct Placement {
     pub facts: BTreeMap<String, Fact>,
     /// The packages in its key.
     pub packages: BTreeMap<String, String>,
+    /// The interpreter that has them.
+    pub python: PathBuf,
     /// Nobody else holds its devices meanwhile.
     pub exclusive: bool,
     /// The devices given to this run, as positions in `TrainHost::gpus`; empty on the cpu platform.

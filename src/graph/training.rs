@@ -173,7 +173,8 @@ impl Engine<'_> {
     /// Attempts whose only difference from this training is in files that nobody declares and that
     /// were written while they ran, and the key that the last of them is filed under.
     fn held(&self, cell: CellId, repeat: u32, preimage: &str) -> Option<(Digest, Attempts)> {
-        let guessed: Vec<&str> = self.plan.prepared(cell)?.inputs.guessed().collect();
+        let inputs = &self.plan.prepared(cell)?.inputs;
+        let guessed: Vec<&str> = inputs.possible_outputs().collect();
         let mut all = doubtful(self.cache, preimage, &guessed);
         let key = all.last()?.key;
         all.retain(|attempt| attempt.key == key);

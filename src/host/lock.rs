@@ -123,14 +123,6 @@ impl Section {
         };
     }
 
-    /// The packages of `recipe`, as `python_packages` found them.
-    pub fn set_packages(&mut self, recipe: &str, found: &BTreeMap<String, Option<String>>) {
-        let installed = found
-            .iter()
-            .filter_map(|(name, version)| Some((name.clone(), version.clone()?)));
-        self.packages.insert(recipe.to_owned(), installed.collect());
-    }
-
     /// Digest of a dataset or tokenizer, by its table.
     #[must_use]
     pub fn digest(&self, table: &str, name: &str) -> Option<&str> {

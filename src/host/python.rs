@@ -53,6 +53,12 @@ pub fn python_packages(
         .collect())
 }
 
+/// The folders in which an interpreter's packages are, as far as they can be found.
+#[must_use]
+pub fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    folders_of(python, env).map_or_else(|_| Vec::new(), |folders| folders.packages)
+}
+
 /// Which of `modules` no folder of the interpreter seems to have, without starting it. A module
 /// counts as there if a folder has a file or a folder of its name, or if a distribution says that
 /// it installs it, as editable ones do.
@@ -157,6 +163,7 @@ fn folders_of(python: &Path, env: &BTreeMap<String, String>) -> Result<Folders, 
         Some(name) if !name.contains('/') => which(name, env).ok_or("it is not in PATH")?,
         _ => python.to_owned(),
     };
+    let python = behind_shim(&python, env).unwrap_or(python);
     let bin = python.parent().ok_or("it is not a file")?;
     let prefix = bin.parent().ok_or("it is not a file")?;
     let user = env.get("HOME").map(PathBuf::from);
@@ -198,6 +205,57 @@ fn folders_of(python: &Path, env: &BTreeMap<String, String>) -> Result<Folders, 
     Ok(Folders {
         packages: all,
         library,
+    })
+}
+
+/// Where the folder is whose `.python-version` counts for pyenv.
+pub const PYENV_DIR: &str = "PYENV_DIR";
+
+/// The interpreter that a shim of pyenv starts, found as pyenv finds it: by the environment, by the
+/// nearest `.python-version`, by the version for all of the user's shells. `None`: not a shim, or its
+/// version has no such program.
+fn behind_shim(shim: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let shims = shim.parent().filter(|folder| folder.ends_with("shims"))?;
+    let (root, name) = (shims.parent()?, shim.file_name()?);
+    let stated = || env.get("PYENV_VERSION").cloned();
+    let nearest = || {
+        let folder = Path::new(env.get(PYENV_DIR)?);
+        let mut files = folder.ancestors().map(|f| f.join(".python-version"));
+        files.find_map(|file| head_of(&file))
+    };
+    let text = stated()
+        .or_else(nearest)
+        .or_else(|| head_of(&root.join("version")))?;
+    let mut versions = text.split([':', '\n', ' ']).filter(|v| !v.is_empty());
+    versions.find_map(|version| {
+        if version == "system" {
+            let path = env
+                .get("PATH")?
+                .split(':')
+                .filter(|dir| Path::new(dir) != shims);
+            let others: Vec<&str> = path.collect();
+            return which(
+                name.to_str()?,
+                &[("PATH".to_owned(), others.join(":"))].into(),
+            );
+        }
+        // `3.12` stands for its latest release that is installed.
+        let installed = fs::read_dir(root.join("versions")).ok()?.flatten();
+        let names = installed.filter_map(|entry| entry.file_name().into_string().ok());
+        let patch = |name: &String| -> Option<u32> {
+            name.strip_prefix(version)?.strip_prefix('.')?.parse().ok()
+        };
+        let exact = root.join("versions").join(version).join("bin").join(name);
+        let latest = || {
+            let (_, name) = names.filter_map(|name| Some((patch(&name)?, name))).max()?;
+            Some(root.join("versions").join(name))
+        };
+        if exact.is_file() {
+            return Some(exact);
+        }
+        latest()
+            .map(|prefix| prefix.join("bin").join(name))
+            .filter(|path| path.is_file())
     })
 }
 

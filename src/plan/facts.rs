@@ -1,6 +1,7 @@
 //! What keys know of hardware and software: tprimat.lock where it has a section, else this host.
 
 mod files;
+mod packages;
 mod pinning;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
 use serde_json::Value;
 
 pub use files::Image;
+pub use packages::CommandPython;
 
 use super::{Asked, Container, DataFile, DataKind, data::DataMemo};
 use crate::{
@@ -22,7 +24,7 @@ use crate::{
     host::{self, Fact, HostFacts, Lock, Section},
     job::{Job, Vendor},
     matrix::Cell,
-    recipe::{Checkout, Recipe, RecipeSet},
+    recipe::{COMMAND, Checkout, Recipe, RecipeSet},
 };
 
 const LOCK: &str = "tprimat.lock";
@@ -108,6 +110,12 @@ pub struct FactBook {
     python: PathBuf,
     /// Those of frameworks that have their own.
     pythons: HashMap<String, PathBuf>,
+    /// By recipe, those that commands of the user's own start.
+    commands: BTreeMap<String, BTreeSet<CommandPython>>,
+    /// Where a Python of this host has other packages than the lock pins, in words.
+    pub differing: Vec<String>,
+    /// What each of these has, or why that is not known, by interpreter and recipe.
+    installed: HashMap<(PathBuf, String), Result<BTreeMap<String, String>, String>>,
     /// The caller's; a bare `python3` is looked up in its PATH.
     env: BTreeMap<String, String>,
     /// What config.yaml says of where checkouts are, by setting.
@@ -135,7 +143,15 @@ impl FactBook {
             cache: PathBuf::new(),
             python: PathBuf::from("python3"),
             pythons: HashMap::new(),
-            env: env.clone(),
+            commands: BTreeMap::new(),
+            differing: Vec::new(),
+            installed: HashMap::new(),
+            env: {
+                let mut env = env.clone();
+                env.entry(host::PYENV_DIR.to_owned())
+                    .or_insert_with(|| root.to_string_lossy().into_owned());
+                env
+            },
             checkouts: HashMap::new(),
         })
     }
@@ -245,7 +261,9 @@ impl FactBook {
     ) -> Result<PlatformFacts> {
         let available = self.available(platform, vendor, model);
         let locked = self.lock.section(platform);
-        let (id, needs_packages) = (&recipe.file.id, !recipe.file.lock.packages.is_empty());
+        let id = &recipe.file.id;
+        let is_command = recipe.file.launch.has_option(COMMAND);
+        let needs_packages = !is_command && !recipe.file.lock.packages.is_empty();
         let needs_checkouts = !recipe.file.require.checkouts.is_empty();
         let is_locked = locked.is_some_and(|s| {
             (!needs_packages || s.packages.contains_key(id))
@@ -294,7 +312,8 @@ impl FactBook {
                 known.insert(name.clone(), fact_json(fact));
             }
         }
-        for name in &recipe.file.lock.packages {
+        // Those of a command are its cell's.
+        for name in recipe.file.lock.packages.iter().filter(|_| !is_command) {
             if let Some(version) = section
                 .packages
                 .get(&recipe.file.id)
@@ -380,19 +399,20 @@ impl FactBook {
 
     fn probed(&self, vendor: Vendor, recipe: &Recipe) -> Result<Section> {
         let mut section = self.host().section(vendor).unwrap_or_default();
-        let names: Vec<&str> = recipe
-            .file
-            .lock
-            .packages
-            .iter()
-            .map(String::as_str)
-            .collect();
-        if !names.is_empty() {
+        let id = &recipe.file.id;
+        if recipe.file.launch.has_option(COMMAND) {
+            for python in self.commands.get(id).into_iter().flatten() {
+                if let Ok(found) = self.packages_of(recipe, &python.interpreter) {
+                    section.packages.insert(python.name.clone(), found);
+                }
+            }
+        } else if !recipe.file.lock.packages.is_empty() {
             // Without a usable Python nothing of it can run, and the pre-flight says so; planning
             // goes on.
-            let found = host::python_packages(self.python(&recipe.file.id), &self.env, &names)
+            let found = self
+                .packages_of(recipe, self.python(id))
                 .unwrap_or_default();
-            section.set_packages(&recipe.file.id, &found);
+            section.packages.insert(id.clone(), found);
         }
         let mut found = BTreeMap::new();
         for (checkout, path) in self.checkouts(recipe) {

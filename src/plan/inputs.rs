@@ -1,9 +1,9 @@
-//! The project's own files that a training reads: those that config.yaml declares, and those that
-//! its command names.
+//! The project's own files that a training reads: those that config.yaml declares, those that its
+//! command names, and the code below the folder of its script.
 //!
-//! Whatever a run reads and no key covers is a measurement under a wrong name. So the files among a
-//! command's words are inputs without being declared; `"!results.json"` among the inputs takes one
-//! back that the run itself writes.
+//! Whatever a run reads and no key covers is a measurement under a wrong name. So these files are
+//! inputs without being declared; `"!results.json"` among the inputs takes one back that the run
+//! itself writes. Where a command does not say what it reads, `inputs` must.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
@@ -15,14 +15,14 @@ use globset::GlobMatcher;
 use serde_json::Value;
 
 use super::{
-    command_files::{Named, named_by},
+    command_words::{Named, named_by},
     resolve::Resolved,
 };
 use crate::{
     config::View,
     digest::Digest,
     error::{Error, Result},
-    files::{EntryKind, ReadSet},
+    files::{EntryKind, ReadSet, is_code},
 };
 
 /// The project's files that a cell's runs read.
@@ -32,7 +32,7 @@ pub struct Inputs {
     /// Names in the command that are not files yet. If a run makes one of them, it is an output,
     /// unless somebody says else.
     pub absent: Vec<String>,
-    /// Words of the command that may name files which no key covers.
+    /// Words of the command that are folders, or files elsewhere that are not followed.
     pub unfollowed: Vec<String>,
 }
 
@@ -41,17 +41,41 @@ pub struct Input {
     /// Its path from the project's root.
     pub name: String,
     pub digest: Digest,
-    /// Nobody declares it: the command names it. It may as well be what the run writes.
-    pub is_guessed: bool,
+    pub origin: InputOrigin,
+}
+
+/// Why a file is an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputOrigin {
+    Declared,
+    /// A word of the command.
+    Word,
+    /// Code below the folder of the command's script.
+    Code,
+}
+
+impl Input {
+    /// May it as well be what the run writes? Only its command names it, and it is not code.
+    #[must_use]
+    pub fn may_be_output(&self) -> bool {
+        self.origin == InputOrigin::Word && !is_code(Path::new(&self.name))
+    }
 }
 
 impl Inputs {
-    /// Names of the inputs that tprimat found by itself.
-    pub fn guessed(&self) -> impl Iterator<Item = &str> {
-        self.files
+    /// Names of the inputs that nobody declares.
+    pub fn found(&self, origin: InputOrigin) -> impl Iterator<Item = &str> {
+        let of = self
+            .files
             .iter()
-            .filter(|input| input.is_guessed)
-            .map(|input| input.name.as_str())
+            .filter(move |input| input.origin == origin);
+        of.map(|input| input.name.as_str())
+    }
+
+    /// Names of the inputs that a run may write itself.
+    pub fn possible_outputs(&self) -> impl Iterator<Item = &str> {
+        let of = self.files.iter().filter(|input| input.may_be_output());
+        of.map(|input| input.name.as_str())
     }
 }
 
@@ -90,25 +114,18 @@ impl<'a> Finder<'a> {
     ) -> Result<Arc<Inputs>> {
         let command = resolved.job.framework.get("command");
         let text = command.map(Value::to_string).unwrap_or_default();
-        // The variables that may lead to other files.
-        let env: BTreeMap<String, String> = resolved
-            .env
-            .iter()
-            .filter(|(name, _)| text.contains(name.as_str()))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        let text = format!("{text}\n{env:?}");
-        let of_both = format!("{}\n\n{text}", resolved.inputs.join("\n"));
+        let of_both = format!("{:?}\n\n{text}", resolved.inputs);
         if let Some(found) = self.found.get(&of_both) {
             return Ok(found.clone());
         }
+        let stated = resolved.inputs.as_deref().unwrap_or_default();
         let path = format!("frameworks.{framework}.inputs");
         let refused =
             |message: String, label: &str| Error::invalid(view.problem_at(&path, message, label));
-        let except = exceptions(&resolved.inputs).map_err(|why| refused(why, "here"))?;
+        let except = exceptions(stated).map_err(|why| refused(why, "here"))?;
         let mut declared = BTreeSet::new();
-        for glob in resolved.inputs.iter().filter(|glob| !glob.starts_with('!')) {
-            let names = match self.globs.entry(with_exceptions(glob, &resolved.inputs)) {
+        for glob in stated.iter().filter(|glob| !glob.starts_with('!')) {
+            let names = match self.globs.entry(with_exceptions(glob, stated)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let matched = expand(self.root, glob, &except, self.reads)
@@ -127,33 +144,49 @@ impl<'a> Finder<'a> {
             );
         }
         if let (Some(command), false) = (command, self.commands.contains_key(&text)) {
-            self.commands.insert(
-                text.clone(),
-                named_by(self.root, command, &env, self.reads)?,
-            );
+            let named = named_by(self.root, command, self.reads)?;
+            self.commands.insert(text.clone(), named);
         }
         let nothing = Named::default();
         let named = self.commands.get(&text).unwrap_or(&nothing);
+        if let (Some(why), None) = (&named.unknown, &resolved.inputs) {
+            let at = format!("frameworks.{framework}.command");
+            let problem = view.problem_at(&at, why.clone(), "what does it read?");
+            return Err(Error::invalid(problem.help(format!(
+                "list its files in `frameworks.{framework}.inputs`, as in `inputs: [\"*.py\", \"lib/**/*.py\"]`; \
+                 `inputs: []` says that it reads none"
+            ))));
+        }
         let is_open = |name: &&String| !declared.contains(*name) && !is_excepted(&except, name);
-        let guessed: BTreeSet<String> = named.files.iter().filter(is_open).cloned().collect();
         let absent = named.absent.iter().filter(is_open).cloned().collect();
         // Whoever lists inputs below a folder has said which of its files count.
         let is_listed = |word: &&String| {
             let folder = normalized(self.root, word.trim_end_matches('/'));
-            let mut globs = resolved
-                .inputs
-                .iter()
-                .map(|glob| glob.trim_start_matches('!'));
+            let mut globs = stated.iter().map(|glob| glob.trim_start_matches('!'));
             globs.any(|glob| Path::new(&normalized(self.root, glob)).starts_with(&folder))
         };
         let unfollowed = named.unfollowed.iter().filter(|word| !is_listed(word));
         let unfollowed = unfollowed.cloned().collect();
+        let mut origins = BTreeMap::new();
+        for (names, origin) in [
+            (&named.code, InputOrigin::Code),
+            (&named.files, InputOrigin::Word),
+        ] {
+            let open = names.iter().filter(is_open);
+            origins.extend(open.map(|name| (name.clone(), origin)));
+        }
+        origins.extend(
+            declared
+                .into_iter()
+                .map(|name| (name, InputOrigin::Declared)),
+        );
         let mut files = Vec::new();
-        for name in declared.union(&guessed) {
+        for (name, origin) in origins {
+            let digest = self.digest(&name)?;
             files.push(Input {
-                name: name.clone(),
-                digest: self.digest(name)?,
-                is_guessed: guessed.contains(name),
+                name,
+                digest,
+                origin,
             });
         }
         Ok(self

@@ -181,7 +181,9 @@ impl Plan {
             return Err(Error::Invalid(problems));
         }
         find_inputs(root, &config, &recipes, &matrix.cells, &mut cells, &reads)?;
-        let notes = notes(&config, &recipes, &cells);
+        facts.gather_packages(&recipes, &matrix.cells, &mut cells, &reads)?;
+        let mut notes = notes(&config, &recipes, &cells);
+        notes.append(&mut facts.differing);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
         let cells = cells.into();

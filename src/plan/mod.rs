@@ -1,6 +1,6 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
 mod command;
-mod command_files;
+mod command_words;
 mod compare_config;
 mod data;
 pub mod execution;
@@ -17,12 +17,11 @@ mod without_matrix;
 pub use without_matrix::starter_config;
 
 pub use command::Asked;
-pub(crate) use command_files::first_command;
 pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};
-pub use facts::{FactBook, Image, PlatformFacts};
-pub use inputs::{Input, Inputs};
+pub use facts::{CommandPython, FactBook, Image, PlatformFacts};
+pub use inputs::{Input, InputOrigin, Inputs};
 pub(crate) use load::same_file;
 pub use load::{Plan, PlanRequest};
 pub use prepare::{CellPlan, Prepared, Support};

@@ -169,6 +169,27 @@ pub fn without_inputs(preimage: &str, names: &[impl AsRef<str>]) -> String {
         .collect()
 }
 
+/// A training's pre-image as it would be if these files were among its inputs as well.
+#[must_use]
+pub fn with_inputs(preimage: &str, inputs: &[(String, Digest)]) -> String {
+    let (header, lines) = preimage.split_once('\n').unwrap_or((preimage, ""));
+    let mut all: Vec<(Vec<u8>, String)> = lines
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, value)| (name.as_bytes().to_vec(), value.to_owned()))
+        .collect();
+    for (name, digest) in inputs {
+        let mut field = b"input.".to_vec();
+        escape(&mut field, name, &PUNCTUATION);
+        all.push((field, serde_json::json!(digest).to_string()));
+    }
+    all.sort();
+    let lines = all
+        .iter()
+        .map(|(name, value)| format!("{} = {value}\n", String::from_utf8_lossy(name)));
+    format!("{header}\n{}", lines.collect::<String>())
+}
+
 /// What a pre-image says of a field, as JSON.
 #[must_use]
 pub fn line<'a>(preimage: &'a str, field: &str) -> Option<&'a str> {
@@ -347,6 +368,22 @@ mod tests {
         let changes = changes(&image(old), &image(new), &nested);
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].to_string(), "job.seq: 2048 → 4096");
+    }
+
+    #[test]
+    fn inputs_that_are_added_and_taken_away_leave_the_text_that_has_them() {
+        let image = |names: &[&str]| {
+            Preimage::new(TaskKind::Train)
+                .field("command", &["a = b", "x\n"])
+                .fields("input", names.iter().map(|name| (*name, Digest::of(name))))
+                .field("repeat", &1)
+                .text()
+        };
+        let some = image(&["a.py", "z=1.py"]);
+        let all = image(&["a.py", "b c.py", "lib/%.py", "z=1.py"]);
+        let added = ["lib/%.py", "b c.py"].map(|name| (name.to_owned(), Digest::of(name)));
+        assert_eq!(with_inputs(&some, &added), all);
+        assert_eq!(without_inputs(&all, &["lib/%.py", "b c.py"]), some);
     }
 
     /// Small, over few names, so that two of them are often nearly the same.

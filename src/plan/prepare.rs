@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value;
 
 use super::{
-    CellProblem, DataFile, DataKind, FactBook, Image, Inputs, Place, PlatformFacts, Resolved,
-    Unresolved, preimage::canonical, resolve, resolve::own_degrees,
+    CellProblem, CommandPython, DataFile, DataKind, FactBook, Image, Inputs, Place, PlatformFacts,
+    Resolved, Unresolved, preimage::canonical, resolve, resolve::own_degrees,
 };
 use crate::{
     config::Config,
@@ -43,6 +43,8 @@ pub struct Prepared {
     /// Project files that are declared, or that the command names.
     pub inputs: Arc<Inputs>,
     pub facts: Arc<PlatformFacts>,
+    /// The Python whose packages are among the facts, where the cell's own command starts it.
+    pub python: Option<CommandPython>,
     /// What the runs read, where they read real data.
     pub data: Vec<DataFile>,
     /// What the runs are started in, where that is a container.
@@ -240,6 +242,7 @@ pub(super) fn prepare(
         inputs: Arc::default(),
         data: Vec::new(),
         image: None,
+        python: None,
         facts: facts_of(cell, &resolved, facts),
         resolved,
     })))

@@ -17,7 +17,7 @@ pub use model::model_shape;
 pub use settings_reader::CellProblem;
 pub(super) use settings_reader::SettingsReader;
 
-use super::{Execution, data::DataKind, execution};
+use super::{Execution, command_words::plain_words, data::DataKind, execution};
 use crate::{
     config::{
         Config, Origin, framework_keys, framework_named, plain,
@@ -28,7 +28,7 @@ use crate::{
     figures::Statistics,
     job::{DataJob, InitJob, Job, OptimizerJob, ParallelismJob, Vendor},
     matrix::Cell,
-    recipe::Recipe,
+    recipe::{COMMAND, Recipe},
     words::slip_of,
 };
 use check::{check, measures};
@@ -41,8 +41,8 @@ pub struct Resolved {
     /// Declared environment: recipe, then platform, then framework; later ones win.
     pub env: BTreeMap<String, String>,
     pub share: bool,
-    /// Globs of project files that belong in the train key.
-    pub inputs: Vec<String>,
+    /// Globs of project files that belong in the train key, where config.yaml states them.
+    pub inputs: Option<Vec<String>>,
     pub timeout_seconds: Option<f64>,
     /// After how many median steps without a step a run counts as hung, and after how many seconds
     /// at the least; `None`: never.
@@ -175,7 +175,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     let resolved = Resolved {
         env: environment(&r, cell, vendor, recipe, own.env),
         share: own.share.unwrap_or(recipe.file.launch.share),
-        inputs: own.inputs.unwrap_or_default(),
+        inputs: own.inputs,
         timeout_seconds: timeout(&mut r, &cell.framework, own.timeout, recipe),
         hang: hang(&mut r, &cell.framework, own.hang_least, own.hang_factor),
         cooldown_seconds: runs.cooldown_seconds,
@@ -386,6 +386,13 @@ fn framework(
             "would change nothing",
         );
         r.push(problem.help(help));
+    }
+    // A text without anything that is a shell's is the list of its words, however it is written.
+    if let Some(Value::String(text)) = table.get(COMMAND)
+        && launch.has_option(COMMAND)
+        && let Some(words) = plain_words(text)
+    {
+        table.insert(COMMAND.to_owned(), words.into());
     }
     table
 }

@@ -22,6 +22,31 @@ use crate::{
     words::part,
 };
 
+/// The option of a recipe that is a command of the user's own.
+pub const COMMAND: &str = "command";
+
+/// Packages that decide how fast a Python trainer is, whatever it is: other versions of them are
+/// another measurement.
+const DECISIVE: [&str; 10] = [
+    "torch",
+    "triton",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "megatron-core",
+    "flash-attn",
+    "transformer-engine",
+    "apex",
+    "numpy",
+];
+
+/// Does a line or a script start a Python, or is it a file of it?
+#[must_use]
+pub fn mentions_python(text: &str) -> bool {
+    const WORDS: [&str; 5] = ["python", "PYTHON", "torchrun", "accelerate", "deepspeed"];
+    text.ends_with(".py") || WORDS.iter().any(|word| text.contains(word))
+}
+
 /// Files that no run reads.
 const FOR_PEOPLE: [&str; 3] = ["README.md", "README", "LICENSE"];
 
@@ -158,6 +183,9 @@ fn load(
     let refused = shared.refused_by(&file, &source)?;
     file.unsupported.splice(..0, refused);
     let mut used = Vec::new();
+    let mut starts_python = !file.require.python_modules.is_empty()
+        || file.launch.has_option(COMMAND)
+        || files.keys().any(|name| name.ends_with(".py"));
     for name in &file.launch.templates {
         require_inside(root, &root.join("templates").join(name))?;
         let (place, bytes) = find_template(root, id, name, &files, reads)?.ok_or_else(|| {
@@ -171,6 +199,7 @@ fn load(
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let unique = format!("{id}/{name}");
         used.push((unique.clone(), shared.digest(&text)));
+        starts_python |= mentions_python(&text);
         templates.add(&unique, Source::new(place, text))?;
     }
     files.retain(|name, _| !name.ends_with(".j2"));
@@ -181,6 +210,17 @@ fn load(
             Error::invalid(problem.at(&source, at..at + name.len(), "named here"))
         })?;
         files.entry(name.clone()).or_insert_with(|| bytes.clone());
+    }
+    // Of its Python, tprimat-native has libtorch alone.
+    if starts_python && file.require.programs.is_empty() {
+        let normal = |name: &str| name.to_lowercase().replace(['_', '.'], "-");
+        let stated: Vec<String> = file.lock.packages.iter().map(|n| normal(n)).collect();
+        let others = DECISIVE
+            .iter()
+            .filter(|name| !stated.contains(&normal(name)));
+        file.lock
+            .packages
+            .extend(others.map(|name| (*name).to_owned()));
     }
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files

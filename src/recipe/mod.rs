@@ -19,6 +19,6 @@ pub use file::{
 };
 pub use files::{Files, recipe_files};
 pub use library::library_files;
-pub use load::{Recipe, RecipeSet};
+pub use load::{COMMAND, Recipe, RecipeSet, mentions_python};
 pub use reach::{Unreached, unreached};
 pub use tprimat_render::{Rendered, Templates, context};

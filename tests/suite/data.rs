@@ -36,7 +36,7 @@ fn with_dataset() -> Project {
         "vocab_size: 32, dataset_path: data/c4 }",
     );
     project.write(
-        "mood.sh",
+        "mood",
         "echo \"${TPRIMAT_DATASET-none} ${TPRIMAT_TOKENIZER-none}\" > \"$TPRIMAT_PROJECT_DIR/sent.$vocab\"\n",
     );
     write_dataset(&project, "data/c4", &tokens(0));
@@ -246,7 +246,7 @@ fn without_the_files_the_lock_serves_and_what_is_not_measured_waits() {
 #[test]
 fn a_cell_that_failed_elsewhere_and_waits_here_fails_no_build() {
     let project = with_dataset();
-    project.write("mood.sh", UNKNOWN_ERROR);
+    project.write("mood", UNKNOWN_ERROR);
     assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
     std::fs::remove_file(project.path("data/c4.idx")).unwrap();
     let built = project.build(&[]);

@@ -546,21 +546,23 @@ fn an_edit_that_is_taken_back_has_the_speed_that_was_measured_before_it() {
 #[test]
 fn a_file_that_changed_during_a_run_was_not_added_after_it() {
     let project = project();
-    project.edit("config.yaml", "inputs: [train.sh], ", "");
-    let disturb = "[[ -e $TPRIMAT_PROJECT_DIR/calm ]] || echo '# more' >> train.sh\n";
+    project
+        .edit("config.yaml", "bash train.sh", "bash train.sh conf.txt")
+        .write("conf.txt", "");
+    let disturb = "[[ -e $TPRIMAT_PROJECT_DIR/calm ]] || echo more >> conf.txt\n";
     let train = format!("cd \"$TPRIMAT_PROJECT_DIR\"\n{disturb}{TRAINER}");
     project.write("train.sh", &train);
     project.run(&["build", "--only", SMALL, "--repeats", "1"]);
-    project.write("train.sh", &train).write("calm", "");
+    project.write("conf.txt", "").write("calm", "");
     project.edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
     let plan = project.run(&["plan", "--only", SMALL]).ends_with(0).stdout;
     assert!(
-        plan.contains("learning_rate 0.001 → 0.002\n") && !plan.contains("train.sh added"),
+        plan.contains("learning_rate 0.001 → 0.002\n") && !plan.contains("conf.txt added"),
         "{plan}"
     );
     built(&project);
     let told = story(&project, &[SMALL]);
-    let changes = "learning_rate 0.001 → 0.002; train.sh changed during the run before";
+    let changes = "learning_rate 0.001 → 0.002; conf.txt changed during the run before";
     assert_eq!(
         told.last(),
         Some(&pair(changes, "not_assessed")),

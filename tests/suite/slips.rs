@@ -377,8 +377,6 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         "[bash, trianer.sh]",
         "bash trianer.sh --steps 5",
         "bash -eu trianer.sh",
-        "[bash, -c, \"set -e; exec bash trianer.sh > log\"]",
-        "export A=1; B=\"$A\" bash trianer.sh | tee log",
     ] {
         let told = [
             "the file `trianer.sh`, which is not there",
@@ -388,15 +386,17 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         says(&ends_with(1, command), &[cannot, told[0], told[1]]);
     }
     for command in [
-        "$TPRIMAT_PYTHON -u trian.py",
-        "torchrun --nproc-per-node=1 trian.py $X",
+        "python3 -u trian.py",
+        "torchrun --nproc-per-node=1 trian.py",
     ] {
         let absent = "the file `trian.py`, which is not there";
         says(&ends_with(1, command), &[cannot, absent]);
     }
+    // What a shell makes of a text is the shell's to say.
     for command in [
         "[bash, trainer.sh]",
         "[bash, -c, \"exec ./made-here.sh\"]",
+        "set -e; exec bash trianer.sh > log",
         "cd x && bash y.sh",
         "bash gone.sh || bash trainer.sh",
         "python3 ~/train.py",

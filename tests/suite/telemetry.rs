@@ -338,7 +338,7 @@ fn progress_tells_the_power_of_the_last_sample() {
     let project = Project::of_two();
     let sampled =
         beside_small(r#"seen='{"power_watts":412.6}'"#).replace("exit 0", "sleep 1; exit 0");
-    project.write("mood.sh", &sampled);
+    project.write("mood", &sampled);
     project.run(&[
         "build",
         "--only",
@@ -371,7 +371,7 @@ fn progress_tells_the_power_of_the_last_sample() {
 fn a_build_of_which_nothing_counts_says_how_many_runs_were_disturbed() {
     let project = Project::of_two();
     let fails = "\necho 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1";
-    project.write("mood.sh", &(beside_small(SHARED) + fails));
+    project.write("mood", &(beside_small(SHARED) + fails));
     let said = project.run(&["build", "--only", SMALL]).ends_with(1).stderr;
     assert!(
         said.contains("nothing of this build counts: every run was disturbed"),
@@ -387,7 +387,7 @@ fn a_build_of_which_nothing_counts_says_how_many_runs_were_disturbed() {
 #[test]
 fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
     let project = Project::of_two();
-    project.write("mood.sh", &beside_small(SHARED));
+    project.write("mood", &beside_small(SHARED));
     let built = project.build(&[]);
     let why = "its GPU gpu-0 was also used by process 4711 (python3)";
     assert_eq!(
@@ -474,7 +474,7 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
         (0, Default::default(), 8, expected)
     );
     // Unless it is asked for.
-    project.remove("mood.sh");
+    project.remove("mood");
     assert_eq!(
         (
             project.build(&["--remeasure", "--only", SMALL]).code,
@@ -489,13 +489,13 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
 #[test]
 fn a_replacement_counts_in_place_of_what_was_disturbed() {
     let project = Project::of_two();
-    project.write("mood.sh", &beside_small(SHARED));
+    project.write("mood", &beside_small(SHARED));
     assert_eq!(project.build(&[]).code, 0);
     // A replacement that cannot run is a failure like any other, and is not tried for ever.
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
     assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
-    project.remove("mood.sh");
+    project.remove("mood");
     assert_eq!(
         (project.build(&["--retry-failed"]).code, project.launches()),
         (0, 8)
@@ -512,7 +512,7 @@ fn a_replacement_counts_in_place_of_what_was_disturbed() {
 fn a_power_cap_disturbs_nobody_and_heat_does() {
     let project = Project::of_two();
     project.write(
-        "mood.sh",
+        "mood",
         &beside_small(r#"seen='{"throttled":["sw_power_cap"],"other_processes":[]}'"#),
     );
     assert_eq!(project.build(&[]).says["suspect"], 0);
@@ -529,7 +529,7 @@ fn a_power_cap_disturbs_nobody_and_heat_does() {
             && summary["repeats"][0]["devices"] == json!(["gpu-0"])
     );
     project.write(
-        "mood.sh",
+        "mood",
         &beside_small(r#"seen='{"throttled":["sw_power_cap","sw_thermal_slowdown"]}'"#),
     );
     assert_eq!(project.build(&["--remeasure"]).says["suspect"], 2);
@@ -548,7 +548,7 @@ fn a_power_cap_disturbs_nobody_and_heat_does() {
 #[test]
 fn a_judgement_is_of_the_time_of_the_run() {
     let project = Project::of_two();
-    project.write("mood.sh", &beside_small(SHARED));
+    project.write("mood", &beside_small(SHARED));
     assert_eq!(project.build(&[]).code, 0);
     let cache = project.cache();
     for repeat in [1, 2] {

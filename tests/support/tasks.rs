@@ -64,7 +64,7 @@ pub const RECIPE: &str = include_str!("../../recipes/cmd/recipe.toml");
 pub const TEMPLATE: &str = include_str!("../../templates/cmd.sh.j2");
 
 /// Prints the events of a run. Launch n takes n × 10 µs a step longer, so no two logs are the same.
-/// It sources `mood.sh`, a file that no key covers: a test can change through it what a trainer
+/// It sources `mood`, a file that no key covers: a test can change through it what a trainer
 /// does behind tprimat's back.
 pub const TRAINER: &str = r#"echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
 n=0
@@ -73,7 +73,7 @@ job=$(<"$TPRIMAT_JOB")
 [[ $job =~ '"seq_length": '([0-9]+) ]] && seq=${BASH_REMATCH[1]}
 [[ $job =~ '"vocab_size": '([0-9]+) ]] && vocab=${BASH_REMATCH[1]}
 [[ $job =~ '"train_iters": '([0-9]+) ]] && steps=${BASH_REMATCH[1]}
-[[ ! -f $TPRIMAT_PROJECT_DIR/mood.sh ]] || . "$TPRIMAT_PROJECT_DIR/mood.sh"
+[[ ! -f $TPRIMAT_PROJECT_DIR/mood ]] || . "$TPRIMAT_PROJECT_DIR/mood"
 printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
 for ((s = 1; s <= steps; s++)); do
     printf '{"event":"step","step":%d,"step_time_seconds":0.0%d%03d,"loss":%d.5}\n' $s $((9 - s % 8)) $n $((9 - s % 8))
@@ -81,7 +81,7 @@ done
 printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 "#;
 
-/// What `mood.sh` may do to the trainings of the model `small`.
+/// What `mood` may do to the trainings of the model `small`.
 pub const IMPORT_ERROR: &str = "if [[ $vocab == 32 ]]; then echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1; fi";
 pub const UNKNOWN_ERROR: &str =
     "if [[ $vocab == 32 ]]; then echo 'something odd: the connection was lost' >&2; exit 1; fi";

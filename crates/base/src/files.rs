@@ -27,7 +27,7 @@ pub use self::owner::{
     TRUSTED_VARIABLE, controlled_by, is_own, is_own_entry, require_inside, require_own,
 };
 pub use self::read_set::{
-    Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover,
+    Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_code, is_leftover,
 };
 pub use self::regular::{
     MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else,

@@ -15,6 +15,8 @@ pub enum FailureClass {
     Hang,
     Nan,
     Import,
+    /// It read a file of the project that is no input, so its key does not say what was measured.
+    Input,
     Port,
     Killed,
     /// It ended itself by a signal, as for a wrong memory access.
@@ -30,7 +32,7 @@ impl FailureClass {
     /// key changes. A command that was not found may be there now: installing it changes no key.
     #[must_use]
     pub fn is_deterministic(self) -> bool {
-        matches!(self, Self::Oom | Self::Nan | Self::Import)
+        matches!(self, Self::Oom | Self::Nan | Self::Import | Self::Input)
     }
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -41,6 +43,7 @@ impl FailureClass {
             Self::Hang => "hang",
             Self::Nan => "nan",
             Self::Import => "import",
+            Self::Input => "input",
             Self::Port => "port",
             Self::Killed => "killed",
             Self::Crash => "crash",

@@ -37,6 +37,10 @@ pub fn evidence(line: &str) -> Evidence {
             Evidence::Weak
         }
         Some("step") if event.get("step").is_some_and(Value::is_u64) => Evidence::Strong,
+        // A trainer that refuses its job says no more than this.
+        Some("error") if text(event, "message").is_some() && event.contains_key("class") => {
+            Evidence::Weak
+        }
         _ => Evidence::None,
     };
     if !may_be_event(line) {

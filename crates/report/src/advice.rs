@@ -42,6 +42,7 @@ pub fn advice(
             "install the package into the Python that runs the recipe (`tprimat recipe show ID requirements.<vendor>.txt`), then \
              build with --retry-failed".to_owned()
         }
+        FailureClass::Input => "add the file to config.yaml as the line above says, then build".to_owned(),
         FailureClass::Port => "another process holds the port; the next build runs it again".to_owned(),
         FailureClass::Killed => {
             "the next build runs it again; unless you stopped it yourself, look for the host's out-of-memory killer (`dmesg`)".to_owned()

@@ -9,17 +9,9 @@ fn section() -> Section {
     section.set("count", Some(Fact::Number(8)));
     section.set("accelerator", Some("NVIDIA H100 80GB HBM3".into()));
     section.set("driver", Some("570.124.06".into()));
-    let found = [
-        ("torch", Some("2.11.0")),
-        ("transformers", Some("5.0.1")),
-        ("apex", None),
-    ];
-    section.set_packages(
-        "tran",
-        &found
-            .map(|(name, version)| (name.to_owned(), version.map(str::to_owned)))
-            .into(),
-    );
+    let found = [("torch", "2.11.0"), ("transformers", "5.0.1")];
+    let found = found.map(|(name, version)| (name.to_owned(), version.to_owned()));
+    section.packages.insert("tran".into(), found.into());
     section
 }
 

@@ -146,3 +146,44 @@ fn every_version_is_what_the_interpreter_says() {
     }
     assert!(asked > 0, "no interpreter has a package to compare");
 }
+
+#[test]
+fn a_shim_of_pyenv_leads_to_the_interpreter_that_it_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, project) = (folder.path().join("pyenv"), folder.path().join("p"));
+    write(
+        &root,
+        "shims/python3",
+        "#!/usr/bin/env bash\nexec pyenv exec\n",
+    );
+    write(&root, "version", "3.11.2\n");
+    write(&project, ".python-version", "3.12\n");
+    for (release, torch) in [("3.11.2", "2.9"), ("3.12.9", "2.10"), ("3.12.10", "2.11")] {
+        let of = root.join("versions").join(release);
+        let minor = &release[..4];
+        write(&of, "bin/python3", "");
+        write(&of, &format!("lib/python{minor}/os.py"), "");
+        let metadata = format!("lib/python{minor}/site-packages/torch-{torch}.dist-info/METADATA");
+        write(&of, &metadata, &format!("Version: {torch}\n"));
+    }
+    let shim = root.join("shims/python3");
+    let asked = |env: &[(&str, &str)]| {
+        let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        python_packages(&shim, &env.collect(), &["torch"])
+            .map(|found| found["torch"].clone().unwrap())
+    };
+    let inside = project.join("deep");
+    let inside = (PYENV_DIR, inside.to_str().unwrap());
+    assert_eq!(asked(&[]).unwrap(), "2.9");
+    assert_eq!(asked(&[inside]).unwrap(), "2.11");
+    assert_eq!(
+        asked(&[inside, ("PYENV_VERSION", "3.12.9")]).unwrap(),
+        "2.10"
+    );
+    assert!(
+        asked(&[("PYENV_VERSION", "3.9")])
+            .unwrap_err()
+            .to_string()
+            .contains("is a script")
+    );
+}

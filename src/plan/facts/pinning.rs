@@ -115,7 +115,9 @@ impl FactBook {
     /// What a recipe lacks on this host is not pinned: installing it would contradict the lock.
     pub fn leave_out_missing(&mut self, platform: &str, framework: &str) {
         if let Some(section) = self.missing.get_mut(platform) {
-            section.packages.remove(framework);
+            let of_command = format!("{framework} ");
+            let is_of = |name: &String| name == framework || name.starts_with(&of_command);
+            section.packages.retain(|name, _| !is_of(name));
             section.checkouts.remove(framework);
         }
     }

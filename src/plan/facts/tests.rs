@@ -19,10 +19,8 @@ fn book_of(project: &Path, text: &str, reads: &ReadSet) -> FactBook {
     let mut book = FactBook::load(project, false, &BTreeMap::new(), reads).unwrap();
     let mut found = Section::default();
     found.set("driver", Some("570".into()));
-    found.set_packages(
-        "tran",
-        &BTreeMap::from([("torch".to_owned(), Some("2.11.0".to_owned()))]),
-    );
+    let torch = BTreeMap::from([("torch".to_owned(), "2.11.0".to_owned())]);
+    found.packages.insert("tran".into(), torch);
     book.missing.insert("nvd".to_owned(), found);
     book
 }

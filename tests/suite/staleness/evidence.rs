@@ -17,7 +17,7 @@ const HELD: &str = "echo >> \"$TPRIMAT_PROJECT_DIR/up\"; until [[ -e $TPRIMAT_PR
 
 /// A build whose trainers wait for `go`.
 pub(super) fn held_build(project: &Project) -> Child {
-    project.write("mood.sh", HELD);
+    project.write("mood", HELD);
     let child = project
         .tprimat(&["build", "--json"])
         .stderr(Stdio::piped())
@@ -30,7 +30,7 @@ pub(super) fn held_build(project: &Project) -> Child {
 pub(super) fn let_go(project: &Project, child: Child) -> Ran {
     project.write("go", "");
     let ran = child.wait_with_output().unwrap().into();
-    for name in ["mood.sh", "go", "up"] {
+    for name in ["mood", "go", "up"] {
         project.remove(name);
     }
     ran
@@ -173,7 +173,7 @@ fn what_runs_and_editors_leave_behind_is_no_input() {
     );
     // As Python does it, at the first run.
     project.write(
-        "mood.sh",
+        "mood",
         "mkdir -p src/__pycache__; echo x > src/__pycache__/model.cpython-311.pyc\n",
     );
     assert_eq!(
@@ -274,7 +274,7 @@ fn so_is_one_that_it_names_by_an_absolute_path() {
     let elsewhere = tempfile::tempdir().unwrap();
     let trainer = elsewhere.path().join("trainer.sh");
     std::fs::copy(project.path("train.sh"), &trainer).unwrap();
-    project.edit("config.yaml", "inputs: [train.sh], ", "");
+    project.edit("config.yaml", "inputs: [train.sh], ", "inputs: [], ");
     project.edit("config.yaml", "train.sh", trainer.to_str().unwrap());
     let check = project.run(&["check"]);
     assert!(
@@ -290,33 +290,56 @@ fn so_is_one_that_it_names_by_an_absolute_path() {
     project.expect_nothing();
 }
 
-/// An axis chooses it by a variable, as docs/matrix.md says.
+/// An override chooses it for the cells of one value of an axis.
 #[test]
-fn so_is_one_that_a_variable_of_the_cell_chooses() {
+fn so_is_one_that_an_override_chooses_for_some_cells() {
     let project = Project::new(ONE_RUN);
-    project.edit(
-        "config.yaml",
-        "command: [bash, trainer.sh]",
-        "command: 'bash trainer.sh < conf/$VARIANT.json # $HOME/x.json'",
-    );
     for variant in ["a", "b"] {
         project.write(&format!("conf/{variant}.json"), "{}");
     }
     let axis =
         "[matrix.axes.variant]\npath = \"frameworks.cmd.env.VARIANT\"\nvalues = [\"a\", \"b\"]\n";
-    project.write("matrix.toml", &format!("{ONE_RUN}\n{axis}"));
+    let of = |variant: &str| {
+        format!(
+            "\n[[override]]\nwhere = {{ variant = \"{variant}\" }}\nset = {{ \"frameworks.cmd.command\" = \"bash trainer.sh --conf=conf/{variant}.json\" }}\n"
+        )
+    };
+    project.write(
+        "matrix.toml",
+        &format!("{ONE_RUN}\n{axis}{}{}", of("a"), of("b")),
+    );
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 2);
     project.write("conf/b.json", "{ }");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 3);
-    project.edit("config.yaml", "# $HOME/x.json", "$HOME/x.json");
-    let ran = project.run(&["check"]).ends_with(0);
+}
+
+/// A shell decides what a text for it reads, so whoever writes one says so.
+#[test]
+fn a_command_for_a_shell_states_its_inputs() {
+    let project = Project::new(ONE_RUN);
+    let list = "command: [bash, trainer.sh], inputs: [trainer.sh]";
+    let text = "command: \"VARIANT=a bash trainer.sh < conf/$VARIANT.json\"";
+    project
+        .write("conf/a.json", "{}")
+        .edit("config.yaml", list, text);
+    let ran = project.run(&["check"]).ends_with(2);
     assert!(
-        ran.stderr
-            .contains("`$HOME/x.json`, which tprimat does not follow"),
+        ran.stderr.contains("needs a shell (`<`)") && ran.stderr.contains("frameworks.cmd.inputs"),
         "{ran:?}"
     );
+    let text = "command: \"VARIANT=a; bash trainer.sh < conf/$VARIANT.json\"";
+    project.edit(
+        "config.yaml",
+        "command: \"VARIANT=a ",
+        "inputs: [trainer.sh, \"conf/*.json\"], command: \"VARIANT=a; ",
+    );
+    assert!(project.read("config.yaml").contains(text));
+    project.run(&["build"]).ends_with(0);
+    project.write("conf/a.json", "{ }");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
 }
 
 /// Two repeats, one after the other, of one cell.
@@ -458,7 +481,7 @@ fn a_run_whose_inputs_changed_does_not_count_though_its_tprimat_was_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
     // Put back, so that the key is the run's again.
-    project.write("train.sh", &train).remove("mood.sh");
+    project.write("train.sh", &train).remove("mood");
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (0, 3), "{}", built.stderr);
     assert!(
@@ -477,7 +500,7 @@ fn a_run_that_edits_its_own_inputs_makes_no_figure() {
     project.edit("config.yaml", "inputs: [train.sh]", "inputs: [\"src/**\"]");
     // The second repeat would read another file than the first.
     project.write(
-        "mood.sh",
+        "mood",
         "[[ $n -gt 1 ]] || { sleep 0.05; echo 'a = 2' > src/a.py; }\n",
     );
     let built = project.build(&[]);

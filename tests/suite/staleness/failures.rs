@@ -22,7 +22,7 @@ fn one_at_a_time() -> Project {
 #[test]
 fn a_lasting_failure_of_a_run_that_shares_its_host_is_met_once() {
     let project = Project::of_two();
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     let built = project.run(&["build", "-j", "1", "--only", SMALL]);
     assert_eq!(
         (built.code, project.launches()),
@@ -35,7 +35,7 @@ fn a_lasting_failure_of_a_run_that_shares_its_host_is_met_once() {
 #[test]
 fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
     let project = one_at_a_time();
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     let built = project.build(&[]);
     // Its second repeat would launch the same bytes.
     assert_eq!((built.code, project.launches()), (1, 3), "{}", built.stderr);
@@ -82,7 +82,7 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
         (1, 4)
     );
     // With the cause gone as well: no key covers it.
-    project.remove("mood.sh");
+    project.remove("mood");
     assert_eq!(project.build(&[]).code, 1);
     assert_eq!(project.launches(), 4);
     let retried = project.build(&["--retry-failed"]);
@@ -98,7 +98,7 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
 #[test]
 fn each_failed_repeat_of_a_cell_without_figures_is_counted() {
     let project = one_at_a_time();
-    project.write("mood.sh", UNKNOWN_ERROR);
+    project.write("mood", UNKNOWN_ERROR);
     let json = project.run(&["build", "--json"]).ends_with(1).json();
     assert_eq!(json["failed_repeats"], 2, "{json}");
 }
@@ -106,7 +106,7 @@ fn each_failed_repeat_of_a_cell_without_figures_is_counted() {
 #[test]
 fn cells_whose_last_run_failed_are_selected_by_that_alone() {
     let project = one_at_a_time();
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     let built = project.build(&[]);
     assert_eq!(built.code, 1, "{}", built.stderr);
     let listed = project.run(&["list", "--failed"]).ends_with(0).stdout;
@@ -134,7 +134,7 @@ fn cells_whose_last_run_failed_are_selected_by_that_alone() {
     // What was changed since makes it another configuration, and it is still what failed. The other
     // cell is as stale, and left.
     project
-        .remove("mood.sh")
+        .remove("mood")
         .edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
     let launched = project.launches();
     assert_eq!(
@@ -168,7 +168,7 @@ fn memory_that_others_held_is_no_lasting_failure() {
         (format!("{SHARED}\n{sampled}\n{}", runs_out(torch)), seen),
     ] {
         let project = one_at_a_time();
-        project.write("mood.sh", &mood);
+        project.write("mood", &mood);
         // Each repeat is tried, and each again by the next build.
         let built = project.build(&[]);
         assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
@@ -187,7 +187,7 @@ fn memory_that_others_held_is_no_lasting_failure() {
         assert_eq!(row.rsplit(',').nth(at), Some("2"), "{table}");
         assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
         // Alone on its device it fails for good.
-        project.write("mood.sh", &runs_out(torch));
+        project.write("mood", &runs_out(torch));
         assert_eq!((project.build(&[]).code, project.launches()), (1, 8));
         assert_eq!(project.stale(&[]), BTreeSet::new());
     }
@@ -200,7 +200,7 @@ fn a_repeat_that_went_well_speaks_for_the_others() {
         .edit("matrix.toml", "repeats = 2", "repeats = 1")
         .build(&[]);
     project
-        .write("mood.sh", IMPORT_ERROR)
+        .write("mood", IMPORT_ERROR)
         .edit("matrix.toml", "repeats = 1", "repeats = 3");
     // The first one did not fail, so each of the others is tried.
     assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
@@ -217,10 +217,10 @@ fn a_repeat_that_went_well_speaks_for_the_others() {
 #[test]
 fn a_key_that_changed_tries_a_lasting_failure_again() {
     let project = one_at_a_time();
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     assert_eq!(project.build(&[]).code, 1);
     project
-        .remove("mood.sh")
+        .remove("mood")
         .edit("config.yaml", "OF_PLATFORM: \"0\"", "OF_PLATFORM: \"1\"");
     assert_eq!((project.build(&[]).code, project.launches()), (0, 7));
 }
@@ -228,7 +228,7 @@ fn a_key_that_changed_tries_a_lasting_failure_again() {
 #[test]
 fn a_passing_failure_is_tried_again_by_the_next_build() {
     let project = Project::of_two();
-    project.write("mood.sh", UNKNOWN_ERROR);
+    project.write("mood", UNKNOWN_ERROR);
     assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
     let failed: BTreeSet<_> = project
         .stale(&[])
@@ -240,7 +240,7 @@ fn a_passing_failure_is_tried_again_by_the_next_build() {
         BTreeSet::from([format!("train {SMALL}#1"), format!("train {SMALL}#2")])
     );
     assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
-    project.remove("mood.sh");
+    project.remove("mood");
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (0, 8), "{}", built.stderr);
     project.expect_nothing();
@@ -251,7 +251,7 @@ fn a_passing_failure_is_tried_again_by_the_next_build() {
 fn the_same_exception_twice_is_not_tried_a_third_time() {
     let raises = |text: &str| format!("if [[ $vocab == 32 ]]; then echo '{text}' >&2; exit 1; fi");
     let project = one_at_a_time();
-    project.write("mood.sh", &raises("ValueError: heads must divide"));
+    project.write("mood", &raises("ValueError: heads must divide"));
     project.edit("matrix.toml", "repeats = 2", "repeats = 3");
     // Two repeats of the one cell, three of the other.
     assert_eq!((project.build(&[]).code, project.launches()), (1, 5));
@@ -278,12 +278,12 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
     project.build(&["--retry-failed"]);
     for text in ["ValueError: $RANDOM$RANDOM", "ConnectionError: no route"] {
         let other = one_at_a_time();
-        other.write("mood.sh", &raises(text).replace('\'', "\""));
+        other.write("mood", &raises(text).replace('\'', "\""));
         assert_eq!((other.build(&[]).code, other.launches()), (1, 4));
         assert_eq!((other.build(&[]).code, other.launches()), (1, 6));
         assert_eq!((other.build(&[]).code, other.launches()), (1, 8));
     }
-    project.remove("mood.sh");
+    project.remove("mood");
     let retried = project.build(&["--retry-failed"]);
     assert_eq!(retried.code, 0, "{}", retried.stderr);
     project.expect_nothing();
@@ -299,7 +299,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
         let project = one_at_a_time();
         let mood = format!("if [[ $vocab == 32 ]]; then echo step $RANDOM; {ends}; fi");
         project
-            .write("mood.sh", &mood)
+            .write("mood", &mood)
             .edit("matrix.toml", "repeats = 2", "repeats = 3");
         assert_eq!((project.build(&[]).code, project.launches()), (1, 5));
         let plan = project.plan(&[]);
@@ -320,7 +320,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
             (built.code, built.ran, project.launches()),
             (1, BTreeSet::new(), 5)
         );
-        project.remove("mood.sh");
+        project.remove("mood");
         let retried = project.build(&["--retry-failed"]);
         assert_eq!(
             (retried.code, project.launches()),
@@ -333,7 +333,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
     for signal in ["HUP", "KILL"] {
         let project = one_at_a_time();
         let mood = format!("if [[ $vocab == 32 ]]; then kill -{signal} $$; fi");
-        project.write("mood.sh", &mood);
+        project.write("mood", &mood);
         assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
         assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
     }
@@ -343,7 +343,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
 #[test]
 fn show_says_why_a_cell_failed_and_where_its_log_is() {
     let project = one_at_a_time();
-    project.write("mood.sh", UNKNOWN_ERROR);
+    project.write("mood", UNKNOWN_ERROR);
     assert_eq!(project.build(&[]).code, 1);
     for name in [SMALL.to_owned(), format!("{SMALL}#2")] {
         let shown = project.run(&["show", &name]).ends_with(0).stdout;
@@ -370,7 +370,7 @@ fn show_says_why_a_cell_failed_and_where_its_log_is() {
 #[test]
 fn a_signal_that_a_run_sends_itself_is_a_crash() {
     let project = one_at_a_time();
-    project.write("mood.sh", "if [[ $vocab == 32 ]]; then kill -SEGV $$; fi");
+    project.write("mood", "if [[ $vocab == 32 ]]; then kill -SEGV $$; fi");
     let built = project.build(&[]);
     assert!(
         built.stderr.contains("failed (crash)") && built.stderr.contains("SIGSEGV"),
@@ -382,7 +382,7 @@ fn a_signal_that_a_run_sends_itself_is_a_crash() {
 #[test]
 fn failures_of_another_matrix_are_named() {
     let project = one_at_a_time();
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     assert_eq!(project.build(&[]).code, 1);
     let text = project.read("matrix.toml");
     let (small, large) = (
@@ -411,7 +411,7 @@ fn failures_of_another_matrix_are_named() {
 #[test]
 fn a_run_that_contradicts_its_job_is_kept_and_does_not_count() {
     let project = Project::of_two();
-    project.write("mood.sh", WRONG_LENGTH);
+    project.write("mood", WRONG_LENGTH);
     let built = project.build(&[]);
     assert_eq!(
         (built.code, &built.says["contradicted"]),
@@ -461,7 +461,7 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
     ] {
         let project = one_at_a_time();
         project
-            .write("mood.sh", &mood)
+            .write("mood", &mood)
             .edit("matrix.toml", "repeats = 2", "repeats = 3");
         let built = project.build(&[]);
         assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
@@ -544,7 +544,7 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
 fn a_log_that_is_read_otherwise_releases_the_repeats_that_were_not_started() {
     let project = one_at_a_time();
     project.write(
-        "mood.sh",
+        "mood",
         "for s in 1 2 3 4; do echo \"it $s took 0.0$((5 + s)) loss 5.5\"; done; exit 0",
     );
     assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
@@ -567,7 +567,7 @@ fn a_log_that_is_read_otherwise_releases_the_repeats_that_were_not_started() {
 fn repeats_of_a_log_that_was_cut_off_run_all_the_same() {
     let project = one_at_a_time();
     let cut_off = "if [[ $vocab == 32 && $n == 1 ]]; then steps=3; fi";
-    project.write("mood.sh", cut_off);
+    project.write("mood", cut_off);
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
     let compared = project.json(&["compare"]);

@@ -144,7 +144,7 @@ fn what_is_set_aside_during_a_build_is_missed_by_the_next_one() {
     let launches = project.launches();
     project.edit("config.yaml", "norm_eps: 1e-5", "norm_eps: 1e-6");
     project.write(
-        "mood.sh",
+        "mood",
         "until [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.02; done",
     );
     let mut build = project.tprimat(&["build"]);

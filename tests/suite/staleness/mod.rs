@@ -3,6 +3,7 @@ mod code;
 mod edits;
 mod evidence;
 mod failures;
+mod imports;
 mod lost;
 mod options;
 mod oracle;

@@ -353,12 +353,14 @@ fn training(world: &World, cell: &Cell, repeat: u32) -> Inputs {
         template,
         recipe_file,
         trainer,
+        module,
+        new_module,
         platform_env,
         framework_env,
         ..
     } = world;
     let job = world.job(cell);
     format!(
-        "#{repeat} script {template} recipe {recipe_file} inputs {trainer} env {platform_env} {framework_env} {job}"
+        "#{repeat} script {template} recipe {recipe_file} inputs {trainer} {module} {new_module:?} env {platform_env} {framework_env} {job}"
     )
 }

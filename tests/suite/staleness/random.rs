@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 
-use super::{oracle::Oracle, world::World};
+use super::{
+    oracle::Oracle,
+    world::{NEW_MODULE, World},
+};
 use crate::support::{
     Dice, Project,
     tasks::{SAMPLED, SHARED},
@@ -35,6 +38,9 @@ impl Game {
     }
 
     fn save(&self) {
+        if self.world.new_module.is_none() {
+            let _ = fs::remove_file(self.project.path(NEW_MODULE));
+        }
         for (name, text) in self.world.files() {
             if fs::read_to_string(self.project.path(name)).ok().as_ref() != Some(&text) {
                 self.project.write(name, &text);
@@ -47,7 +53,7 @@ impl Game {
         let before = self.world.clone();
         let (w, d) = (&mut self.world, &mut self.dice);
         let up = |n: &mut u32| *n += 1;
-        match d.roll(26) {
+        match d.roll(29) {
             0 => w.seq_length = d.pick(&[64, 128, 256]),
             1 => w.small_seq_length = d.pick(&[None, Some(16), Some(64)]),
             2 => w.learning_rate = d.pick(&[1, 2, 3]),
@@ -73,6 +79,8 @@ impl Game {
             21 => w.key_order = d.roll(7) as u32,
             22 => up(&mut w.recipe_toml),
             25 => w.seeds.reverse(),
+            26 | 27 => up(&mut w.module),
+            28 => w.new_module = d.pick(&[None, Some(1), Some(2)]),
             _ => up(&mut w.unknown_files),
         }
         let (old, new) = (format!("{before:?}"), format!("{:?}", self.world));
@@ -148,10 +156,9 @@ impl Game {
         };
         for _ in 0..disturbed {
             self.history.push("a disturbed build".into());
-            self.project
-                .write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+            self.project.write("mood", &format!("{SHARED}\n{SAMPLED}"));
             self.check_build(true);
-            self.project.remove("mood.sh");
+            self.project.remove("mood");
             self.check_plan();
         }
         self.check_build(false);

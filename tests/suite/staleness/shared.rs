@@ -67,12 +67,12 @@ fn what_a_selected_cell_measures_is_its_twins_too() {
             .collect::<Vec<_>>()
     };
     project.edit("config.yaml", "share: true", "share: false");
-    project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+    project.write("mood", &format!("{SHARED}\n{SAMPLED}"));
     assert_eq!(
         (project.build(&[]).code, project.launches(), rows(&project)),
         (1, 2, vec![])
     );
-    project.remove("mood.sh");
+    project.remove("mood");
     let built = project.build(&["--only", SMALL]);
     assert_eq!(
         (built.code, project.launches(), &built.says["suspect"]),
@@ -124,7 +124,7 @@ fn platforms_whose_facts_agree_share_a_measurement_and_say_so() {
 fn a_failure_is_shared_as_well() {
     let project = Project::of_two();
     with_twin(&project);
-    project.write("mood.sh", IMPORT_ERROR);
+    project.write("mood", IMPORT_ERROR);
     assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
     assert_eq!(
         project.plan(&[])["train cpu/cmd/twin/single#2"].state,
@@ -139,7 +139,7 @@ fn a_disturbed_measurement_is_shared_as_well() {
     with_twin(&project);
     // One after the other: the second cell comes to its turn when the first one's run is judged.
     project.edit("config.yaml", "share: true", "share: false");
-    project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+    project.write("mood", &format!("{SHARED}\n{SAMPLED}"));
     let built = project.build(&[]);
     assert_eq!(
         (built.code, project.launches(), &built.says["suspect"]),
@@ -147,7 +147,7 @@ fn a_disturbed_measurement_is_shared_as_well() {
         "{}",
         built.stderr
     );
-    project.remove("mood.sh");
+    project.remove("mood");
     assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
     project.expect_nothing();
 }

@@ -2,6 +2,8 @@
 
 use crate::support::tasks::{CONFIG, MATRIX, RECIPE, TEMPLATE, TRAINER};
 
+pub const NEW_MODULE: &str = "lib/deep/new.cu";
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
     // Read by jobs.
@@ -17,6 +19,10 @@ pub struct World {
     pub template: u32,
     pub recipe_file: u32,
     pub trainer: u32,
+    /// A module below the script's folder, which nobody declares.
+    pub module: u32,
+    /// Another one, which appears and goes.
+    pub new_module: Option<u32>,
     pub platform_env: u32,
     pub framework_env: u32,
     pub repeats: u32,
@@ -46,6 +52,8 @@ impl Default for World {
             template: 0,
             recipe_file: 0,
             trainer: 0,
+            module: 0,
+            new_module: None,
             platform_env: 0,
             framework_env: 0,
             repeats: 2,
@@ -105,7 +113,8 @@ impl World {
     }
 
     pub fn files(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let new = self.new_module.map(|n| (NEW_MODULE, format!("# {n}\n")));
+        let files = vec![
             ("config.yaml", self.config()),
             ("matrix.toml", self.matrix()),
             ("templates/cmd.sh.j2", self.template()),
@@ -115,8 +124,12 @@ impl World {
                 format!("# helps {}\n", self.recipe_file),
             ),
             ("train.sh", format!("{TRAINER}# {}\n", self.trainer)),
+            ("lib/net.py", format!("# {}\n", self.module)),
             ("notes.md", format!("note {}\n", self.unknown_files)),
-        ]
+            ("conf/unnamed.yaml", format!("a: {}\n", self.unknown_files)),
+            (".hidden/x.py", format!("# {}\n", self.unknown_files)),
+        ];
+        files.into_iter().chain(new).collect()
     }
 
     fn config(&self) -> String {

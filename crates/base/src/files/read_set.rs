@@ -21,6 +21,16 @@ use crate::digest::Digest;
 /// Entries that one walk looks at. More are not what anybody means by the inputs of a training.
 const MOST_ENTRIES: usize = 100_000;
 
+/// Endings of files that a trainer is made of.
+const CODE: [&str; 9] = ["py", "sh", "cu", "cuh", "c", "cc", "cpp", "h", "hpp"];
+
+/// Is it code by its ending?
+#[must_use]
+pub fn is_code(path: &Path) -> bool {
+    let ending = path.extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| CODE.contains(&ending))
+}
+
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Known {
@@ -48,6 +58,9 @@ pub struct Evidence {
     files: BTreeMap<PathBuf, Option<Known>>,
     /// Names in folders, and which of them were folders.
     listings: BTreeMap<PathBuf, Digest>,
+    /// The same of code and of folders that may hold code: what else comes and goes beside it, as
+    /// logs do, changes nothing.
+    code: BTreeMap<PathBuf, Digest>,
     /// Paths that tprimat itself makes: they are left out of listings.
     made: BTreeSet<PathBuf>,
 }
@@ -76,17 +89,15 @@ impl Evidence {
                 Seen::Changed => return Standing::Changed(path.clone()),
             }
         }
-        let is_same = |folder: &Path, digest| {
-            entries(folder, &self.made).is_ok_and(|entries| digest_of(&entries) == digest)
-        };
-        match self
-            .listings
-            .iter()
-            .find(|(folder, digest)| !is_same(folder, **digest))
-        {
-            Some((folder, _)) => Standing::Changed(folder.clone()),
-            None => Standing::Holds { renewed },
+        for (listings, keeps) in [(&self.listings, Keeps::All), (&self.code, Keeps::Code)] {
+            for (folder, digest) in listings {
+                let now = entries(folder, &self.made, keeps);
+                if !now.is_ok_and(|entries| digest_of(&entries) == *digest) {
+                    return Standing::Changed(folder.clone());
+                }
+            }
         }
+        Standing::Holds { renewed }
     }
 
     /// Leaves out a file about which somebody else has the say.
@@ -151,7 +162,7 @@ pub struct Entry {
 pub enum EntryKind {
     File,
     Folder,
-    /// A virtual environment of Python: a folder that belongs to the host.
+    /// An environment of Python's `venv` or of conda: a folder that belongs to the host.
     Environment,
     /// In words: a pipe, a link to nothing.
     Other(&'static str),
@@ -283,12 +294,18 @@ impl ReadSet {
     /// The entries of a folder, sorted, without what is never an input; none where there is no
     /// folder. A folder that cannot be read is an error: it is not known to be empty.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        self.list_of(folder, Keeps::All)
+    }
+
+    fn list_of(&self, folder: &Path, keeps: Keeps) -> io::Result<Vec<Entry>> {
         let mut noted = self.noted();
-        let entries = entries(folder, &noted.evidence.made)?;
+        let entries = entries(folder, &noted.evidence.made, keeps)?;
         let digest = digest_of(&entries);
-        if noted
-            .evidence
-            .listings
+        let listings = match keeps {
+            Keeps::All => &mut noted.evidence.listings,
+            Keeps::Code => &mut noted.evidence.code,
+        };
+        if listings
             .insert(folder.to_owned(), digest)
             .is_some_and(|before| before != digest)
         {
@@ -301,33 +318,47 @@ impl ReadSet {
     /// `depth` names below `start`. Follows links to folders, but never round in a circle. The
     /// error says why the walk was given up.
     pub fn walk(&self, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
-        self.walk_of(MOST_ENTRIES, root, start, depth)
-    }
-
-    fn walk_of(
-        &self,
-        most: usize,
-        root: &Path,
-        start: &Path,
-        depth: usize,
-    ) -> Result<Vec<Found>, String> {
-        let mut walk = Walk {
+        let walk = Walk {
             reads: self,
             root,
+            keeps: Keeps::All,
+            skips: &|_| false,
+            found: Vec::new(),
+            above: Vec::new(),
+            left: MOST_ENTRIES,
+            most: MOST_ENTRIES,
+        };
+        walk.from(start, depth)
+    }
+
+    /// The files of code below `root`/`start`, at any depth, but not in hidden folders and in those
+    /// that `skips` names by their paths from `root`. Looks at no more than `most` entries.
+    pub fn walk_code(
+        &self,
+        root: &Path,
+        start: &Path,
+        most: usize,
+        skips: &dyn Fn(&Path) -> bool,
+    ) -> Result<Vec<Found>, String> {
+        let walk = Walk {
+            reads: self,
+            root,
+            keeps: Keeps::Code,
+            skips,
             found: Vec::new(),
             above: Vec::new(),
             left: most,
             most,
         };
-        walk.folder(start, depth)?;
-        walk.found.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(walk.found)
+        walk.from(start, usize::MAX)
     }
 }
 
 struct Walk<'a> {
     reads: &'a ReadSet,
     root: &'a Path,
+    keeps: Keeps,
+    skips: &'a dyn Fn(&Path) -> bool,
     found: Vec<Found>,
     /// The folders that the walk is in, without links, the outermost first.
     above: Vec<PathBuf>,
@@ -337,6 +368,12 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    fn from(mut self, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
+        self.folder(start, depth)?;
+        self.found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(self.found)
+    }
+
     fn folder(&mut self, below: &Path, depth: usize) -> Result<(), String> {
         let folder = self.root.join(below);
         let refused =
@@ -345,7 +382,8 @@ impl Walk<'_> {
             Ok(real) => real,
             Err(error) if is_absence(&error) => {
                 // Something may appear there.
-                return self.reads.list(&folder).map(drop).map_err(refused);
+                let listed = self.reads.list_of(&folder, self.keeps);
+                return listed.map(drop).map_err(refused);
             }
             Err(error) => return Err(refused(error)),
         };
@@ -353,7 +391,7 @@ impl Walk<'_> {
             return Ok(());
         }
         self.above.push(real);
-        for Entry { name, kind } in self.reads.list(&folder).map_err(refused)? {
+        for Entry { name, kind } in self.reads.list_of(&folder, self.keeps).map_err(refused)? {
             let more = || {
                 format!(
                     "there are more than {} files and folders; name fewer folders",
@@ -363,6 +401,7 @@ impl Walk<'_> {
             self.left = self.left.checked_sub(1).ok_or_else(more)?;
             let path = below.join(name);
             match kind {
+                EntryKind::Folder if (self.skips)(&path) => {}
                 EntryKind::Folder if depth > 1 => self.folder(&path, depth - 1)?,
                 EntryKind::Folder => {}
                 kind => self.found.push(Found { path, kind }),
@@ -373,7 +412,15 @@ impl Walk<'_> {
     }
 }
 
-fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> io::Result<Vec<Entry>> {
+/// Which entries of a folder are looked at.
+#[derive(Clone, Copy)]
+enum Keeps {
+    All,
+    /// Files of code, and folders that are not hidden.
+    Code,
+}
+
+fn entries(folder: &Path, made: &BTreeSet<PathBuf>, keeps: Keeps) -> io::Result<Vec<Entry>> {
     let all = match fs::read_dir(folder) {
         Ok(all) => all,
         Err(error) if is_absence(&error) => return Ok(Vec::new()),
@@ -383,12 +430,20 @@ fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> io::Result<Vec<Entry>> {
     for entry in all {
         let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
-        if !is_leftover(&name) && !made.contains(&path) {
-            entries.push(Entry {
-                kind: kind_of(&entry, &path),
-                name,
-            });
+        if is_leftover(&name) || made.contains(&path) {
+            continue;
         }
+        if matches!(keeps, Keeps::Code) && !is_code(&path) {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let is_hidden = name.as_encoded_bytes().starts_with(b".");
+            if is_file || is_hidden || !path.is_dir() {
+                continue;
+            }
+        }
+        entries.push(Entry {
+            kind: kind_of(&entry, &path),
+            name,
+        });
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)
@@ -403,13 +458,16 @@ fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
                 EntryKind::Other("a place you may not look at")
             }
             Err(_) => EntryKind::Other("a link to nothing"),
-            Ok(metadata) if metadata.is_dir() && path.join("pyvenv.cfg").is_file() => {
-                EntryKind::Environment
-            }
+            Ok(metadata) if metadata.is_dir() && is_environment(path) => EntryKind::Environment,
             Ok(metadata) if metadata.is_dir() => EntryKind::Folder,
             Ok(metadata) => what_else(&metadata).map_or(EntryKind::File, EntryKind::Other),
         },
     }
+}
+
+/// Made by `venv`, or by conda.
+fn is_environment(folder: &Path) -> bool {
+    folder.join("pyvenv.cfg").is_file() || folder.join("conda-meta").is_dir()
 }
 
 fn digest_of(entries: &[Entry]) -> Digest {

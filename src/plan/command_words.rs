@@ -1,0 +1,338 @@
+//! What a command reads of the project, as far as its words say: the words that are files, and the
+//! code below the folder of the first script among them.
+//!
+//! The rule is meant to be predicted by whoever writes a command. It guesses nothing about shells:
+//! a command that only a shell understands, or that names no file of the project, has its inputs
+//! stated in config.yaml. What a Python trainer imports from elsewhere in the project is found when
+//! it is imported (`execute/imports`).
+
+use std::{
+    ffi::OsStr,
+    path::{Component, Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::{
+    config::strings,
+    error::{Error, Result},
+    files::{EntryKind, ReadSet, is_code, is_leftover, is_own},
+};
+
+/// Files of code that a command's inputs may have without being listed one by one.
+const MOST_CODE: usize = 2_000;
+/// Entries of folders that are looked at for code. A folder that holds more is one of data.
+const MOST_ENTRIES: usize = 20_000;
+/// No file system takes a longer name.
+const LONGEST: usize = 1024;
+
+/// Folders of experiment trackers, which copy code into them with every run.
+const TRACKERS: [&str; 2] = ["wandb", "mlruns"];
+/// Folders of the project that tprimat reads itself. A recipe's own files are in its key.
+const OURS: [&str; 3] = ["recipes", "templates", "pipelines"];
+
+/// What the words of a command are, by their paths from the project's root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Named {
+    /// Words that are files.
+    pub files: Vec<String>,
+    /// Files of code below the folder of the first script.
+    pub code: Vec<String>,
+    /// Words that may become files: a run that makes one of them has written it.
+    pub absent: Vec<String>,
+    /// Words that are folders, or files that the caller's own runs must not be led to.
+    pub unfollowed: Vec<String>,
+    /// Why all this does not say what the command reads.
+    pub unknown: Option<String>,
+}
+
+/// The words that a command's text has without a shell; `None` where only a shell can tell.
+#[must_use]
+pub(super) fn plain_words(text: &str) -> Option<Vec<String>> {
+    if shell_syntax(text).is_some() {
+        return None;
+    }
+    shlex::split(text).filter(|words| !words.is_empty())
+}
+
+/// What of a text only a shell understands.
+fn shell_syntax(text: &str) -> Option<String> {
+    const BUILTINS: [&str; 15] = [
+        "cd", "source", ".", "export", "set", "eval", "exec", "ulimit", "trap", "if", "for",
+        "while", "until", "case", "!",
+    ];
+    let (mut quote, mut before, mut rest) = (None, ' ', text.chars());
+    while let Some(c) = rest.next() {
+        let is_special = match quote {
+            Some('\'') => false,
+            Some(_) => "$`".contains(c),
+            None => "$`;&|<>()*?[]{}\n".contains(c) || "~#".contains(c) && before == ' ',
+        };
+        if is_special {
+            return Some(c.to_string());
+        }
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            (None | Some('"'), '\\') => drop(rest.next()),
+            _ => {}
+        }
+        before = c;
+    }
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let is_assignment = first
+        .split_once('=')
+        .is_some_and(|(name, _)| !name.contains('/'));
+    (is_assignment || BUILTINS.contains(&first)).then(|| first.to_owned())
+}
+
+/// What a command of the project `root` reads there.
+pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<Named> {
+    let words = match command {
+        Value::String(text) => {
+            let sign = shell_syntax(text).unwrap_or_else(|| "'".into());
+            return Ok(Named {
+                unknown: Some(format!(
+                    "the command needs a shell (`{}`), so its words do not say which files it reads",
+                    sign.escape_debug()
+                )),
+                ..Named::default()
+            });
+        }
+        list => strings(list),
+    };
+    let mut named = Named::default();
+    let mut place = Place { root, reads };
+    let mut before = "";
+    for word in &words {
+        if before == "-m" {
+            place.module(word, &mut named)?;
+        } else {
+            place.word(word, &mut named)?;
+        }
+        before = word;
+    }
+    place.code(words.first().copied(), &mut named)?;
+    Ok(named)
+}
+
+/// A project in which words are looked up.
+struct Place<'a> {
+    root: &'a Path,
+    reads: &'a ReadSet,
+}
+
+/// What there is at a place that a word may mean.
+#[derive(PartialEq)]
+enum Found {
+    Input,
+    /// A file elsewhere that is a link or somebody else's: whoever wrote the project must not choose
+    /// which files of others the caller reads.
+    Refused,
+    /// What comes with an interpreter or the host, which other facts name.
+    OfHost,
+    Folder,
+    Nothing,
+}
+
+impl Place<'_> {
+    /// A word, the value of an option (`--config=a.yaml`), or each part of a list (`a.json,b.json`).
+    fn word(&mut self, word: &str, named: &mut Named) -> Result<()> {
+        let value = word.split_once('=').map(|(_, value)| value);
+        let parts = word.split(',').filter(|part| part.len() < word.len());
+        for (number, text) in [word].into_iter().chain(value).chain(parts).enumerate() {
+            let Some(name) = self.name_of(text) else {
+                continue;
+            };
+            match self.found_at(&name)? {
+                Found::Input => add(&mut named.files, name),
+                Found::Refused => add(&mut named.unfollowed, text.to_owned()),
+                Found::Folder if self.is_there(&format!("{name}/__main__.py"))? => {
+                    add(&mut named.files, format!("{name}/__main__.py"));
+                }
+                Found::Folder => add(&mut named.unfollowed, text.to_owned()),
+                // Of a list, what is not there is no more than a word.
+                Found::Nothing
+                    if number <= usize::from(value.is_some())
+                        && !text.starts_with('-')
+                        && !text.contains(char::is_whitespace)
+                        && text.parse::<f64>().is_err() =>
+                {
+                    add(&mut named.absent, name);
+                }
+                Found::Nothing | Found::OfHost => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// `python -m pkg.train` runs `pkg/train.py`, after `pkg/__init__.py`.
+    fn module(&mut self, module: &str, named: &mut Named) -> Result<()> {
+        let path = module.replace('.', "/");
+        let top = path.split('/').next().unwrap_or_default();
+        for name in [
+            format!("{top}/__init__.py"),
+            format!("{path}.py"),
+            format!("{path}/__main__.py"),
+        ] {
+            if self.name_of(&name).is_some() && self.is_there(&name)? {
+                add(&mut named.files, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The code below the folder of the first script that the command names.
+    fn code(&mut self, program: Option<&str>, named: &mut Named) -> Result<()> {
+        let is_below = |name: &&String| !name.starts_with("../") && !name.starts_with('/');
+        let program = program.and_then(|word| self.name_of(word));
+        let script = named
+            .files
+            .iter()
+            .filter(is_below)
+            .find(|name| is_script(name) || program.as_ref() == Some(name));
+        let Some(script) = script else {
+            // A script that is not there is told by the pre-flight, with the name that was meant.
+            if !named.absent.iter().any(|name| is_code(Path::new(name))) {
+                named.unknown = Some(
+                    "no word of the command is a script of the project, so tprimat cannot know what it reads"
+                        .into(),
+                );
+            }
+            return Ok(());
+        };
+        let folder = Path::new(script).parent().unwrap_or(Path::new(""));
+        let skips = |path: &Path| {
+            let name = path.file_name().map(OsStr::to_string_lossy);
+            name.is_some_and(|name| TRACKERS.contains(&&*name))
+                || OURS.iter().any(|ours| path == Path::new(ours))
+        };
+        let shown = if folder == Path::new("") {
+            "the project".to_owned()
+        } else {
+            folder.display().to_string()
+        };
+        let found = match self
+            .reads
+            .walk_code(self.root, folder, MOST_ENTRIES, &skips)
+        {
+            Ok(found) => found,
+            Err(why) => {
+                named.unknown = Some(format!("looking for code below {shown}: {why}"));
+                return Ok(());
+            }
+        };
+        let files = found.into_iter().filter(|f| f.kind == EntryKind::File);
+        let names = files.filter_map(|file| file.path.to_str().map(str::to_owned));
+        named.code = names.collect();
+        if named.code.len() > MOST_CODE {
+            named.unknown = Some(format!(
+                "{} files of code are below {shown}, more than the {MOST_CODE} that a trainer is taken to consist of",
+                named.code.len()
+            ));
+            named.code.clear();
+        }
+        Ok(())
+    }
+
+    /// The path of a word from the root, if it may be a file of the project's, or one beside it that is
+    /// named by `..`; a file elsewhere keeps its absolute path.
+    fn name_of(&self, word: &str) -> Option<String> {
+        let word = word.trim_start_matches('@');
+        if word.is_empty() || word.len() > LONGEST || word.contains('\0') {
+            return None;
+        }
+        let path = Path::new(word);
+        let name = simplified(path.strip_prefix(self.root).unwrap_or(path));
+        let is_file = matches!(name.components().next_back(), Some(Component::Normal(_)));
+        let full = self.root.join(&name);
+        let is_made = self.reads.is_made(&full) || name.iter().any(is_leftover);
+        // config.yaml and the matrices are in the key as far as they say something of the cell.
+        let is_ours = name == Path::new("config.yaml") || name.starts_with("pipelines");
+        (is_file && !is_made && !is_ours && !is_of_host(&name))
+            .then(|| name.to_str().map(str::to_owned))
+            .flatten()
+    }
+
+    fn is_there(&self, name: &str) -> Result<bool> {
+        Ok(self.found_at(name)? == Found::Input)
+    }
+
+    fn found_at(&self, name: &str) -> Result<Found> {
+        let full = self.root.join(name);
+        if name.starts_with("../") || name.starts_with('/') {
+            return Ok(match is_own(&full) {
+                true if self.reads.is_file(&full).is_ok_and(|is_file| is_file) => Found::Input,
+                false if full.is_file() && is_of_system(&full) => Found::OfHost,
+                false if full.is_file() => Found::Refused,
+                _ => Found::Nothing,
+            });
+        }
+        let refused = Error::io("cannot look for the input that the command names,", &full);
+        Ok(match self.reads.is_file(&full).map_err(refused)? {
+            true if self.is_of_environment(Path::new(name)) => Found::OfHost,
+            true => Found::Input,
+            false if full.is_dir() => Found::Folder,
+            false => Found::Nothing,
+        })
+    }
+
+    /// An interpreter is a fact of the host, wherever it lies.
+    fn is_of_environment(&self, name: &Path) -> bool {
+        let folders = name.ancestors().skip(1).filter(|f| *f != Path::new(""));
+        folders.into_iter().any(|folder| {
+            let folder = self.root.join(folder);
+            folder.join("pyvenv.cfg").is_file() || folder.join("conda-meta").is_dir()
+        })
+    }
+}
+
+/// Is a file elsewhere a fact of the host: an installed program, as interpreters are, or what the
+/// kernel shows as a file?
+fn is_of_host(name: &Path) -> bool {
+    let folder = name.parent().and_then(Path::file_name);
+    let is_installed = folder.is_some_and(|folder| folder == "bin" || folder == "sbin");
+    let is_kernels = ["/proc", "/sys", "/dev"]
+        .iter()
+        .any(|top| name.starts_with(top));
+    name.is_absolute() && (is_installed || is_kernels)
+}
+
+/// Is it below a folder of the system, whose files come with the host?
+fn is_of_system(path: &Path) -> bool {
+    const FOLDERS: [&str; 9] = [
+        "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys",
+    ];
+    FOLDERS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Code, or a file without an ending, as scripts may be called.
+fn is_script(name: &str) -> bool {
+    is_code(Path::new(name)) || Path::new(name).extension().is_none()
+}
+
+fn add(names: &mut Vec<String>, name: String) {
+    if !names.contains(&name) {
+        names.push(name);
+    }
+}
+
+/// Without `.` and, as far as there is something to go back from, without `..`.
+fn simplified(path: &Path) -> PathBuf {
+    let mut simple = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir
+                if matches!(simple.components().next_back(), Some(Component::Normal(_))) =>
+            {
+                simple.pop();
+            }
+            other => simple.push(other),
+        }
+    }
+    simple
+}
+
+#[cfg(test)]
+mod tests;
