@@ -1,16 +1,18 @@
 # Two commands do everything on a fresh machine with Rust, Python 3, git and a C++ compiler:
 #   make quickstart   set up, train for real on the CPU, end with a table and a picture
-#   make test         set up, run all tests
+#   make test         set up, run every test that such a machine can run
 
 VENV   := .venv
 PYTHON := $(CURDIR)/$(VENV)/bin/python
 CARGO  ?= cargo
+SHELL  := bash
+.SHELLFLAGS := -o pipefail -c
 
 # tch finds libtorch in the PyTorch of the first python3 in PATH.
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test test-remote frameworks lint doc bench fuzz soak chaos clean
+.PHONY: quickstart build test test-services frameworks lint doc bench fuzz soak chaos clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -19,15 +21,22 @@ quickstart: build
 build: $(VENV)/.ready
 	$(CARGO) build --release --workspace
 
-test: $(VENV)/.ready
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace
+TEST := TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace --no-fail-fast
 
-# Features that are off by default, since they take long to compile: Parquet, and the remote cache on buckets, whose protocol moto's
-# server speaks.
-test-remote: $(VENV)/.ready
+test: $(VENV)/.ready
+	@mkdir -p target
+	@$(TEST) 2>&1 | tee target/test.log; status=$$?; \
+	  echo "Not run: tests with containers, Slurm, an S3 server, full disks, a second user and a clock that is set. \`make test-services\` installs what they need, and runs them."; \
+	  .ci/counts target/test.log; exit $$status
+
+# The tests that `make test` leaves out, as root. Installs what they need.
+test-services: $(VENV)/.ready
+	@.ci/services
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
-	$(CARGO) clippy -p tprimat -p tprimat-remote -p tprimat-report --features remote,parquet --all-targets -- -D warnings
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test -p tprimat -p tprimat-report --features remote,parquet --lib --test services -- s3 parquet
+	@mkdir -p target
+	@{ $(TEST) -- --ignored --skip child::child; first=$$?; \
+	  $(TEST) --features tprimat/remote --test services --test chaos && exit $$first; } 2>&1 | tee target/test-services.log; status=$$?; \
+	  .ci/counts target/test-services.log; exit $$status
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
@@ -38,6 +47,7 @@ frameworks: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features tprimat/remote -- -D warnings
 
 doc: $(VENV)/.ready
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --lib
@@ -60,6 +70,7 @@ soak: $(VENV)/.ready
 SEEDS ?= 200
 
 chaos: $(VENV)/.ready
+	@.ci/services
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
 	TPRIMAT_CHAOS_SEEDS=$(SEEDS) $(CARGO) test --features remote --test chaos -- --nocapture
 

@@ -18,6 +18,10 @@ fn link_native() {
     let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         panic!("torch-sys did not say where libtorch is; set LIBTORCH or LIBTORCH_USE_PYTORCH=1");
     };
+    println!("cargo::rustc-check-cfg=cfg(torch_has_cuda)");
+    if lib.join("libtorch_cuda.so").exists() {
+        println!("cargo::rustc-cfg=torch_has_cuda");
+    }
     let include = lib
         .parent()
         .map(|root| root.join("include"))

@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    io::Write,
     os::unix::{
         fs::{PermissionsExt, chown},
         process::CommandExt,
@@ -26,19 +25,6 @@ pub struct Arena {
     folder: tempfile::TempDir,
     /// A tprimat that every user can start.
     tprimat: PathBuf,
-}
-
-/// May this test act as two users? If not, it says so, for its output must not look as if it had.
-pub fn two_users(test: &str) -> bool {
-    let may = nix::unistd::geteuid().is_root();
-    if !may {
-        // Not `eprintln`, which the test harness hides where a test passes.
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOT TRIED: {test} needs root, to act as a second user"
-        );
-    }
-    may
 }
 
 impl Arena {

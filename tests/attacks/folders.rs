@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::fs::symlink, time::SystemTime};
 
-use crate::arena::{Arena, mode_of, permit, two_users};
+use crate::arena::{Arena, mode_of, permit};
 
 fn age(path: &std::path::Path) {
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -63,6 +63,11 @@ fn a_cache_is_not_made_of_a_folder_of_other_things() {
 
 #[test]
 fn a_link_in_place_of_the_folder_of_locks_opens_no_other_folder() {
+    a_link_to_a_private_folder_is_refused(false);
+}
+
+/// `as_nobody`: the link is another user's.
+pub fn a_link_to_a_private_folder_is_refused(as_nobody: bool) {
     let arena = Arena::new();
     let root = arena.project("project");
     let private = arena.path("home/private");
@@ -71,7 +76,6 @@ fn a_link_in_place_of_the_folder_of_locks_opens_no_other_folder() {
     fs::create_dir(arena.path("shared")).unwrap();
     permit(&arena.path("shared"), 0o1777);
     let place = arena.path("shared/locks");
-    let as_nobody = two_users("the folder of locks as a link of another user");
     arena.shell(
         &arena.path("shared"),
         &format!("ln -s {} locks", private.display()),
@@ -93,35 +97,20 @@ fn a_link_in_place_of_the_folder_of_locks_opens_no_other_folder() {
 
 #[test]
 fn a_pipe_in_place_of_a_lock_is_waited_for_by_nobody() {
+    a_pipe_as_a_lock_is_refused(false);
+}
+
+/// `as_nobody`: the pipe is another user's.
+pub fn a_pipe_as_a_lock_is_refused(as_nobody: bool) {
     let arena = Arena::new();
     let root = arena.project("project");
     let locks = arena.path("device-locks");
     fs::create_dir(&locks).unwrap();
     permit(&locks, 0o1777);
-    let as_nobody = two_users("a pipe of another user in place of a lock");
     arena.shell(&locks, "umask 0; mkfifo -m 666 cpu.lock", as_nobody);
     let ran = arena.run(&root, &["build"]);
     assert!(
         ran.code == Some(1) && ran.stderr.contains("not a lock file"),
         "{ran:?}"
     );
-}
-
-#[test]
-fn a_lock_made_by_one_user_serves_the_other() {
-    if !two_users("a_lock_made_by_one_user_serves_the_other") {
-        return;
-    }
-    let arena = Arena::new();
-    let (mine, theirs) = (arena.project("mine"), arena.project("theirs"));
-    crate::arena::give_away(&theirs);
-    fs::create_dir_all(arena.path("home")).unwrap();
-    arena.shell(
-        &mine,
-        &format!("umask 077; {} build", arena.path("bin/tprimat").display()),
-        false,
-    );
-    assert_eq!(mode_of(&arena.path("device-locks/cpu.lock")), 0o666);
-    let ran = arena.run_as_nobody(&theirs, &["build"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
 }

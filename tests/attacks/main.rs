@@ -1,8 +1,8 @@
 //! Attacks by files that strangers wrote: each was tried on an older tprimat, and worked.
 //! docs/SECURITY.md says what is trusted.
 //!
-//! Attacks that need two users run where the tests run as root, with `nobody` as the stranger;
-//! elsewhere they say that they were not tried.
+//! Attacks that need two users are run by `make test-services`, as root and with `nobody` as the
+//! stranger.
 
 #![allow(
     clippy::disallowed_methods,
@@ -17,3 +17,4 @@ mod files;
 mod folders;
 mod programs;
 mod secrets;
+mod two_users;

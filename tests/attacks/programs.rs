@@ -2,11 +2,11 @@
 
 use std::{fs, path::Path};
 
-use crate::arena::{Arena, give_away, one_user, permit, two_users};
+use crate::arena::{Arena, one_user};
 
 /// Everything that plans, and trains nothing. `logs` and `gate` fail for want of a measurement,
 /// which is after planning.
-const READING: &[&[&str]] = &[
+pub const READING: &[&[&str]] = &[
     &["plan"],
     &["check"],
     &["build", "-n"],
@@ -42,12 +42,12 @@ help = "x"
 format = "tprimat"
 "#;
 
-const LOG: &str = r#"{"event":"start","schema":"tprimat.events/1","trainer":"x","effective":{}}
+pub const LOG: &str = r#"{"event":"start","schema":"tprimat.events/1","trainer":"x","effective":{}}
 {"event":"step","step":1,"step_time_seconds":0.1,"loss":2.0,"tokens":32}
 {"event":"end","status":"ok","steps":1}
 "#;
 
-fn hostile_project(arena: &Arena) -> std::path::PathBuf {
+pub fn hostile_project(arena: &Arena) -> std::path::PathBuf {
     let root = arena.project("project");
     let config = crate::support::CONFIG.replace(
         "frameworks:\n",
@@ -133,62 +133,6 @@ fn the_settings_of_a_strangers_checkout_are_not_obeyed() {
         false,
     );
     nothing_runs(&arena, &root, &[]);
-}
-
-#[test]
-fn a_project_of_another_user_is_refused() {
-    if !two_users("a_project_of_another_user_is_refused") {
-        return;
-    }
-    let arena = Arena::new();
-    let root = hostile_project(&arena);
-    arena.program(
-        "project/.venv/bin/python",
-        &format!("#!/bin/sh\nid >{}\n", arena.path("mark").display()),
-    );
-    fs::create_dir(root.join("mine")).unwrap();
-    give_away(&root);
-    // The caller's own folder lies below it.
-    std::os::unix::fs::chown(root.join("mine"), Some(0), Some(0)).unwrap();
-    arena.write("project/mine/any.log", LOG);
-    for command in READING.iter().chain(
-        [
-            &["build"] as &[&str],
-            &["clean"],
-            &["image", "build", "cmd"],
-        ]
-        .iter(),
-    ) {
-        let ran = arena.run(&root.join("mine"), command);
-        assert!(
-            ran.stderr.contains("belongs to the user nobody") || ran.code == Some(2),
-            "{command:?}: {ran:?}"
-        );
-        assert!(
-            !root.join("cache").exists() && !arena.path("mark").exists(),
-            "{command:?}"
-        );
-    }
-    let ran = arena.run(&root.join("mine"), &["plan"]);
-    assert!(
-        ran.stderr.contains("TPRIMAT_SAFE_DIRECTORY="),
-        "it says how to go on: {ran:?}"
-    );
-    let trusted = root.to_str().unwrap().to_owned();
-    let ran = arena.run_with(
-        &root.join("mine"),
-        &["check"],
-        &[("TPRIMAT_SAFE_DIRECTORY", &trusted)],
-    );
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    // Its own owner may.
-    let ran = arena.run_as_nobody(&root, &["check"]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    // One's own config.yaml in a folder where everybody may put a matrix beside it is no better.
-    let open = arena.project("open");
-    permit(&open, 0o1777);
-    let ran = arena.run(&open, &["plan"]);
-    assert!(ran.stderr.contains("every user of this host"), "{ran:?}");
 }
 
 #[test]

@@ -6,8 +6,9 @@
 //! of an undisturbed build but for times, hosts and telemetry, and no process, run folder, lock,
 //! container, job or mount is left.
 //!
-//! `make chaos SEEDS=200` spreads its seeds over the worlds; `cargo test` plays a few of each.
-//! `TPRIMAT_TEST_SEED=7 cargo test --test chaos slurm` plays one seed of one world again.
+//! `make chaos SEEDS=200` spreads its seeds over the worlds; `make test-services` plays a few of each.
+//! `TPRIMAT_TEST_SEED=7 cargo test --features remote --test chaos slurm` plays one seed of one world
+//! again.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test lays out folders and takes them away"
@@ -135,7 +136,7 @@ impl<'a> Disk<'a> {
         assert!(
             mounted.status.success(),
             "a day with a full disk mounts a disk of its own, which this user may not ({}): run the tests as root, \
-             or `unshare --map-root-user --mount cargo test --test chaos local`",
+             or `unshare --map-root-user --mount cargo test --features remote --test chaos local`",
             String::from_utf8_lossy(&mounted.stderr).trim()
         );
         Self(project)
@@ -579,7 +580,6 @@ fn folder() {
     after_bad_days_everything_is_as_after_good_ones(World::Folder, "folder", 2);
 }
 
-#[cfg(feature = "remote")]
 #[test]
 fn s3() {
     after_bad_days_everything_is_as_after_good_ones(World::bucket(), "s3", 2);

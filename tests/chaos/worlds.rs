@@ -2,24 +2,21 @@
 
 use std::{fs, path::PathBuf, sync::mpsc, thread, time::Duration};
 
-use nix::sys::signal::Signal;
-#[cfg(feature = "remote")]
-use nix::sys::signal::kill;
+use nix::sys::signal::{Signal, kill};
 
-#[cfg(feature = "remote")]
-use crate::services::s3::{self, Server};
 use crate::{
     services::{
         clock,
         docker::{self, Daemon},
         eventually,
+        s3::{self, Server},
         slurm::{Cluster, NODES},
     },
     support::{Dice, Project},
 };
 
 /// Among how many worlds the seeds of `make chaos` are spread.
-pub const HOW_MANY: u64 = 5 + cfg!(feature = "remote") as u64;
+pub const HOW_MANY: u64 = 6;
 
 const IMAGE: &str = "chaos:1";
 
@@ -31,7 +28,6 @@ pub enum World {
     /// Runs are shared through a folder that is not always mounted.
     Folder,
     /// Runs are shared through a server that is not always there.
-    #[cfg(feature = "remote")]
     Bucket(Server),
     Container(Daemon),
     Slurm(Box<Cluster>),
@@ -46,7 +42,6 @@ impl World {
         Self::Clock(library)
     }
 
-    #[cfg(feature = "remote")]
     pub fn bucket() -> Self {
         Self::Bucket(Server::start())
     }
@@ -76,7 +71,6 @@ impl World {
                 let address = format!("file://{}", remote_of(project).display());
                 vec![("TPRIMAT_REMOTE", address)]
             }
-            #[cfg(feature = "remote")]
             Self::Bucket(server) => {
                 // A folder of its own, or one day would be handed the runs of another.
                 let own = project.folder().display().to_string();
@@ -152,11 +146,7 @@ impl World {
     }
 
     pub fn has_remote(&self) -> bool {
-        match self {
-            #[cfg(feature = "remote")]
-            Self::Bucket(_) => true,
-            _ => matches!(self, Self::Folder),
-        }
+        matches!(self, Self::Folder | Self::Bucket(_))
     }
 
     /// Something that can only go wrong here; what it was, if there was anything to hit.
@@ -176,7 +166,6 @@ impl World {
                 fs::rename(&away, &here).unwrap();
                 Some("remote folder away")
             }
-            #[cfg(feature = "remote")]
             Self::Bucket(server) => {
                 if dice.roll(2) == 0 {
                     server.begin_anew();

@@ -1,5 +1,6 @@
-//! Builds that run in real containers and under a real batch system, which these tests start and
-//! end by themselves. Where one cannot be had, its tests fail and say which command installs it.
+//! Builds that run in real containers, under a real batch system and with a real S3 server, which
+//! these tests start and end by themselves. Where one cannot be had, its tests fail and say which
+//! command installs it; `make test-services` installs all of them.
 #![allow(
     clippy::disallowed_methods,
     reason = "plays the user, who edits files as users do"
@@ -11,7 +12,6 @@ mod fixtures;
 mod nodes;
 #[cfg(feature = "parquet")]
 mod parquet;
-#[cfg(feature = "remote")]
 mod s3;
 mod slurm;
 #[path = "../support/mod.rs"]

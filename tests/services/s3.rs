@@ -1,6 +1,5 @@
 //! The remote cache over S3's protocol, against a server of its own on the loopback address: moto's
 //! (`pip install 'moto[server]'`), which speaks the protocol and keeps everything in memory.
-//! `cargo test --features remote --test services s3` runs these tests.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
 

@@ -9,7 +9,6 @@
 
 pub mod clock;
 pub mod docker;
-#[cfg(feature = "remote")]
 pub mod s3;
 pub mod slurm;
 
