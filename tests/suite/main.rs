@@ -45,6 +45,7 @@ mod lost_records;
 mod migrating;
 mod moving_in;
 mod next_step;
+mod oracle;
 mod output_folder;
 mod parse;
 mod plans;
