@@ -14,6 +14,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod abilities;
 mod batch;
 mod blocked;
 mod builds;
