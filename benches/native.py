@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""CPU time of a training step of the quickstart's jobs: native, native by autograd, and Transformers.
+"""CPU time of a training step of the quickstart's jobs: native and Transformers.
 
     cargo build --release --workspace
     python3 benches/native.py --python .venv/bin/python [--bin target/release] [--threads 1,2] [--rounds 3]
@@ -31,14 +31,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for model in ["llama-tiny", "qwen-tiny"]:
             job = rendered(args.bin, model, pathlib.Path(folder))
-            by_autograd = job.with_name("autograd.json")
-            settings = json.loads(job.read_text())
-            settings.setdefault("framework", {})["step"] = "autograd"
-            by_autograd.write_text(json.dumps(settings))
-            native = [args.bin / "tprimat-native", "--job"]
             trainers = {
-                "native": [*native, job],
-                "native, autograd": [*native, by_autograd],
+                "native": [args.bin / "tprimat-native", "--job", job],
                 "Transformers": [args.python, ROOT / "recipes/tran/train.py"],
             }
             for threads in args.threads.split(","):

@@ -40,8 +40,7 @@
 //! | `tprimat_plot` | comparisons | pictures |
 //! | [`report`] | comparisons | tables and a page, with these pictures |
 //!
-//! `tprimat-native`, the libtorch trainer, is a program of its own. Of `tprimat-loops`, which it uses,
-//! the build system needs only the digest of the code.
+//! `tprimat-native`, the libtorch trainer, is a program of its own.
 // A byte position in foreign text may lie within a character: `tprimat_words::part`.
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 

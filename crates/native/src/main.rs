@@ -3,13 +3,12 @@
 //!
 //! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which
 //! runs `tokens` → `model` → `backward` → `parameters` once per step, or in place of the last three
-//! `fused` (on a GPU) or `direct` (on a CPU). For several devices it first starts itself once for each (`ranks`). The only
+//! `fused` (on a GPU). For several devices it first starts itself once for each (`ranks`). The only
 //! program that may use tch.
 
 mod backward;
 mod checkpoint;
 mod device;
-mod direct;
 mod events;
 mod fused;
 mod gpt2;

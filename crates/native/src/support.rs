@@ -172,10 +172,10 @@ pub fn refusals(job: &Job) -> Vec<String> {
         );
     }
     if let Some(step) = job.framework.get("step") {
-        let is_known = matches!(step.as_str(), Some("fused" | "direct" | "autograd"));
+        let is_known = matches!(step.as_str(), Some("fused" | "autograd"));
         refuse(
             !is_known,
-            format!("framework step {step} is not supported; supported: fused, direct, autograd"),
+            format!("framework step {step} is not supported; supported: fused, autograd"),
         );
     }
     for name in ["deterministic", "fast_accumulation"] {
@@ -242,7 +242,7 @@ pub fn checkpoint_every(job: &Job) -> Option<u64> {
     job.framework.get("checkpoint_every")?.as_u64()
 }
 
-/// How the job wants its step computed, where it says so: `fused`, `direct` or `autograd`.
+/// How the job wants its step computed, where it says so: `fused` or `autograd`.
 pub fn step(job: &Job) -> Option<&str> {
     job.framework
         .get("step")

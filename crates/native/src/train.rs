@@ -10,7 +10,6 @@ use crate::{
     backward::{self, Plan},
     checkpoint::{self, Checkpoints, Resumed},
     device,
-    direct::Direct,
     events::Events,
     fused::{self, Fused, MicroBatch, Turn},
     model::Model,
@@ -55,7 +54,6 @@ pub enum Begin<'a> {
 /// How a step is computed.
 enum StepPath {
     Fused(Box<Fused>),
-    Direct(Box<Direct>),
     /// By libtorch's autograd, and why.
     Autograd(Plan, String),
 }
@@ -63,8 +61,6 @@ enum StepPath {
 /// Tokens of a step on the device.
 enum Batch {
     Fused(Vec<MicroBatch>),
-    /// Inputs and targets, row after row.
-    Direct(Vec<i64>, Vec<i64>),
     /// Inputs and targets, `[micro_steps, rows, seq_length]`.
     Autograd(Tensor, Tensor),
 }
@@ -173,20 +169,6 @@ impl<'a> Trainer<'a> {
                 None => Ok(Err("the job asks for autograd".to_owned())),
             };
         }
-        // Matrices are shared out only where the fused step was to run.
-        let is_direct = match support::step(job) {
-            Some(step) => step == "direct",
-            None => device == Device::Cpu && parameters.shards.is_none(),
-        };
-        if is_direct {
-            let opened = Direct::open(job, shape, parameters, device)?;
-            return match (opened, support::step(job)) {
-                (Err(reason), Some(_)) => Err(Stop::Refused(format!(
-                    "the direct step does not cover this job: {reason}"
-                ))),
-                (opened, _) => Ok(opened.map(|direct| StepPath::Direct(Box::new(direct)))),
-            };
-        }
         let opened = Fused::open(job, shape, parameters, device, group.clone())?;
         if let Some(group) = &group {
             let reason = opened.as_ref().err().map(String::as_str);
@@ -220,7 +202,6 @@ impl<'a> Trainer<'a> {
         let inputs = self.tensor(&tokens)?.f_select(0, 0)?;
         let logits = match &self.path {
             StepPath::Fused(fused) => fused.logits(&inputs)?,
-            StepPath::Direct(direct) => direct.logits(&tokens[..inputs.numel()])?,
             StepPath::Autograd(..) => tch::no_grad(|| {
                 let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
                 self.model.logits(&hidden)
@@ -309,19 +290,6 @@ impl<'a> Trainer<'a> {
                 )?;
                 grad_norm
             }
-            (StepPath::Direct(direct), Batch::Direct(inputs, targets)) => {
-                let rows = (data.micro_batch_size * data.seq_length) as usize;
-                let micro_batches = inputs.chunks(rows).zip(targets.chunks(rows));
-                let mut total = 0.0;
-                for (number, (inputs, targets)) in micro_batches.enumerate() {
-                    total += direct.run(inputs, targets, weight, number == 0)?;
-                }
-                loss = Tensor::f_full([], total, (Kind::Float, self.device))?;
-                let grad_norm = direct.grad_norm(&self.parameters)?;
-                let options = &self.job.optimizer;
-                direct.update(&self.parameters, grad_norm, step, learning_rate, options)?;
-                Tensor::f_full([], grad_norm, (Kind::Float, self.device))?
-            }
             (StepPath::Autograd(plan, _), Batch::Autograd(inputs, targets)) => {
                 for number in 0..micro_steps as i64 {
                     let (inputs, targets) =
@@ -381,7 +349,6 @@ impl<'a> Trainer<'a> {
         let (inputs, targets) = self.tokens_of(step, rank)?;
         let fused = match &self.path {
             StepPath::Fused(fused) => fused,
-            StepPath::Direct(_) => return Ok(Batch::Direct(inputs, targets)),
             StepPath::Autograd(..) => {
                 let (inputs, targets) = (self.tensor(&inputs)?, self.tensor(&targets)?);
                 return Ok(Batch::Autograd(inputs, targets));
@@ -454,7 +421,6 @@ impl<'a> Trainer<'a> {
         );
         let implementation = match &self.path {
             StepPath::Fused(fused) => fused.describe(),
-            StepPath::Direct(direct) => direct.describe(),
             StepPath::Autograd(_, reason) => json!({ "step": "autograd", "reason": reason }),
         };
         fields.insert("implementation".to_owned(), implementation);
@@ -477,12 +443,11 @@ impl<'a> Trainer<'a> {
         let (_, ranks) = self.rank();
         let checkpointed = match &self.path {
             StepPath::Fused(fused) => fused.recomputed_layers(),
-            StepPath::Direct(_) => 0,
             StepPath::Autograd(plan, _) => plan.segments.iter().filter(|s| s.recompute).count(),
         };
         let fp8_hybrid = match &self.path {
             StepPath::Fused(fused) => fused.fp8_is_hybrid(),
-            StepPath::Direct(_) | StepPath::Autograd(..) => None,
+            StepPath::Autograd(..) => None,
         };
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
