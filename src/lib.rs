@@ -47,6 +47,9 @@
 pub mod cli;
 pub mod config;
 pub mod data;
+#[cfg(test)]
+#[path = "../crates/samples/src/dataset_for_tests.rs"]
+mod dataset_for_tests;
 pub mod execute;
 pub mod graph;
 pub mod host;

@@ -24,7 +24,7 @@ pub use cells::{
 pub use containers::{
     ImageArgs, ImageBuildArgs, ImageCommand, ImageListArgs, ImagePullArgs, ShellArgs,
 };
-pub use data::{DataArgs, DataCommand, EncodeArgs, FingerprintArgs, VerifyArgs};
+pub use data::{DataArgs, DataCommand, FingerprintArgs, VerifyArgs};
 pub use project::{
     CleanArgs, CompletionsArgs, ConfigArgs, GraphArgs, GraphFormat, InitArgs, LockArgs, RecipeArgs,
     RecipeCommand, RecipeCopyArgs, RecipeShowArgs, SchemaArgs, SchemaName,
@@ -139,7 +139,7 @@ pub enum Command {
     Config(ConfigArgs),
     /// Print the task graph
     Graph(GraphArgs),
-    /// Verify, fingerprint or make token files (Megatron's .bin/.idx)
+    /// Verify or fingerprint token files (Megatron's .bin/.idx)
     Data(DataArgs),
     /// Share the runs of the cache, show what it holds, verify it, tidy it
     Cache(CacheArgs),

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexSet;
 
-#[cfg(feature = "parquet")]
-use super::output::print_bytes;
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
     flags::{Common, Compared, Filters, is_matrix},
@@ -13,8 +11,6 @@ use super::{
     project,
     session::Session,
 };
-#[cfg(feature = "parquet")]
-use crate::execute::masked;
 use crate::{
     error::{Error, Problem, Result, did_you_mean, exit},
     execute::{
@@ -57,29 +53,9 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
             }
             CompareFormat::Markdown => print(&report::markdown(of.comparison)),
             CompareFormat::Csv => print(&report::csv(of.comparison)),
-            CompareFormat::Openmetrics => {
-                let matrix = &of.engine.plan.matrix.name;
-                print(&report::openmetrics(of.comparison, matrix))
-            }
-            CompareFormat::Parquet => print_parquet(of.comparison),
             CompareFormat::Json => print_document(&ComparisonDocument::of(of.comparison)),
         }
     })
-}
-
-#[cfg(feature = "parquet")]
-fn print_parquet(comparison: &Comparison) -> Result<()> {
-    let bytes = report::parquet(comparison, masked)
-        .map_err(|why| Error::failed(format!("cannot write Parquet: {why}")))?;
-    print_bytes(&bytes, "`--format parquet`")
-}
-
-#[cfg(not(feature = "parquet"))]
-fn print_parquet(_: &Comparison) -> Result<()> {
-    let problem = Problem::new("`--format parquet` needs what this tprimat was built without");
-    Err(Error::invalid(problem.help(
-        "`cargo install --path . --features parquet` builds one that writes it; `--format csv` has the same columns",
-    )))
 }
 
 /// Could a build on this host measure one of the cells that are absent?

@@ -82,12 +82,7 @@ pub fn main() -> ExitCode {
                 .map_or(exit::USAGE, |dir| supervise(dir.as_ref())),
         );
     }
-    let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == complete::ARGUMENT) {
-        let words: Vec<String> = words
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect();
-        let _ = output::print(&complete::candidates(&words));
+    if complete::is_answered() {
         return exit_code(exit::OK);
     }
     execute::explain_cut_files();

@@ -38,18 +38,6 @@ pub fn print_commands(text: &str) -> Result<()> {
     write(text.as_bytes())
 }
 
-/// Prints `what` of bytes, which a terminal cannot show.
-#[cfg(feature = "parquet")]
-pub fn print_bytes(bytes: &[u8], what: &str) -> Result<()> {
-    if io::stdout().is_terminal() {
-        let problem = Problem::new(format!("{what} prints bytes, and stdout is a terminal"));
-        return Err(Error::invalid(
-            problem.help("write them to a file, with `> FILE` behind the command"),
-        ));
-    }
-    write(bytes)
-}
-
 /// Prints bytes as they are.
 pub fn write(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();

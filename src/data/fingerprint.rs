@@ -87,7 +87,8 @@ pub fn tokenizer_fingerprint(path: &Path) -> Result<Digest> {
 mod tests {
     use super::*;
     use crate::{
-        data::{Dtype, Writer},
+        data::Dtype,
+        dataset_for_tests::write_dataset,
         files::{self, Durability},
     };
 
@@ -95,14 +96,12 @@ mod tests {
     fn digest(dtype: Dtype, documents: &[&[&[i64]]]) -> Digest {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("any");
-        let mut writer = Writer::create(&prefix, dtype).unwrap();
-        for document in documents {
-            document
-                .iter()
-                .for_each(|sequence| writer.sequence(sequence).unwrap());
-            writer.end_document().unwrap();
-        }
-        writer.finish().unwrap();
+        let sequences = |document: &&[&[i64]]| document.iter().map(|s| s.to_vec()).collect();
+        write_dataset(
+            &prefix,
+            dtype,
+            &documents.iter().map(sequences).collect::<Vec<_>>(),
+        );
         fingerprint(&prefix).unwrap().0
     }
 

@@ -1,22 +1,16 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
-//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them,
-//! [`fingerprint()`] names their content, `encode` makes them from text.
+//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them, and
+//! [`fingerprint()`] names their content.
 
-#[cfg(feature = "encode")]
-mod encode;
 mod fingerprint;
 mod verify;
-mod writer;
 
 use std::path::Path;
 
-#[cfg(feature = "encode")]
-pub use encode::{Encode, Encoded, Eod, encode};
 pub use fingerprint::{fingerprint, tokenizer_fingerprint};
 pub use tprimat_samples::{Damage, Dataset, Dtype, Index, Samples, prefix_of};
 pub use verify::{Report, verify, verify_sampled};
-pub use writer::Writer;
 
 use crate::{
     error::{Error, Problem, Result},

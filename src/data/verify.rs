@@ -252,19 +252,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        data::Writer,
+        dataset_for_tests::write_dataset,
         files::{self, Durability},
     };
 
     /// Three documents of 5, 0 and 3 tokens (dtype uint16), in one folder.
     fn written() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = Writer::create(&folder.path().join("d"), Dtype::U16).unwrap();
-        for document in [&[1, 2, 3, 4, 5][..], &[], &[7, 8, 9]] {
-            writer.sequence(document).unwrap();
-            writer.end_document().unwrap();
-        }
-        writer.finish().unwrap();
+        let documents = [vec![1, 2, 3, 4, 5], vec![], vec![7, 8, 9]];
+        let prefix = folder.path().join("d");
+        write_dataset(&prefix, Dtype::U16, &documents.map(|one| vec![one]));
         folder
     }
 
@@ -309,6 +306,18 @@ mod tests {
         assert_eq!(
             small.problems,
             ["the largest token is 9, the vocabulary has 9"]
+        );
+    }
+
+    #[test]
+    fn a_dataset_without_a_document_is_a_good_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("d");
+        write_dataset(&prefix, Dtype::U16, &[]);
+        let report = verify(&prefix, None).unwrap();
+        assert_eq!(
+            (report.documents, report.tokens, report.problems),
+            (0, 0, vec![])
         );
     }
 

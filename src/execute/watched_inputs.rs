@@ -325,7 +325,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        data::{Dtype, Writer},
+        data::Dtype,
+        dataset_for_tests::write_dataset,
         files::{Durability, write_atomically},
         mock,
     };
@@ -381,13 +382,7 @@ mod tests {
     }
 
     fn dataset(prefix: &Path, tokens: &[i64]) {
-        for file in DataKind::Dataset.files(prefix) {
-            let _ = fs::remove_file(file);
-        }
-        let mut writer = Writer::create(prefix, Dtype::U16).unwrap();
-        writer.sequence(tokens).unwrap();
-        writer.end_document().unwrap();
-        writer.finish().unwrap();
+        write_dataset(prefix, Dtype::U16, &[vec![tokens.to_vec()]]);
     }
 
     #[test]

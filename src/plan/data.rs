@@ -187,7 +187,7 @@ impl DataMemo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Dtype, Writer};
+    use crate::{data::Dtype, dataset_for_tests::write_dataset};
 
     #[test]
     fn a_file_is_called_by_its_last_part_that_says_something() {
@@ -214,10 +214,7 @@ mod tests {
     fn what_was_read_is_known_once_its_times_are_settled() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("d");
-        let mut writer = Writer::create(&prefix, Dtype::U16).unwrap();
-        writer.sequence(&[1, 2, 3]).unwrap();
-        writer.end_document().unwrap();
-        writer.finish().unwrap();
+        write_dataset(&prefix, Dtype::U16, &[vec![vec![1, 2, 3]]]);
         let mut memo = DataMemo::load(folder.path());
         let digest = memo.digest(DataKind::Dataset, &prefix).unwrap();
         assert_eq!(digest, data::fingerprint(&prefix).unwrap().0);

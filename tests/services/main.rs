@@ -10,8 +10,6 @@ mod container;
 #[path = "../support/services/mod.rs"]
 mod fixtures;
 mod nodes;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod s3;
 mod slurm;
 #[path = "../support/mod.rs"]

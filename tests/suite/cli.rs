@@ -299,8 +299,18 @@ fn cells_and_matrices_are_completed() {
     let project = Project::new(TWO_CELLS);
     project.write("pipelines/other.toml", ONE_RUN);
     let offered = |words: &[&str]| -> Vec<String> {
-        let ran = project.run(&[&["__complete"], words].concat()).ends_with(0);
-        ran.stdout.lines().map(str::to_owned).collect()
+        let mut command = project.command(crate::support::TPRIMAT);
+        command.args(["--", "tprimat"]).args(words);
+        let ran: Ran = command
+            .env("_TPRIMAT_COMPLETE", "fish")
+            .output()
+            .unwrap()
+            .into();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.stderr, "");
+        let offered = ran.stdout.lines().filter(|line| !line.starts_with('-'));
+        let word = |line: &str| line.split('\t').next().unwrap().to_owned();
+        offered.map(word).collect()
     };
     assert_eq!(offered(&["plan", ""]), ["matrix", "other"]);
     assert_eq!(offered(&["show", "cpu/cmd/t"]), ["cpu/cmd/tiny/single"]);
@@ -315,12 +325,26 @@ fn cells_and_matrices_are_completed() {
     );
     assert_eq!(offered(&["report", "--platform", ""]), ["cpu"]);
     assert_eq!(offered(&["history", "x"]), Vec::<String>::new());
+    assert_eq!(offered(&["expl"]), ["explain"]);
+    assert_eq!(offered(&["attempts", "set"]), ["set-aside"]);
+    assert_eq!(offered(&["compare", "--format", "m"]), ["markdown"]);
+    assert_eq!(offered(&["compare", "--across", "seq_l"]), ["seq_length"]);
+    // Nothing of a project that cannot be read, and no error between the lines of a shell.
+    assert_eq!(
+        offered(&["-C", "pipelines/none", "show", "cpu"]),
+        Vec::<String>::new()
+    );
+    project.write("config.yaml.kept", &project.read("config.yaml"));
+    project.write("config.yaml", "models: [");
+    assert_eq!(offered(&["show", "cpu"]), Vec::<String>::new());
+    project.write("config.yaml", &project.read("config.yaml.kept"));
     // A shell that was offered the longer one alone would write on.
     project.write("pipelines/o.toml", ONE_RUN);
     assert_eq!(offered(&["plan", "o"]), ["o", "other"]);
     let script = format!(
         "shopt -s progcomp; tprimat() {{ {tprimat} \"$@\"; }}; . <(tprimat completions bash)\n\
-         COMP_LINE='tprimat show cpu/cmd/w' COMP_POINT=22; _tprimat; echo \"${{COMPREPLY[@]}}\"",
+         COMP_WORDS=(tprimat show cpu/cmd/w) COMP_CWORD=2 COMP_TYPE=9\n\
+         _clap_complete_tprimat tprimat cpu/cmd/w show; echo \"${{COMPREPLY[@]}}\"",
         tprimat = crate::support::TPRIMAT
     );
     let ran: Ran = project

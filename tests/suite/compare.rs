@@ -256,31 +256,10 @@ fn a_sweep_is_in_the_json_of_a_comparison() {
     assert!(schema["properties"]["sweeps"].is_object(), "{schema}");
 }
 
-#[cfg(not(feature = "parquet"))]
 #[test]
-fn parquet_is_refused_by_a_build_without_it() {
+fn curves_go_on_to_tensorboard() {
     let project = Project::of_two();
     project.run(&["build"]).ends_with(0);
-    let refused = project
-        .run(&["compare", "--format", "parquet"])
-        .ends_with(2);
-    assert_eq!(refused.stdout, "");
-    for part in ["built without", "--features parquet", "--format csv"] {
-        assert!(refused.stderr.contains(part), "{}", refused.stderr);
-    }
-}
-
-#[test]
-fn figures_go_on_to_prometheus_and_curves_to_tensorboard() {
-    let project = Project::of_two();
-    project.run(&["build"]).ends_with(0);
-    let metrics = ["compare", "--format", "openmetrics"];
-    let metrics = project.run(&metrics).ends_with(0).stdout;
-    let line = format!("tprimat_tokens_per_second_per_gpu{{matrix=\"m\",cell=\"{SMALL}\",");
-    assert!(
-        metrics.contains(&line) && metrics.ends_with("# EOF\n"),
-        "{metrics}"
-    );
     project
         .run(&["report", "--tensorboard", "curves"])
         .ends_with(0);

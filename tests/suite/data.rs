@@ -1,25 +1,16 @@
-//! Datasets from text to a trained cell: what `data` says of them, and what of them is in keys.
+//! Datasets: what `data` says of them, and what of them is in keys.
 
 use std::collections::BTreeSet;
 
 use crate::support::{
-    Project,
+    Project, dataset,
     tasks::{LARGE, SMALL, UNKNOWN_ERROR},
 };
-use tprimat::{
-    data::{Dtype, Writer},
-    files,
-};
+use tprimat::{data::Dtype, files};
 
 /// A dataset of one document, in place of what was there.
 fn write_dataset(project: &Project, name: &str, tokens: &[i64]) {
-    for extension in ["bin", "idx"] {
-        let _ = std::fs::remove_file(project.path(&format!("{name}.{extension}")));
-    }
-    let mut writer = Writer::create(&project.path(name), Dtype::U16).unwrap();
-    writer.sequence(tokens).unwrap();
-    writer.end_document().unwrap();
-    writer.finish().unwrap();
+    dataset::write_dataset(&project.path(name), Dtype::U16, &[vec![tokens.to_vec()]]);
 }
 
 fn tokens(seed: i64) -> Vec<i64> {
@@ -298,44 +289,13 @@ fn a_dataset_that_cannot_serve_is_refused_before_anything_runs() {
     project.run(&["plan"]).ends_with(0);
 }
 
-/// Words by number, split at white space.
-const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": null,
-"added_tokens": [{"id": 4, "content": "<eos>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
-"normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
-"model": {"type": "WordLevel", "vocab": {"red": 0, "green": 1, "blue": 2, "[UNK]": 3}, "unk_token": "[UNK]"}}"#;
-
 #[test]
-fn text_is_encoded_verified_and_fingerprinted() {
+fn a_dataset_is_verified_and_fingerprinted() {
     let project = Project::of_two();
-    project
-        .write("words.json", TOKENIZER)
-        .write("a.txt", "red green\n\nblue blue\n");
-    project.write("b.jsonl", "{\"body\": \"green odd\"}\n");
     let path = |name: &str| project.path(name).display().to_string();
-    let (tokenizer, output) = (path("words.json"), path("made/colours"));
-    let encode = [
-        "data",
-        "encode",
-        &path("a.txt"),
-        &path("b.jsonl"),
-        "--tokenizer",
-        &tokenizer,
-        "--output",
-        &output,
-    ];
-    let all = [&encode[..], &["--append-eod", "--json-key", "body"]].concat();
-    let encoded = project.json(&all);
-    assert_eq!(
-        (
-            &encoded["documents"],
-            &encoded["tokens"],
-            &encoded["eod_token"]
-        ),
-        (&3.into(), &9.into(), &"<eos>".into())
-    );
-    let err = project.run(&all).ends_with(2).stderr;
-    assert!(flat(&err).contains("is there already"), "{err}");
-
+    let output = path("made/colours");
+    let documents = [vec![0, 1, 4], vec![2, 2, 4], vec![1, 3, 4]].map(|one| vec![one]);
+    dataset::write_dataset(&project.path("made/colours"), Dtype::U16, &documents);
     let out = project
         .run(&["data", "verify", &output, "--vocab-size", "5"])
         .ends_with(0)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::support::{ONE_RUN, Project};
+use crate::support::{ONE_RUN, Project, dataset::write_dataset};
 
 const CELL: &str = "cpu/cmd/tiny/single";
 
@@ -98,11 +98,11 @@ fn commands(project: &Project) -> BTreeSet<String> {
 #[test]
 fn every_command_prints_an_object_that_names_its_form_or_refuses() {
     let project = Project::new(ONE_RUN);
-    let mut writer =
-        tprimat::data::Writer::create(&project.path("tokens"), tprimat::data::Dtype::U16).unwrap();
-    writer.sequence(&[1, 2, 3]).unwrap();
-    writer.end_document().unwrap();
-    writer.finish().unwrap();
+    write_dataset(
+        &project.path("tokens"),
+        tprimat::data::Dtype::U16,
+        &[vec![vec![1, 2, 3]]],
+    );
     project.write("a.log", include_str!("../fixtures/logs/primus.log"));
     let mut tried = BTreeSet::new();
     for (arguments, form) in PRINTED {

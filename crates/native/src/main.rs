@@ -8,6 +8,9 @@
 
 mod backward;
 mod checkpoint;
+#[cfg(test)]
+#[path = "../../samples/src/dataset_for_tests.rs"]
+mod dataset_for_tests;
 mod device;
 mod events;
 mod fused;

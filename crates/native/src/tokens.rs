@@ -119,7 +119,10 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
+    use tprimat_samples::Dtype;
+
     use super::*;
+    use crate::dataset_for_tests::write_dataset;
 
     #[test]
     fn the_values_are_fixed() {
@@ -149,10 +152,7 @@ mod tests {
     fn a_dataset_is_read_in_order_and_a_token_beyond_the_vocabulary_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("d");
-        let mut writer = tprimat::data::Writer::create(&prefix, tprimat::data::Dtype::U16).unwrap();
-        writer.sequence(&[1, 2, 3, 4, 5]).unwrap();
-        writer.end_document().unwrap();
-        writer.finish().unwrap();
+        write_dataset(&prefix, Dtype::U16, &[vec![vec![1, 2, 3, 4, 5]]]);
         let mut job = Job::default();
         job.data.seq_length = 2;
         job.model.dataset = Some("d".into());

@@ -1,15 +1,6 @@
-//! The table of a comparison, from which CSV and Parquet are both written: what its columns are
-//! called, what each holds, and its rows.
+//! The table of a comparison that CSV is written from: what its columns are called, and its rows.
 
 use std::collections::HashMap;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Text,
-    Number,
-    Count,
-    Flag,
-}
 
 #[derive(Debug)]
 pub(super) enum Cell {
@@ -23,7 +14,7 @@ pub(super) enum Cell {
 /// never 0.
 #[derive(Default)]
 pub(super) struct Columns {
-    columns: Vec<(String, Kind)>,
+    columns: Vec<String>,
     places: HashMap<String, usize>,
     /// The cells of each row, by column. A row may be shorter than there are columns.
     rows: Vec<Vec<Option<Cell>>>,
@@ -35,29 +26,28 @@ impl Columns {
     }
     pub fn text(&mut self, name: &str, value: &str) {
         let value = Some(value).filter(|text| !text.is_empty());
-        self.put(name, Kind::Text, value.map(|t| Cell::Text(t.to_owned())));
+        self.put(name, value.map(|text| Cell::Text(text.to_owned())));
     }
     pub fn number(&mut self, name: &str, value: Option<f64>) {
         let value = value.filter(|v| v.is_finite());
-        self.put(name, Kind::Number, value.map(Cell::Number));
+        self.put(name, value.map(Cell::Number));
     }
     pub fn count(&mut self, name: &str, value: Option<u64>) {
-        self.put(name, Kind::Count, value.map(Cell::Count));
+        self.put(name, value.map(Cell::Count));
     }
     pub fn flag(&mut self, name: &str, value: Option<bool>) {
-        self.put(name, Kind::Flag, value.map(Cell::Flag));
+        self.put(name, value.map(Cell::Flag));
     }
     /// Where the column is, which is the next one if none has this name yet.
-    pub fn place(&mut self, name: &str, kind: Kind) -> usize {
+    pub fn place(&mut self, name: &str) -> usize {
         self.places.get(name).copied().unwrap_or_else(|| {
-            self.columns.push((name.to_owned(), kind));
+            self.columns.push(name.to_owned());
             self.places.insert(name.to_owned(), self.columns.len() - 1);
             self.columns.len() - 1
         })
     }
-    fn put(&mut self, name: &str, kind: Kind, value: Option<Cell>) {
-        let at = self.place(name, kind);
-        debug_assert_eq!(self.columns[at].1, kind, "{name} holds one kind");
+    fn put(&mut self, name: &str, value: Option<Cell>) {
+        let at = self.place(name);
         if let Some(row) = self.rows.last_mut() {
             if row.len() <= at {
                 row.resize_with(at + 1, || None);
@@ -69,7 +59,7 @@ impl Columns {
         self.columns.is_empty()
     }
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.columns.iter().map(|(name, _)| name.as_str())
+        self.columns.iter().map(String::as_str)
     }
     /// The cells of each row, as many as there are columns.
     pub fn rows(&self) -> impl Iterator<Item = impl Iterator<Item = Option<&Cell>>> {
@@ -77,17 +67,5 @@ impl Columns {
         self.rows
             .iter()
             .map(move |row| (0..width).map(move |at| row.get(at).and_then(Option::as_ref)))
-    }
-}
-
-#[cfg(feature = "parquet")]
-impl Columns {
-    /// Each column with its name, what it holds, and its cell of each row.
-    pub fn each(&self) -> impl Iterator<Item = (&str, Kind, Vec<Option<&Cell>>)> {
-        self.columns.iter().enumerate().map(|(at, (name, kind))| {
-            let cells = self.rows.iter();
-            let cells = cells.map(|row| row.get(at).and_then(Option::as_ref));
-            (name.as_str(), *kind, cells.collect())
-        })
     }
 }

@@ -18,7 +18,7 @@ use tprimat_results::AttestationStatus;
 use tprimat_sentences::{dropped_words, each, said, standing};
 
 use super::{
-    columns::{Cell, Columns, Kind},
+    columns::{Cell, Columns},
     environment::words,
     sheet::clean,
 };
@@ -63,17 +63,6 @@ enum Read {
     Number(fn(&Of<'_>) -> Option<f64>),
     Count(fn(&Of<'_>) -> Option<u64>),
     Flag(fn(&Of<'_>) -> Option<bool>),
-}
-
-impl Read {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Text(_) => Kind::Text,
-            Self::Number(_) => Kind::Number,
-            Self::Count(_) => Kind::Count,
-            Self::Flag(_) => Kind::Flag,
-        }
-    }
 }
 
 /// A cell with figures, and what else the comparison has of it.
@@ -267,15 +256,15 @@ pub(super) fn cells(comparison: &Comparison) -> Columns {
     let of_absent: BTreeSet<&str> = of_absent.map(|(axis, _)| axis).collect();
     let all = axes.iter().map(|axis| axis.as_str()).chain(of_absent);
     let all: BTreeSet<String> = all.map(|axis| format!("axis_{axis}")).collect();
-    columns.place("cell", Kind::Text);
+    columns.place("cell");
     for name in PATH {
-        columns.place(name, Kind::Text);
+        columns.place(name);
     }
     for name in &all {
-        columns.place(name, Kind::Text);
+        columns.place(name);
     }
-    for (name, read) in &BEHIND_AXES {
-        columns.place(name, read.kind());
+    for (name, _) in &BEHIND_AXES {
+        columns.place(name);
     }
     let rows = comparison.rows_by_cell();
     let speedups = comparison.speedups_by_cell();

@@ -20,10 +20,7 @@ mod junit;
 mod markdown;
 mod names;
 mod notes;
-mod openmetrics;
 mod paint;
-#[cfg(feature = "parquet")]
-mod parquet;
 #[cfg(test)]
 #[path = "../../results/src/stand_ins_for_tests.rs"]
 mod run_stand_ins;
@@ -40,8 +37,6 @@ mod table;
 mod tests;
 
 pub use self::csv::{csv, csv_repeats};
-#[cfg(feature = "parquet")]
-pub use self::parquet::parquet;
 pub use advice::advice;
 pub use cell::cell_text;
 pub use files::{PAGE, files};
@@ -52,7 +47,6 @@ pub use history::history_text;
 pub use html::{Meta, PagePicture, html};
 pub use junit::gate_junit;
 pub use markdown::markdown;
-pub use openmetrics::openmetrics;
 pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
 pub use table::table;

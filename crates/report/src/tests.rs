@@ -16,8 +16,6 @@ use crate::stand_ins::*;
 
 mod comment;
 mod impossible;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod texts;
 
 const H100: Option<(&str, &str)> = Some(("cuda", "NVIDIA H100 80GB HBM3"));

@@ -77,12 +77,6 @@ impl Dtype {
     pub fn is_integer(self) -> bool {
         !matches!(self, Self::F64 | Self::F32)
     }
-    /// The smaller of the two that encoders write, by the number of tokens that there may be.
-    #[must_use]
-    pub fn for_vocabulary(size: u64) -> Self {
-        if size < 65_500 { Self::U16 } else { Self::I32 }
-    }
-
     /// Calls `each` with every token of `bytes`, in order.
     pub fn decode(self, bytes: &[u8], mut each: impl FnMut(i64)) {
         macro_rules! all {
@@ -279,6 +273,34 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Dataset, dataset_for_tests::write_dataset};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_written_is_read(
+            dtype in 0usize..6,
+            documents in proptest::collection::vec(
+                proptest::collection::vec(proptest::collection::vec(0i64..128, 0..20), 0..4), 0..8),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let prefix = folder.path().join("d.v1");
+            let integers = DTYPES.iter().filter(|dtype| dtype.is_integer());
+            write_dataset(&prefix, *integers.clone().nth(dtype).unwrap(), &documents);
+            let sequences: Vec<&Vec<i64>> = documents.iter().flatten().collect();
+            let tokens: Vec<i64> = sequences.iter().copied().flatten().copied().collect();
+            let dataset = Dataset::open(&prefix).unwrap();
+            let index = dataset.index();
+            prop_assert_eq!(index.lengths().collect::<Vec<_>>(), sequences.iter().map(|s| s.len() as i32).collect::<Vec<_>>());
+            let mut end = 0;
+            let ends = documents.iter().map(|d| { end += d.len() as i64; end });
+            prop_assert_eq!(index.document_indices().collect::<Vec<_>>(), std::iter::once(0).chain(ends).collect::<Vec<_>>());
+            let mut read = Vec::new();
+            index.dtype().decode(dataset.bin(), |token| read.push(token));
+            prop_assert_eq!(&read, &tokens);
+        }
+    }
 
     fn header(sequences: u64, documents: u64) -> Vec<u8> {
         [

@@ -7,8 +7,13 @@
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod dataset;
+#[cfg(test)]
+mod dataset_for_tests;
 mod index;
 mod order;
+
+#[cfg(test)]
+extern crate self as tprimat_samples;
 
 use std::{io, path::PathBuf};
 

@@ -82,40 +82,14 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HEADER, MAGIC, VERSION};
-
-    /// A dataset of one sequence a document, of i32 tokens.
-    fn write(prefix: &Path, documents: &[&[i32]]) {
-        let mut idx = MAGIC.to_vec();
-        idx.extend(VERSION.to_le_bytes());
-        idx.push(Dtype::I32.code());
-        idx.extend((documents.len() as u64).to_le_bytes());
-        idx.extend((documents.len() as u64 + 1).to_le_bytes());
-        assert_eq!(idx.len(), HEADER);
-        documents
-            .iter()
-            .for_each(|d| idx.extend((d.len() as i32).to_le_bytes()));
-        let mut begins = 0i64;
-        for document in documents {
-            idx.extend(begins.to_le_bytes());
-            begins += 4 * document.len() as i64;
-        }
-        (0..=documents.len() as i64).for_each(|index| idx.extend(index.to_le_bytes()));
-        let bin: Vec<u8> = documents
-            .iter()
-            .flat_map(|d| d.iter().flat_map(|token| token.to_le_bytes()))
-            .collect();
-        for (path, bytes) in Dataset::paths(prefix).iter().zip([idx, bin]) {
-            #[expect(clippy::disallowed_methods, reason = "a test's own file")]
-            std::fs::write(path, bytes).unwrap();
-        }
-    }
+    use crate::dataset_for_tests::write_dataset;
 
     #[test]
     fn sequences_run_on_over_documents_and_begin_again_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("d");
-        write(&prefix, &[&[1, 2, 3], &[4, 5], &[], &[6, 7, 70_000]]);
+        let documents = [vec![1, 2, 3], vec![4, 5], vec![], vec![6, 7, 70_000]];
+        write_dataset(&prefix, Dtype::I32, &documents.map(|one| vec![one]));
         let samples = Samples::open(&prefix, 3).unwrap();
         assert_eq!(
             [0, 1, 2, 3].map(|i| samples.sample(i)),

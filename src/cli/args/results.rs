@@ -13,7 +13,7 @@ pub struct CompareArgs {
     /// Print every figure and every note in place of the summary
     #[arg(long, conflicts_with = "json")]
     pub details: bool,
-    /// How it is printed; csv and parquet have a row a cell
+    /// How it is printed; csv has a row a cell
     #[arg(
         long,
         value_enum,
@@ -32,10 +32,6 @@ pub enum CompareFormat {
     Markdown,
     Csv,
     Json,
-    /// For Prometheus and what else reads OpenMetrics
-    Openmetrics,
-    /// The columns of csv with their types, for data frames; needs the cargo feature `parquet`
-    Parquet,
 }
 
 impl CompareArgs {
