@@ -57,11 +57,9 @@ pub(super) const EVENTS: &str = "events.jsonl";
 #[derive(Serialize, Deserialize)]
 pub(super) struct Started {
     pid: u32,
-    /// Where the process is; absent in what earlier versions wrote.
-    #[serde(default)]
+    /// Where the process is.
     host: Option<String>,
     /// When the process began, in the kernel's words: another one that has its pid has not.
-    #[serde(default)]
     process_start: Option<u64>,
     pub at: f64,
     /// The command line, without the program.
@@ -468,15 +466,12 @@ fn elsewhere(build: &Build, host: &str, verb: &str) -> Error {
     }
 }
 
-/// Whether the process that a build names is still the one that wrote it. What an earlier version
-/// wrote says less, and the lock that the build holds must do.
+/// Whether the process that a build names is still the one that wrote it.
 fn is_its_process(started: &Started) -> bool {
     let found = i32::try_from(started.pid)
         .ok()
         .and_then(execute::process_start);
-    started
-        .process_start
-        .is_none_or(|start| found == Some(start))
+    found == started.process_start
 }
 
 /// SIGTERM, as Ctrl-C in its terminal would be, and the wait for its end.

@@ -121,7 +121,7 @@ pub fn ingest(
         true => disturbance(
             &attempt,
             (log, &node_samples),
-            measured.job.as_ref(),
+            &measured.job,
             &measured.log_section,
             &measured.statistics,
         )?,
@@ -211,7 +211,7 @@ fn bring_to_disk(dir: &Path, exit: &RunExit) -> Result<()> {
 fn disturbance(
     attempt: &Attempt,
     (log, of_nodes): (&Path, &[NodeFile]),
-    job: Option<&Job>,
+    job: &Job,
     section: &LogSection,
     statistics: &Statistics,
 ) -> Result<Option<String>> {
@@ -239,9 +239,9 @@ fn disturbance(
         RunOutcome::Failed { .. } => return Ok(None),
         RunOutcome::Ok => {}
     }
-    let Some(job) = job.filter(|_| !signs.is_empty()) else {
+    if signs.is_empty() {
         return Ok(None);
-    };
+    }
     let times = read(&log.with_file_name("times"))?.unwrap_or_default();
     let trace = logs::parse_dated(section, &read(log)?.unwrap_or_default(), &times);
     let result = RunResult::from(trace, job, super::derived::facts_of(attempt));

@@ -97,7 +97,7 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
             generation: 0,
             log_section: recipe.file.log.clone(),
             repeats_planned: None,
-            job: Some(job.clone()),
+            job: job.clone(),
             statistics: prepared.resolved.statistics.clone(),
         },
         seen: Default::default(),

@@ -146,8 +146,7 @@ pub struct RunExit {
     /// Names of watched inputs that were written while it ran, or just before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Where it ran; absent in folders of an older tprimat, whose runs were on the host of their
-    /// build.
+    /// Where it ran, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Like `changed`, for files that nobody declares and only the command names.

@@ -33,16 +33,11 @@ pub struct Measurement {
     pub task: String,
     pub preimage: String,
     pub generation: u32,
-    #[serde(default)]
     pub log_section: LogSection,
     /// Repeats that the plan wants of the cell.
-    #[serde(default)]
     pub repeats_planned: Option<u32>,
-    /// Absent in folders of an older tprimat, whose runs are not judged.
-    #[serde(default)]
-    pub job: Option<Job>,
+    pub job: Job,
     /// The warm-up: whether something disturbed the run is judged on the steps after it.
-    #[serde(default)]
     pub statistics: Statistics,
 }
 

@@ -27,9 +27,6 @@ use crate::{
     words::secret::public_value,
 };
 
-/// Name, bytes and digest.
-type RecipeFileOfRun<'f> = (&'f str, &'f [u8], &'f Digest);
-
 /// A key and the text that it hashes.
 pub type Keyed = (Digest, String);
 
@@ -57,34 +54,10 @@ impl Engine<'_> {
         repeat: u32,
         rendered: &[Output],
     ) -> Option<Keyed> {
-        let recipe = self.plan.recipe(cell);
-        let vendor = self.plan.prepared(cell)?.job().vendor;
-        let key = self.train_key_with(cell, repeat, rendered, recipe.files_of_run(vendor))?;
-        if recipe.files_of_run(vendor).count() < recipe.files.len() && !self.has_attempts(&key) {
-            // Earlier versions had every file of the recipe in the key. What they measured still counts.
-            let all = self.train_key_with(cell, repeat, rendered, recipe.all_files())?;
-            if self.has_attempts(&all) {
-                return Some(all);
-            }
-        }
-        Some(key)
-    }
-
-    fn has_attempts(&self, (key, _): &Keyed) -> bool {
-        self.cache.has_attempts(key)
-    }
-
-    fn train_key_with<'f>(
-        &self,
-        cell: CellId,
-        repeat: u32,
-        rendered: &[Output],
-        files: impl Iterator<Item = RecipeFileOfRun<'f>>,
-    ) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
         let facts = prepared.facts.known.as_ref().ok()?;
         let mut image = self
-            .launch_image(cell, rendered, files)?
+            .launch_image(cell, rendered)?
             .field("repeat", &repeat)
             .fields(
                 "fact",
@@ -102,10 +75,8 @@ impl Engine<'_> {
     /// Names what a cell launches, also where the facts of its platform are not known.
     pub(super) fn launch_digest(&self, cell: CellId, rendered: &[Output]) -> Option<Digest> {
         let of = &self.plan.matrix.cells[cell];
-        let vendor = self.plan.prepared(cell)?.job().vendor;
-        let files = self.plan.recipe(cell).files_of_run(vendor);
         let mut image = self
-            .launch_image(cell, rendered, files)?
+            .launch_image(cell, rendered)?
             .field("facts", &(&*of.platform, &*of.framework));
         for file in &self.plan.prepared(cell)?.data {
             image = image.field(file.kind.name(), &file.name);
@@ -117,14 +88,11 @@ impl Engine<'_> {
     }
 
     /// What a train key covers of the launch itself.
-    fn launch_image<'f>(
-        &self,
-        cell: CellId,
-        rendered: &[Output],
-        files: impl Iterator<Item = RecipeFileOfRun<'f>>,
-    ) -> Option<Preimage> {
+    fn launch_image(&self, cell: CellId, rendered: &[Output]) -> Option<Preimage> {
         let prepared = self.plan.prepared(cell)?;
-        let launch = &self.plan.recipe(cell).file.launch;
+        let recipe = self.plan.recipe(cell);
+        let launch = &recipe.file.launch;
+        let files = recipe.files_of_run(prepared.job().vendor);
         let mut image = Preimage::new(TaskKind::Train)
             .field("command", &launch.command)
             .field("launch_abi", &launch.launch_abi)

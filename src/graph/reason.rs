@@ -10,7 +10,6 @@ use crate::{
     job::RunOutcome,
     plan::preimage::{Change, changes, unescaped},
     publish::Unpublished,
-    words::secret::public_value,
 };
 
 /// What a task's key is made of now.
@@ -162,15 +161,6 @@ pub fn changed_fields(
             if changes.iter().any(|c| c.field != "repeat" && is_real(c)) {
                 changes.retain(is_real);
             }
-        }
-    }
-    // Records of an older tprimat have the values of secrets.
-    for change in &mut changes {
-        let Some(name) = change.field.strip_prefix("env.").map(str::to_owned) else {
-            continue;
-        };
-        for value in [&mut change.old, &mut change.new].into_iter().flatten() {
-            *value = public_value(&name, value).into_owned();
         }
     }
     Some(changes)

@@ -74,13 +74,9 @@ impl Recipe {
                 .is_some_and(|other| other != vendor);
             !is_of_another && !FOR_PEOPLE.contains(&name)
         };
-        self.all_files().filter(move |(name, ..)| is_read(name))
-    }
-
-    pub fn all_files(&self) -> impl Iterator<Item = (&str, &[u8], &Digest)> {
-        self.files
-            .iter()
-            .map(|(name, bytes, digest)| (name.as_str(), &**bytes, digest))
+        let all = self.files.iter();
+        all.map(|(name, bytes, digest)| (name.as_str(), &**bytes, digest))
+            .filter(move |(name, ..)| is_read(name))
     }
 }
 

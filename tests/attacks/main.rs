@@ -1,4 +1,4 @@
-//! Attacks by files that strangers wrote: each was tried on an older tprimat, and worked.
+//! Attacks by files that strangers wrote: each was tried, and once worked.
 //! docs/SECURITY.md says what is trusted.
 //!
 //! Attacks that need two users are run by `make test-services`, as root and with `nobody` as the

@@ -363,15 +363,14 @@ fn a_history_can_be_narrowed_and_drawn() {
 #[test]
 fn imported_results_have_a_history_of_their_own() {
     let project = project();
-    let folders = ["native-h200x2", "native-h200x2-restored"];
-    for folder in folders {
+    for name in ["native-8b-first", "native-8b"] {
         let file = format!(
-            "{}/docs/measured/{folder}/train_h200_native_llama.json",
+            "{}/tests/fixtures/published/{name}.json",
             env!("CARGO_MANIFEST_DIR")
         );
         project.run(&["import", &file]).ends_with(0);
     }
-    let cell = "h200/native/llama/two_gpus";
+    let cell = "h200/native/llama-8b-8-layers/single@precision=bf16";
     let told = story(&project, &[cell]);
     let unnamed = "a file, a package or another input that the results do not name changed (the train key differs)";
     assert_eq!(told, [pair("", ""), pair(unnamed, "same")]);

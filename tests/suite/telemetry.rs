@@ -543,8 +543,7 @@ fn a_power_cap_disturbs_nobody_and_heat_does() {
     );
 }
 
-/// An older tprimat judged nothing: its attempts stand, whatever a newer one finds in their
-/// samples.
+/// An attempt that was found undisturbed stands, whatever another tprimat finds in its samples.
 #[test]
 fn a_judgement_is_of_the_time_of_the_run() {
     let project = Project::of_two();

@@ -79,7 +79,7 @@ pub struct Attempt {
     /// ran out of memory may not do so again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// How many repeats the plan wanted when this one was made; older attempts do not say.
+    /// How many repeats the plan wanted when this one was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<u32>,
     /// Somebody decided that it does not count; a record of its own, which a later one may take

@@ -148,15 +148,6 @@ impl Cache {
         self.attempts_at(places)
     }
 
-    /// Was the key ever tried? Reads no attempt.
-    #[must_use]
-    pub fn has_attempts(&self, key: &Digest) -> bool {
-        let (snapshot, segments) = self.known();
-        segments.index.attempts.contains_key(key)
-            || snapshot
-                .is_some_and(|snapshot| snapshot.lookup(Table::Attempts, key).next().is_some())
-    }
-
     /// Every attempt of every key, in the order in which they were recorded.
     #[must_use]
     pub fn all_attempts(&self) -> Vec<Attempt> {

@@ -14,7 +14,6 @@ use tprimat_base::digest::Digest;
 
 use super::{encode::Stamp, frame::Mark, index::Place, segment::is_segment_name};
 
-/// The second one: an older tprimat makes an index without what was decided of attempts.
 const MAGIC: [u8; 8] = *b"tprimat2";
 /// Magic, header length, header digest.
 const PREFIX: usize = 8 + 4 + 32;

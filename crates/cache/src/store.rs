@@ -489,7 +489,7 @@ mod tests {
             1,
             "nothing was made there"
         );
-        // One of an older tprimat, or one whose tag was lost.
+        // One whose tag was lost.
         let old = folder.path().join("old");
         files::create_dir_all(&old.join("segments")).unwrap();
         write(&old.join(".gitignore"));

@@ -15,8 +15,8 @@ use super::{
 /// Differences that are told in full beside a comparison; the JSON has all.
 const TOLD: usize = 6;
 const PACKAGE: &str = "package.";
-/// The fact that says whether a cell's runs may run beside others on their host. Imported runs and
-/// baselines of earlier versions do not state it.
+/// The fact that says whether a cell's runs may run beside others on their host. Imported runs do not
+/// state it.
 pub const SHARE: &str = "share";
 
 /// A variable that slows a run down enough to decide a comparison.

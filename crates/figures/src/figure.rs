@@ -22,7 +22,7 @@ pub enum Figure {
     },
 }
 
-/// What is read from a file that was written before there was such a figure.
+/// What stands until it is computed.
 impl Default for Figure {
     fn default() -> Self {
         Self::Absent {

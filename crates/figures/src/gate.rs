@@ -38,7 +38,6 @@ use super::{
     summary::attempts,
     warnings_of,
 };
-use baseline::units;
 
 pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
@@ -252,15 +251,14 @@ fn correct(
 }
 
 /// What tells the questions of two cells apart: the runs of both measurements, and what these gave. None
-/// where the runs now are not known. A baseline of an older version names no attempts: there the
-/// rates alone are the same.
+/// where the runs now are not known.
 fn question<'a>(then: &'a BaselineCell, now: &'a GateInput) -> Option<Question<'a>> {
     let candidate = candidate(&now.input).ok()?;
     let of_now = attempts(&candidate.summary.repeats);
     if of_now.is_empty() {
         return None;
     }
-    let bits = |estimate: &Estimate| units(estimate).iter().map(|unit| unit.to_bits()).collect();
+    let bits = |estimate: &Estimate| estimate.units.iter().map(|unit| unit.to_bits()).collect();
     Some((
         of_now,
         bits(candidate.estimate),
@@ -278,7 +276,7 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
         (Ok(_), Some(why)) => of(GateVerdict::Fail, why),
         (Ok(now), None) => GateCell {
             now: Some(now.tokens_per_second_per_gpu.value),
-            n_now: Some(units(&now.tokens_per_second_per_gpu).len()),
+            n_now: Some(now.tokens_per_second_per_gpu.units.len()),
             notes: of_what_is_new(cell, &now),
             ..of(GateVerdict::New, GateReason::NotInBaseline)
         },
@@ -320,7 +318,7 @@ fn choices(cell: &BaselineCell, when: When) -> impl Iterator<Item = GateNote> {
 fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateCell, Option<Test>) {
     let without = |verdict, reason: GateReason| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
-        n_then: Some(units(&then.tokens_per_second_per_gpu).len()),
+        n_then: Some(then.tokens_per_second_per_gpu.units.len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
     let fails = |reason: GateReason| (without(GateVerdict::Fail, reason), None);
@@ -403,7 +401,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         &now.tokens_per_second_per_gpu,
         &then.tokens_per_second_per_gpu,
     );
-    let (units_a, units_b) = (units(a), units(b));
+    let (units_a, units_b) = (&a.units, &b.units);
     let attested = cell.is_attested();
     let mut cell = GateCell {
         now: Some(a.value),

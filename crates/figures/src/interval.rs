@@ -17,11 +17,10 @@ pub use bootstrap::bootstrap_interval;
 /// Runs that follow the one before later than this begin another session; midnight does not.
 pub const SESSION_GAP_SECONDS: f64 = 6.0 * 3600.0;
 
-/// A host's name; none where a log does not name its host. Files that earlier versions published
-/// say "not stated" there.
+/// A host's name; none where a log does not name its host.
 #[must_use]
 pub fn host_named(host: &str) -> Option<&str> {
-    (!["", "not stated"].contains(&host)).then_some(host)
+    (!host.is_empty()).then_some(host)
 }
 
 /// The hosts of several runs; none where one of them does not name its host, since the others are
@@ -44,12 +43,10 @@ pub struct Estimate {
     /// One a repeat, in order.
     pub values: Vec<f64>,
     /// What the interval speaks of.
-    #[serde(default)]
     pub unit: Unit,
     /// One a unit: geometric means of its repeats. Equal to `values` where repeats are the units.
     /// Repeats on unknown hosts are in none where hosts are the units, and repeats without a date in
     /// none where sessions are.
-    #[serde(default)]
     pub units: Vec<f64>,
 }
 

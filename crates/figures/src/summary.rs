@@ -234,7 +234,6 @@ pub struct Curve {
     pub step: Vec<u64>,
     pub step_time_seconds: Vec<Option<f64>>,
     pub loss: Vec<Option<f64>>,
-    #[serde(default)]
     pub learning_rate: Vec<Option<f64>>,
 }
 

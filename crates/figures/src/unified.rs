@@ -48,7 +48,6 @@ pub struct Unified {
     pub telemetry: Option<Telemetry>,
     /// The log's numbers of the optimiser steps that the series are of, in the first repeat that
     /// counts.
-    #[serde(default)]
     pub steps: Vec<u64>,
     /// Seconds, by step, of the first repeat that counts; null where the log has none.
     pub step_times: Vec<Option<f64>>,
@@ -134,7 +133,6 @@ pub struct PerformanceMetrics {
     pub estimate: Estimate,
     pub mfu: Mfu,
     /// Cost, efficiency, time: docs/METRICS.md.
-    #[serde(default)]
     pub metrics: Metrics,
     pub warmup_steps: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,7 +196,6 @@ pub struct UnifiedRepeat {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_source: Option<StepTimeSource>,
     /// The log's numbers of the optimiser steps that the series are of.
-    #[serde(default)]
     pub steps: Vec<u64>,
     /// How many steps each value of the lists below stands for, where the log has one line for several
     /// steps and prints their mean; empty where each value is of one step.

@@ -101,7 +101,7 @@ pub struct Samples {
     pub interval_seconds: f64,
     /// Number of devices.
     pub devices: u64,
-    /// Names of the devices' locks, `gpu-<uuid>`, in order; older results do not say.
+    /// Names of the devices' locks, `gpu-<uuid>`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_names: Vec<String>,
     /// Why there are none.
@@ -142,7 +142,6 @@ pub struct Point {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_hz: Option<f64>,
     /// Samples that tell whether clocks were lowered on any device.
-    #[serde(default)]
     pub throttle_known: u64,
     /// In how many of them, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

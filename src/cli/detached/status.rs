@@ -25,7 +25,7 @@ pub(super) struct Status {
     name: String,
     state: State,
     pid: Option<u32>,
-    /// Where it was started; absent in what earlier versions wrote.
+    /// Where it was started.
     host: Option<String>,
     /// The process as text names it, and its host where that is not this one.
     #[serde(skip)]

@@ -25,17 +25,14 @@ pub struct CellInput {
     pub framework: String,
     pub model: String,
     pub parallelism: String,
-    #[serde(default)]
     pub axes: BTreeMap<String, String>,
     pub repeats_wanted: u32,
     pub state: CellState,
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
-    #[serde(default)]
     pub same_launch_as: Option<String>,
     /// Files that the runs were imported from; empty for what tprimat measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<String>,
-    #[serde(default)]
     pub environment: CellEnvironment,
     #[serde(default, skip_serializing_if = "Standing::is_present")]
     pub standing: Standing,
@@ -50,7 +47,6 @@ pub struct Standing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<String>,
     /// Repeats that are still to be measured.
-    #[serde(default)]
     pub to_come: u32,
 }
 
@@ -147,7 +143,6 @@ pub struct Row {
     pub group: usize,
     /// Losses may share an axis only among rows of one group that have the same number here: the
     /// others trained on other data, from other weights or by another schedule.
-    #[serde(default)]
     pub loss_group: usize,
     /// Repeats that count, of those wanted.
     pub n: usize,
@@ -164,10 +159,8 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
     /// Steps declared to be warm-up.
-    #[serde(default)]
     pub warmup_steps: u64,
     /// The name of the rule that found the measured part.
-    #[serde(default)]
     pub steady_state: String,
     /// Other measurements of its repeats, which do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -208,9 +201,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_runs_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md.
-    #[serde(default)]
     pub metrics: Metrics,
-    #[serde(default)]
     pub contract: Contract,
     /// What the trainer states and tprimat has no setting for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -218,7 +209,6 @@ pub struct Row {
     /// Field by field, of the repeat that speaks for the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
-    #[serde(default)]
     pub environment: CellEnvironment,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
@@ -340,7 +330,6 @@ pub struct Speedup {
     /// tokens/s/GPU of a ÷ of b.
     pub ratio: f64,
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
-    #[serde(default)]
     pub cost_ratio: Figure,
     /// What a GPU-hour of a and of b costs, where both are stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -497,11 +486,9 @@ pub struct AbsentCell {
     pub state: AbsentState,
     pub reason: WhyAbsent,
     /// Repeats that contradict the cell's job.
-    #[serde(default)]
     pub contradicted: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<String>,
-    #[serde(default)]
     pub contract: Contract,
     /// Field by field: which one contradicts the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]

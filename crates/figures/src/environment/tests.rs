@@ -240,7 +240,7 @@ fn runs_beside_others_are_no_match_for_runs_that_had_the_host_to_themselves() {
         (Some("true"), Some("false"))
     );
     assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &shared, &shared).is_empty());
-    // A baseline of an earlier version does not say which it was.
+    // An imported run does not say which it was.
     let unknown = environment(&[], &[]);
     assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &shared, &unknown).is_empty());
     assert!(between(["cpu/cmd/a", "cpu/cmd/b"], &unknown, &alone).is_empty());

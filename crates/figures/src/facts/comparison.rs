@@ -292,7 +292,6 @@ pub enum GroupWorkload {
     Said(String),
     /// Several values of one setting where cells differ in it.
     Settings {
-        #[serde(default)]
         precision: Vec<String>,
         seq_length: Vec<String>,
         global_batch_size: Vec<String>,

@@ -63,7 +63,6 @@ pub enum NoRate {
         claimed: f64,
         #[serde(with = "super::any_number")]
         passed: f64,
-        #[serde(default)]
         clock: WhoseClock,
     },
     /// Seconds that all steps would take if they were as those that the log shows.
@@ -72,7 +71,6 @@ pub enum NoRate {
         claimed: f64,
         #[serde(with = "super::any_number")]
         passed: f64,
-        #[serde(default)]
         clock: WhoseClock,
     },
     /// The same, where it is so of the typical line already: the log shows every so-many-th step,
@@ -92,7 +90,6 @@ pub enum NoRate {
         #[serde(with = "super::any_number")]
         passed: f64,
         /// By tprimat's looks at the log, not by the trainer's own dates.
-        #[serde(default)]
         by_lines: bool,
     },
 }
@@ -288,7 +285,6 @@ pub enum RunFact {
         unit: Unit,
         /// Repeats that belong to no unit: units are hosts and their logs do not name one, or units are
         /// sessions and their logs have no date.
-        #[serde(default, alias = "on_unknown_hosts")]
         in_no_unit: usize,
     },
     TokensDeclared,

@@ -36,7 +36,6 @@ pub struct BaselineCell {
     pub warmup_steps: u64,
     pub steady_state: String,
     pub contract: Contract,
-    #[serde(default)]
     pub environment: CellEnvironment,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
@@ -61,8 +60,7 @@ pub struct BaselineCell {
     /// Key of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Attempts of the repeats that count; a file of an older version names none.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    /// Attempts of the repeats that count.
     pub attempts: BTreeSet<String>,
 }
 
@@ -98,7 +96,7 @@ impl Baseline {
         self.cells.iter().find_map(|cell| {
             let Estimate { value, values, .. } = &cell.tokens_per_second_per_gpu;
             let all_are_rates = geometric_mean(values).is_some();
-            match geometric_mean(units(&cell.tokens_per_second_per_gpu)).filter(|_| all_are_rates) {
+            match geometric_mean(&cell.tokens_per_second_per_gpu.units).filter(|_| all_are_rates) {
                 _ if !seen.insert(&cell.cell) => Some(BaselineFault::Twice {
                     cell: cell.cell.clone(),
                 }),
@@ -191,15 +189,6 @@ impl BaselineCell {
             environment: &self.environment,
             versions: &self.versions,
         }
-    }
-}
-
-/// The units of the statistics; a file of an older version has repeats only.
-pub(super) fn units(estimate: &Estimate) -> &[f64] {
-    if estimate.units.is_empty() {
-        &estimate.values
-    } else {
-        &estimate.units
     }
 }
 
