@@ -36,11 +36,11 @@ fn logs_of_real_frameworks_are_attested() {
         let logs: Vec<_> = logs.map(|entry| entry.unwrap().path()).collect();
         assert!(!logs.is_empty(), "{folder}");
         for log in logs {
-            let name = log.file_stem().unwrap().to_str().unwrap();
+            let name = log.file_name().unwrap().to_str().unwrap();
             let cell = supported_of(&plan).find(|(id, ..)| name.starts_with(&id.replace('/', "-")));
             let (id, recipe, job) =
                 cell.unwrap_or_else(|| panic!("{folder}/{name} belongs to no cell"));
-            let trace = logs::parse(&recipe.file.log, &fs::read(&log).unwrap());
+            let trace = logs::parse(&recipe.file.log, &zstd::decode_all(fs::File::open(&log).unwrap()).unwrap());
             assert_eq!(trace.steps.len() as u64, job.train_iters, "{id}");
             let attestation = attest(&trace, &Claim::of(job), true);
             let contradicted: Vec<_> = attestation.contradicted().collect();

@@ -60,11 +60,8 @@ fn every_log_is_read_as_it_was() {
         let logs = root().join("docs/measured").join(folder).join("logs");
         for path in files_below(&logs) {
             let name = Path::new("measured").join(folder);
-            place(
-                &project,
-                &name.join(path.file_name().unwrap()),
-                &fs::read(&path).unwrap(),
-            );
+            let log = zstd::decode_all(fs::File::open(&path).unwrap()).unwrap();
+            place(&project, &name.join(path.file_stem().unwrap()), &log);
         }
     }
     let folder = project.path("logs");
