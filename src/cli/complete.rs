@@ -27,6 +27,7 @@ use crate::{
     matrix,
     plan::{Plan, PlanRequest},
     results,
+    words::plain::is_active,
 };
 
 /// A shell that completes a line names itself in this variable, and gives the line behind `--`.
@@ -152,8 +153,8 @@ impl Line {
             .collect();
         found
             .into_iter()
-            // A name with controls in it was not made to be typed.
-            .filter(|name| name.starts_with(begun) && !name.contains(char::is_control))
+            // A name that would command the terminal was not made to be typed.
+            .filter(|name| name.starts_with(begun) && !name.contains(is_active))
             .map(CompletionCandidate::new)
             .collect()
     }

@@ -373,11 +373,11 @@ fn imported_results_have_a_history_of_their_own() {
     let cell = "h200/native/llama-8b-8-layers/single@precision=bf16";
     let told = story(&project, &[cell]);
     let unnamed = "a file, a package or another input that the results do not name changed (the train key differs)";
-    assert_eq!(told, [pair("", ""), pair(unnamed, "same")]);
+    assert_eq!(told, [pair("", ""), pair(unnamed, "not_assessed")]);
     let text = project.run(&["history", cell]).ends_with(0).stdout;
     assert!(
         text.contains(&format!(
-            "{cell} (imported): 2 measurements since 2026-11-21"
+            "{cell} (imported): 2 measurements since 2026-11-22"
         )),
         "{text}"
     );

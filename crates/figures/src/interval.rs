@@ -271,16 +271,14 @@ mod tests {
 
     #[test]
     fn a_run_on_an_unknown_host_is_not_on_another_host() {
-        for unknown in ["", "not stated"] {
-            let runs = [
-                run(1.0, "a", 0.0),
-                run(4.0, "a", 1.0),
-                run(8.0, unknown, 2.0),
-                run(4.0, unknown, 3.0),
-            ];
-            let estimate = Estimate::of(&runs).unwrap();
-            assert_eq!((estimate.unit, estimate.units.len()), (Unit::Repeat, 4));
-        }
+        let runs = [
+            run(1.0, "a", 0.0),
+            run(4.0, "a", 1.0),
+            run(8.0, "", 2.0),
+            run(4.0, "", 3.0),
+        ];
+        let estimate = Estimate::of(&runs).unwrap();
+        assert_eq!((estimate.unit, estimate.units.len()), (Unit::Repeat, 4));
     }
 
     #[test]

@@ -49,7 +49,8 @@ impl Sample {
             .cycle()
             .take(if self.troubled { self.cells.div_ceil(4).max(2) } else { 0 })
             .enumerate()
-            .map(|(i, (state, reason))| json!({"cell": format!("nvd/fsdp/llama-3.1-8b/absent@n={i}"), "state": state, "reason": reason}))
+            .map(|(i, (state, reason))| json!({"cell": format!("nvd/fsdp/llama-3.1-8b/absent@n={i}"), "state": state, "reason": reason,
+                "contradicted": 0, "contract": []}))
             .collect();
         json!({
             "schema_version": "tprimat.comparison/1", "comparable": true, "groups": groups, "absent": absent,
@@ -110,7 +111,7 @@ impl Sample {
             "model": "llama-3.1-8b", "parallelism": "maximum_performance", "group": i % self.groups,
             "n": rates.len(), "repeats_wanted": wanted, "failed": counted("failed"), "contradicted": counted("contradicted"),
             "suspect": counted("suspect"),
-            "tokens_per_second_per_gpu": {"value": value, "values": rates,
+            "tokens_per_second_per_gpu": {"value": value, "values": rates, "unit": "repeat", "units": rates,
                 "ci95": (rates.len() > 1).then_some([value * 0.985, value * 1.016])},
             "tokens_per_second": value * 8.0,
             "step_time": {"mean_seconds": 2.0 / self.scale, "median_seconds": 2.0 / self.scale, "p95_seconds": 2.1 / self.scale},
@@ -118,6 +119,7 @@ impl Sample {
                 {"kind": "peak_reserved", "source": "torch", "bytes": (44 + i as u64 % 30) << 30}],
             "mfu": {"status": "ok", "value": 0.3 + 0.01 * (i % 17) as f64, "tflops_per_gpu": 400.0, "convention": "causal",
                 "peak": {"tflops": 989.4, "source": "NVIDIA H100 SXM datasheet, dense"}},
+            "warmup_steps": 0, "steady_state": "", "environment": {},
             "precision": "bf16", "attestation": "attested", "labels": [], "tokens_per_step": 1_048_576,
             "memory_capacity_bytes": 80u64 << 30, "loss_group": usize::from(self.troubled && i % 9 == 7),
             "contract": [{"field": "num_gpus", "tier": "workload", "value": 8, "source": "effective"},
