@@ -259,8 +259,8 @@ fn run_stale(
     }
 }
 
-/// All states, after what the build would read of the cache was looked at: what is damaged is
-/// dropped, so that this build brings it back from the remote or makes it again.
+/// All states, after what the build would read of the cache was looked at: what is damaged counts as
+/// missing, so that this build brings it back from the remote or makes it again.
 fn evaluated<'a>(
     engine: impl Fn() -> Engine<'a>,
     sharing: Option<&remote::Sharing>,
@@ -270,7 +270,7 @@ fn evaluated<'a>(
     loop {
         let (engine, statuses) = evaluated_as_is(engine())?;
         // What a lost summary is made of may be damaged, too, and so on down to the logs.
-        match engine.drop_damaged(&statuses)? {
+        match engine.find_damaged(&statuses)? {
             0 if damaged == 0 => return Ok((engine, statuses)),
             // The remote was asked while the damaged file still seemed to be there. What it brings back
             // is not trained, so it is asked before anything is refused or left out.

@@ -16,7 +16,7 @@ use super::{
     session::Project,
 };
 use crate::{
-    cache::{Cache, Expected, Limits, NamedObject, Repair, Verified, bundle_fault},
+    cache::{Cache, Expected, Limits, NamedObject, Repair, TaskKind, Verified, bundle_fault},
     digest::Digest,
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
@@ -280,7 +280,9 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
     });
     bar.finish_and_clear();
     let verified = verified?;
-    let has_all = verified.lost.is_empty() && verified.damaged_records.is_empty();
+    let is_sound = verified.damaged.is_empty()
+        && verified.lost.is_empty()
+        && verified.damaged_records.is_empty();
     // What was found is told also where the repair fails.
     let (done, failed) = match repair.then(|| cache.repair()).transpose() {
         Ok(done) => (done, None),
@@ -306,7 +308,7 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
                     format!("`{}` of {} (and {more})", file.name, file.task)
                 }
             };
-            text += &format!("damaged, and dropped: {what} ({})\n", digest.short());
+            text += &format!("damaged: {what} ({})\n", digest.short());
         }
         for (task, name) in &verified.lost {
             text += &format!("lost: `{name}` of {task}\n");
@@ -329,24 +331,28 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
                  `tprimat cache pull` or an import of another cache",
             );
         }
-        let is_of_run = |file: &NamedObject| {
-            let mut lost = verified.lost.iter();
-            lost.any(|(task, _)| *task == file.task)
-        };
-        if !verified.damaged_files.iter().all(is_of_run) {
+        let is_measured = |file: &NamedObject| file.task.starts_with(TaskKind::Train.name());
+        if !verified.damaged_files.iter().all(is_measured) {
             say("what was read from logs or drawn is made again by the next build that needs it");
         }
-        if !verified.lost.is_empty() {
-            say(
-                "`tprimat cache pull` or an import of another cache brings them back where another has them",
-            );
+        if !verified.lost.is_empty() || verified.damaged_files.iter().any(is_measured) {
+            let first = match verified.damaged.is_empty() || repair {
+                true => "",
+                false => "once `--repair` has removed what is damaged, ",
+            };
+            say(&format!(
+                "{first}`tprimat cache pull` or an import of another cache brings files of runs back where another has them"
+            ));
         }
         if let Some(done) = &done {
-            if done.cut.len() + verified.lost.len() > 0 {
+            let measured = verified.damaged_files.iter().filter(|f| is_measured(f));
+            let lost = verified.lost.len() + measured.count();
+            if done.removed.len() + done.cut.len() + lost > 0 {
                 say(&format!(
-                    "{} cut out, {} noted as lost; later checks pass over them",
+                    "{} removed, {} cut out, {} noted as lost; later checks pass over them",
+                    counted(done.removed.len(), "damaged object"),
                     counted(done.cut.len(), "damaged place"),
-                    counted(verified.lost.len(), "file")
+                    counted(lost, "file")
                 ));
             }
             if !done.left.is_empty() {
@@ -355,10 +361,10 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
                      repeat this when no other tprimat is running",
                 );
             }
-        } else if !repair && !has_all {
+        } else if !repair && !is_sound {
             say(
-                "`tprimat cache verify --repair` cuts out what cannot be read and notes what is lost, so that later checks find only \
-                 new damage",
+                "`tprimat cache verify --repair` removes what is damaged and notes what is lost, so that later checks find only new \
+                 damage",
             );
         }
     }
@@ -372,7 +378,7 @@ fn verify(globals: &Globals, repair: bool) -> Result<i32> {
     }
     let is_sound = match done {
         Some(done) => done.left.is_empty(),
-        None => verified.damaged.is_empty() && has_all,
+        None => is_sound,
     };
     Ok(if is_sound { exit::OK } else { exit::FAILED })
 }

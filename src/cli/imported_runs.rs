@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::{attempts::time, output::leave_out, project::split_repeat};
 use crate::{
-    cache::{Cache, CacheError, SetAside},
+    cache::{Cache, SetAside},
     error::{Error, Problem, Result, exit},
-    import::{self, ImportedRun, Imports, KeptRun, Kind},
+    import::{self, ImportedRun, Imports, KeptRun, Kind, Source},
     plan::{Asked, Plan},
     results::Contract,
 };
@@ -106,22 +106,17 @@ impl ImportedLine {
     }
 
     /// The log files, each with its run's name and its own; a result has none.
-    pub fn logs(&self, cache: &Cache) -> Result<Vec<(String, Vec<u8>)>> {
-        if self.run.recorded.kind != Kind::Log {
-            return Ok(Vec::new());
+    pub fn logs(&self) -> Vec<(String, &Source)> {
+        let recorded = &self.run.recorded;
+        let named = |source: &'_ Source| format!("{} (imported from {})", self.name(), source.name);
+        match recorded.kind {
+            Kind::Log => recorded
+                .sources
+                .iter()
+                .map(|one| (named(one), one))
+                .collect(),
+            Kind::Result | Kind::Events => Vec::new(),
         }
-        let mut logs = Vec::new();
-        for source in &self.run.recorded.sources {
-            let log = cache.get(&source.digest)?.ok_or_else(|| CacheError::Gone {
-                what: source.name.clone(),
-                again: "import it again",
-            })?;
-            logs.push((
-                format!("{} (imported from {})", self.name(), source.name),
-                log,
-            ));
-        }
-        Ok(logs)
     }
 
     pub fn json(&self) -> Value {

@@ -13,10 +13,12 @@ use super::{
     session::{Project, Session},
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, Cache, CacheError, TaskKind},
+    digest::Digest,
     error::{Error, Problem, Result, exit},
     execute::{self, Secrets, reading},
     graph::State,
+    import::Source,
     matrix::Selection,
     plan::{Asked, Support},
 };
@@ -84,75 +86,89 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         .attempt()
         .map(|a| (**a).clone())
         .or_else(|| attempts.last().cloned());
-    let bytes = attempt
+    let log = attempt
         .as_ref()
         .map(|attempt| log_of(cache, &plan.asked, attempt, part))
         .transpose()?
         .flatten();
-    if bytes.is_none() && !imports.is_empty() {
+    if log.is_none() && !imports.is_empty() {
         return of_imports(cache, &imports, &plan.asked);
     }
-    if let (None, Some(attempt)) = (&bytes, &attempt) {
-        return Err(lost(attempt, part));
+    if let Some(attempt) = &attempt {
+        return match log {
+            Some(log) if print_stored(cache, log)?.is_some() => Ok(exit::OK),
+            _ => Err(lost(attempt, part)),
+        };
     }
-    if bytes.is_none()
-        && let Some(error) = project::not_started(plan, asked, id, status)
-    {
+    if let Some(error) = project::not_started(plan, asked, id, status) {
         return Err(error);
     }
-    let bytes = bytes.ok_or_else(|| {
-        let task = format!("train {id}#{repeat}");
-        let runs = cache.root().join("runs");
-        let goes_on = |key| execute::live_run(&runs, &key).is_some();
-        if status.key.is_some_and(goes_on) {
-            let (_, what) = part.named();
-            return Error::Failed {
-                message: format!("`{id}#{repeat}` goes on; its {what} can be shown once it is over"),
-                help: None,
-            };
-        }
-        let help = if execute::live_run_of(&runs, &task).is_some() {
-            "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
-                .to_owned()
-        } else {
-            let past = reading::PastMeasurements::of(cache, plan);
-            let runs = past.of_name(id).into_iter();
-            let last = runs.filter(|(of, _)| *of == repeat).map(|(_, run)| run);
-            let last = last.max_by_key(|run| run.recorded).map(|run| {
-                let why = reading::measured_before(&engine, &statuses, cell, run);
-                format!("the last run of it was {why}; ")
-            });
-            format!(
-                "{}`{}` lists every run of it; `{}` prints its log",
-                last.unwrap_or_default(),
-                plan.command("attempts", &[id]),
-                plan.command("logs", &["--attempt", "ID"])
-            )
-        };
-        Error::Failed {
-            message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
-            help: Some(help),
-        }
+    let task = format!("train {id}#{repeat}");
+    let runs = cache.root().join("runs");
+    let goes_on = |key| execute::live_run(&runs, &key).is_some();
+    if status.key.is_some_and(goes_on) {
+        let (_, what) = part.named();
+        return Err(Error::Failed {
+            message: format!("`{id}#{repeat}` goes on; its {what} can be shown once it is over"),
+            help: None,
+        });
+    }
+    let help = if execute::live_run_of(&runs, &task).is_some() {
+        "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
+            .to_owned()
+    } else {
+        let past = reading::PastMeasurements::of(cache, plan);
+        let runs = past.of_name(id).into_iter();
+        let last = runs.filter(|(of, _)| *of == repeat).map(|(_, run)| run);
+        let last = last.max_by_key(|run| run.recorded).map(|run| {
+            let why = reading::measured_before(&engine, &statuses, cell, run);
+            format!("the last run of it was {why}; ")
+        });
+        format!(
+            "{}`{}` lists every run of it; `{}` prints its log",
+            last.unwrap_or_default(),
+            plan.command("attempts", &[id]),
+            plan.command("logs", &["--attempt", "ID"])
+        )
+    };
+    Err(Error::Failed {
+        message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
+        help: Some(help),
+    })
+}
+
+/// Prints a file of the cache as it is read, however large it is; its last byte, or 0 where it is
+/// empty. `None` where it is gone, or shows at its end that it is damaged.
+fn print_stored(cache: &Cache, digest: &Digest) -> Result<Option<u8>> {
+    let mut last = 0;
+    let is_sound = cache.stream(digest, |bytes| {
+        last = bytes.last().copied().unwrap_or(last);
+        write(bytes)
     })?;
-    write(&bytes)?;
-    Ok(exit::OK)
+    Ok(is_sound.then_some(last))
+}
+
+/// Between the logs of several runs.
+fn write_gap(last: u8) -> Result<()> {
+    write(if last == b'\n' { b"\n" } else { b"\n\n" })
 }
 
 /// What imported runs of a cell have as logs: one as it came, several each below its name.
 fn of_imports(cache: &Cache, imports: &[ImportedLine], asked: &Asked) -> Result<i32> {
-    let mut files = Vec::new();
-    for run in imports {
-        files.extend(run.logs(cache)?);
+    let files: Vec<(String, &Source)> = imports.iter().flat_map(ImportedLine::logs).collect();
+    if files.is_empty() {
+        return Err(imported_runs::no_log(imports, asked));
     }
-    match &files[..] {
-        [] => return Err(imported_runs::no_log(imports, asked)),
-        [(_, log)] => write(log)?,
-        files => {
-            for (name, log) in files {
-                write(format!("==> {name} <==\n").as_bytes())?;
-                write(log)?;
-                write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;
-            }
+    for (name, source) in &files {
+        if files.len() > 1 {
+            write(format!("==> {name} <==\n").as_bytes())?;
+        }
+        let last = print_stored(cache, &source.digest)?.ok_or_else(|| CacheError::Gone {
+            what: source.name.clone(),
+            again: "import it again",
+        })?;
+        if files.len() > 1 {
+            write_gap(last)?;
         }
     }
     Ok(exit::OK)
@@ -168,9 +184,10 @@ fn of_attempt(globals: &Globals, args: &LogsArgs, id: &str) -> Result<i32> {
     };
     let part = Part::of(args);
     let attempt = attempts::find(&cache, &asked, id)?;
-    let bytes = log_of(&cache, &asked, &attempt, part)?.ok_or_else(|| lost(&attempt, part))?;
-    write(&bytes)?;
-    Ok(exit::OK)
+    match log_of(&cache, &asked, &attempt, part)? {
+        Some(log) if print_stored(&cache, log)?.is_some() => Ok(exit::OK),
+        _ => Err(lost(&attempt, part)),
+    }
 }
 
 /// `-f` without a cell: the log of the run that goes on, if it is the only one.
@@ -232,10 +249,14 @@ fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         runs.sort_by_key(|(repeat, _)| *repeat);
         for (repeat, attempt) in runs {
             write(format!("==> {}#{repeat} (attempt {}) <==\n", cell.id, attempt.id).as_bytes())?;
-            let log = log_of(cache, &plan.asked, attempt, Part::Log)?
-                .unwrap_or_else(|| format!("({})", lost(attempt, Part::Log)).into_bytes());
-            write(&log)?;
-            write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;
+            let printed = match log_of(cache, &plan.asked, attempt, Part::Log)? {
+                Some(log) => print_stored(cache, log)?,
+                None => None,
+            };
+            if printed.is_none() {
+                write(format!("({})", lost(attempt, Part::Log)).as_bytes())?;
+            }
+            write_gap(printed.unwrap_or(0))?;
         }
     }
     Ok(exit::OK)
@@ -274,7 +295,13 @@ impl Part {
     }
 }
 
-fn log_of(cache: &Cache, asked: &Asked, attempt: &Attempt, part: Part) -> Result<Option<Vec<u8>>> {
+/// The file that is asked for, where the attempt has it and the cache as well.
+fn log_of<'a>(
+    cache: &Cache,
+    asked: &Asked,
+    attempt: &'a Attempt,
+    part: Part,
+) -> Result<Option<&'a Digest>> {
     let (name, what) = part.named();
     let Some(output) = attempt.outputs.iter().find(|output| output.name == name) else {
         return match part {
@@ -288,7 +315,7 @@ fn log_of(cache: &Cache, asked: &Asked, attempt: &Attempt, part: Part) -> Result
             }),
         };
     };
-    cache.get(&output.digest)
+    Ok(Some(&output.digest).filter(|digest| cache.has(digest)))
 }
 
 /// Why a run's log is not printed: there is none, or it cannot be read any more.

@@ -178,5 +178,7 @@ fn file_name(plan: &Plan, cell: CellId) -> String {
         "profile_{}_{}_{}_{}",
         of.platform, of.framework, of.model, of.parallelism
     );
-    publish::safe_name(&axes.fold(name, |name, axis| name + &axis))
+    publish::short_name(publish::safe_name(
+        &axes.fold(name, |name, axis| name + &axis),
+    ))
 }

@@ -9,6 +9,7 @@ use crate::{
     files::{Durability, create_dir_all, write_atomically},
     logs::{Scalar, event_file},
     plan::Plan,
+    publish,
 };
 
 /// Writes `CELL/repeat-1/events.out.tfevents.…` below `folder` for every run with curves, and
@@ -53,11 +54,11 @@ fn as_folder(cell: &str) -> String {
     };
     let name: String = cell.chars().map(fit).collect();
     // No name is a way out of the folder.
-    if name.starts_with('.') {
+    publish::short_name(if name.starts_with('.') {
         format!("_{name}")
     } else {
         name
-    }
+    })
 }
 
 /// Under the tags that tprimat reads too, so that `import --tfevents` takes the file.

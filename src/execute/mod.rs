@@ -4,6 +4,7 @@ pub mod container;
 mod container_run;
 pub mod derived;
 mod devices;
+mod end_note;
 mod error;
 mod event_sink;
 mod events;

@@ -306,7 +306,7 @@ pub const GONE: &str = "cannot be read: gone from the cache, or damaged there";
 pub const BRINGS_BACK: &str =
     "`tprimat cache pull` or an import of another cache brings it back where another has it";
 
-/// Can the log of a run be read? A damaged one is dropped.
+/// Can the log of a run be read?
 fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {
     for log in logs_to_read(attempt) {
         if !cache.is_sound(&log.digest)? {

@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     container_run::Contained,
+    end_note::exit_or_end,
     process::Tree,
     run::{
         RunExit, RunSpec, digest_of_log, if_there, log_path, owner_lock_path, read_exit,
@@ -221,9 +222,10 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
 }
 
 /// Everything that a run folder may hold of its run, which only whoever ran it can have put there.
-const OF_A_RUN: [&str; 9] = [
+const OF_A_RUN: [&str; 10] = [
     "spec.json",
     "exit.json",
+    super::end_note::END_NOTE,
     "state.json",
     "log",
     "times",
@@ -307,7 +309,7 @@ pub(super) fn take_up(
         contained.remove();
     }
     let exit = match exit {
-        None => read_exit(dir)?,
+        None => exit_or_end(dir)?,
         exit => exit,
     };
     // After a power cut the log may be another one than the record speaks of.

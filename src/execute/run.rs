@@ -1,7 +1,7 @@
 //! One supervised run, seen from tprimat: start it, ask how it goes, end it, learn how it ended.
 //!
 //! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`,
-//! `telemetry.jsonl`, `exit.json` and two locks. Their holders tell a sweep whose turn it is:
+//! `telemetry.jsonl`, `end-note.json`, `exit.json` and two locks. Their holders tell a sweep whose turn it is:
 //! `owner.lock` the tprimat that asked for the run and will take in what it left, `supervisor.lock`
 //! its supervisor.
 
@@ -33,6 +33,7 @@ use serde_json::value::RawValue;
 use super::{
     container_run::{Contained, ContainerSpec},
     devices::Holder,
+    end_note::{exit_or_end, noted_end},
     follow::FOLLOW_LOOK,
     fork_server::ForkServer,
     hang::Hang,
@@ -413,14 +414,14 @@ impl Running {
     pub(super) fn wait_telling(&self, gone: &dyn Fn(), look: &mut dyn FnMut()) -> Result<RunExit> {
         let supervisor = lock(&self.supervisor).clone();
         let Some(supervisor) = supervisor else {
-            return self.recorded()?.ok_or_else(|| self.without_record());
+            return exit_or_end(&self.spec.dir)?.ok_or_else(|| self.without_record());
         };
         let recorded = match self.follow(&supervisor, gone, look) {
             SupervisorState::Lingers(exit) => return Ok(*exit),
             SupervisorState::Waits => {
                 drop(supervisor);
                 let supervisor = lock(&self.supervisor).take().and_then(Arc::into_inner);
-                let exit = self.recorded()?.ok_or_else(|| self.without_record())?;
+                let exit = exit_or_end(&self.spec.dir)?.ok_or_else(|| self.without_record())?;
                 if let Some(supervisor) = supervisor {
                     self.waiting.add(supervisor);
                 }
@@ -516,6 +517,16 @@ impl Running {
             && let Some(contained) = Contained::of(container, &self.spec.run_id)
         {
             contained.remove();
+        }
+        if let Some(exit) = noted_end(&self.spec.dir) {
+            let note = format!(
+                "its supervisor ended ({status}) before it had ended what the trainer left"
+            );
+            return Ok(RunExit {
+                survivors: ended.survivors,
+                note: Some(note),
+                ..exit
+            });
         }
         let Some(signal) = status.signal() else {
             let in_code = || match status.code() {

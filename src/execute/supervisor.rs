@@ -3,7 +3,7 @@
 //!
 //! | what happens | what it does |
 //! |---|---|
-//! | the trainer ends | ends what is left of its tree, records the exit |
+//! | the trainer ends | notes how, ends what is left of its tree, records the exit |
 //! | the lifeline closes (tprimat died, or asks) | SIGTERM to the tree, grace, SIGKILL: `interrupted` |
 //! | SIGTERM, SIGINT, SIGHUP | the same; a second one, or SIGQUIT, cuts the grace short |
 //! | the timeout passes | the same: `timeout` |
@@ -24,6 +24,7 @@ use std::{
 use super::{
     container_run::Contained,
     devices::{self, Claim, DeviceLock},
+    end_note::EndNote,
     guard::Guard,
     hang::{self, HangWatch},
     inbox::Inbox,
@@ -75,6 +76,8 @@ pub(super) struct Supervisor {
     pub notes: Vec<String>,
     /// The trainer ended well, and no other process of the run was left.
     ended_alone: bool,
+    /// Where it is noted how the trainer ended; none for one node of several, which is not the run.
+    end_note: Option<EndNote>,
 }
 
 /// Why the supervisor stopped watching the trainer.
@@ -103,6 +106,7 @@ impl Supervisor {
             input_watch: None,
             notes: Vec::new(),
             ended_alone: false,
+            end_note: None,
         }
     }
 
@@ -219,6 +223,11 @@ impl Supervisor {
             Some(contained) => Some(self.guard(Some(contained), locks)?),
             None => None,
         };
+        self.end_note = match self.spec.nodes() {
+            // Where the disk is full before the start, the run goes on without it.
+            1 => EndNote::reserve(&self.spec.dir).ok(),
+            _ => None,
+        };
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = self.launch()?;
         // No build sweeps another host, where a job may be, for what a run left there.
@@ -252,9 +261,23 @@ impl Supervisor {
         if matches!(end, TrainerEnd::Stopped(_)) {
             self.tell(&RunState::Ending);
         }
-        let status = self.end_container_and_judge(&end, contained.as_ref(), &handle);
+        let mut exit = RunExit {
+            status: self.end_container_and_judge(&end, contained.as_ref(), &handle),
+            started_at,
+            ended_at,
+            waited_seconds,
+            survivors: 0,
+            changed: Vec::new(),
+            undeclared: Undeclared::default(),
+            lost_nodes: None,
+            host: hostname(),
+            note: None,
+            unsynced: None,
+        };
         let ended = match &end {
             TrainerEnd::Exited(status) => {
+                self.see_inputs(&mut exit);
+                self.note_end(&exit);
                 reap_orphans(pid_of(&handle));
                 if guard.is_none() && !self.tree.has_no_descendants() {
                     // To end what is left may take all of the grace.
@@ -275,7 +298,11 @@ impl Supervisor {
                     false => self.settle_tree(&handle),
                 }
             }
-            TrainerEnd::Stopped(_) => self.end_tree(&handle),
+            TrainerEnd::Stopped(_) => {
+                let ended = self.end_tree(&handle);
+                self.see_inputs(&mut exit);
+                ended
+            }
         };
         // A helper of an engine's, or a sampler's command that hangs, is not what the trainer left.
         let is_its_own = contained.is_none() && sampler.is_none();
@@ -299,24 +326,17 @@ impl Supervisor {
             sampler.wait(LAST_SAMPLE);
         }
         let is_short = begun.elapsed() < SHORT;
-        let (unsynced, note) = self.finish_log(&mut times, is_gone, is_short);
+        (exit.unsynced, exit.note) = self.finish_log(&mut times, is_gone, is_short);
+        exit.survivors = ended.survivors;
+        Ok(exit)
+    }
+
+    /// Notes which inputs were written while the trainer ran.
+    fn see_inputs(&mut self, exit: &mut RunExit) {
         if let Some(watch) = self.input_watch.take() {
             watch.finish(&mut self.spec.watched);
         }
-        let (changed, undeclared) = written(&self.spec.watched);
-        Ok(RunExit {
-            status,
-            started_at,
-            ended_at,
-            waited_seconds,
-            survivors: ended.survivors,
-            changed,
-            undeclared,
-            lost_nodes: None,
-            host: hostname(),
-            note,
-            unsynced,
-        })
+        (exit.changed, exit.undeclared) = written(&self.spec.watched);
     }
 
     /// As late as can be: a port that was free when the run was planned may be taken by now. Nodes

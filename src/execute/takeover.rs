@@ -14,12 +14,13 @@ use serde::Deserialize;
 
 use super::{
     EventSink, container_run,
+    end_note::exit_or_end,
     error::IngestError,
     events::Event,
     ingest::{ended_before_it_began, ingest},
     process::Tree,
     recover_runs::{self, Leftover, Swept, Taken, remove},
-    run::{ExitKind, exit_path, read_exit, spec_path},
+    run::{ExitKind, exit_path, spec_path},
     train::{KEY_LOOK, RunningSet, TrainHost, Trained, see_through},
     train_work::TrainWork,
 };
@@ -298,7 +299,7 @@ pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
         .unwrap_or_default()
         .into_iter()
         .filter(|dir| recover_runs::is_abandoned(dir));
-    let has_ended_well = |dir: &PathBuf| matches!(read_exit(dir), Ok(Some(exit)) if exit.status == ExitKind::Code(0));
+    let has_ended_well = |dir: &PathBuf| matches!(exit_or_end(dir), Ok(Some(exit)) if exit.status == ExitKind::Code(0));
     folders
         .filter(has_ended_well)
         .filter_map(|dir| key_of_run(&dir).ok().flatten())

@@ -7,13 +7,17 @@ use petgraph::Direction;
 use rayon::prelude::*;
 
 use super::{Engine, State, Status, Statuses, TaskId};
-use crate::{cache::TaskKind, digest::Digest, error::Result};
+use crate::{
+    cache::{TaskKind, is_of_one_file},
+    digest::Digest,
+    error::Result,
+};
 
 impl Engine<'_> {
     /// Reads whatever stale tasks would read of the cache, and the comparison, which a build shows
-    /// at its end. What is damaged is dropped there, and so is lost to the next evaluation; how
-    /// many files that were.
-    pub fn drop_damaged(&self, statuses: &Statuses) -> Result<usize> {
+    /// at its end. How many of these files are damaged: they are put aside, so to the next evaluation
+    /// they are missing.
+    pub fn find_damaged(&self, statuses: &Statuses) -> Result<usize> {
         let mut needed = self.left_by(self.dag.over_all(TaskKind::Compare), statuses);
         let is_due =
             |node: &TaskId| statuses.get(*node).state == State::Stale && self.is_wanted(*node);
@@ -23,12 +27,22 @@ impl Engine<'_> {
             }
         }
         let damaged = needed.into_par_iter().map(|digest| {
-            // What is gone is known to be. What a cache that cannot be written to still has would be
-            // found again at each look, so it does not count as dropped.
-            let was_there = self.cache.has(&digest);
-            let is_dropped =
-                was_there && !self.cache.is_sound(&digest)? && !self.cache.has(&digest);
-            Ok(usize::from(is_dropped))
+            // What is gone, or was found before, is known to be.
+            if !self.cache.has(&digest) {
+                return Ok(0);
+            }
+            match self.cache.is_sound(&digest) {
+                // It may be sound, and nothing is made in its place. The task that needs it says why
+                // it cannot be read.
+                Err(error) if is_of_one_file(&error) => Ok(0),
+                is_sound => {
+                    let is_damaged = !is_sound?;
+                    if is_damaged {
+                        self.cache.put_aside(&digest)?;
+                    }
+                    Ok(usize::from(is_damaged))
+                }
+            }
         });
         damaged.sum()
     }

@@ -234,15 +234,12 @@ fn whole(cache: &Cache, source: &Source) -> Result<Vec<u8>> {
 }
 
 /// Hands a stored file over in chunks.
-fn stream(cache: &Cache, source: &Source, take: impl FnMut(&[u8])) -> Result<()> {
-    let reader = cache.reader(&source.digest)?.ok_or_else(|| gone(source))?;
-    chunks(reader, take).map_err(|error| {
-        CacheError::Unreadable {
-            name: source.name.clone(),
-            source: error,
-        }
-        .into()
-    })
+fn stream(cache: &Cache, source: &Source, mut take: impl FnMut(&[u8])) -> Result<()> {
+    let is_sound = cache.stream(&source.digest, |chunk| {
+        take(chunk);
+        Ok(())
+    })?;
+    is_sound.then_some(()).ok_or_else(|| gone(source))
 }
 
 /// Hands over all that can be read, in chunks.

@@ -19,6 +19,7 @@ use crate::{
     files::{self, Durability, ReadSet, TEMPORARY, write_atomically},
     matrix,
     plan::{Plan, same_file},
+    words::part,
 };
 
 /// Where builds of a plan's matrix publish: the default matrix in the output folder itself, every
@@ -116,7 +117,7 @@ pub fn output_root(plan: &Plan) -> PathBuf {
 
 /// A name that leads nowhere else: not hidden, not `..`.
 fn folder_name(matrix: &str) -> String {
-    let name = safe_name(matrix);
+    let name = short_name(safe_name(matrix));
     if name.is_empty() || name.starts_with('.') {
         format!("-{name}")
     } else {
@@ -136,6 +137,19 @@ pub fn safe_name(name: &str) -> String {
             }
         })
         .collect()
+}
+
+/// A name with room for an ending: file systems take no more than 255 bytes. What is cut off is in a
+/// digest, by which two long names stay two.
+#[must_use]
+pub fn short_name(name: String) -> String {
+    const MOST: usize = 230;
+    if name.len() <= MOST {
+        return name;
+    }
+    let digest = format!("-{}", Digest::of(&name).short());
+    let end = name.floor_char_boundary(MOST - digest.len());
+    part(&name, ..end).to_owned() + &digest
 }
 
 /// A file of the output folder that is not what it should be.

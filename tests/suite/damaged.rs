@@ -6,7 +6,7 @@ use crate::support::{ONE_RUN, Project, Ran};
 
 const CELL: &str = "cpu/cmd/tiny/single";
 
-fn log(seconds: f64) -> String {
+pub(crate) fn log(seconds: f64) -> String {
     let mut log = r#"{"event":"start","schema":"tprimat.events/1","trainer":"stub","effective":{"seq_length":16,"global_batch_size":2,"num_gpus":1}}"#.to_owned();
     for step in 1..=6 {
         log += &format!(
@@ -116,18 +116,23 @@ fn whoever_only_looks_sums_up_the_results_of_a_damaged_summary_again() {
         let before = project.run(&arguments).ends_with(0);
         let task = format!("aggregate {CELL}");
         project.damage(project.output(TaskKind::Aggregate, &task, "summary.json"));
-        let first = project.run(&arguments).ends_with(0);
-        assert!(
-            words(&first).contains(&format!(
-                "the summary of {CELL} is damaged in the cache; `tprimat build` makes it again"
-            )),
-            "{command}: {first:?}"
-        );
-        assert_eq!(first.stdout, before.stdout, "{command}");
-        let second = project.run(&arguments).ends_with(0);
-        assert_eq!(second.stdout, before.stdout, "{command}");
-        assert!(!second.stderr.contains("damaged"), "{second:?}");
+        // It is told as long as it is so.
+        for _ in 0..2 {
+            let ran = project.run(&arguments).ends_with(0);
+            assert!(
+                words(&ran).contains(&format!(
+                    "the summary of {CELL} is damaged in the cache; `tprimat cache verify --repair` removes it, and then `tprimat \
+                     build` makes it again"
+                )),
+                "{command}: {ran:?}"
+            );
+            assert_eq!(ran.stdout, before.stdout, "{command}");
+        }
+        project.run(&["cache", "verify", "--repair"]).ends_with(0);
         project.run(&["build"]).ends_with(0);
+        let mended = project.run(&arguments).ends_with(0);
+        assert_eq!(mended.stdout, before.stdout, "{command}");
+        assert!(!mended.stderr.contains("damaged"), "{mended:?}");
         assert_eq!(project.launches(), 3);
     }
 }
@@ -151,7 +156,7 @@ fn a_repair_ends_what_every_check_would_say_again() {
     for _ in 0..2 {
         let ran = project.run(&["cache", "verify"]).ends_with(1);
         assert!(
-            words(&ran).contains("`tprimat cache verify --repair` cuts out"),
+            words(&ran).contains("`tprimat cache verify --repair` removes what is damaged"),
             "{ran:?}"
         );
     }

@@ -92,3 +92,41 @@ fn a_read_only_cache_serves_what_it_has() {
     assert_eq!(project.launches(), 1);
     assert_eq!(files_below(&project.path("cache")), before);
 }
+
+/// The disk fills up with the last line of a log. The run is whole, so it counts as soon as there is
+/// room to take it in.
+#[test]
+#[ignore = "mounts disks, which needs user namespaces: `make test-services`"]
+fn a_run_that_ends_well_on_a_full_disk_counts() {
+    let project = Project::new(ONE_RUN);
+    fs::create_dir(project.path("cache")).unwrap();
+    let trainer = project.read("trainer.sh");
+    let fills = r#"
+if [ ! -e "$TPRIMAT_PROJECT_DIR/filled" ]; then
+    touch "$TPRIMAT_PROJECT_DIR/filled"
+    cat /dev/zero > "$TPRIMAT_PROJECT_DIR/cache/.fill" 2>/dev/null
+    for number in $(seq 1000); do : > "$TPRIMAT_PROJECT_DIR/cache/.fill-$number" || break; done 2>/dev/null
+fi
+exit 0
+"#;
+    project.write("trainer.sh", &(trainer + fills));
+    let script = r#"
+        mount -t tmpfs -o mode=755,size=24m,nr_inodes=600 none cache
+        echo "== full"; $T build 2>&1; echo $?
+        rm cache/.fill*
+        echo "== space again"; $T build --json 2>/dev/null; echo "exit $?"; wc -l < launches; ls cache/runs
+    "#;
+    let ran = with_mounts(&project, script);
+    let parts = parts(&ran.stdout);
+    let [(_, full), (_, after)] = parts[..] else {
+        panic!("{ran:?}")
+    };
+    assert!(
+        full.contains("No space left on device") && full.ends_with("\n1\n"),
+        "{full}"
+    );
+    let (json, rest) = after.split_once("exit ").unwrap();
+    let value: Value = serde_json::from_str(json).unwrap();
+    assert_eq!(value["incomplete"], 0, "{after}");
+    assert_eq!(rest, "0\n1\n", "{after}\n{full}");
+}

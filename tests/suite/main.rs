@@ -41,6 +41,7 @@ mod json;
 mod kept;
 mod kill;
 mod launchers;
+mod little_memory;
 mod logs;
 mod lost_records;
 mod migrating;

@@ -459,3 +459,39 @@ fn a_second_matrix_file_that_moves_the_results_of_the_first_is_told() {
     assert!(!told(project.run(&["build", "mine"])));
     assert_eq!(project.launches(), 1);
 }
+
+/// File systems take names of 255 bytes.
+#[test]
+fn cells_whose_names_are_longer_than_a_file_name_may_be_are_published() {
+    let project = Project::new(ONE_RUN);
+    let mut matrix = ONE_RUN.to_owned();
+    let long = "a-value-of-many-words-that-says-how-it-is-done".repeat(3);
+    for axis in ["first_of_two_axes", "second_of_two_axes"] {
+        matrix += &format!(
+            "[matrix.axes.{axis}]\npath = \"frameworks.cmd.{axis}\"\nvalues = [\"{long}\", \"no-{long}\"]\n"
+        );
+    }
+    let name = "a-matrix-with-a-name-".repeat(15);
+    let matrix = matrix.replace("name = \"one\"", &format!("name = \"{name}\""));
+    project.write("pipelines/long.toml", &matrix);
+    project.run(&["check", "long"]).ends_with(0);
+    project.run(&["build", "long"]).ends_with(0);
+    let folders = project.names_in("output");
+    let [folder] = &folders[..] else {
+        panic!("{folders:?}")
+    };
+    let files = project.names_in(&format!("output/{folder}"));
+    let cells = files.iter().filter(|name| name.starts_with("train_"));
+    assert_eq!(cells.count(), 4, "{files:?}");
+    assert!(files.contains(&"compare.json".to_owned()), "{files:?}");
+    project.run(&["report", "long"]).ends_with(0);
+    let again = project.run(&["build", "long"]).ends_with(0);
+    assert!(again.stderr.contains("nothing to do"), "{again:?}");
+    project
+        .run(&["report", "long", "--tensorboard", "curves"])
+        .ends_with(0);
+    assert_eq!(project.names_in("curves").len(), 4);
+    // Names of an ordinary length stay as they were.
+    project.run(&["build"]).ends_with(0);
+    assert!(project.path("output/train_cpu_cmd_tiny.json").is_file());
+}

@@ -1,4 +1,7 @@
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use tprimat_base::{digest::Digest, error::Error};
 
@@ -28,16 +31,10 @@ pub enum CacheError {
     #[error("{} is a folder where the cache keeps a file; remove it and build again", .0.display())]
     FolderInTheWay(PathBuf),
     #[error(
-        "the object {} is larger than {most_mib} MiB, the most that is read into memory; if it is not a log of yours, \
-         remove {}",
-        .digest.short(),
-        .path.display()
+        "the object {} is larger than {most_mib} MiB, the most that is read into memory",
+        .digest.short()
     )]
-    ObjectTooLarge {
-        digest: Digest,
-        most_mib: u64,
-        path: PathBuf,
-    },
+    ObjectTooLarge { digest: Digest, most_mib: u64 },
     #[error("a record of over {most_mib} MiB does not fit the cache")]
     RecordTooLarge { most_mib: usize },
     /// Why a bundle is not taken: nothing of it counts.
@@ -53,8 +50,26 @@ pub enum CacheError {
         what: String,
         source: serde_json::Error,
     },
-    #[error("`{name}` cannot be read from the cache: {source}")]
-    Unreadable { name: String, source: io::Error },
+    /// It may be sound, so nothing is concluded from it.
+    #[error("{}", read_failed(.path, .source))]
+    Unreadable { path: PathBuf, source: io::Error },
+}
+
+impl CacheError {
+    pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Unreadable { path, source }
+    }
+}
+
+fn read_failed(path: &Path, source: &io::Error) -> String {
+    let path = path.display();
+    match source.kind() {
+        io::ErrorKind::OutOfMemory => {
+            format!("not enough memory to read {path}, which was left as it is")
+        }
+        _ => format!("cannot read {path}, which was left as it is: {source}"),
+    }
 }
 
 /// Does the error concern one file of the cache? Then only the tasks that need that file fail.

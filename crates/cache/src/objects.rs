@@ -1,4 +1,8 @@
 //! Blobs by digest. A stored file begins with zstd's magic exactly if it is compressed.
+//!
+//! Whoever reads removes nothing. An object that was read to its end and is not what its digest says
+//! is left as it is and counts as missing for the rest of the process, until another file is in its
+//! place. One that cannot be read now may be sound, so that is an error.
 
 mod contexts;
 mod streams;
@@ -8,7 +12,7 @@ use std::{
     io::{self, BufReader, BufWriter, Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{PoisonError, atomic::Ordering},
 };
 
 use nix::sys::stat::{Mode, fchmod};
@@ -16,7 +20,7 @@ use tempfile::NamedTempFile;
 use tprimat_base::{
     digest::Digest,
     error::{Error, Result},
-    files::{self, Durability},
+    files::{self, Durability, Stamp},
 };
 
 pub use streams::ObjectReader;
@@ -299,7 +303,7 @@ impl Cache {
         }
     }
 
-    /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.
+    /// Is a sound copy there (and on disk, if asked for)?
     pub(super) fn is_stored(&self, digest: &Digest, durability: Durability) -> Result<bool> {
         let Some(mut reader) = self.reader(digest)? else {
             return Ok(false);
@@ -315,12 +319,12 @@ impl Cache {
         Ok(true)
     }
 
-    /// Can an object be read? Reads all of it; a damaged one is dropped.
+    /// Is an object there, with the bytes that its digest names? Reads all of it in constant memory.
     pub fn is_sound(&self, digest: &Digest) -> Result<bool> {
         self.is_stored(digest, Durability::Plain)
     }
 
-    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped.
+    /// The bytes, checked; `None` if the object is missing or damaged.
     /// A few bytes of zstd may stand for more than the memory holds: more than `MOST_WHOLE` is an
     /// error.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>> {
@@ -339,11 +343,9 @@ impl Cache {
             reader.read(&mut [0])
         })?;
         if is_sound && bytes.len() as u64 == most && Digest::of(&bytes) != *digest {
-            let path = self.object_path(digest);
             return Err(CacheError::ObjectTooLarge {
                 digest: *digest,
                 most_mib: most >> 20,
-                path,
             }
             .into());
         }
@@ -351,7 +353,7 @@ impl Cache {
     }
 
     /// What an object's JSON says. The text of a large one is read as it streams, and is never in
-    /// memory as a whole; most are small, and are read faster in one piece. `None` if the object is missing or was damaged, and then it is dropped.
+    /// memory as a whole; most are small, and are read faster in one piece. `None` if the object is missing or damaged.
     pub fn get_json<T: serde::de::DeserializeOwned>(
         &self,
         digest: &Digest,
@@ -369,7 +371,10 @@ impl Cache {
                 return Ok(0);
             }
             let mut whole = BufReader::with_capacity(1 << 16, begun.chain(&mut *reader));
-            value = Some(serde_json::from_reader(&mut whole));
+            value = match serde_json::from_reader(&mut whole) {
+                Err(e) if e.is_io() => return Err(e.into()),
+                read => Some(read),
+            };
             // At the end this says whether the bytes are those of the digest, whatever became of
             // the JSON.
             io::copy(&mut whole, &mut io::sink())
@@ -377,8 +382,34 @@ impl Cache {
         Ok(value.filter(|_| is_sound))
     }
 
+    /// Hands the bytes over piece by piece, in constant memory. False if the object is missing, or
+    /// turns out at its end to be damaged: then some of what was handed over is wrong.
+    pub fn stream(
+        &self,
+        digest: &Digest,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let Some(mut reader) = self.reader(digest)? else {
+            return Ok(false);
+        };
+        let mut chunk = vec![0; 1 << 16];
+        let mut taken = Ok(());
+        let is_sound = self.finished(&mut reader, |reader| {
+            while taken.is_ok() {
+                match reader.read(&mut chunk) {
+                    Ok(0) => break,
+                    Ok(read) => taken = take(&chunk[..read]),
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(())
+        })?;
+        taken.map(|()| is_sound)
+    }
+
     /// Writes an object's bytes to a file, in constant memory. False if the object is missing or
-    /// was damaged; then it is dropped, and the file is as it was.
+    /// damaged; then the file is as it was.
     pub fn copy_to(&self, digest: &Digest, path: &Path) -> Result<bool> {
         let Some(mut reader) = self.reader(digest)? else {
             return Ok(false);
@@ -401,7 +432,7 @@ impl Cache {
         failed.map_or(Ok(is_sound), Err)
     }
 
-    /// Reads to the end; false if the object was damaged.
+    /// Reads to the end; false if the object is damaged.
     fn finished<T>(
         &self,
         reader: &mut ObjectReader,
@@ -409,12 +440,16 @@ impl Cache {
     ) -> Result<bool> {
         match read(reader) {
             Ok(_) => Ok(true),
-            // The disk's own errors have a number; those of decoding and of the digest have none.
-            Err(e) if e.raw_os_error().is_some() => Err(Error::io("cannot read", &reader.path)(e)),
-            Err(_) => {
-                reader.drop_object();
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                if let Ok(meta) = reader.file.metadata() {
+                    let stamp = Stamp::of_metadata(&meta, files::unix_now());
+                    let damaged = self.damaged.write();
+                    let mut damaged = damaged.unwrap_or_else(PoisonError::into_inner);
+                    damaged.insert(reader.digest, stamp);
+                }
                 Ok(false)
             }
+            Err(e) => Err(CacheError::unreadable(&reader.path)(e).into()),
         }
     }
 
@@ -426,7 +461,7 @@ impl Cache {
             Err(_) if path.is_dir() => Ok(None),
             Ok((file, _)) => ObjectReader::new(file, *digest, path.clone())
                 .map(Some)
-                .map_err(Error::io("cannot read", path)),
+                .map_err(|e| CacheError::unreadable(&path)(e).into()),
             Err(e)
                 if matches!(
                     e.kind(),
@@ -439,9 +474,18 @@ impl Cache {
         }
     }
 
+    /// Is an object there, as far as this process knows? Reads nothing.
     #[must_use]
     pub fn has(&self, digest: &Digest) -> bool {
-        self.object_path(digest).is_file()
+        self.object_path(digest).is_file() && !self.is_known_damaged(digest)
+    }
+
+    /// Is the file still the one that this process has found damaged?
+    pub(super) fn is_known_damaged(&self, digest: &Digest) -> bool {
+        let damaged = self.damaged.read().unwrap_or_else(PoisonError::into_inner);
+        damaged.get(digest).is_some_and(|then| {
+            Stamp::of(&self.object_path(digest)).is_ok_and(|now| then.is_same(&now))
+        })
     }
 
     pub(super) fn object_path(&self, digest: &Digest) -> PathBuf {

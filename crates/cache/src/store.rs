@@ -1,7 +1,7 @@
 //! The cache as a folder: opening it, and whether it can be written to.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     fs, io,
     io::Write,
     os::unix::fs::OpenOptionsExt,
@@ -15,6 +15,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 use tprimat_base::{
+    digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
 };
@@ -95,6 +96,8 @@ pub struct Cache {
     /// The folders of objects, by the first byte of their digests, whose own entries this process
     /// has brought to disk.
     pub(super) folders_on_disk: [AtomicBool; 256],
+    /// Objects that this process has found damaged, and what their files were then.
+    pub(super) damaged: RwLock<HashMap<Digest, files::Stamp>>,
 }
 
 impl Cache {
@@ -126,6 +129,7 @@ impl Cache {
             writer: Mutex::new(None),
             undeclared: Mutex::new(None),
             folders_on_disk: [const { AtomicBool::new(false) }; 256],
+            damaged: RwLock::default(),
         };
         if !cache.root.join("tmp").is_dir() || !is_tagged(root) {
             let _ = cache.lay_out();

@@ -78,9 +78,9 @@ pub struct Usage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
     pub objects: usize,
-    /// Objects whose bytes were not what their names say. They are dropped, as by every reader.
+    /// Objects whose bytes are not what their names say.
     pub damaged: Vec<Digest>,
-    /// Whose they were, as far as a record names them.
+    /// Whose they are, as far as a record names them.
     pub damaged_files: Vec<NamedObject>,
     /// Files of runs that are not there: the task and the file's name.
     pub lost: Vec<(String, String)>,
@@ -93,6 +93,8 @@ pub struct Verified {
 /// What [`Cache::repair`] did about records that cannot be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Repair {
+    /// Damaged objects that were removed.
+    pub removed: Vec<Digest>,
     /// Later checks pass over these.
     pub cut: Vec<DamagedRecords>,
     /// All that is damaged, where one of the files could not be locked: another process may be
@@ -256,6 +258,9 @@ impl Cache {
         verified.damaged_files = self.owners(&verified.damaged)?;
         let noted = self.noted_as_lost();
         for (task, output) in self.lost_files() {
+            if self.is_known_damaged(&output.digest) {
+                continue;
+            }
             let list = if noted.iter().any(|o| o.digest == output.digest) {
                 &mut verified.known_lost
             } else {
@@ -285,11 +290,15 @@ impl Cache {
         self.outputs(&lost_key()).unwrap_or_default()
     }
 
-    /// Cuts damaged records out, and notes which files of runs are lost, so that the next
-    /// [`Cache::verify`] finds only what is new. Nothing that can be read is changed. The caller holds
-    /// the cache alone (`claim_unused`), which an import or a verdict on an attempt does not heed.
+    /// Removes the objects that this process has found damaged, cuts damaged records out, and notes
+    /// which files of runs are lost, so that the next [`Cache::verify`] finds only what is new. Nothing
+    /// that can be read is changed. The caller holds the cache alone (`claim_unused`), which an import
+    /// or a verdict on an attempt does not heed.
     pub fn repair(&self) -> Result<Repair> {
-        let mut repair = Repair::default();
+        let mut repair = Repair {
+            removed: self.remove_damaged()?,
+            ..Repair::default()
+        };
         let snapshot = Snapshot::open(&self.root().join("snapshot"));
         let known = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
         let found = self.damaged_stretches(known)?;
@@ -338,6 +347,37 @@ impl Cache {
             })?;
         }
         Ok(repair)
+    }
+
+    /// Takes an object that this process has found damaged out of the way of the one that is made in
+    /// its place. Its bytes stay, in `damaged/`; in a cache that cannot be written to, everything does.
+    pub fn put_aside(&self, digest: &Digest) -> Result<()> {
+        if !self.is_known_damaged(digest) || self.ensure_writable().is_err() {
+            return Ok(());
+        }
+        let folder = self.root().join("damaged");
+        files::create_dir_all(&folder)?;
+        let (from, to) = (self.object_path(digest), folder.join(digest.to_string()));
+        #[expect(clippy::disallowed_methods, reason = "the file is moved, not written")]
+        match fs::rename(&from, to) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("cannot move", from)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_damaged(&self) -> Result<Vec<Digest>> {
+        let found = self.damaged.read().unwrap_or_else(PoisonError::into_inner);
+        let mut digests: Vec<Digest> = found.keys().copied().collect();
+        drop(found);
+        digests.retain(|digest| self.is_known_damaged(digest));
+        digests.sort_unstable();
+        for digest in &digests {
+            let path = self.object_path(digest);
+            fs::remove_file(&path).map_err(Error::io("cannot remove", path))?;
+        }
+        Ok(digests)
     }
 
     /// Are there records that cannot be read, and that nobody gave up by [`Cache::repair`]?
@@ -453,7 +493,7 @@ impl Cache {
         Ok(of_runs.into_iter().chain(others).collect())
     }
 
-    /// The error of whoever needs an object that is missing or was damaged: says whose it is, and
+    /// The error of whoever needs an object that is missing or damaged: says whose it is, and
     /// what makes it anew. `name` is its file's name where no record has it.
     #[must_use]
     pub fn gone(&self, digest: &Digest, name: &str) -> Error {
@@ -463,10 +503,14 @@ impl Cache {
             None => format!("`{name}` ({})", digest.short()),
         };
         let is_of_run = |of: &NamedObject| of.task.starts_with(TaskKind::Train.name());
-        let again = if owners.first().is_some_and(is_of_run) {
-            "`tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
-        } else {
-            "build again"
+        let again = match owners.first() {
+            Some(of) if is_of_run(of) && self.is_known_damaged(digest) => {
+                "`tprimat cache verify --repair` removes what is damaged; then `tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
+            }
+            Some(of) if is_of_run(of) => {
+                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
+            }
+            _ => "build again",
         };
         CacheError::Gone { what, again }.into()
     }

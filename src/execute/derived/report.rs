@@ -75,7 +75,8 @@ pub(super) fn report_work(
     }
 }
 
-/// `train_<platform>_<framework>_<model>.json`, longer where that would name two cells.
+/// `train_<platform>_<framework>_<model>.json`, longer where that would name two cells, and cut where
+/// it would be too long.
 fn file_names(plan: &Plan) -> PerCell<String> {
     let short = |c: CellId| {
         let of = &plan.matrix.cells[c];
@@ -101,7 +102,7 @@ fn file_names(plan: &Plan) -> PerCell<String> {
     lengthen(&mut names, whole);
     names
         .into_iter()
-        .map(|name| format!("{name}.json"))
+        .map(|name| format!("{}.json", publish::short_name(name)))
         .collect()
 }
 

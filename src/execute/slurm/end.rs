@@ -16,9 +16,10 @@ use super::{
 use crate::{
     cache::Undeclared,
     error::Result,
+    execute::end_note::exit_or_end,
     execute::leftovers::end_leftovers,
     execute::log_times::last_seen,
-    execute::run::{ExitKind, RunExit, RunSpec, read_exit, tail_of},
+    execute::run::{ExitKind, RunExit, RunSpec, tail_of},
     files::unix_now,
     host::last_line,
 };
@@ -37,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// system then looks again for files that it did not find before.
 pub(super) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
     let _ = fs::read_dir(dir).map(Iterator::count);
-    read_exit(dir)
+    exit_or_end(dir)
 }
 
 /// What follows where a job is over and no exit.json is seen.

@@ -12,10 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{claim_path, environment_path, noted};
 use crate::{
     error::{Error, Result},
-    execute::{
-        run::{RunSpec, read_exit},
-        supervisor::read_spec,
-    },
+    execute::{end_note::exit_or_end, run::RunSpec, supervisor::read_spec},
     files,
     host::{self, Fact, HostFacts},
     job::Vendor,
@@ -86,7 +83,7 @@ pub(in crate::execute) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
         // A controller that lost its last state starts a job that has run already. Where that start
         // was cut off, this one must not end well: Slurm would say so of the run.
         let is_again = noted(&claim_path(dir))?.is_some_and(|claimed| claimed == job);
-        if is_again && read_exit(dir)?.is_none() {
+        if is_again && exit_or_end(dir)?.is_none() {
             return Err(Error::failed(format!(
                 "Slurm started job {job} a second time; its first start left no record of the run's end, and no run is made twice"
             )));

@@ -40,7 +40,10 @@ fn logs_of_real_frameworks_are_attested() {
             let cell = supported_of(&plan).find(|(id, ..)| name.starts_with(&id.replace('/', "-")));
             let (id, recipe, job) =
                 cell.unwrap_or_else(|| panic!("{folder}/{name} belongs to no cell"));
-            let trace = logs::parse(&recipe.file.log, &zstd::decode_all(fs::File::open(&log).unwrap()).unwrap());
+            let trace = logs::parse(
+                &recipe.file.log,
+                &zstd::decode_all(fs::File::open(&log).unwrap()).unwrap(),
+            );
             assert_eq!(trace.steps.len() as u64, job.train_iters, "{id}");
             let attestation = attest(&trace, &Claim::of(job), true);
             let contradicted: Vec<_> = attestation.contradicted().collect();

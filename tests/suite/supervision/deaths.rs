@@ -374,3 +374,52 @@ fn the_third_interrupt_ends_tprimat_whatever_its_run_does() {
     drop(supervisor);
     until("the run ended", || project.processes().is_empty());
 }
+
+/// A trainer that ends well and leaves a process that has to be killed.
+const LEAVES_A_DEAF_ONE: &str = "(trap '' TERM; echo deaf; exec sleep 300) & echo whole; exit 0";
+
+/// Kills the supervisor of such a run while it waits for that process.
+fn kill_while_it_ends_the_rest(project: &Project, dir: &std::path::Path) {
+    until("the rest is being ended", || {
+        fs::read_to_string(dir.join("state.json")).is_ok_and(|state| state.contains("ending"))
+    });
+    kill(supervisor(project), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_run_whose_supervisor_dies_over_the_trainers_leftovers_has_ended_as_the_trainer_did() {
+    let project = Project::empty();
+    let spec = spec_of(&project, "deaf", LEAVES_A_DEAF_ONE);
+    let running = start(&spec);
+    kill_while_it_ends_the_rest(&project, &spec.dir);
+    let exit = running.wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(0));
+    let told = exit.told().unwrap();
+    assert!(told.contains("supervisor ended (signal: 9"), "{told}");
+    assert!(exit.ended_at - exit.started_at < 3.0, "{exit:?}");
+    assert_eq!(project.processes(), []);
+}
+
+#[test]
+fn so_has_one_whose_tprimat_dies_as_well() {
+    let project = Project::new(ONE_RUN);
+    project.write("trainer.sh", LEAVES_A_DEAF_ONE);
+    let mut build = project.tprimat(&["build"]);
+    let build = build.stdout(Stdio::null()).stderr(Stdio::null());
+    let child = build.spawn().unwrap();
+    until("it trains", || run_folder(&project).is_some());
+    let dir = run_folder(&project).unwrap();
+    until("the rest is being ended", || {
+        fs::read_to_string(dir.join("state.json")).is_ok_and(|state| state.contains("ending"))
+    });
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    kill_while_it_ends_the_rest(&project, &dir);
+    die(child);
+    let leftovers = swept(&project);
+    let [leftover] = &leftovers[..] else {
+        panic!("{leftovers:?}")
+    };
+    let status = leftover.exit.as_ref().map(|exit| &exit.status);
+    assert_eq!(status, Some(&ExitKind::Code(0)));
+    until("nothing is left", || project.processes().is_empty());
+}

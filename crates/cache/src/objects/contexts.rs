@@ -60,7 +60,8 @@ impl Unpacker {
                 decoder.reinit()?;
                 decoder
             }
-            None => Decoder::new()?,
+            // Without a dictionary it can only lack memory.
+            None => Decoder::new().map_err(|_| io::ErrorKind::OutOfMemory)?,
         };
         Ok(Self(Some(decoder)))
     }

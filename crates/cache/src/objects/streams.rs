@@ -2,9 +2,8 @@
 //! (`ObjectReader`).
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::fs::MetadataExt,
     path::PathBuf,
 };
 
@@ -13,7 +12,10 @@ use tprimat_base::{
     error::{Error, Result},
 };
 
-use zstd::stream::zio;
+use zstd::{
+    stream::zio,
+    zstd_safe::{get_error_name, zstd_sys::ZSTD_ErrorCode},
+};
 
 use super::{ZSTD_MAGIC, contexts::Unpacker};
 
@@ -88,11 +90,13 @@ impl Write for Packer<'_> {
     }
 }
 
-/// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
+/// Reads an object's raw bytes, and fails at the end if they are not what its digest says. An error
+/// of the kind `InvalidData` means that the file is damaged. After any other one nothing is known of
+/// the file: it could not be read now.
 pub struct ObjectReader {
     content: Box<dyn Read + Send>,
     hasher: blake3::Hasher,
-    digest: Digest,
+    pub(super) digest: Digest,
     pub(super) file: File,
     pub(super) path: PathBuf,
 }
@@ -113,22 +117,32 @@ impl ObjectReader {
         })
     }
 
-    /// Removes the file that was read, but not a sound one that took its place meanwhile.
-    pub(super) fn drop_object(&self) {
-        let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        if inode(self.file.metadata()) == inode(fs::metadata(&self.path)) {
-            let _ = fs::remove_file(&self.path);
+    fn damaged(&self) -> io::Error {
+        let message = format!("object {} is damaged", self.digest.short());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    }
+
+    /// The error of a read, by its cause. The disk's own errors have a number. All others are zstd's,
+    /// which come here as their names alone: one of them says that there was no memory to decode with,
+    /// the rest that the bytes cannot be decoded.
+    fn by_cause(&self, error: io::Error) -> io::Error {
+        let no_memory = ZSTD_ErrorCode::ZSTD_error_memory_allocation as usize;
+        if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::OutOfMemory {
+            error
+        } else if error.to_string() == get_error_name(no_memory.wrapping_neg()) {
+            io::ErrorKind::OutOfMemory.into()
+        } else {
+            self.damaged()
         }
     }
 }
 
 impl Read for ObjectReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.content.read(buffer)?;
+        let read = self.content.read(buffer).map_err(|e| self.by_cause(e))?;
         self.hasher.update(&buffer[..read]);
         if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
-            let message = format!("object {} is damaged", self.digest.short());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            return Err(self.damaged());
         }
         Ok(read)
     }

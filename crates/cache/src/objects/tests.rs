@@ -66,7 +66,7 @@ fn json_streams_in_and_out_as_the_same_bytes() {
             && cache.has(&digest),
         "other JSON is kept"
     );
-    // Damage that leaves valid JSON behind shows at the end, and the object goes.
+    // Damage that leaves valid JSON behind shows at the end.
     let path = cache.object_path(&digest);
     let changed = String::from_utf8(whole)
         .unwrap()
@@ -189,7 +189,7 @@ fn a_stored_object_is_not_written_again() {
 }
 
 #[test]
-fn a_damaged_object_is_dropped_and_can_be_stored_again() {
+fn a_damaged_object_is_left_counts_as_missing_and_can_be_stored_again() {
     let (_folder, cache) = cache();
     for bytes in [b"plain".to_vec(), b"packed ".repeat(5000)] {
         let digest = cache.put(&bytes, Durability::Plain).unwrap();
@@ -210,10 +210,13 @@ fn a_damaged_object_is_dropped_and_can_be_stored_again() {
             damage(change);
             let mut reader = cache.reader(&digest).unwrap().unwrap();
             let error = io::copy(&mut reader, &mut io::sink()).unwrap_err();
-            assert_eq!(error.raw_os_error(), None, "{error}");
-            assert!(cache.has(&digest), "a reader changes nothing");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+            let stored = fs::read(cache.object_path(&digest)).unwrap();
             assert_eq!(cache.get(&digest).unwrap(), None);
             assert!(!cache.has(&digest));
+            assert!(!cache.stream(&digest, |_| Ok(())).unwrap());
+            assert!(!cache.is_sound(&digest).unwrap());
+            assert_eq!(fs::read(cache.object_path(&digest)).unwrap(), stored);
             cache.put(&bytes, Durability::Plain).unwrap();
             damage(change);
             cache.put(&bytes, Durability::Plain).unwrap();
@@ -222,6 +225,7 @@ fn a_damaged_object_is_dropped_and_can_be_stored_again() {
                 Some(&bytes[..]),
                 "a put repairs"
             );
+            assert!(cache.has(&digest));
         }
     }
 }

@@ -45,6 +45,7 @@ fn child() {
         "fill" => limits::fill(&root),
         "read only" => limits::read_only(&root),
         "small disk" => limits::small_disk(&root),
+        "little memory" => limits::little_memory(&root, first),
         "hold a lock" => {
             let _lock = Cache::open(&root)
                 .unwrap()

@@ -306,3 +306,82 @@ fn a_file_that_cannot_be_read_is_named() {
         "{error}"
     );
 }
+
+/// The lines of a log of 14 MiB, whose bytes are many times those of its file.
+fn long_log() -> impl Iterator<Item = &'static [u8]> {
+    std::iter::repeat_n(&b"step 1, loss 2.0, and so on\n"[..], 1 << 19)
+}
+
+/// Reads the log with so many KiB more than the process has; runs in a process of its own, which the
+/// lack of memory may as well abort.
+pub fn little_memory(root: &Path, more_kib: u32) {
+    let cache = Cache::open(root).unwrap();
+    // An allocator keeps for later what it had once, so the log is never whole here before it is read.
+    let mut hasher = blake3::Hasher::new();
+    for line in long_log() {
+        hasher.update(line);
+    }
+    let digest = Digest(*hasher.finalize().as_bytes());
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    let limit = pages * 4096 + u64::from(more_kib) * 1024;
+    setrlimit(Resource::RLIMIT_AS, limit, nix::libc::RLIM_INFINITY).unwrap();
+    let read = cache.get(&digest);
+    let streamed = cache.stream(&digest, |_| Ok(()));
+    let verified = cache
+        .verify(&|_, _| ())
+        .map(|found| found.damaged.is_empty());
+    let lifted = nix::libc::RLIM_INFINITY;
+    setrlimit(Resource::RLIMIT_AS, lifted, lifted).unwrap();
+    let told = |result: Result<bool, Error>| match result {
+        Ok(is_sound) => is_sound.to_string(),
+        Err(error) => error.to_string(),
+    };
+    say(&format!(
+        "read: {}",
+        told(read.map(|bytes| bytes.is_some()))
+    ));
+    say(&format!("streamed: {}", told(streamed)));
+    say(&format!("verified: {}", told(verified)));
+}
+
+#[test]
+fn what_there_is_no_memory_to_read_is_left_and_is_not_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("cache");
+    let cache = Cache::open(&root).unwrap();
+    let log: Vec<u8> = long_log().flatten().copied().collect();
+    let digest = cache.put(&log, Durability::Plain).unwrap();
+    let stored = || fs::read(cache.object_path(&digest)).ok();
+    let before = stored();
+    let mut told = Vec::new();
+    for more_kib in [
+        0,
+        64,
+        128,
+        256,
+        512,
+        1 << 10,
+        2 << 10,
+        4 << 10,
+        8 << 10,
+        16 << 10,
+        96 << 10,
+    ] {
+        let mut child = process("little memory", &root, more_kib);
+        // The C library gives every other arena 64 MiB of addresses, which would be enough.
+        child.env("MALLOC_ARENA_MAX", "1");
+        let output = child.output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        told.extend(said(&output).map(|line| line.replace(root.to_str().unwrap(), "")));
+        assert_eq!(stored(), before, "{more_kib} KiB: {output}");
+    }
+    let is_left = |line: &String| {
+        line.ends_with(": true") || line.contains(": not enough memory to read /objects/")
+    };
+    assert!(told.iter().all(is_left), "{told:#?}");
+    for (what, least) in [("read: true", 1), ("read: not", 3), ("streamed: true", 3)] {
+        let found = told.iter().filter(|line| line.starts_with(what)).count();
+        assert!(found >= least, "{what}: {told:#?}");
+    }
+}

@@ -379,10 +379,8 @@ impl World {
                 found.as_ref().is_some_and(|bytes| *bytes == blob(n))
                     || (object == Object::Damaged && found.is_none())
             );
-            if found.is_none() {
-                self.objects.remove(&n);
-            }
         }
+        // Whoever read a damaged one left it where it is.
         for n in 0..4 {
             assert_eq!(
                 self.caches[1].has(&Digest::of(blob(n))),

@@ -68,17 +68,41 @@ fn nothing_that_was_measured_is_garbage_whatever_the_limits() {
 }
 
 #[test]
-fn damaged_objects_and_lost_files_are_found() {
+fn damaged_objects_are_found_at_each_look_until_a_repair_removes_them() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::open(&folder.path().join("cache")).unwrap();
+    let root = folder.path().join("cache");
+    let cache = Cache::open(&root).unwrap();
     let [good, bad] = ["good", "bad"].map(|text| put(&cache, text));
     let path = cache.object_path(&bad.digest);
     fs::remove_file(&path).unwrap();
     files::write_atomically(&path, b"edited", Durability::Plain).unwrap();
-    let verified = cache.verify(&|_, _| ()).unwrap();
-    assert_eq!(verified.objects, 2);
-    assert_eq!(verified.damaged, [bad.digest]);
-    assert!(cache.has(&good.digest) && !cache.has(&bad.digest));
+    let mut attempt = attempt(&good);
+    attempt.outputs.push(bad.clone());
+    cache.record_attempt(&attempt).unwrap();
+    let verify = |cache: &Cache| {
+        let Verified {
+            objects,
+            damaged,
+            lost,
+            known_lost,
+            ..
+        } = cache.verify(&|_, _| ()).unwrap();
+        let lost: Vec<String> = lost.into_iter().map(|(_, name)| name).collect();
+        let known_lost: Vec<String> = known_lost.into_iter().map(|(_, name)| name).collect();
+        (objects, damaged, lost, known_lost)
+    };
+    let none = Vec::<String>::new;
+    // Whoever looks finds the same, however often.
+    for _ in 0..2 {
+        let found = verify(&Cache::open(&root).unwrap());
+        assert_eq!(found, (2, vec![bad.digest], none(), none()));
+    }
+    let cache = Cache::open(&root).unwrap();
+    verify(&cache);
+    assert_eq!(cache.repair().unwrap().removed, [bad.digest]);
+    assert!(cache.has(&good.digest) && !path.exists());
+    let found = verify(&Cache::open(&root).unwrap());
+    assert_eq!(found, (1, vec![], none(), vec!["bad".to_owned()]));
 }
 
 /// A cache with ten records, a snapshot of them, and the segment that has them.
