@@ -265,7 +265,8 @@ fn imports_are_read_and_compared_as_they_were() {
             COMPARISON.add(name, &outcome[name], &mut lines);
         }
         lines.insert("files".to_owned(), format!("{files:?}"));
-        found.insert(files[0].to_owned(), lines);
+        let other = found.insert(files[0].to_owned(), lines);
+        assert!(other.is_none(), "two imports begin with {}", files[0]);
     }
     assert!(compared.cells.is_empty(), "{:?}", compared.cells.keys());
     let file_name =
