@@ -526,6 +526,14 @@ fn killed_while_it_publishes_it_leaves_whole_files_and_then_publishes_all() {
     assert_eq!(project.launches(), 1);
 }
 
+/// What a run folder says of its measurement besides what these tests are about.
+fn rest_of_meta() -> String {
+    let job = serde_json::to_string(&tprimat::job::Job::default()).unwrap();
+    format!(
+        r#""log_section":{{"format":"tprimat"}},"repeats_planned":null,"statistics":{{"warmup_steps":0}},"job":{job}"#
+    )
+}
+
 #[test]
 fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
     let project = Project::new(ONE_RUN);
@@ -558,7 +566,10 @@ fn a_run_that_cannot_be_taken_in_now_is_left_alone_and_ends_no_build() {
     assert!(unreadable.is_dir());
     // Where the log of the second one belongs, there is something that cannot be replaced.
     let key = Digest::of("x");
-    let meta = format!(r#"{{"key":"{key}","task":"train a#1","preimage":"x","generation":0}}"#);
+    let meta = format!(
+        r#"{{"key":"{key}","task":"train a#1","preimage":"x","generation":0,{}}}"#,
+        rest_of_meta()
+    );
     let readable = plant("02readable", &meta);
     let object = Digest::of("x").to_string();
     project.write(
@@ -608,7 +619,8 @@ fn what_a_power_cut_leaves_of_a_run_is_not_taken_for_the_whole() {
         let spec = format!(
             r#"{{"run_id":"{id}","dir":"/","argv":["true"],"cwd":"/","timeout_seconds":null,"grace_seconds":1.0,
             "devices":["cpu"],"exclusive":true,"lock_dir":"/tmp",
-            "meta":{{"key":"{key}","task":"train a#1","preimage":"{id}","generation":0}}}}"#
+            "meta":{{"key":"{key}","task":"train a#1","preimage":"{id}","generation":0,{}}}}}"#,
+            rest_of_meta()
         );
         let exit = format!(
             r#"{{"status":{{"code":0}},"started_at":1.0,"ended_at":2.0,"waited_seconds":0.0,"survivors":0{unsynced}}}"#
@@ -727,7 +739,8 @@ fn a_run_folder_that_cannot_be_read_now_is_neither_removed_nor_run_again() {
     let spec = format!(
         r#"{{"run_id":"{id}","dir":"/","argv":["true"],"cwd":"/","timeout_seconds":null,"grace_seconds":1.0,
         "devices":["cpu"],"exclusive":true,"lock_dir":"/tmp",
-        "meta":{{"key":"{key}","task":"train a#1","preimage":"x","generation":0}}}}"#
+        "meta":{{"key":"{key}","task":"train a#1","preimage":"x","generation":0,{}}}}}"#,
+        rest_of_meta()
     );
     for (name, text) in [
         ("spec.json", &*spec),
