@@ -6,6 +6,7 @@
 //! objects/ab/cdef…       a blob by its digest, zstd-compressed where that makes it smaller
 //! segments/0001-x.seg    append-only records: entries, attempts, generations, pre-images
 //! snapshot               an index of the segments; may be deleted at any time
+//! damaged/ab…            a blob that had other bytes than its digest names, put aside by a build
 //! in-use                 locked while a build uses the cache
 //! memos/ locks/ tmp/     the last build's summary; keys in flight; files being written
 //! ```

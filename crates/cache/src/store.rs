@@ -42,7 +42,8 @@ const NEW: &str = "new-";
 
 /// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and
 /// what a disk of its own has.
-const LAYOUT: [&str; 14] = [
+const LAYOUT: [&str; 15] = [
+    "damaged",
     "objects",
     "segments",
     "snapshot",
