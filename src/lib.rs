@@ -16,7 +16,8 @@
 //! | [`import`] | logs and results of others | runs that are shown beside ours, labelled |
 //! | [`publish`] | outputs of tasks | the files of the output folder, and which of them are still as published |
 //! | [`graph`] | jobs × cache | petgraph DAG of tasks, keys, states and their reasons |
-//! | [`execute`] | DAG | supervised runs and their attempts; results, comparisons and pages |
+//! | [`run`] | one run's spec | the run beside its supervisor, here, in a container, as a job; how it ended |
+//! | [`execute`] | DAG | attempts of runs; results, comparisons and pages |
 //! | [`cli`] | arguments | a request, an exit code |
 //!
 //! The modules use these crates of the workspace; what each of them may depend on is in
@@ -60,6 +61,7 @@ mod mock;
 pub mod plan;
 pub mod publish;
 pub mod recipe;
+pub mod run;
 pub mod shipped;
 
 pub use tprimat_base::{digest, error, files};

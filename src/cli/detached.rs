@@ -35,10 +35,10 @@ use super::{
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result, exit},
-    execute,
     files::{self, Durability, ReadSet, unix_now},
     matrix,
     plan::{PlanRequest, look_at_config},
+    run,
 };
 pub use status::status;
 
@@ -215,7 +215,7 @@ pub fn note_start() {
             &dir.join("started.json"),
             &Started {
                 pid: std::process::id(),
-                host: execute::hostname(),
+                host: run::hostname(),
                 process_start: own_start(),
                 at: unix_now(),
                 arguments,
@@ -225,7 +225,7 @@ pub fn note_start() {
 }
 
 fn own_start() -> Option<u64> {
-    execute::process_start(i32::try_from(std::process::id()).ok()?)
+    run::process_start(i32::try_from(std::process::id()).ok()?)
 }
 
 /// Notes that a detached build is over; does nothing in any other one.
@@ -363,7 +363,7 @@ impl Build {
     /// The host that the build was started on, where that is not this one.
     fn other_host(&self) -> Option<&str> {
         let host = self.started.as_ref()?.host.as_deref()?;
-        let here = execute::hostname()?;
+        let here = run::hostname()?;
         Some(host).filter(|host| *host != here)
     }
 
@@ -460,7 +460,7 @@ fn elsewhere(build: &Build, host: &str, verb: &str) -> Error {
         message: format!(
             "the detached build {} was started on {host}, and this host is {}",
             build.name,
-            execute::hostname().unwrap_or_default()
+            run::hostname().unwrap_or_default()
         ),
         help: Some(format!("run `{words}` on {host}")),
     }
@@ -468,9 +468,7 @@ fn elsewhere(build: &Build, host: &str, verb: &str) -> Error {
 
 /// Whether the process that a build names is still the one that wrote it.
 fn is_its_process(started: &Started) -> bool {
-    let found = i32::try_from(started.pid)
-        .ok()
-        .and_then(execute::process_start);
+    let found = i32::try_from(started.pid).ok().and_then(run::process_start);
     found == started.process_start
 }
 

@@ -24,13 +24,14 @@ use super::{
 };
 use crate::{
     error::{Result, exit},
-    execute::{self, ProbeDepth},
+    execute::ProbeDepth,
     host::{self, EngineKind, HostFacts},
     job::Vendor,
     logs::GIB,
     matrix::CellId,
     plan::{Asked, Place, Plan, PlanRequest, Support},
     report::wrapped,
+    run,
     words::plain::counted,
 };
 
@@ -198,11 +199,11 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, wanted: &Wanted, 
         };
         let uses = host::gpu_use(vendor);
         let openers = match gpus {
-            Some(gpus) if !gpus.is_empty() => execute::gpu_holders(),
+            Some(gpus) if !gpus.is_empty() => run::gpu_holders(),
             _ => Vec::new(),
         };
         for (index, lock) in facts.device_locks(vendor).iter().enumerate() {
-            let lock = execute::device_holder(&lock_dir, lock);
+            let lock = run::device_holder(&lock_dir, lock);
             let Some(gpu) = gpus.map(|gpus| &gpus[index]) else {
                 if let Some(holder) = lock {
                     page.mend(

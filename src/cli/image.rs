@@ -20,7 +20,6 @@ use crate::{
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result, did_you_mean, exit},
-    execute::container::{Context, EnvFile, home_variables, shell_arguments},
     files::{Durability, create_dir_all, write_atomically},
     host::{ContainerEngine, EngineKind},
     job::Vendor,
@@ -29,6 +28,7 @@ use crate::{
         execution::{self, Containment, default_image},
     },
     recipe::{Recipe, RecipeSet},
+    run::container::{Context, EnvFile, home_variables, shell_arguments},
     words::secret::is_secret,
 };
 

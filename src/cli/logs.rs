@@ -16,11 +16,12 @@ use crate::{
     cache::{Attempt, Cache, CacheError, TaskKind},
     digest::Digest,
     error::{Error, Problem, Result, exit},
-    execute::{self, Secrets, reading},
+    execute::{self, reading},
     graph::State,
     import::Source,
     matrix::Selection,
     plan::{Asked, Support},
+    run::{self, Secrets},
 };
 
 pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
@@ -375,7 +376,7 @@ fn so_far(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
 /// How much of the log of a run that goes on was shown.
 struct Shown<'a> {
     dir: &'a Path,
-    log: execute::Growing,
+    log: run::Growing,
     pending: Vec<u8>,
     secrets: Vec<Secrets>,
     is_known: bool,
@@ -385,7 +386,7 @@ impl<'a> Shown<'a> {
     fn of(dir: &'a Path, declared: &BTreeMap<String, String>) -> Self {
         Self {
             dir,
-            log: execute::Growing::new(&dir.join("log")),
+            log: run::Growing::new(&dir.join("log")),
             pending: Vec::new(),
             secrets: vec![
                 Secrets::of_caller(),
@@ -408,7 +409,7 @@ impl<'a> Shown<'a> {
         // Whoever has written something would be seen by now, were it here. Where it is not, the words
         // that the folder knows must be all there is to mask.
         let is_elsewhere =
-            execute::is_of_a_job(self.dir) && self.has_log() && Secrets::are_noted_whole(self.dir);
+            run::is_of_a_job(self.dir) && self.has_log() && Secrets::are_noted_whole(self.dir);
         let env = execute::environment_of(self.dir);
         self.is_known = env.is_some() || is_elsewhere;
         self.secrets.extend(env.as_ref().map(Secrets::of));

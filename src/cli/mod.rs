@@ -58,7 +58,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::{
     error::{Error, Problem, exit},
-    execute,
+    execute, run,
 };
 use args::{Cli, Command, CompareFormat};
 
@@ -66,21 +66,18 @@ use args::{Cli, Command, CompareFormat};
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The hidden half of tprimat: supervisors of runs, below a build or in a batch job, and what ends
-    // the processes of a run whose supervisor was killed.
-    let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
-        Some(word) if word == execute::SUPERVISORS_ARGUMENT => Some(execute::fork_supervisors),
-        Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
-        Some(word) if word == execute::NODE_ARGUMENT => Some(execute::supervise_node),
-        Some(word) if word == execute::END_ARGUMENT => Some(execute::end_processes),
-        _ => None,
-    };
-    if let Some(supervise) = hidden {
-        return exit_code(
-            arguments
-                .next()
-                .map_or(exit::USAGE, |dir| supervise(dir.as_ref())),
-        );
+    // The hidden half of tprimat: the supervisor of a run, below a build, in a batch job or on a node.
+    if arguments
+        .next()
+        .is_some_and(|word| word == run::RUN_ARGUMENT)
+    {
+        let Some(dir) = arguments.next() else {
+            return exit_code(exit::USAGE);
+        };
+        let role = arguments
+            .next()
+            .map(|role| role.to_string_lossy().into_owned());
+        return exit_code(run::supervise(Path::new(&dir), role.as_deref()));
     }
     if complete::is_answered() {
         return exit_code(exit::OK);

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::verbosity::{Verbosity, verbosity};
 use crate::{
     error::{Error, Problem, Result, Source},
-    execute::masked,
     import::DamagedImport,
     report::{Ink, Page, Paint},
+    run::masked,
     sentences,
     words::plain,
 };

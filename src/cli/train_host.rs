@@ -3,15 +3,16 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::OnceLock,
 };
 
 use super::session::Session;
 use crate::{
     error::{Error, Result},
-    execute::{self, Gpu, TrainHost},
+    execute::{self, TrainHost},
     job::Vendor,
     plan::Plan,
+    run::{self, Gpu},
 };
 
 /// Between SIGTERM and SIGKILL.
@@ -42,10 +43,9 @@ pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
         gpus: vendor.map(|v| gpus(plan, v)).unwrap_or_default(),
-        slurm: execute::Commands::new(request.env.clone()),
+        slurm: run::Commands::new(request.env.clone()),
         folders: execute::Folders::default(),
         sharing: None,
-        supervisors: Arc::new(execute::ForkServer::of(&tprimat)),
         tprimat,
     })
 }

@@ -19,9 +19,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    execute::{self, Growing, Secrets, Stamped},
+    execute::{self, Stamped},
     files::{self, unix_now},
     results::{TelemetryHeader, TelemetryLine},
+    run::{self, Growing, Secrets},
 };
 
 /// A log is shown from so far before its end; what lies before is in the file.
@@ -155,7 +156,7 @@ impl Seen {
                 let Some(dir) = execute::live_run_of(runs, &run.task) else {
                     continue;
                 };
-                let lines = Lines::of(&dir.join(execute::TELEMETRY));
+                let lines = Lines::of(&dir.join(run::TELEMETRY));
                 self.telemetry.insert(
                     run.task.clone(),
                     Telemetry {

@@ -16,7 +16,6 @@ pub use stored::{read_comparison, read_summary};
 pub(super) use cells::own_input;
 pub(super) use stored::need;
 
-use super::run::TELEMETRY;
 use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
@@ -30,6 +29,7 @@ use crate::{
     plan::CompareConfig,
     recipe::{Rendered, Unreached},
     results::{AttemptOutputs, RunFacts, RunResult},
+    run::TELEMETRY,
 };
 use report::{ReportWork, report_work};
 use stored::{RESULTS, SUMMARIES, UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture};

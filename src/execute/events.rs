@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use tprimat_live::Progress;
 pub use tprimat_live::{CellCounts, Event, Outcome};
 
-use super::secrets::masked;
 use crate::{
     error::{Error, Result},
     files::unix_now,
+    run::masked,
     words::plain,
 };
 pub use bars::Bars;

@@ -1,19 +1,18 @@
 //! What a run does while it runs, for people: its steps, and what it waits for.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
-use super::{
-    EventSink, Holder,
-    events::Event,
-    executor::Run,
-    progress::Tail,
-    run::{RunState, TELEMETRY},
-    train_work::TrainWork,
+use super::{event_sink::EventSink, events::Event, train_work::TrainWork};
+use crate::{
+    logs,
+    results::TelemetryLine,
+    run::{
+        devices::Holder,
+        executor::Run,
+        progress::Tail,
+        spec::{RunState, TELEMETRY},
+    },
 };
-use crate::{logs, results::TelemetryLine};
-
-/// How often the progress of a run is looked at.
-pub(super) const FOLLOW_LOOK: Duration = Duration::from_millis(100);
 
 /// Reports the progress of a run.
 pub(super) struct Follower<'a> {
@@ -31,7 +30,6 @@ struct Seen {
     samples: Tail,
     power_watts: Option<f64>,
     waiting_for: Option<String>,
-    changed: Vec<String>,
 }
 
 impl<'a> Follower<'a> {
@@ -60,7 +58,6 @@ impl<'a> Follower<'a> {
             samples: Tail::new(&log.with_file_name(TELEMETRY)),
             power_watts: None,
             waiting_for: None,
-            changed: Vec::new(),
         });
         // The header, and a line of a newer sampler, say nothing of the power.
         let _ = seen.samples.poll(&mut |line| {
@@ -96,17 +93,6 @@ impl<'a> Follower<'a> {
                 what_for: what_for.clone(),
             });
             seen.waiting_for = Some(what_for);
-        }
-        if let RunState::Running { changed, .. } = state
-            && changed.len() > seen.changed.len()
-        {
-            let message = format!(
-                "{} will not count: {} changed while it runs",
-                work.name(),
-                changed.join(", ")
-            );
-            seen.changed = changed;
-            events.report(&Event::Note { message });
         }
     }
 }

@@ -9,12 +9,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::container_run::LookContainer;
 use crate::{
     digest::Digest,
     files::{self, Durability},
     host::{ContainerEngine, EngineKind, ask, last_line},
     recipe::Require,
+    run::contained::LookContainer,
 };
 
 /// A recipe's needs that an image does not meet, and what it has.

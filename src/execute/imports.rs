@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{run::if_there, train::TrainHost, train_work::TrainWork};
+use super::{train::TrainHost, train_work::TrainWork};
 use crate::{
     cache::Attempt,
     digest::Digest,
@@ -21,6 +21,7 @@ use crate::{
     files::{self, Durability, Known, write_atomically},
     job::{FailureClass, RunOutcome},
     plan::preimage::with_inputs,
+    run::folder::if_there,
 };
 
 const FOLDER: &str = "imports";

@@ -4,12 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::{
     error::IngestError,
-    hang::STACKS,
     imports::{self, LateError},
-    log_times::{last_seen, sync_run},
-    nodes::{self, NodeFile},
-    run::{ExitKind, RunExit, RunSpec, TELEMETRY, if_there, tail_of, write_exit},
-    secrets::Secrets,
+    train_work::Measurement,
 };
 use crate::{
     cache::{Attempt, Cache, INPUTS_CHANGED, INTERRUPTED, Output},
@@ -21,6 +17,13 @@ use crate::{
     logs::{self, ExitSummary, LogSection},
     plan::preimage::without_inputs,
     results::RunResult,
+    run::{
+        folder::{if_there, last_seen, tail_of},
+        hang::STACKS,
+        nodes::{self, NodeFile},
+        secrets::Secrets,
+        spec::{ExitKind, RunExit, RunSpec, TELEMETRY},
+    },
 };
 
 /// As much of a log's end as may tell why its run failed.
@@ -36,16 +39,14 @@ pub fn ingest(
     log: &Path,
     hostname: &str,
 ) -> Result<Attempt, IngestError> {
-    let measured = spec
-        .measurement()
-        .map_err(|source| IngestError::Unreadable {
-            dir: spec.dir.clone(),
-            source,
-        })?;
+    let measured: Measurement = spec.meta.read().map_err(|source| IngestError::Unreadable {
+        dir: spec.dir.clone(),
+        source,
+    })?;
     let (node_logs, node_samples) =
         nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes())?;
     for log in std::iter::once(log).chain(node_logs.iter().map(|file| file.path.as_path())) {
-        mask(spec, log, exit)?;
+        mask(spec, log)?;
     }
     let mut own = Vec::new();
     for name in ["log", "times", TELEMETRY, STACKS] {
@@ -161,7 +162,7 @@ pub(super) fn ended_before_it_began(exit: Option<&RunExit>, log: &Path) -> bool 
 /// environment is known where the same tprimat takes it in; later, its words are known by their
 /// digests, and what the caller has now may help. A log that was made read-only is masked all the
 /// same, and one that cannot be masked is not kept.
-fn mask(spec: &RunSpec, log: &Path, exit: Option<&RunExit>) -> Result<()> {
+fn mask(spec: &RunSpec, log: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let failed = || Error::io("cannot mask secrets in the log of", &spec.dir);
     let open = || std::fs::OpenOptions::new().read(true).write(true).open(log);
@@ -180,29 +181,10 @@ fn mask(spec: &RunSpec, log: &Path, exit: Option<&RunExit>) -> Result<()> {
         Secrets::noted(&spec.dir),
         Secrets::of_caller(),
     ];
-    if let Some(exit) = exit.filter(|exit| exit.unsynced.is_some()) {
-        let bytes = std::fs::read(log).map_err(failed())?;
-        if !all.iter().any(|secrets| secrets.are_in(&bytes)) {
-            return Ok(());
-        }
-        // The record has a digest of the log as it is now. Whoever is killed before the run is
-        // recorded must not leave another log beside it.
-        bring_to_disk(&spec.dir, exit)?;
-    }
     for secrets in all {
         secrets.mask_file(&file).map_err(failed())?;
     }
     Ok(())
-}
-
-/// Does what the supervisor of a short run leaves to the tprimat that waits for it.
-fn bring_to_disk(dir: &Path, exit: &RunExit) -> Result<()> {
-    sync_run(dir, &dir.join(TELEMETRY)).map_err(Error::io("cannot bring to disk", dir))?;
-    let exit = RunExit {
-        unsynced: None,
-        ..exit.clone()
-    };
-    write_exit(dir, &exit)
 }
 
 /// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's
@@ -371,7 +353,7 @@ fn ended_well(log_tail: &[u8], section: &LogSection) -> RunOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::supervisor::never_ran;
+    use crate::run::spec::never_ran;
 
     /// The class of a run of several nodes that failed with this log, and of which a node is lost.
     fn class(log: &str) -> (FailureClass, Vec<String>) {

@@ -4,10 +4,8 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     error::LaunchError,
-    hang::Hang,
     price,
     train_work::{Launch, Limits, Measurement, Placement, TrainWork},
-    watched_inputs::Watched,
 };
 use crate::{
     cache::{Output, TaskKind},
@@ -18,6 +16,7 @@ use crate::{
     job::{Job, Vendor},
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan, Prepared},
+    run::{spec::Hang, watched_inputs::Watched},
 };
 
 /// For the train task at `node`.

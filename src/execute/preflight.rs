@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{TrainHost, image_contents, watched_inputs::check_native};
+use super::{image_contents, train::TrainHost};
 use crate::{
     data,
     error::{Problem, Result, did_you_mean},
@@ -17,6 +17,7 @@ use crate::{
     host::{self, ContainerEngine, python_packages, which},
     plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
+    run::watched_inputs::check_native,
 };
 
 /// How a recipe's needs are looked for.

@@ -3,12 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    container_run::{self, contain},
+    contain::{self, contain},
     imports,
-    run::{RunSpec, Verbatim},
-    secrets::Secrets,
-    slurm::JobSpec,
-    train::{Gpu, TrainHost},
+    train::TrainHost,
     train_work::TrainWork,
 };
 use crate::{
@@ -16,6 +13,10 @@ use crate::{
     files::{self, Durability, write_atomically},
     job::Vendor,
     plan::Place,
+    run::{
+        secrets::Secrets,
+        spec::{Gpu, JobSpec, RunSpec, Verbatim},
+    },
 };
 
 /// The folder of the recipe's own files, in the run's.
@@ -59,15 +60,6 @@ pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
         .map(String::as_str)
         .filter(|name| DROPPED.iter().any(|family| name.starts_with(family)))
         .collect()
-}
-
-/// A new attempt's id: it begins with the time, so ids sort by it, and ends with random digits, so
-/// that two hosts never make the same one.
-pub(super) fn attempt_id() -> String {
-    use std::hash::{BuildHasher, RandomState};
-    let now = jiff::Timestamp::now();
-    let random = RandomState::new().hash_one(std::process::id());
-    format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
 }
 
 /// Makes the run's folder, and says what is to be run in it.
@@ -136,7 +128,7 @@ fn environment(
     let mut env: BTreeMap<String, String> = BTreeMap::new();
     // A container has a PATH and a language of its own.
     let passed = if work.placement.execution.container.is_some() {
-        container_run::PASSED
+        contain::PASSED
     } else {
         PASSED
     };
@@ -166,7 +158,7 @@ fn environment(
         set("TPRIMAT_JOB", path_text(&dir.join(JOB))?);
     }
     // Inside a container that was given these devices and no others, they are counted anew.
-    let is_renumbered = container_run::counts_anew(work, host, given);
+    let is_renumbered = contain::counts_anew(work, host, given);
     let ids: Vec<String> = given
         .iter()
         .enumerate()

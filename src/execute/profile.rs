@@ -6,14 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    interrupt::Interrupts,
-    launch::launch,
-    prepare_run::{attempt_id, prepare},
-    recover_runs::{making, remove},
-    run::{ExitKind, RunSpec, Verbatim, start},
-    train::TrainHost,
-};
+use super::{interrupt::Interrupts, launch::launch, prepare_run::prepare, train::TrainHost};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
@@ -22,6 +15,11 @@ use crate::{
     matrix::CellId,
     plan::Plan,
     recipe::context,
+    run::{
+        folder::{making, remove},
+        local::start,
+        spec::{ExitKind, RunSpec, Verbatim, attempt_id},
+    },
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +174,7 @@ pub fn profile(
     // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;
-    let run = start(&spec, &host.supervisors)?;
+    let run = start(&spec, &host.tprimat)?;
     drop(making);
     let over = std::sync::atomic::AtomicBool::new(false);
     let exit = std::thread::scope(|scope| {

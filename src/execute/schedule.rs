@@ -11,13 +11,11 @@
 //! | `room` | what runs now, and what of this host is left for others |
 //! | `ends` | what a task left becomes its status |
 //! | `telling` | what people are told of a task's start and end |
-//! | `workers` | the threads that run tasks |
 
 mod ends;
 mod queue;
 mod room;
 mod telling;
-mod workers;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -29,11 +27,16 @@ use std::{
 use petgraph::Direction;
 
 use super::{
-    EventSink,
     derived::{self, Derived, DerivedWork},
+    event_sink::EventSink,
     events::Event,
     interrupt::Interrupts,
     launch,
+    schedule::{
+        queue::{Queue, QueuedTraining},
+        room::{Needs, Room, Running, Turns},
+        telling::Unread,
+    },
     train::{RunningSet, TrainHost, Trained, train},
     train_work::TrainWork,
 };
@@ -45,10 +48,6 @@ use crate::{
     matrix::CellId,
     plan::Support,
 };
-use queue::{Queue, QueuedTraining};
-use room::{Needs, Room, Running, Turns};
-use telling::Unread;
-use workers::Workers;
 
 pub struct BuildOptions {
     /// How many runs that share the host at once, and how many other tasks.
@@ -180,13 +179,6 @@ enum Work {
     Train(Box<TrainWork>),
 }
 
-/// What a task's thread tells.
-enum Told {
-    /// The processes of a run are gone; what it left is still to be taken in.
-    Gone,
-    Finished(Finished),
-}
-
 enum Finished {
     Derived(Result<Derived>),
     Trained(Box<Result<Trained>>),
@@ -199,12 +191,11 @@ impl Work {
         host: &TrainHost,
         set: &RunningSet,
         events: &EventSink,
-        gone: &(dyn Fn() + Sync),
     ) -> Finished {
         match self {
             Self::Derived(work) => Finished::Derived(derived::run(*work, cache)),
             Self::Train(work) => {
-                Finished::Trained(Box::new(train(&work, host, cache, set, events, gone)))
+                Finished::Trained(Box::new(train(&work, host, cache, set, events)))
             }
         }
     }
@@ -234,28 +225,17 @@ impl<'a> Scheduler<'a> {
     /// nothing runs any more.
     fn run_all(&mut self, statuses: &mut Statuses, host: &TrainHost, interrupts: Interrupts) {
         let (cache, events, set) = (self.engine.cache, self.events, RunningSet::default());
-        let workers = Workers::new();
         std::thread::scope(|scope| {
-            let _open = workers.until_dropped();
-            let (send, receive) = mpsc::channel::<(TaskId, Told)>();
+            let (send, receive) = mpsc::channel::<(TaskId, Finished)>();
             let mut asked = Asked::Never;
             loop {
                 asked = self.heed(asked, interrupts, &set);
                 while let Some((node, work)) = self.next(statuses) {
-                    let Some(first) = workers.give((node, work)) else {
-                        continue;
-                    };
-                    let (send, set, workers) = (send.clone(), &set, &workers);
+                    let (send, set) = (send.clone(), &set);
                     scope.spawn(move || {
-                        let mut next = Some(first);
-                        while let Some((node, work)) = next {
-                            let gone = || drop(send.send((node, Told::Gone)));
-                            let is_training = matches!(work, Work::Train(_));
-                            let run = || work.run(cache, host, set, events, &gone);
-                            let finished = caught(is_training, run);
-                            let _ = send.send((node, Told::Finished(finished)));
-                            next = workers.take();
-                        }
+                        let is_training = matches!(work, Work::Train(_));
+                        let finished = caught(is_training, || work.run(cache, host, set, events));
+                        let _ = send.send((node, finished));
                     });
                 }
                 if self.room.is_empty() && (self.stopping || self.queue.is_empty()) {
@@ -263,13 +243,8 @@ impl<'a> Scheduler<'a> {
                 }
                 // A signal must be seen soon even while nothing finishes.
                 let first = receive.recv_timeout(Duration::from_millis(50));
-                for (node, told) in first.into_iter().chain(receive.try_iter()) {
-                    match told {
-                        // The first failure ends the build, so it must be known before the next run.
-                        Told::Gone if self.options.fail_fast => {}
-                        Told::Gone => self.room.gone(node),
-                        Told::Finished(finished) => self.finished(node, finished, statuses),
-                    }
+                for (node, finished) in first.into_iter().chain(receive.try_iter()) {
+                    self.finished(node, finished, statuses);
                 }
             }
         });
@@ -327,16 +302,14 @@ impl<'a> Scheduler<'a> {
         None
     }
 
-    /// Is an earlier repeat being taken in, or its log being parsed? Then it is not known yet whether
-    /// this one is started.
+    /// Is the log of an earlier repeat still to be parsed? Then it is not known yet whether this one is
+    /// started.
     fn waits_for_a_log(&self, train: QueuedTraining, statuses: &Statuses) -> bool {
         let dag = self.engine.dag;
         let state = |kind, repeat| statuses.get(dag.node(kind, train.cell, repeat)).state;
         (1..train.repeat).any(|repeat| {
-            let is_read = state(TaskKind::Parse, repeat) != State::Stale;
-            self.room
-                .has_gone(dag.node(TaskKind::Train, train.cell, repeat))
-                || state(TaskKind::Train, repeat) == State::Fresh && !is_read
+            state(TaskKind::Train, repeat) == State::Fresh
+                && state(TaskKind::Parse, repeat) == State::Stale
         })
     }
 

@@ -13,14 +13,10 @@ use std::{
 use serde::Deserialize;
 
 use super::{
-    EventSink, container_run,
-    end_note::exit_or_end,
     error::IngestError,
+    event_sink::EventSink,
     events::Event,
     ingest::{ended_before_it_began, ingest},
-    process::Tree,
-    recover_runs::{self, Leftover, Swept, Taken, remove},
-    run::{ExitKind, exit_path, spec_path},
     train::{KEY_LOOK, RunningSet, TrainHost, Trained, see_through},
     train_work::TrainWork,
 };
@@ -28,6 +24,14 @@ use crate::{
     cache::Cache,
     digest::Digest,
     error::{Error, Result},
+    run::{
+        ExitKind, RunExit,
+        contained::sweep,
+        end_note::exit_or_end,
+        folder::{exit_path, remove, spec_path},
+        process::Tree,
+        recover::{self, Leftover, Swept, Taken},
+    },
 };
 
 /// Which key the run in each folder has. A folder says it once and for all, so it is read once a
@@ -52,7 +56,7 @@ impl Folders {
     fn of_key(&self, runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
         let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut of_key = Vec::new();
-        for dir in recover_runs::run_folders(runs)? {
+        for dir in recover::run_folders(runs)? {
             if !known.contains_key(&dir)
                 && let Some(found) = key_of_run(&dir)?
             {
@@ -75,7 +79,6 @@ pub(super) fn take_over(
     cache: &Cache,
     running: &RunningSet,
     events: &EventSink,
-    gone: &(dyn Fn() + Sync),
 ) -> Result<Option<Trained>> {
     let (mut is_told, mut passed) = (false, BTreeSet::new());
     // A run that may be there is not made again. Nothing else of this build depends on it.
@@ -105,7 +108,7 @@ pub(super) fn take_over(
         let Some(dir) = folders.into_iter().find(|dir| !passed.contains(dir)) else {
             return Ok(None);
         };
-        if !is_told && recover_runs::is_supervised(&dir) {
+        if !is_told && recover::is_supervised(&dir) {
             let what_for = format!("the end of {}, which an earlier build left", dir.display());
             events.report(&Event::TaskWaiting {
                 task: work.name().to_owned(),
@@ -113,7 +116,7 @@ pub(super) fn take_over(
             });
             is_told = true;
         }
-        let taken = match recover_runs::take_up(&dir, &host.caller_env, &host.slurm) {
+        let taken = match recover::take_up(&dir, &host.caller_env, &host.slurm) {
             Ok(taken) => taken,
             Err(error) => return not_taken(error, &dir),
         };
@@ -131,8 +134,7 @@ pub(super) fn take_over(
                     spec.run_id
                 );
                 events.report(&Event::Note { message });
-                let Some(trained) =
-                    see_through(work, host, cache, running, events, (&spec, run), gone)?
+                let Some(trained) = see_through(work, host, cache, running, events, (&spec, run))?
                 else {
                     continue;
                 };
@@ -188,16 +190,16 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
 /// Takes in what earlier builds left behind when they were killed. A run that cannot be taken in now
 /// stays in its folder, and no build ends for it.
 pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
-    let mut swept = recover_runs::sweep(&host.runs, &host.caller_env, &host.slurm);
+    let mut swept = recover::sweep(&host.runs, &host.caller_env, &host.slurm);
     for left in std::mem::take(&mut swept.left) {
         if let Err(error) = take_in(&left, host, cache, events) {
             swept.errors.push(error);
         }
     }
     say_left_alone(&swept, events);
-    let is_live = |dir: &Path| dir.try_exists().unwrap_or(true) && !recover_runs::is_abandoned(dir);
+    let is_live = |dir: &Path| dir.try_exists().unwrap_or(true) && !recover::is_abandoned(dir);
     for folder in [&host.runs, &host.profiles()] {
-        for swept in container_run::sweep(folder, &host.caller_env, is_live) {
+        for swept in sweep(folder, &host.caller_env, is_live) {
             let message = match swept {
                 Ok(name) => format!("removed the container {name}, which an earlier build left"),
                 Err(why) => {
@@ -211,7 +213,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
 
 /// Removes what profiled runs left whose tprimat died: a profile is made again, never taken in.
 pub fn sweep_profiles(host: &TrainHost, events: &EventSink) {
-    let swept = recover_runs::sweep(&host.profiles(), &host.caller_env, &host.slurm);
+    let swept = recover::sweep(&host.profiles(), &host.caller_env, &host.slurm);
     swept.left.iter().for_each(|left| remove(&left.dir));
     say_left_alone(&swept, events);
 }
@@ -234,8 +236,8 @@ fn say_left_alone(swept: &Swept, events: &EventSink) {
 }
 
 /// Tells what a person should know of how a run ended.
-pub(super) fn say_note(task: &str, exit: Option<&super::RunExit>, events: &EventSink) {
-    if let Some(note) = exit.and_then(super::RunExit::told) {
+pub(super) fn say_note(task: &str, exit: Option<&RunExit>, events: &EventSink) {
+    if let Some(note) = exit.and_then(RunExit::told) {
         events.report(&Event::Note {
             message: format!("{task}: {note}"),
         });
@@ -270,7 +272,7 @@ fn live(runs: &Path, is_wanted: impl Fn(&RunName) -> bool) -> Option<PathBuf> {
 
 /// For people to look at: what cannot be read is not shown.
 fn going_on(runs: &Path) -> impl Iterator<Item = (RunName, PathBuf)> {
-    let folders = recover_runs::run_folders(runs).unwrap_or_default();
+    let folders = recover::run_folders(runs).unwrap_or_default();
     folders
         .into_iter()
         .filter(|dir| !is_over(dir))
@@ -288,17 +290,17 @@ pub fn environment_of(dir: &Path) -> Option<BTreeMap<String, String>> {
 /// supervisor were both killed.
 #[must_use]
 pub fn is_over(dir: &Path) -> bool {
-    !spec_path(dir).exists() || exit_path(dir).exists() || recover_runs::is_abandoned(dir)
+    !spec_path(dir).exists() || exit_path(dir).exists() || recover::is_abandoned(dir)
 }
 
 /// Keys of runs that ended well, and that the next build takes in because the tprimat that asked
 /// for them is dead.
 #[must_use]
 pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
-    let folders = recover_runs::run_folders(runs)
+    let folders = recover::run_folders(runs)
         .unwrap_or_default()
         .into_iter()
-        .filter(|dir| recover_runs::is_abandoned(dir));
+        .filter(|dir| recover::is_abandoned(dir));
     let has_ended_well = |dir: &PathBuf| matches!(exit_or_end(dir), Ok(Some(exit)) if exit.status == ExitKind::Code(0));
     folders
         .filter(has_ended_well)
@@ -308,7 +310,7 @@ pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
 
 /// The key of a run that somebody may take up: none of a folder that is a stranger's.
 fn key_of_run(dir: &Path) -> Result<Option<Digest>> {
-    if !recover_runs::is_own_run(dir)? {
+    if !recover::is_own_run(dir)? {
         return Ok(None);
     }
     Ok(measured_in(dir)?.map(|of| of.key))
@@ -316,7 +318,7 @@ fn key_of_run(dir: &Path) -> Result<Option<Digest>> {
 
 /// What the run in a folder measures, where the folder says it.
 fn measured_in(dir: &Path) -> Result<Option<RunName>> {
-    let spec = recover_runs::read_spec(dir)?;
+    let spec = recover::read_spec(dir)?;
     Ok(spec.and_then(|spec| spec.meta.read().ok()))
 }
 

@@ -15,21 +15,15 @@ use std::{
 };
 
 use super::{
-    EventSink,
     error::is_of_one_run,
+    event_sink::EventSink,
     events::Event,
-    executor::{End, Interrupted, Run},
     follow::Follower,
-    fork_server::ForkServer,
     imports,
     ingest::ingest,
-    prepare_run::{attempt_id, prepare},
-    recover_runs::{making, remove},
-    run::{ExitKind, RunSpec, log_path},
-    slurm::Commands,
+    prepare_run::prepare,
     takeover::{Folders, say_note, take_over},
     train_work::TrainWork,
-    watched_inputs::{Watched, not_started, outdated},
 };
 use crate::{
     cache::{Attempt, Cache, KeyLock},
@@ -38,6 +32,13 @@ use crate::{
     graph::{doubtful, lost_log},
     job::RunOutcome,
     plan::Place,
+    run::{
+        Commands, End, Executor, ExitKind, Gpu, Interrupted, Local, Run, RunSpec, Slurm,
+        attempt_id,
+        devices::left_on,
+        folder::{log_path, making, remove},
+        watched_inputs::{Watched, not_started, outdated},
+    },
 };
 
 /// What holds for every run of a build.
@@ -47,8 +48,6 @@ pub struct TrainHost {
     pub lock_dir: PathBuf,
     /// The tprimat binary, which is also the supervisor.
     pub tprimat: PathBuf,
-    /// Starts the supervisors of runs on this host.
-    pub supervisors: Arc<ForkServer>,
     pub native: Option<PathBuf>,
     /// The file of `native` as the pre-flight check saw it: shows whether it changed since.
     pub native_seen: OnceLock<Watched>,
@@ -85,19 +84,6 @@ impl TrainHost {
     pub(super) fn profiles(&self) -> PathBuf {
         self.runs.with_file_name("profiles")
     }
-}
-
-/// An accelerator of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpu {
-    /// As its driver counts.
-    pub index: usize,
-    /// The name of its lock.
-    pub lock: String,
-    /// As its driver names it, whatever else is visible.
-    pub uuid: Option<String>,
-    /// AMD's way to hand it into a container.
-    pub render_node: Option<PathBuf>,
 }
 
 /// How often a key that another tprimat holds is looked at.
@@ -150,18 +136,16 @@ pub enum Trained {
     Nothing(String),
 }
 
-/// Runs one train task, or takes the attempt that another tprimat made meanwhile. `gone` is called
-/// when the run's processes are gone, where that is known before its attempt is recorded.
+/// Runs one train task, or takes the attempt that another tprimat made meanwhile.
 pub fn train(
     work: &TrainWork,
     host: &TrainHost,
     cache: &Cache,
     running: &RunningSet,
     events: &EventSink,
-    gone: &(dyn Fn() + Sync),
 ) -> Result<Trained> {
     let _in_flight = in_flight(work, cache, running, events)?;
-    if let Some(trained) = take_over(work, host, cache, running, events, gone)? {
+    if let Some(trained) = take_over(work, host, cache, running, events)? {
         return Ok(match trained {
             Trained::Attempt(attempt) => Trained::Found(attempt),
             trained => trained,
@@ -206,13 +190,33 @@ pub fn train(
         }
         Err(error) => return Err(error),
     };
+    if let Some(why) = left_on_devices(&spec) {
+        remove(&dir);
+        return Ok(Trained::Nothing(why));
+    }
     let run: Arc<dyn Run> = host
         .executor(work.placement.execution.place)
         .start(&spec)?
         .into();
     drop(making);
-    let trained = see_through(work, host, cache, running, events, (&spec, run), gone)?;
+    let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
+}
+
+/// Why a run is not begun on its devices: a supervisor that was killed left processes on one of them.
+/// A batch system gives devices, and ends what its jobs leave.
+fn left_on_devices(spec: &RunSpec) -> Option<String> {
+    let mut devices = spec.devices.iter().filter(|_| spec.job.is_none());
+    let (device, (holder, pids)) =
+        devices.find_map(|device| Some((device, left_on(&spec.lock_dir, device)?)))?;
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "not started: what run {} left may still use {device} (process {}); its supervisor was killed. `tprimat build` in its \
+         project ends it, and so does `kill {}`",
+        holder.run_id,
+        pids.join(", "),
+        pids.join(" "),
+    ))
 }
 
 /// Why a run is not begun in the allocation that tprimat is in; `None` also where it is not known
@@ -241,13 +245,12 @@ pub(super) fn see_through(
     running: &RunningSet,
     events: &EventSink,
     (spec, run): (&RunSpec, Arc<dyn Run>),
-    gone: &(dyn Fn() + Sync),
 ) -> Result<Option<Trained>> {
     running.add(&run);
     let log = log_path(&spec.dir);
     let end = {
         let mut follower = Follower::of(work, (&*run, &log), events);
-        run.wait(gone, &mut || follower.look())
+        run.wait(&mut || follower.look())
     };
     running.remove(&run);
     let exit = match end? {
@@ -345,4 +348,24 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         let mut attempts = doubtful(cache, &work.measurement.preimage, &work.guessed()).into_iter();
         attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
     })
+}
+
+impl TrainHost {
+    #[must_use]
+    pub fn executor(&self, place: Place) -> Box<dyn Executor> {
+        match place {
+            // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
+            Place::Local | Place::Allocation => Box::new(Local {
+                tprimat: self.tprimat.clone(),
+            }),
+            Place::Slurm => Box::new(self.slurm()),
+        }
+    }
+
+    pub(super) fn slurm(&self) -> Slurm {
+        Slurm {
+            tprimat: self.tprimat.clone(),
+            commands: self.slurm.clone(),
+        }
+    }
 }

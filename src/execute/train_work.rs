@@ -7,10 +7,15 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{hang::Hang, watched_inputs::Watched};
 use crate::{
-    digest::Digest, figures::Statistics, host::Fact, job::Job, logs::LogSection, plan::Execution,
+    digest::Digest,
+    figures::Statistics,
+    host::Fact,
+    job::Job,
+    logs::LogSection,
+    plan::Execution,
     recipe::Nodes,
+    run::{spec::Hang, watched_inputs::Watched},
 };
 
 /// One training, owned: it runs on a thread of its own.

@@ -80,7 +80,7 @@ fn a_build_that_is_killed_in_its_allocation_leaves_nothing_there() {
     eventually("nothing of the run is left", 20, || {
         let left = cluster.project.processes();
         left.iter()
-            .all(|(_, line)| !line.contains("trainer.sh") && !line.contains("__node"))
+            .all(|(_, line)| !line.contains("trainer.sh") && !line.contains("__run"))
     });
     cluster.project.write("go", "");
     let ran: Ran = salloc(&cluster, "--nodes=1", "--time=10", &[])

@@ -132,7 +132,7 @@ impl Engine {
     }
 
     fn supervisor(&self) -> Pid {
-        let is_supervisor = |(_, line): &&(i32, String)| line.contains("__supervise");
+        let is_supervisor = |(_, line): &&(i32, String)| line.contains("__run");
         let processes = self.project.processes();
         Pid::from_raw(
             processes
@@ -353,25 +353,10 @@ fn what_a_power_cut_leaves_is_removed_by_the_next_build() {
         .filter(|(_, line)| line.contains("tprimat"))
         .map(|(pid, _)| pid)
         .collect();
-    let guard = Command::new("pgrep")
-        .args(["-f", "tprimat-guard"])
-        .output()
-        .unwrap();
-    let guards = String::from_utf8_lossy(&guard.stdout).into_owned();
-    let ours = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|line| line.contains(&engine.containers()[0]))
-    };
-    let guards: Vec<i32> = guards
-        .lines()
-        .filter_map(|pid| pid.parse().ok())
-        .filter(ours)
-        .collect();
-    assert_eq!(guards.len(), 1);
-    for pid in guards.iter().chain(&outside) {
+    for pid in &outside {
         let _ = kill(Pid::from_raw(*pid), Signal::SIGSTOP);
     }
-    for pid in guards.iter().chain(&outside) {
+    for pid in &outside {
         let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
     }
     build.wait().unwrap();

@@ -77,7 +77,7 @@ fn is_clean(cluster: &Cluster) {
     let left: Vec<_> = cluster.project.processes();
     let left: Vec<_> = left
         .iter()
-        .filter(|(_, line)| line.contains("pair.sh") || line.contains("__node"))
+        .filter(|(_, line)| line.contains("pair.sh") || line.contains("__run"))
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -272,7 +272,7 @@ fn a_job_that_somebody_else_cancels_is_told_as_cancelled_and_is_no_measurement()
     eventually("nothing of the run is left", 20, || {
         let left = cluster.project.processes();
         left.iter()
-            .all(|(_, line)| !line.contains("pair.sh") && !line.contains("__node"))
+            .all(|(_, line)| !line.contains("pair.sh") && !line.contains("__run"))
     });
 }
 
@@ -311,7 +311,7 @@ fn a_supervisor_that_is_killed_ends_the_run_on_all_nodes() {
     let (pid, _) = processes
         .iter()
         .find(|(pid, line)| {
-            line.contains("__node")
+            line.contains("__run")
                 && !line.contains("srun")
                 && fs::read_to_string(format!("/proc/{pid}/environ"))
                     .is_ok_and(|environment| environment.contains("SLURM_NODEID=1"))

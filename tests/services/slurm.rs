@@ -263,7 +263,7 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
         kill(pid, Signal::SIGKILL).unwrap();
     }
     for (pid, line) in cluster.project.processes() {
-        if line.contains("slurmstepd") || line.contains("__job") || line.contains("trainer.sh") {
+        if line.contains("slurmstepd") || line.contains("__run") || line.contains("trainer.sh") {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -297,35 +297,6 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
     );
     let plan = cluster.run(&["plan"]).stdout;
     assert!(plan.contains("stale"), "it is tried again: {plan}");
-}
-
-/// Slurm itself may not know a worker that has left its session and lost its parent as one of the job.
-#[test]
-fn a_killed_supervisor_leaves_no_process_on_the_node_also_where_no_build_waits() {
-    let trainer = format!("setsid sleep 300 < /dev/null &\n{}", waits());
-    let cluster = Cluster::new(&trainer);
-    let mut build = cluster.started();
-    build.kill().unwrap();
-    build.wait().unwrap();
-    let of_the_run = |mark: &str| -> Vec<i32> {
-        let processes = cluster.project.processes().into_iter();
-        processes
-            .filter(|(_, line)| line.contains(mark))
-            .map(|(pid, _)| pid)
-            .collect()
-    };
-    // What was just forked, as the guard is, still has its parent's command line.
-    eventually("each process has its own name", 10, || {
-        ["sleep 300", "__job", "tprimat-guard"]
-            .iter()
-            .all(|mark| of_the_run(mark).len() == 1)
-    });
-    kill(Pid::from_raw(of_the_run("__job")[0]), Signal::SIGKILL).unwrap();
-    eventually("the run's processes are gone", 30, || {
-        ["__job", "trainer.sh", "sleep 300", "__end", "tprimat-guard"]
-            .iter()
-            .all(|mark| of_the_run(mark).is_empty())
-    });
 }
 
 #[test]

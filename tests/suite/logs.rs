@@ -123,7 +123,7 @@ fn following_a_log_ends_when_everybody_who_wrote_it_is_dead() {
     let supervisor = project
         .processes()
         .into_iter()
-        .find(|(_, command)| command.contains("__supervise"))
+        .find(|(_, command)| command.contains("__run"))
         .unwrap()
         .0;
     for pid in [build.id() as i32, supervisor] {

@@ -12,11 +12,11 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use tprimat::{
     cache::{Attempt, Output, TaskKind},
-    execute::{self, ContainerSpec, ExitKind, ForkServer, RunExit, RunSpec, Running, Verbatim},
     files::{Durability, write_atomically},
     host::EngineKind,
     job::Vendor,
     results::{NoSamples, Samples},
+    run::{self, ContainerSpec, ExitKind, RunExit, RunSpec, Running, Verbatim},
 };
 
 /// A mock of amd-smi: one device, which draws 1000 W by its counter (a joule a millisecond) and 900
@@ -56,7 +56,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
 }
 
 fn start(spec: &RunSpec) -> Running {
-    execute::start(spec, &ForkServer::of(Path::new(TPRIMAT))).unwrap()
+    run::start(spec, Path::new(TPRIMAT)).unwrap()
 }
 
 fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {

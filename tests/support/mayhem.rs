@@ -12,13 +12,9 @@ use super::{Dice, Project, files_below};
 
 /// Processes of a build, by what their command lines hold: each is the first of these that fits. The
 /// trainer is `train.sh`, and a worker sleeps.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 5] = [
     ("tprimat", "build -j"),
-    ("fork server", "__supervisors"),
-    ("spare supervisor", "__spare"),
-    ("supervisor", "__supervise"),
-    ("supervisor", "__job"),
-    ("guard", "tprimat-guard"),
+    ("supervisor", "__run"),
     ("client", " --label "),
     ("trainer", "train.sh"),
     ("worker", "sleep 30"),

@@ -41,7 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// The modules of `src/`, in an order in which each imports only those before it.
 const MODULES: &[&str] = &[
     "shipped", "config", "matrix", "data", "recipe", "host", "plan", "import", "publish", "graph",
-    "execute", "cli",
+    "run", "execute", "cli",
 ];
 
 fn manifest(name: &str) -> String {

@@ -8,16 +8,16 @@ use super::{Finding, Page, State};
 use crate::{
     cli::output::{confirmed, print},
     error::{Error, Result, exit},
-    execute::{self, GpuHolder, ProcessOwner},
     host::{self, GpuFacts, GpuUse},
     job::Vendor,
     logs::GIB,
+    run::{self, GpuHolder, ProcessOwner},
     words::plain::counted,
 };
 
 /// Ends what runs of the caller's left on GPUs, and nothing else.
 pub(super) fn free_gpus(is_sure: bool) -> Result<i32> {
-    let holders = execute::gpu_holders();
+    let holders = run::gpu_holders();
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
     let mut text = String::new();
     for GpuHolder {
@@ -66,7 +66,7 @@ pub(super) fn free_gpus(is_sure: bool) -> Result<i32> {
     }
     let mut survivors = 0;
     for run in left.keys() {
-        let (ended, stayed) = execute::end_leftovers(run);
+        let (ended, stayed) = run::end_leftovers(run);
         eprintln!(
             "run {run}: ended {}",
             processes(ended.saturating_sub(stayed))
@@ -150,7 +150,7 @@ pub(super) const WHEN_FREE: &str =
 /// What is known of a GPU at this moment.
 pub(super) struct GpuNow<'a> {
     /// The holder of its lock, if a run has it and said who it is.
-    pub lock: Option<Option<execute::Holder>>,
+    pub lock: Option<Option<run::Holder>>,
     pub used: GpuUse,
     /// The processes that have any GPU's device file open.
     pub openers: &'a [GpuHolder],
@@ -235,7 +235,7 @@ fn users_of(now: &GpuNow) -> (Vec<HeldBy>, Vec<HeldBy>) {
     let pids: Vec<u32> = listed.iter().map(|process| process.pid).collect();
     let mut holders: Vec<HeldBy> = listed
         .iter()
-        .zip(execute::gpu_processes(&pids))
+        .zip(run::gpu_processes(&pids))
         // One that is not there has just ended; in a container, its number is of the host.
         .filter(|(process, _)| !now.sees_all || exists(process.pid))
         .map(|(process, seen)| match now.sees_all {
@@ -341,7 +341,7 @@ fn at_minute(seconds: f64) -> String {
     )
 }
 
-pub(super) fn run_of(holder: Option<execute::Holder>) -> String {
+pub(super) fn run_of(holder: Option<run::Holder>) -> String {
     holder.map_or_else(
         || "a run".to_owned(),
         |h| format!("run {} (process {}, {})", h.run_id, h.pid, user_of(h.pid)),

@@ -11,11 +11,11 @@ use crate::{
     cache::{Cache, CacheError, JsonLayout, Output},
     digest::Digest,
     error::{Error, Result},
-    execute::run::lock,
     figures::{Comparison, Summary},
     files::Durability,
     report,
     results::RunResult,
+    run::folder::lock,
 };
 
 pub(super) fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {

@@ -3,7 +3,7 @@
 use tprimat_live::{Event, Outcome, Progress};
 
 use crate::{
-    execute::secrets::masked,
+    run::secrets::masked,
     words::plain::{self, counted},
 };
 

@@ -61,8 +61,6 @@ pub(super) struct Running {
     pub needs: Needs,
     /// The GPUs that it was given.
     gpus: Vec<usize>,
-    /// Its processes are gone, and what they left is being taken in.
-    is_gone: bool,
     pub since: Instant,
     pub key: Option<Digest>,
     pub preimage: String,
@@ -73,7 +71,6 @@ impl Running {
         Self {
             needs,
             gpus,
-            is_gone: false,
             since: Instant::now(),
             key,
             preimage,
@@ -121,17 +118,10 @@ impl Room {
         self.here().any(|running| running.needs.exclusive)
     }
 
-    /// May no other training start on this host? A run that shares the host makes room as soon as
-    /// its processes are gone, so that a short run does not wait for the records of the one before;
-    /// but not for more runs than can be recorded meanwhile.
+    /// May no other training start on this host?
     pub fn is_full(&self) -> bool {
-        let (gone, there) = self.here().fold((0, 0), |(gone, there), running| {
-            match running.is_gone || !running.needs.is_training {
-                true => (gone + 1, there),
-                false => (gone, there + 1),
-            }
-        });
-        self.is_owned() || there >= self.most || gone >= 2 * self.most
+        let runs = self.here().filter(|running| running.needs.is_training);
+        self.is_owned() || runs.count() >= self.most
     }
 
     /// May a derived task start? They are counted apart from the runs that share the host.
@@ -184,18 +174,6 @@ impl Room {
     /// Would a run that shares the host start if more of its GPUs were idle?
     fn lacks_gpus(&self, needs: &Needs) -> bool {
         !needs.exclusive && needs.gpus > self.free_gpus.len()
-    }
-
-    /// Is this run being taken in?
-    pub fn has_gone(&self, node: TaskId) -> bool {
-        self.running.get(&node).is_some_and(|run| run.is_gone)
-    }
-
-    /// The processes of a run are gone.
-    pub fn gone(&mut self, node: TaskId) {
-        if let Some(running) = self.running.get_mut(&node) {
-            running.is_gone = true;
-        }
     }
 
     pub fn take_gpus(&mut self, count: usize) -> Vec<usize> {
@@ -354,18 +332,11 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_run_makes_room_when_its_processes_are_gone_while_its_records_keep_up() {
+    fn runs_that_share_a_host_are_counted_apart_from_derived_tasks() {
         let mut room = Room::of(2, 0);
         enter(&mut room, 0, needs(false, 0));
         enter(&mut room, 1, needs(false, 0));
         assert!(room.is_full() && room.takes_derived());
-        for node in 0..3 {
-            room.gone(TaskId::new(node));
-            assert!(!room.is_full() && !room.fits(&needs(true, 0)), "{node}");
-            enter(&mut room, node + 2, needs(false, 0));
-        }
-        room.gone(TaskId::new(3));
-        assert!(room.is_full(), "four runs are to be recorded");
         room.leave(TaskId::new(0));
         assert!(!room.is_full());
     }

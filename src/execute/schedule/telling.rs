@@ -6,7 +6,6 @@ use super::Scheduler;
 use crate::{
     cache::{Attempt, TaskKind, is_interrupted},
     execute::events::{Event, Outcome},
-    execute::executor::Interrupted,
     figures::{NoRate, NotCounted},
     graph::{State, Statuses, TaskId, label},
     import,
@@ -14,7 +13,9 @@ use crate::{
     logs::Parser,
     matrix::CellId,
     plan::Plan,
-    report, sentences,
+    report,
+    run::executor::Interrupted,
+    sentences,
     words::plain::counted,
 };
 

@@ -1,16 +1,13 @@
 //! Other sources of tprimat itself: the digests of the code are in keys.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use tprimat::{
     execute::{self, BuildOptions, EventSink, Reporters, TrainHost},
     graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
     plan::{CompareConfig, Plan, PlanRequest},
+    run,
 };
 
 use crate::support::{Project, TPRIMAT, tasks::SMALL};
@@ -143,14 +140,13 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
             runs: project.path("cache/runs"),
             lock_dir: project.path("locks"),
             tprimat: TPRIMAT.into(),
-            supervisors: Arc::new(execute::ForkServer::of(Path::new(TPRIMAT))),
             native: None,
             native_seen: std::sync::OnceLock::new(),
             hostname: String::new(),
             caller_env: BTreeMap::new(),
             grace_seconds: 1.0,
             gpus: Vec::new(),
-            slurm: execute::Commands::new(BTreeMap::new()),
+            slurm: run::Commands::new(BTreeMap::new()),
             folders: execute::Folders::default(),
             sharing: None,
         };

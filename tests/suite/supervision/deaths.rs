@@ -15,8 +15,8 @@ use nix::{
     unistd::Pid,
 };
 use tprimat::{
-    execute::{self, Commands, ExitKind, Leftover, RunExit, RunSpec, SUPERVISE_ARGUMENT},
     files::{Durability, write_atomically},
+    run::{self, Commands, ExitKind, Leftover, RUN_ARGUMENT, RunExit, RunSpec},
 };
 
 use super::{TORCHRUN_LIKE, spec_of, start, trains};
@@ -42,7 +42,6 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         changed: Vec::new(),
         undeclared: Default::default(),
         lost_nodes: None,
-        unsynced: None,
         host: None,
         note: None,
     };
@@ -54,7 +53,7 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         kill(lingering.0, Signal::SIGKILL).is_ok(),
         "the supervisor was waited for"
     );
-    until("its guard ended the trainer", || {
+    until("the trainer ended with it", || {
         project.processes().is_empty()
     });
 }
@@ -98,10 +97,10 @@ fn a_trainer_that_had_ended_when_its_tprimat_died_has_ended_well() {
     project.write("go", "");
     // What has ended and was not waited for yet has no arguments any more.
     until("the trainer has ended", || {
-        let is_watching =
-            |line: &str| line.contains("__supervise") || line.contains("tprimat-guard");
         let processes = project.processes();
-        processes.iter().all(|(_, line)| is_watching(line))
+        processes
+            .iter()
+            .all(|(_, line)| line.contains(RUN_ARGUMENT))
     });
     running.terminate();
     kill(supervisor, Signal::SIGCONT).unwrap();
@@ -158,7 +157,7 @@ fn runs(project: &Project) -> PathBuf {
 /// What a build would take in of the runs that nobody waits for any more.
 fn swept(project: &Project) -> Vec<Leftover> {
     let env = BTreeMap::new();
-    let swept = execute::sweep(&runs(project), &env, &Commands::new(env.clone()));
+    let swept = run::sweep(&runs(project), &env, &Commands::new(env.clone()));
     assert!(swept.errors.is_empty(), "{:?}", swept.errors);
     swept.left
 }
@@ -176,13 +175,13 @@ fn all_are_up(project: &Project) -> bool {
     log.is_some_and(|log| log.matches("up\n").count() == 3)
 }
 
-/// The project's one supervisor. A guard that has just been forked looks like one, until it says what
-/// it is.
+/// The project's one supervisor. A trainer that has just been forked looks like one, until it is
+/// executed.
 fn supervisor(project: &Project) -> Pid {
     let mut supervisors = Vec::new();
     until("there is one supervisor", || {
         supervisors = project.processes();
-        supervisors.retain(|(_, command)| command.contains(SUPERVISE_ARGUMENT));
+        supervisors.retain(|(_, command)| command.contains(RUN_ARGUMENT));
         supervisors.len() == 1
     });
     Pid::from_raw(supervisors[0].0)
@@ -252,57 +251,12 @@ fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
     assert!(sweep().is_empty());
 }
 
-/// Workers in sessions of their own would go on beside the next build, and nobody would hold their
-/// devices.
-#[test]
-fn when_tprimat_and_the_supervisor_are_killed_the_guard_ends_the_workers() {
-    let (project, child) = build();
-    until("it trains", || all_are_up(&project));
-    until("its guard is there", || {
-        let processes = project.processes();
-        processes
-            .iter()
-            .any(|(_, line)| line.contains("tprimat-guard"))
-    });
-    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
-    kill(supervisor(&project), Signal::SIGKILL).unwrap();
-    die(child);
-    until("nothing is left", || project.processes().is_empty());
-}
-
-/// Nothing but the launcher ends at once, and what is left may be deaf until its grace is over.
-#[test]
-fn what_a_short_launcher_leaves_has_a_guard_too() {
-    let project = Project::empty();
-    let script = "(trap '' TERM; echo deaf; exec sleep 300) & exit 0";
-    let spec = RunSpec {
-        grace_seconds: 60.0,
-        ..spec_of(&project, "quick", script)
-    };
-    let running = start(&spec);
-    until("its guard is there", || {
-        let processes = project.processes();
-        processes
-            .iter()
-            .any(|(_, line)| line.contains("tprimat-guard"))
-    });
-    kill(supervisor(&project), Signal::SIGKILL).unwrap();
-    // Not this process, which would end what is left.
-    until("nothing is left", || project.processes().is_empty());
-    drop(running);
-}
-
 #[test]
 fn when_all_are_killed_the_sweep_ends_the_workers() {
     let (project, child) = build();
     until("it trains", || all_are_up(&project));
     // Stopped, tprimat cannot end what its supervisor leaves.
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
-    for (pid, line) in project.processes() {
-        if line.contains("tprimat-guard") {
-            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        }
-    }
     kill(supervisor(&project), Signal::SIGKILL).unwrap();
     die(child);
     let leftovers = swept(&project);

@@ -1,9 +1,15 @@
 //! Devices that runs own or share.
 
-use tprimat::execute::{ExitKind, RunSpec, RunState, Running};
+use std::process::Stdio;
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tprimat::run::{ExitKind, RunSpec, RunState, Running};
 
 use super::{log, spec_of, start};
-use crate::support::{Project, until};
+use crate::support::{ONE_RUN, Project, Ran, until};
 
 #[test]
 fn exclusive_runs_never_overlap() {
@@ -83,4 +89,52 @@ fn sharers_run_together_and_who_waits_is_told_for_whom() {
     assert!(!d.dir.join("log").exists(), "it never trained");
     run_c.kill();
     run_c.wait().unwrap();
+}
+
+/// The supervisor and its tprimat were killed, and what the trainer started goes on: another project
+/// may not measure beside it.
+#[test]
+fn a_device_that_a_killed_run_may_still_use_is_refused_by_name() {
+    let (killed, other) = (Project::new(ONE_RUN), Project::new(ONE_RUN));
+    killed.write(
+        "trainer.sh",
+        "setsid sh -c 'echo up; exec sleep 300' & wait",
+    );
+    let locks = killed.folder().join("device-locks");
+    let mut build = killed.tprimat(&["build"]);
+    let build = build.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut build = build.unwrap();
+    let is_up = |line: &str| line.contains("sleep 300");
+    until("its worker is up", || {
+        killed.processes().iter().any(|(_, line)| is_up(line))
+    });
+    let pid = build.id().cast_signed();
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    for (pid, line) in killed.processes() {
+        if !is_up(&line) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+    build.wait().unwrap();
+    let refused = Ran::from(
+        other
+            .tprimat(&["build"])
+            .env("TPRIMAT_LOCK_DIR", &locks)
+            .output()
+            .unwrap(),
+    );
+    let refused = refused.ends_with(1);
+    let worker = killed.processes();
+    let [(worker, _)] = worker[..] else {
+        panic!("{worker:?}")
+    };
+    let said = format!("may still use cpu (process {worker}); its supervisor was killed");
+    assert!(refused.stderr.contains(&said), "{}", refused.stderr);
+    assert_eq!(other.launches(), 0);
+    kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+    let built = other
+        .tprimat(&["build"])
+        .env("TPRIMAT_LOCK_DIR", &locks)
+        .output();
+    Ran::from(built.unwrap()).ends_with(0);
 }

@@ -5,14 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use tprimat::{
-    execute::{ContainerSpec, ExitKind, Hang, RunSpec, RunState},
     host::EngineKind,
     logs::LogSection,
+    run::{ContainerSpec, ExitKind, Hang, RunSpec, RunState},
 };
 
 use super::{TORCHRUN_LIKE, log, run, spec_of, start, trains};
@@ -152,31 +148,6 @@ fn a_process_that_outlasts_its_launcher_is_ended_and_told_of() {
         told.contains("1 process it had started went on after it"),
         "{told}"
     );
-    assert_eq!(project.processes(), []);
-}
-
-/// A supervisor that somebody stopped has run no timeout and heard nothing.
-#[test]
-fn a_stopped_supervisor_hears_that_its_run_is_to_end() {
-    let project = Project::empty();
-    for is_killed in [false, true] {
-        let name = format!("stopped-{is_killed}");
-        let spec = spec_of(&project, &name, "echo up; exec sleep 300");
-        let running = start(&spec);
-        until("it runs", || {
-            spec.dir.join("log").exists() && log(&spec).contains("up")
-        });
-        let processes = project.processes();
-        let supervisor = processes.iter().find(|(_, line)| line.contains(&name));
-        let supervisor = Pid::from_raw(supervisor.unwrap().0);
-        kill(supervisor, Signal::SIGSTOP).unwrap();
-        if is_killed {
-            running.kill();
-        } else {
-            running.terminate();
-        }
-        assert_eq!(running.wait().unwrap().status, ExitKind::Interrupted);
-    }
     assert_eq!(project.processes(), []);
 }
 

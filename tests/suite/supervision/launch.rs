@@ -3,27 +3,15 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::IoSlice,
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use nix::{
-    sys::{
-        signal::{Signal, kill},
-        socket::{
-            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
-        },
-        wait::{WaitStatus, waitpid},
-    },
-    unistd::Pid,
-};
 use serde_json::json;
-use tprimat::execute::{self, ExitKind, ForkServer, RunSpec};
+use tprimat::run::{ExitKind, RUN_ARGUMENT, RunSpec};
 
 use super::{log, run, spec_of, start};
-use crate::support::{Project, TPRIMAT, until};
+use crate::support::{ONE_RUN, Project, Ran, TPRIMAT};
 
 #[test]
 fn exit_codes_and_signals_are_kept() {
@@ -185,149 +173,22 @@ fn a_program_is_looked_up_on_the_trainers_own_path() {
     assert_eq!(log(&spec), "hello\n");
 }
 
+/// Who updates tprimat while a build goes on replaces its file.
 #[test]
-fn a_fork_server_that_is_killed_or_replaced_costs_no_run() {
-    let project = Project::empty();
+fn a_build_goes_on_whose_file_is_replaced() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 2"));
     let tprimat = project.path("tprimat");
     fs::copy(TPRIMAT, &tprimat).unwrap();
-    let supervisors = ForkServer::of(&tprimat);
-    let one = |name: &str| {
-        let script = "setsid sleep 300 & echo up; until [ -e go ]; do sleep 0.01; done";
-        let spec = spec_of(&project, name, script);
-        let running = execute::start(&spec, &supervisors).unwrap();
-        until("it trains", || {
-            fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log == "up\n")
-        });
-        running
-    };
-    let first = one("first");
-    let servers = || -> Vec<i32> {
-        let processes = project.processes().into_iter();
-        let servers = processes.filter(|(_, line)| line.contains("__supervisors"));
-        servers.map(|(pid, _)| pid).collect()
-    };
-    let [server] = servers()[..] else {
-        panic!("one fork server: {:?}", project.processes())
-    };
-    kill(Pid::from_raw(server), Signal::SIGKILL).unwrap();
-    // The run that it forked goes on, the next one has the supervisor that is there already, and the
-    // one after that is forked by another.
-    let second = one("second");
-    let before_third = one("before-third");
-    assert!(servers().iter().any(|pid| *pid != server));
-    // Who updates tprimat while a build goes on replaces its file.
-    fs::remove_file(&tprimat).unwrap();
-    let third = one("third");
-    let of_third = |what: &str| {
-        let processes = project.processes().into_iter();
-        let found = processes.filter(|(_, line)| line.contains(what) && line.contains("/third"));
-        found.map(|(pid, _)| pid).next()
-    };
-    kill(
-        Pid::from_raw(of_third("__supervise ").unwrap()),
-        Signal::SIGKILL,
-    )
-    .unwrap();
-    until("the guard ended the run and itself", || {
-        of_third("tprimat-guard").is_none() && of_third("__end").is_none()
-    });
-    assert!(matches!(third.wait().unwrap().status, ExitKind::Signal(9)));
-    project.write("go", "");
-    for running in [first, second, before_third] {
-        assert_eq!(running.wait().unwrap().status, ExitKind::Code(0));
-    }
-    drop(supervisors);
-    until("nothing is left", || project.processes().is_empty());
-}
-
-#[test]
-fn a_supervisor_takes_the_next_run_unless_its_own_left_something_behind() {
-    let project = Project::empty();
-    let supervisors = ForkServer::of(Path::new(TPRIMAT));
-    let run = |name: &str, script: &str| -> (i32, RunSpec) {
-        // Each has a variable of its own, and the second one more than a socket takes at once.
-        let script = format!("echo $PPID $NAME ${{first-}}${{second+large}}${{third-}}; {script}");
-        let mut spec = spec_of(&project, name, &script);
-        spec.env.insert("NAME".into(), name.into());
-        let value = match name {
-            "second" => "x".repeat(100_000),
-            other => other.to_owned(),
-        };
-        spec.env.insert(name.into(), value);
-        let running = execute::start(&spec, &supervisors).unwrap();
-        let exit = running.wait().unwrap();
-        // A folder is taken in once nobody has its locks.
-        let lock = fs::File::open(spec.dir.join("supervisor.lock")).unwrap();
-        until("its lock is free", || lock.try_lock().is_ok());
-        let log = log(&spec);
-        let [pid, of, own @ ..] = &log.split_whitespace().collect::<Vec<_>>()[..] else {
-            panic!("{log}")
-        };
-        assert_eq!((*of, exit.survivors), (name, 0));
-        let expected = match name {
-            "first" | "third" => &[name][..],
-            "second" => &["large"],
-            _ => &[],
-        };
-        assert_eq!(own, expected, "{name}");
-        (pid.parse().unwrap(), spec)
-    };
-    let (first, _) = run("first", "true");
-    let (second, _) = run("second", "setsid sleep 300 >/dev/null 2>&1 &");
-    assert_eq!(second, first, "nothing was left");
-    let (third, _) = run("third", "exit 3");
-    assert_ne!(third, second, "a process was left, which was ended");
-    let (fourth, _) = run("fourth", "true");
-    assert_ne!(fourth, third, "it failed");
-    let (fifth, _) = run("fifth", "true");
-    assert_eq!(fifth, fourth);
-    // Killed or told to end between two runs, it costs no run.
-    kill(Pid::from_raw(fifth), Signal::SIGKILL).unwrap();
-    let (sixth, _) = run("sixth", "true");
-    assert_ne!(sixth, fifth);
-    kill(Pid::from_raw(sixth), Signal::SIGTERM).unwrap();
-    until("it is told to end", || {
-        project.processes().iter().all(|(pid, _)| *pid != sixth)
-    });
-    let (seventh, spec) = run("seventh", "true");
-    assert_ne!(seventh, sixth);
-    assert!(!project.processes().is_empty(), "one waits for a run");
-    let told = fs::read_to_string(spec.dir.join("supervisor.log")).unwrap();
-    assert_eq!(told, "");
-    drop(supervisors);
-    until("nothing is left", || project.processes().is_empty());
-}
-
-/// tprimat waits 10 s for it and then has another one for the run. So here tprimat is this test.
-#[test]
-fn a_supervisor_that_was_stopped_before_its_run_does_not_begin_it_late() {
-    let project = Project::empty();
-    let runs = project.path("runs");
-    fs::create_dir(&runs).unwrap();
-    let log = fs::File::create(project.path("log")).unwrap();
-    let (kind, flag) = (SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
-    let (theirs, ours) = socketpair(AddressFamily::Unix, kind, None, flag).unwrap();
-    let mut server = Command::new(TPRIMAT)
-        .args([execute::SUPERVISORS_ARGUMENT.as_ref(), runs.as_os_str()])
-        .stdin(theirs)
-        .spawn()
-        .unwrap();
-    let mut spare = None;
-    until("one waits for a run", || {
-        let mut processes = project.processes().into_iter();
-        spare = processes.find(|(_, line)| line.contains("__spare"));
-        spare.is_some()
-    });
-    let spare = Pid::from_raw(spare.unwrap().0);
-    kill(spare, Signal::SIGSTOP).unwrap();
-    let handed = [log.as_raw_fd()];
-    let (bytes, handed) = ([IoSlice::new(&[0])], [ControlMessage::ScmRights(&handed)]);
-    sendmsg::<()>(ours.as_raw_fd(), &bytes, &handed, MsgFlags::empty(), None).unwrap();
-    drop(ours);
-    kill(spare, Signal::SIGCONT).unwrap();
-    assert_eq!(waitpid(spare, None), Ok(WaitStatus::Exited(spare, 0)));
-    assert!(server.wait().unwrap().success());
-    assert_eq!(fs::read_to_string(project.path("log")).unwrap(), "");
+    let trainer = project.read("trainer.sh");
+    project.write(
+        "trainer.sh",
+        &format!("rm -f \"$TPRIMAT_PROJECT_DIR/tprimat\"\n{trainer}"),
+    );
+    let mut build = project.command(&tprimat.to_string_lossy());
+    let built = Ran::from(build.arg("build").output().unwrap());
+    built.ends_with(0);
+    assert!(!tprimat.exists());
+    assert_eq!(project.launches(), 2);
 }
 
 /// A controller of Slurm that is killed may start a job again that has run.
@@ -340,7 +201,7 @@ fn a_job_that_is_started_twice_ends_well_only_where_its_run_has_ended() {
         .write("run/spec.json", "{}");
     let started = |job: &str| {
         let mut command = Command::new(TPRIMAT);
-        command.arg(execute::JOB_ARGUMENT).arg(&dir);
+        command.arg(RUN_ARGUMENT).arg(&dir).arg("job");
         command.env("SLURM_JOB_ID", job).output().unwrap()
     };
     let again = started("77");
@@ -363,8 +224,9 @@ fn a_node_that_cannot_begin_says_so_to_the_nodes_that_wait_for_it() {
     let dir = project.path("run");
     project.write("run/claim", "77").write("run/spec.json", "{");
     let mut node = Command::new(TPRIMAT)
-        .arg(execute::NODE_ARGUMENT)
+        .arg(RUN_ARGUMENT)
         .arg(&dir)
+        .arg("node")
         .env("SLURM_JOB_ID", "77")
         .env("SLURM_NODEID", "1")
         .env("SLURMD_NODENAME", "n2")
@@ -388,7 +250,7 @@ fn a_run_folder_in_use_is_refused() {
     let project = Project::empty();
     let spec = spec_of(&project, "twice", "sleep 60");
     let running = start(&spec);
-    assert!(execute::start(&spec, &ForkServer::of(Path::new(TPRIMAT))).is_err());
+    assert!(tprimat::run::start(&spec, Path::new(TPRIMAT)).is_err());
     running.kill();
     running.wait().unwrap();
 }

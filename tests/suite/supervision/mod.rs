@@ -8,7 +8,7 @@ mod launch;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::support::{Project, TPRIMAT};
-use tprimat::execute::{self, ForkServer, RunExit, RunSpec, Running, Verbatim};
+use tprimat::run::{self, RunExit, RunSpec, Running, Verbatim};
 
 /// A run of `script` by /bin/sh.
 fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
@@ -34,7 +34,7 @@ fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
 }
 
 fn start(spec: &RunSpec) -> Running {
-    execute::start(spec, &ForkServer::of(Path::new(TPRIMAT))).unwrap()
+    run::start(spec, Path::new(TPRIMAT)).unwrap()
 }
 
 fn run(spec: &RunSpec) -> RunExit {

@@ -1,0 +1,358 @@
+//! A run inside a container: how it is started, ended, and never left behind.
+//!
+//! The supervisor of the run stays outside. It starts the engine's client as it would start the
+//! trainer, so locks, log, times, telemetry and timeouts are the same. What differs is said here:
+//!
+//! | what happens | what ends the container |
+//! |---|---|
+//! | the trainer ends | the supervisor asks how (exit code, out of memory), and removes it |
+//! | Ctrl-C, timeout, tprimat dies | the supervisor: SIGTERM inside, grace, removal |
+//! | the supervisor is killed | tprimat; where that is dead as well, the next build, by the run folder or by the label |
+//!
+//! The container in which an image is looked into before a build has the same labels, and the next
+//! build removes it in the same way.
+//!
+//! The environment goes in through standard input: neither a list of processes, nor `inspect`, nor
+//! a file shows it.
+
+mod sweep;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    container::user_arguments,
+    folder::tail_of,
+    process::RUN_ID_VARIABLE,
+    spec::{ContainerSpec, ExitKind, attempt_id},
+};
+use crate::{
+    digest::Digest,
+    error::{Error, Result},
+    files,
+    host::{ContainerEngine, EngineKind, last_line},
+};
+
+pub(crate) use sweep::{remember, sweep};
+
+/// The label that names the run of a container.
+const RUN_LABEL: &str = "tprimat.run";
+/// The label that names the folder of runs, so that a sweep touches no other project's containers.
+const OWNER_LABEL: &str = "tprimat.runs";
+
+/// Sets the variables that standard input states, then becomes the trainer.
+const ENTER: &str = r#"eval "$(cat)" && exec "$@" </dev/null"#;
+
+/// An engine that was stopped may be started again; that takes a few seconds.
+const ENGINE_RESTART: Duration = Duration::from_secs(15);
+/// How long a container may take to be removed.
+const REMOVAL: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The engine's verb with what names the run and its user.
+pub(crate) fn verb(kind: EngineKind, id: &str, runs: &Path) -> Vec<String> {
+    let mark = format!("{RUN_ID_VARIABLE}={id}");
+    match kind {
+        EngineKind::Docker | EngineKind::Podman => {
+            let mut words = vec![
+                "run".to_owned(),
+                "--interactive".into(),
+                "--init".into(),
+                "--pull=never".into(),
+            ];
+            words.extend(["--name".into(), container_name(id)]);
+            words.extend(
+                labels(id, runs)
+                    .into_iter()
+                    .flat_map(|label| ["--label".into(), label]),
+            );
+            // The only variable that `inspect` shows; by it processes inside are known as the
+            // run's.
+            words.extend(["--env".into(), mark]);
+            words.extend(user_arguments(kind));
+            words
+        }
+        EngineKind::Apptainer => vec!["exec".into(), "--env".into(), mark],
+        EngineKind::Pyxis => Vec::new(),
+    }
+}
+
+/// The name that finds a run's container again.
+fn container_name(run_id: &str) -> String {
+    format!("tprimat-{run_id}")
+}
+
+fn owner(runs: &Path) -> String {
+    Digest::of(runs.as_os_str().as_encoded_bytes()).short()
+}
+
+impl ContainerSpec {
+    /// The command that runs `argv` inside.
+    pub fn command(&self, argv: &[String]) -> Vec<String> {
+        let program = self.program.to_string_lossy().into_owned();
+        let enter = ["/bin/sh", "-c", ENTER, "tprimat"].map(str::to_owned);
+        std::iter::once(program)
+            .chain(self.arguments.iter().cloned())
+            .chain(enter)
+            .chain(argv.iter().cloned())
+            .collect()
+    }
+
+    /// What the command reads from standard input: the environment, as a shell reads it.
+    pub fn input(env: &BTreeMap<String, String>) -> Vec<u8> {
+        let quoted = |value: &str| value.replace('\'', r"'\''");
+        env.iter()
+            .map(|(name, value)| format!("export {name}='{}'\n", quoted(value)))
+            .collect::<String>()
+            .into_bytes()
+    }
+
+    fn engine(&self) -> ContainerEngine {
+        ContainerEngine {
+            kind: self.engine,
+            program: self.program.clone(),
+        }
+    }
+}
+
+/// Has the engine a service of its own, which keeps a container when its client dies?
+pub(crate) fn has_service(kind: EngineKind) -> bool {
+    matches!(kind, EngineKind::Docker | EngineKind::Podman)
+}
+
+/// The container of one run, as its supervisor and a sweep see it.
+pub(crate) struct Contained {
+    engine: ContainerEngine,
+    environment: BTreeMap<String, String>,
+    name: String,
+}
+
+/// What an engine says of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Absent,
+    /// Made, and never started.
+    Created,
+    Running,
+    Exited {
+        code: i32,
+        out_of_memory: bool,
+    },
+}
+
+impl Contained {
+    /// None where the engine's processes are the run's own, so that nothing needs more than any
+    /// process does.
+    pub fn of(spec: &ContainerSpec, run_id: &str) -> Option<Self> {
+        let environment = spec.environment.clone();
+        has_service(spec.engine).then(|| Self {
+            engine: spec.engine(),
+            environment,
+            name: container_name(run_id),
+        })
+    }
+
+    /// As a later tprimat finds it. The program is looked up anew: a run folder may come from
+    /// anywhere, and must not name a program that is then run.
+    pub fn found(kind: EngineKind, run_id: &str, env: &BTreeMap<String, String>) -> Option<Self> {
+        let engine = ContainerEngine::find(Some(kind), env)
+            .ok()
+            .filter(|_| has_service(kind))?;
+        Some(Self {
+            engine,
+            environment: env.clone(),
+            name: container_name(run_id),
+        })
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<std::process::Output, String> {
+        self.engine.ask(&self.environment, arguments)
+    }
+
+    fn stage(&self) -> Result<Stage, String> {
+        const FORMAT: &str = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}";
+        let said = self.ask(&["container", "inspect", "--format", FORMAT, &self.name])?;
+        if said.status.success() {
+            return stage_of(&String::from_utf8_lossy(&said.stdout));
+        }
+        let error = last_line(&said.stderr);
+        if error.to_lowercase().contains("no such container") {
+            Ok(Stage::Absent)
+        } else {
+            Err(error)
+        }
+    }
+
+    /// How the run ended, now that the engine's client has. `log`: where the client wrote its own
+    /// errors, too.
+    pub fn ended(&self, client: ExitStatus, log: &Path) -> ExitKind {
+        let name = self.engine.name();
+        let begun = Instant::now();
+        let stage = loop {
+            match self.stage() {
+                Ok(stage) => break stage,
+                Err(_) if begun.elapsed() < ENGINE_RESTART => thread::sleep(PAUSE * 5),
+                Err(why) => {
+                    return ExitKind::Lost(format!(
+                        "{name} stopped answering while the run went on: {why}"
+                    ));
+                }
+            }
+        };
+        match stage {
+            Stage::Absent | Stage::Created => {
+                let said = last_line(&tail_of(log, 4096).unwrap_or_default());
+                ExitKind::LaunchFailed(format!("{name} did not start the container: {said}"))
+            }
+            Stage::Running => {
+                ExitKind::Lost(format!("the client of {name} ended ({client}) while its container went on"))
+            }
+            Stage::Exited { out_of_memory: true, .. } => ExitKind::Killed(
+                "the kernel ended the container for lack of host memory (its own limit, or the host's)".into(),
+            ),
+            // The service was stopped or restarted, and took the container along.
+            Stage::Exited { code, .. } if client.code() != Some(code) => ExitKind::Lost(format!(
+                "{name} lost the container: its client ended with {client}, the container with exit code {code}"
+            )),
+            Stage::Exited { code, .. } => exit_of(code),
+        }
+    }
+
+    /// Sends a signal to the container's first process, which passes it on.
+    pub fn signal(&self, signal: &str) -> bool {
+        self.ask(&["kill", "--signal", signal, &self.name])
+            .is_ok_and(|said| said.status.success())
+    }
+
+    /// Ends and removes the container; is it gone?
+    pub fn remove(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            let _ = self.ask(&["rm", "--force", "--volumes", &self.name]);
+            match self.stage() {
+                Ok(Stage::Absent) => return true,
+                _ if begun.elapsed() >= REMOVAL => return false,
+                _ => thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+/// The container in which an image is looked into. It is removed when this is dropped, also where
+/// its program hangs; what a killed tprimat leaves is found by the next sweep.
+pub(crate) struct LookContainer {
+    contained: Contained,
+    labels: [String; 2],
+    lock: PathBuf,
+    /// Held while the look goes on, so that a sweep of another tprimat leaves its container alone.
+    _held: fs::File,
+    /// The engine's client saw the end of the container, which `--rm` has removed.
+    pub is_over: bool,
+}
+
+impl LookContainer {
+    /// Before it is started. None where the engine's processes are the look's own.
+    pub fn of(
+        engine: &ContainerEngine,
+        env: &BTreeMap<String, String>,
+        runs: &Path,
+    ) -> Result<Option<Self>> {
+        if !has_service(engine.kind) {
+            return Ok(None);
+        }
+        files::create_dir_all(runs)?;
+        remember(runs, engine.kind)?;
+        let id = format!("{LOOK}{}", attempt_id());
+        let lock = look_lock(runs, &id);
+        let held = || -> io::Result<fs::File> {
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(&lock)?;
+            file.lock()?;
+            Ok(file)
+        };
+        let held = held().map_err(Error::io("cannot lock", &lock))?;
+        Ok(Some(Self {
+            labels: labels(&id, runs),
+            contained: Contained {
+                engine: engine.clone(),
+                environment: env.clone(),
+                name: container_name(&id),
+            },
+            lock,
+            _held: held,
+            is_over: false,
+        }))
+    }
+
+    /// What names it, between the engine's verb and the image.
+    pub fn arguments(&self) -> Vec<&str> {
+        let [run, owner] = &self.labels;
+        let name = self.contained.name.as_str();
+        vec!["--name", name, "--label", run, "--label", owner]
+    }
+}
+
+impl Drop for LookContainer {
+    fn drop(&mut self) {
+        // The lock's file stays beside a container that stays: a sweep removes both.
+        if self.is_over || self.contained.remove() {
+            let _ = fs::remove_file(&self.lock);
+        }
+    }
+}
+
+/// The labels of a container: whose it is, and of which folder of runs.
+fn labels(id: &str, runs: &Path) -> [String; 2] {
+    [
+        format!("{RUN_LABEL}={id}"),
+        format!("{OWNER_LABEL}={}", owner(runs)),
+    ]
+}
+
+/// Begins the id of a container in which an image is looked into; a run's begins with a digit.
+const LOOK: &str = "look-";
+
+fn look_lock(runs: &Path, id: &str) -> PathBuf {
+    runs.join(format!(".{id}.lock"))
+}
+
+fn stage_of(said: &str) -> Result<Stage, String> {
+    let fields: Vec<&str> = said.split_whitespace().collect();
+    match fields.as_slice() {
+        ["created" | "initialized" | "configured", ..] => Ok(Stage::Created),
+        [
+            "exited" | "dead" | "stopped" | "removing",
+            code,
+            out_of_memory,
+        ] => {
+            let code = code
+                .parse()
+                .map_err(|_| format!("an exit code of `{code}`"))?;
+            Ok(Stage::Exited {
+                code,
+                out_of_memory: *out_of_memory == "true",
+            })
+        }
+        [_, ..] => Ok(Stage::Running),
+        [] => Err("it said nothing".into()),
+    }
+}
+
+/// A shell's way to tell signals from codes, which the first process of a container follows.
+fn exit_of(code: i32) -> ExitKind {
+    match code - 128 {
+        signal if [4, 6, 7, 8, 9, 11, 15].contains(&signal) => ExitKind::Signal(signal),
+        _ => ExitKind::Code(code),
+    }
+}
+
+#[cfg(test)]
+mod tests;

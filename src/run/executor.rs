@@ -1,0 +1,75 @@
+//! The seam between what is run and where: an executor takes the spec of a run and answers with how
+//! it goes and how it ended.
+//!
+//! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started,
+//! adds a word to `plan::execution`, and an arm to `TrainHost::executor`. Keys,
+//! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
+//! devices of this host. What they see is a run folder and a [`RunExit`].
+//! docs/executors.md goes through it step by step.
+//!
+//! What an executor must keep:
+//!
+//! 1. The run folder is the run: the trainer's bytes are in `log`, `exit.json` appears once, whole,
+//!    when no process of the run is left, and not before.
+//! 2. `start` returns when somebody else is responsible for the end of the run, also if tprimat is
+//!    killed the next instant.
+//! 3. One attempt runs once: whatever dies in between, a second `start` of the same run folder
+//!    starts nothing.
+//! 4. What cannot be reached is not gone: `wait` goes on waiting. What ended well and is not seen
+//!    is not lost: [`End::Unseen`].
+
+use std::time::Duration;
+
+use super::spec::{RunExit, RunSpec, RunState};
+use crate::error::Result;
+
+/// How often whoever waits for a run looks how it goes.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// Starts runs somewhere.
+pub trait Executor {
+    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
+}
+
+/// A run that was started. While it lives, no other tprimat takes up its folder.
+pub trait Run: Send + Sync {
+    fn state(&self) -> RunState;
+    /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once, with what becomes of
+    /// the run.
+    fn terminate(&self) -> Interrupted;
+    /// Ends the run without grace.
+    fn kill(&self);
+    /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
+    /// more. `look` is called about ten times a second meanwhile.
+    fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End>;
+}
+
+/// What becomes of a run whose build is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It ends; [`Run::kill`] ends it at once.
+    Ends,
+    /// Its job is cancelled; [`Run::kill`] leaves it.
+    IsCancelled,
+    /// Its job goes on, as somebody says when the wait for it ends.
+    GoesOn,
+}
+
+/// How the wait for a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    Over(Box<RunExit>),
+    /// The run goes on without this tprimat, as the Slurm job of this id.
+    GoesOn {
+        slurm_job: String,
+    },
+    /// The batch system does not take the run, so nothing has run; in a sentence why. Other runs may
+    /// be taken.
+    Refused(String),
+    /// No job was ever submitted for the run, so nothing has run and nothing will.
+    NeverWas,
+    /// The run is over, and how it ended cannot be seen here yet; in a sentence. Its folder stays,
+    /// and nothing is run instead.
+    Unseen(String),
+}

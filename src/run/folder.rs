@@ -1,0 +1,233 @@
+//! The folder of a run: its files, who holds its locks, how they are read and brought to disk.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::spec::{RunExit, RunSpec, RunState};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability, start_writing, unix_now},
+};
+
+/// Held shared while a run folder is made, before it has an owner. A sweep that gets this lock
+/// exclusively knows that a folder without an owner was left by a dead process.
+pub(crate) const MAKING: &str = ".making.lock";
+/// First part of the name of a folder that is being removed, and whose content no longer counts.
+pub(crate) const GONE: &str = ".gone-";
+
+pub(crate) fn times_path(dir: &Path) -> PathBuf {
+    dir.join("times")
+}
+pub(crate) fn log_path(dir: &Path) -> PathBuf {
+    dir.join("log")
+}
+pub(crate) fn spec_path(dir: &Path) -> PathBuf {
+    dir.join("spec.json")
+}
+pub(crate) fn exit_path(dir: &Path) -> PathBuf {
+    dir.join("exit.json")
+}
+pub(crate) fn state_path(dir: &Path) -> PathBuf {
+    dir.join("state.json")
+}
+pub(crate) fn owner_lock_path(dir: &Path) -> PathBuf {
+    dir.join("owner.lock")
+}
+pub(crate) fn supervisor_lock_path(dir: &Path) -> PathBuf {
+    dir.join("supervisor.lock")
+}
+/// What the supervisor itself has to say; empty unless something is broken.
+pub(crate) fn supervisor_log_path(dir: &Path) -> PathBuf {
+    dir.join("supervisor.log")
+}
+
+/// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A
+/// folder that has one already is refused.
+pub(crate) fn take_lock(path: &Path) -> Result<File> {
+    let take = || -> io::Result<File> {
+        let lock = tempfile::Builder::new()
+            .prefix(".tmp-")
+            .tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
+        lock.as_file().try_lock()?;
+        Ok(lock.persist_noclobber(path)?)
+    };
+    take().map_err(Error::io("cannot take", path))
+}
+
+/// To be held from before a run folder is made until its run has an owner.
+pub(crate) fn making(runs_dir: &Path) -> Result<File> {
+    files::create_dir_all(runs_dir)?;
+    let path = runs_dir.join(MAKING);
+    let lock = || -> io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)?;
+        file.lock_shared()?;
+        Ok(file)
+    };
+    lock().map_err(Error::io("cannot lock", &path))
+}
+
+/// Removes a run folder whose contents are in the cache. A kill in between leaves all of it or
+/// something that the next sweep removes, never half a run.
+pub fn remove(dir: &Path) {
+    let Some(name) = dir.file_name() else { return };
+    let mut gone = std::ffi::OsString::from(GONE);
+    gone.push(name);
+    let gone = dir.with_file_name(gone);
+    // What cannot be removed is swept by a later build, which finds the attempt recorded already.
+    #[expect(clippy::disallowed_methods, reason = "no file is written")]
+    let renamed = fs::rename(dir, &gone);
+    let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
+}
+
+/// What the run of a folder is; `env`: what is in none of its files.
+pub(crate) fn read_spec_with(dir: &Path, env: BTreeMap<String, String>) -> Result<RunSpec> {
+    let path = spec_path(dir);
+    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
+        what: "cannot read",
+        path,
+        source: e.into(),
+    })?;
+    Ok(RunSpec {
+        dir: dir.to_owned(),
+        env,
+        ..spec
+    })
+}
+/// How the run of a folder ended; `None` as long as nobody has recorded it, and where a power cut took
+/// a record that was not on disk yet. Any other record that is there and cannot be read is an error:
+/// taken for none, a run that ended well would be made again.
+pub(crate) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
+    let path = exit_path(dir);
+    let Some(text) = read_if_there(&path)?.filter(|text| !was_never_written(text)) else {
+        return Ok(None);
+    };
+    let exit = serde_json::from_slice(&text);
+    exit.map(Some)
+        .map_err(|e| Error::io("cannot read", path)(e.into()))
+}
+
+/// Records how the run of a folder ended, after everything that was brought to disk.
+pub(crate) fn write_exit(dir: &Path, exit: &RunExit) -> Result<()> {
+    let text = serde_json::to_vec_pretty(exit)
+        .map_err(|e| Error::failed(format!("cannot describe the exit: {e}")))?;
+    files::write_atomically(&exit_path(dir), &text, Durability::Synced)
+}
+
+/// Is it what a power cut leaves of a file that was put in place and not on disk yet? Some file systems
+/// leave zeros.
+pub(crate) fn was_never_written(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    if_there(path, files::read_bounded(path, files::MOST_BYTES))
+}
+
+/// What was read of a file of a run folder; `None` only where the file is not there. A network file
+/// system may fail to read one that is.
+pub(crate) fn if_there<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("cannot read", path)(error)),
+    }
+}
+
+/// The end of what the supervisor wrote to its own log.
+pub(crate) fn supervisor_said(dir: &Path) -> Option<String> {
+    let text = std::fs::read(supervisor_log_path(dir)).ok()?;
+    let tail = &text[text.len().saturating_sub(1000)..];
+    Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
+}
+
+/// The last `most` bytes of a file, or all of it if it is shorter. Empty if there is no such file.
+pub(crate) fn tail_of(path: &Path, most: u64) -> Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+        // One byte more, so that the end is seen without another allocation.
+        let mut bytes = Vec::with_capacity(usize::try_from(length.min(most)).unwrap_or(0) + 1);
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    Ok(if_there(path, read())?.unwrap_or_default())
+}
+
+/// When a run whose end nobody recorded began, and when it was last seen. The time of what its folder
+/// does not say is taken to be now.
+pub(crate) fn last_seen(dir: &Path) -> (f64, f64) {
+    let times = fs::read_to_string(times_path(dir)).unwrap_or_default();
+    let time = |line: &str| {
+        let time: f64 = line.split_once(' ')?.0.parse().ok()?;
+        time.is_finite().then_some(time)
+    };
+    let mut grew = times.lines().filter_map(time);
+    let first = grew.next();
+    let ended = grew.next_back().or(first).unwrap_or_else(unix_now);
+    let state = fs::read(state_path(dir)).unwrap_or_default();
+    let began = match serde_json::from_slice(&state) {
+        Ok(RunState::Running { since, .. }) => Some(since),
+        // It is ending, or was never told of.
+        _ => first,
+    };
+    (began.map_or(ended, |began| began.min(ended)), ended)
+}
+
+/// Brings to disk what the run in `dir` left, those of the files that are there: what it runs, its log,
+/// when that grew, and the samples of its devices.
+pub(crate) fn sync_run(dir: &Path, samples: &Path) -> io::Result<()> {
+    let samples = samples.to_owned();
+    let files = [spec_path(dir), log_path(dir), times_path(dir), samples];
+    let open = |path: &PathBuf| match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        opened => Some(opened),
+    };
+    let files: Vec<File> = files.iter().filter_map(open).collect::<io::Result<_>>()?;
+    files.iter().for_each(start_writing);
+    files
+        .iter()
+        .map(File::sync_all)
+        .fold(Ok(()), io::Result::and)
+}
+
+/// What these locks guard stays sound when a thread panics.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    #[test]
+    fn a_run_without_a_record_of_its_end_lasted_as_long_as_it_was_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let write = |name: &str, text: &str| {
+            write_atomically(&dir.join(name), text.as_bytes(), Durability::Plain).unwrap();
+        };
+        let before = unix_now();
+        let (began, ended) = last_seen(dir);
+        assert!(began == ended && ended >= before, "it says nothing");
+        write("state.json", r#"{"state":"running","since":10.5}"#);
+        write("times", "10.600000 0\n70.250000 1155\n");
+        assert_eq!(last_seen(dir), (10.5, 70.25));
+        // Told to end, it no longer says since when it ran; its last line was cut off.
+        write("state.json", r#"{"state":"ending"}"#);
+        write("times", "10.600000 0\n70.250000 1155\n71.2");
+        assert_eq!(last_seen(dir), (10.6, 70.25));
+    }
+}

@@ -1,0 +1,278 @@
+//! A run on this host, seen from tprimat: start it, ask how it goes, end it, learn how it ended.
+
+use std::{
+    ffi::OsStr,
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    net::Shutdown,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, poll},
+    sys::signal::Signal,
+    unistd::Pid,
+};
+
+use super::{
+    contained::Contained,
+    end_note::noted_end,
+    executor::{End, Executor, Interrupted, LOOK, Run},
+    folder::{
+        last_seen, lock, log_path, owner_lock_path, read_exit, spec_path, state_path,
+        supervisor_lock_path, supervisor_log_path, supervisor_said, take_lock,
+    },
+    inbox::{frame, rounded_up},
+    process::Tree,
+    spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, RunState, never_ran},
+};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+/// On this host, below a supervisor that is a child of tprimat.
+pub struct Local {
+    pub tprimat: PathBuf,
+}
+
+impl Executor for Local {
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
+        Ok(Box::new(start(spec, &self.tprimat)?))
+    }
+}
+
+impl Run for Running {
+    fn state(&self) -> RunState {
+        Self::state(self)
+    }
+    fn terminate(&self) -> Interrupted {
+        Self::terminate(self);
+        Interrupted::Ends
+    }
+    fn kill(&self) {
+        Self::kill(self);
+    }
+    fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End> {
+        let exit = self.wait_looking(look)?;
+        Ok(End::Over(Box::new(exit)))
+    }
+}
+
+/// How much longer a supervisor is waited for that has recorded how its run ended.
+const LINGERING: Duration = Duration::from_secs(3);
+
+/// A run that was started. Keep it until what the run left is taken in: while it lives, no other
+/// tprimat sweeps the run folder. Dropping it ends the run.
+#[derive(Debug)]
+pub struct Running {
+    spec: RunSpec,
+    supervisor: Mutex<Child>,
+    /// The supervisor ends the run when nothing more can come from this end, by our will or by our
+    /// death; nothing more comes from its end once its process is gone.
+    lifeline: UnixStream,
+    _owner: File,
+}
+
+/// Starts `spec` under a supervisor: `tprimat`, executed anew. One run, one folder: launch files may
+/// be there before, an earlier run may not.
+pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
+    let dir = &spec.dir;
+    files::create_dir_all(dir)?;
+    let owner = take_lock(&owner_lock_path(dir))?;
+    let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
+    let text = serde_json::to_vec_pretty(spec)
+        .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
+    // A power cut ends a run of this host, and what it had begun is made again. The description comes
+    // to disk with the log.
+    let durability = match &spec.job {
+        Some(_) => Durability::Synced,
+        None => Durability::Plain,
+    };
+    files::write_atomically(&spec_path(dir), &text, durability)?;
+    let log_path = supervisor_log_path(dir);
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&log_path)
+        .map_err(Error::io("cannot open", &log_path))?;
+    let begun = begin(spec, tprimat, supervisor_lock, log);
+    let (supervisor, lifeline) = begun.map_err(|error| {
+        let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
+        Error::failed(format!(
+            "the supervisor of run {} failed: {said}",
+            spec.run_id
+        ))
+    })?;
+    Ok(Running {
+        spec: spec.clone(),
+        supervisor: Mutex::new(supervisor),
+        lifeline,
+        _owner: owner,
+    })
+}
+
+/// Executes the supervisor, which inherits the lock of the run folder while it is held, and sends it
+/// the environment of the trainer.
+fn begin(spec: &RunSpec, tprimat: &Path, lock: File, log: File) -> io::Result<(Child, UnixStream)> {
+    let environment = frame(&spec.env)?;
+    let (theirs, mut lifeline) = UnixStream::pair()?;
+    let supervisor = Command::new(program(tprimat))
+        .arg0(tprimat)
+        .arg(RUN_ARGUMENT)
+        .arg(&spec.dir)
+        .env_clear()
+        // Where the host keeps its driver's library is needed to sample, and by the rest srun knows
+        // the allocation that a run is a step of. The trainer has an environment of its own.
+        .envs(std::env::vars_os().filter(|(name, _)| is_needed(name)))
+        .stdin(OwnedFd::from(theirs))
+        .stdout(lock)
+        .stderr(log)
+        // Ctrl-C at the terminal is tprimat's to heed.
+        .process_group(0)
+        .spawn()?;
+    if let Err(error) = lifeline.write_all(&environment) {
+        // It has ended, and says why in its log.
+        let (mut supervisor, _) = (supervisor, lifeline);
+        let _ = supervisor.wait();
+        return Err(error);
+    }
+    Ok((supervisor, lifeline))
+}
+
+/// What this process is executed from, also where another version was put in its place since: both
+/// must know the run's folder by the same words.
+fn program(tprimat: &Path) -> &Path {
+    let own = Path::new("/proc/self/exe");
+    let is_own = std::fs::read_link(own).is_ok_and(|path| {
+        let path = path.as_os_str().as_bytes();
+        path.strip_suffix(b" (deleted)").unwrap_or(path) == tprimat.as_os_str().as_bytes()
+    });
+    if is_own { own } else { tprimat }
+}
+
+fn is_needed(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    ["LD_LIBRARY_PATH", "PATH", "HOME"].contains(&&*name) || name.starts_with("SLURM_")
+}
+
+impl Running {
+    /// The trainer's standard output and error, byte for byte. Not there until the trainer starts.
+    #[must_use]
+    pub fn log_path(&self) -> PathBuf {
+        log_path(&self.spec.dir)
+    }
+
+    #[must_use]
+    pub fn state(&self) -> RunState {
+        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
+    }
+
+    /// Asks the run to end: SIGTERM to its whole tree, grace, SIGKILL. Returns at once.
+    pub fn terminate(&self) {
+        let _ = self.lifeline.shutdown(Shutdown::Write);
+    }
+
+    /// Ends the run now, without grace.
+    pub fn kill(&self) {
+        self.terminate();
+        let mut supervisor = lock(&self.supervisor);
+        // Its pid is its own until it is waited for.
+        if let Ok(None) = supervisor.try_wait() {
+            let pid = Pid::from_raw(supervisor.id().cast_signed());
+            let _ = nix::sys::signal::kill(pid, Signal::SIGQUIT);
+        }
+    }
+
+    /// Blocks until the run is over and no process of it is left.
+    pub fn wait(&self) -> Result<RunExit> {
+        self.wait_looking(&mut || ())
+    }
+
+    /// The same; `look` is called every now and then meanwhile. A supervisor that recorded how its
+    /// run ended is waited for [`LINGERING`] longer: a thread of it that hangs in a driver keeps its
+    /// process.
+    pub(crate) fn wait_looking(&self, look: &mut dyn FnMut()) -> Result<RunExit> {
+        let mut recorded: Option<Instant> = None;
+        while !self.has_ended_within(LOOK) {
+            look();
+            if let Ok(Some(exit)) = read_exit(&self.spec.dir)
+                && recorded.get_or_insert_with(Instant::now).elapsed() >= LINGERING
+            {
+                return Ok(exit);
+            }
+        }
+        let status = lock(&self.supervisor).wait().map_err(Error::io(
+            "cannot wait for the supervisor of",
+            &self.spec.dir,
+        ))?;
+        match read_exit(&self.spec.dir)? {
+            Some(exit) => Ok(exit),
+            None => self.without_record(status),
+        }
+    }
+
+    /// Has the supervisor's process ended, or does it within this time?
+    fn has_ended_within(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            let mut polled = [PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut polled, rounded_up(left)) {
+                Err(Errno::EINTR) => {}
+                Ok(0) => return false,
+                // It says nothing, so what can be read is the end.
+                _ => return true,
+            }
+        }
+    }
+
+    /// The supervisor ended and did not record how the run did.
+    fn without_record(&self, status: ExitStatus) -> Result<RunExit> {
+        let ended = Tree::marked(&self.spec.run_id).end(self.spec.grace(), &mut || false);
+        if let Some(container) = &self.spec.container
+            && let Some(contained) = Contained::of(container, &self.spec.run_id)
+        {
+            contained.remove();
+        }
+        if let Some(exit) = noted_end(&self.spec.dir) {
+            let note = format!(
+                "its supervisor ended ({status}) before it had ended what the trainer left"
+            );
+            return Ok(RunExit {
+                survivors: ended.survivors,
+                note: Some(note),
+                ..exit
+            });
+        }
+        let Some(signal) = status.signal() else {
+            let in_code = || match status.code() {
+                Some(errno) if errno > 1 => io::Error::from_raw_os_error(errno).to_string(),
+                _ => status.to_string(),
+            };
+            let said = supervisor_said(&self.spec.dir).unwrap_or_else(in_code);
+            let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
+            return Err(Error::failed(message));
+        };
+        Ok(RunExit {
+            started_at: last_seen(&self.spec.dir).0,
+            survivors: ended.survivors,
+            note: Some(format!("the supervisor was ended by signal {signal}")),
+            // The kernel ends the trainer together with its supervisor.
+            ..never_ran(ExitKind::Signal(signal), 0.0)
+        })
+    }
+}

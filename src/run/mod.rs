@@ -1,0 +1,50 @@
+//! One run: `tprimat __run DIR` beside its trainer, on this host, in a container, in a batch job or on
+//! each of its nodes. docs/design/run.md says who may die when, and what happens then.
+//!
+//! | module | |
+//! |---|---|
+//! | `spec` | what a run needs, what it is doing, how it ended |
+//! | `folder` | the files of a run's folder, its locks |
+//! | `local`, `slurm`, `nodes` | starts a run somewhere, and waits for its end (`executor`) |
+//! | `serve`, `supervisor` | the process beside the trainer; `inbox` is what reaches it |
+//! | `process` | which processes are whose, and how all of them are ended |
+//! | `contained`, `container` | a run's container, and the flags that it needs |
+//! | `recover` | what earlier builds left: swept, or taken up |
+
+pub(crate) mod contained;
+pub mod container;
+pub(crate) mod devices;
+pub(crate) mod end_note;
+pub(crate) mod executor;
+pub(crate) mod folder;
+pub(crate) mod hang;
+mod inbox;
+pub(crate) mod leftovers;
+pub(crate) mod local;
+mod log_times;
+pub(crate) mod nodes;
+pub(crate) mod process;
+pub(crate) mod progress;
+pub(crate) mod recover;
+pub(crate) mod secrets;
+mod serve;
+pub(crate) mod slurm;
+pub(crate) mod spec;
+mod supervisor;
+pub(crate) mod watched_inputs;
+
+pub use devices::{Holder, device_holder};
+pub use executor::{End, Executor, Interrupted, Run};
+pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders, gpu_processes};
+pub use local::{Local, Running, start};
+pub use process::process_start;
+pub use progress::Growing;
+pub use recover::{Leftover, Swept, sweep};
+pub use secrets::{Secrets, masked};
+pub use serve::supervise;
+pub use slurm::{Commands, Slurm, is_of_a_job};
+pub use spec::{
+    ContainerSpec, ExitKind, Gpu, Hang, JobSpec, RUN_ARGUMENT, RunExit, RunSpec, RunState,
+    TELEMETRY, Verbatim, attempt_id, hostname,
+};
+pub use watched_inputs::Watched;
