@@ -27,7 +27,7 @@
 //! |---|---|---|
 //! | [`job`] | – | what tprimat and a trainer tell each other: job, exit codes, classes of failure |
 //! | [`words`] | text of others | text that is safe to print; secrets left out; the nearest right name |
-//! | [`digest`], [`error`], [`files`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files |
+//! | [`digest`], [`error`], [`files`], [`secrets`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files, what nobody may read |
 //! | `tprimat_code` | sources of a crate | for build scripts: a digest of the code, which goes into cache keys |
 //! | `tprimat_samples` | a tokenised dataset | its samples, in the order that trainers see them |
 //! | `tprimat_render` | templates, a job | launch files |
@@ -64,7 +64,7 @@ pub mod recipe;
 pub mod run;
 pub mod shipped;
 
-pub use tprimat_base::{digest, error, files};
+pub use tprimat_base::{digest, error, files, secrets};
 pub use tprimat_cache as cache;
 pub use tprimat_figures as figures;
 pub use tprimat_job as job;

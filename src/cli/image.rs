@@ -1,5 +1,7 @@
 //! `image build` and `shell`: a framework's container, made and entered.
 
+mod context;
+
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -28,9 +30,10 @@ use crate::{
         execution::{self, Containment, default_image},
     },
     recipe::{Recipe, RecipeSet},
-    run::container::{Context, EnvFile, home_variables, shell_arguments},
+    run::container::home_variables,
     words::secret::is_secret,
 };
+use context::{Context, EnvFile, shell_arguments};
 
 /// The caller's variables that a container gets, by name.
 const PASSED: [&str; 9] = [

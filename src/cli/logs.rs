@@ -21,7 +21,8 @@ use crate::{
     import::Source,
     matrix::Selection,
     plan::{Asked, Support},
-    run::{self, Secrets},
+    run,
+    secrets::Secrets,
 };
 
 pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Problem, Result, Source},
     import::DamagedImport,
     report::{Ink, Page, Paint},
-    run::masked,
+    secrets::masked,
     sentences,
     words::plain,
 };

@@ -22,7 +22,8 @@ use crate::{
     execute::{self, Stamped},
     files::{self, unix_now},
     results::{TelemetryHeader, TelemetryLine},
-    run::{self, Growing, Secrets},
+    run::{self, Growing},
+    secrets::Secrets,
 };
 
 /// A log is shown from so far before its end; what lies before is in the file.

@@ -23,7 +23,7 @@ pub use tprimat_live::{CellCounts, Event, Outcome};
 use crate::{
     error::{Error, Result},
     files::unix_now,
-    run::masked,
+    secrets::masked,
     words::plain,
 };
 pub use bars::Bars;

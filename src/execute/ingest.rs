@@ -21,9 +21,9 @@ use crate::{
         folder::{if_there, last_seen, tail_of},
         hang::STACKS,
         nodes::{self, NodeFile},
-        secrets::Secrets,
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY},
     },
+    secrets::Secrets,
 };
 
 /// As much of a log's end as may tell why its run failed.

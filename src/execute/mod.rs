@@ -5,8 +5,10 @@ pub mod derived;
 mod error;
 mod event_sink;
 mod events;
+mod folders;
 mod follow;
 pub mod history;
+mod host;
 mod image_contents;
 mod imports;
 mod ingest;
@@ -18,6 +20,7 @@ mod price;
 mod profile;
 pub mod reading;
 mod schedule;
+mod see_through;
 mod takeover;
 mod train;
 mod train_work;
@@ -28,6 +31,10 @@ pub use event_sink::EventSink;
 pub use events::{
     Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
 };
+pub use folders::{
+    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
+};
+pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::job_json;
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
@@ -35,8 +42,4 @@ pub use prepare_run::dropped_env;
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};
 pub use profile::{Profiler, profile};
 pub use schedule::{BuildOptions, BuildSummary, build};
-pub use takeover::{
-    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
-    sweep_profiles, sweep_up,
-};
-pub use train::{Share, TrainHost};
+pub use takeover::{sweep_profiles, sweep_up};

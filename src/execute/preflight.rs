@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{image_contents, train::TrainHost};
+use super::{host::TrainHost, image_contents};
 use crate::{
     data,
     error::{Problem, Result, did_you_mean},

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     contain::{self, contain},
+    host::TrainHost,
     imports,
-    train::TrainHost,
     train_work::TrainWork,
 };
 use crate::{
@@ -13,10 +13,8 @@ use crate::{
     files::{self, Durability, write_atomically},
     job::Vendor,
     plan::Place,
-    run::{
-        secrets::Secrets,
-        spec::{Gpu, JobSpec, RunSpec, Verbatim},
-    },
+    run::spec::{Gpu, JobSpec, RunSpec, Verbatim},
+    secrets::Secrets,
 };
 
 /// The folder of the recipe's own files, in the run's.

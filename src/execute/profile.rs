@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{interrupt::Interrupts, launch::launch, prepare_run::prepare, train::TrainHost};
+use super::{host::TrainHost, interrupt::Interrupts, launch::launch, prepare_run::prepare};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},

@@ -30,6 +30,7 @@ use super::{
     derived::{self, Derived, DerivedWork},
     event_sink::EventSink,
     events::Event,
+    host::TrainHost,
     interrupt::Interrupts,
     launch,
     schedule::{
@@ -37,7 +38,8 @@ use super::{
         room::{Needs, Room, Running, Turns},
         telling::Unread,
     },
-    train::{RunningSet, TrainHost, Trained, train},
+    see_through::{RunningSet, Trained},
+    train::train,
     train_work::TrainWork,
 };
 use crate::{

@@ -4,137 +4,29 @@
 //! the folder goes. In between, whoever dies, the next build finds the folder (see
 //! `takeover`) and takes it in.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-
 use super::{
     error::is_of_one_run,
     event_sink::EventSink,
     events::Event,
-    follow::Follower,
-    imports,
-    ingest::ingest,
+    host::TrainHost,
     prepare_run::prepare,
-    takeover::{Folders, say_note, take_over},
+    see_through::{KEY_LOOK, RunningSet, Trained, see_through},
+    takeover::take_over,
     train_work::TrainWork,
 };
 use crate::{
     cache::{Attempt, Cache, KeyLock},
-    digest::Digest,
     error::{Error, Result},
     graph::{doubtful, lost_log},
     job::RunOutcome,
     plan::Place,
     run::{
-        Commands, End, Executor, ExitKind, Gpu, Interrupted, Local, Run, RunSpec, Slurm,
-        attempt_id,
+        Run, RunSpec, attempt_id,
         devices::left_on,
-        folder::{log_path, making, remove},
-        watched_inputs::{Watched, not_started, outdated},
+        folder::{making, remove},
+        watched_inputs::{not_started, outdated},
     },
 };
-
-/// What holds for every run of a build.
-pub struct TrainHost {
-    pub project: PathBuf,
-    pub runs: PathBuf,
-    pub lock_dir: PathBuf,
-    /// The tprimat binary, which is also the supervisor.
-    pub tprimat: PathBuf,
-    pub native: Option<PathBuf>,
-    /// The file of `native` as the pre-flight check saw it: shows whether it changed since.
-    pub native_seen: OnceLock<Watched>,
-    pub hostname: String,
-    pub caller_env: BTreeMap<String, String>,
-    pub grace_seconds: f64,
-    /// The accelerators that runs may be given.
-    pub gpus: Vec<Gpu>,
-    /// All runs of a build ask the same queue.
-    pub slurm: Commands,
-    pub folders: Folders,
-    /// The remote cache of the build.
-    pub sharing: Option<Arc<dyn Share>>,
-}
-
-/// Where a build shares its runs with other hosts while it goes on, so that builds at the same time
-/// do not run the same.
-pub trait Share: Send + Sync {
-    /// Takes in what others have measured of this key by now.
-    fn take(&self, key: &Digest, cache: &Cache, events: &EventSink) -> Result<()>;
-    /// Leaves a run that has just been filed; `is_stopped`: the build is being ended, and nothing
-    /// may delay it.
-    fn leave(
-        &self,
-        attempt: &Attempt,
-        cache: &Cache,
-        is_stopped: bool,
-        events: &EventSink,
-    ) -> Result<()>;
-}
-
-impl TrainHost {
-    /// Where profiled runs are, which no sweep may take for measured ones.
-    pub(super) fn profiles(&self) -> PathBuf {
-        self.runs.with_file_name("profiles")
-    }
-}
-
-/// How often a key that another tprimat holds is looked at.
-pub(super) const KEY_LOOK: Duration = Duration::from_millis(50);
-
-/// Lets the scheduler end what runs.
-#[derive(Default)]
-pub struct RunningSet {
-    runs: Mutex<Vec<Arc<dyn Run>>>,
-    stopped: AtomicBool,
-}
-
-impl RunningSet {
-    fn add(&self, run: &Arc<dyn Run>) {
-        self.lock().push(run.clone());
-        if self.stopped.load(Ordering::SeqCst) {
-            run.terminate();
-        }
-    }
-    fn remove(&self, run: &Arc<dyn Run>) {
-        self.lock().retain(|other| !Arc::ptr_eq(other, run));
-    }
-    /// SIGTERM, grace, SIGKILL, for every run now and to come. What becomes of those that there are
-    /// now.
-    pub fn terminate(&self) -> Vec<Interrupted> {
-        self.stopped.store(true, Ordering::SeqCst);
-        self.lock().iter().map(|run| run.terminate()).collect()
-    }
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst)
-    }
-    pub fn kill(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
-        self.lock().iter().for_each(|run| run.kill());
-    }
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Run>>> {
-        self.runs
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// What became of a train task.
-pub enum Trained {
-    Attempt(Box<Attempt>),
-    /// Another tprimat started it: one that made it meanwhile, or that died over it.
-    Found(Box<Attempt>),
-    /// No attempt was recorded, and why: an input changed after the plan read it, the run cannot be
-    /// started as it is configured, or it goes on where this process cannot see its end.
-    Nothing(String),
-}
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
 pub fn train(
@@ -194,7 +86,7 @@ pub fn train(
         remove(&dir);
         return Ok(Trained::Nothing(why));
     }
-    let run: Arc<dyn Run> = host
+    let run: std::sync::Arc<dyn Run> = host
         .executor(work.placement.execution.place)
         .start(&spec)?
         .into();
@@ -234,70 +126,6 @@ fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
             needed
         )
     })
-}
-
-/// Follows a run to its end and takes it into the cache. `None`: nothing has run, and its folder is
-/// gone.
-pub(super) fn see_through(
-    work: &TrainWork,
-    host: &TrainHost,
-    cache: &Cache,
-    running: &RunningSet,
-    events: &EventSink,
-    (spec, run): (&RunSpec, Arc<dyn Run>),
-) -> Result<Option<Trained>> {
-    running.add(&run);
-    let log = log_path(&spec.dir);
-    let end = {
-        let mut follower = Follower::of(work, (&*run, &log), events);
-        run.wait(&mut || follower.look())
-    };
-    running.remove(&run);
-    let exit = match end? {
-        End::Over(exit) => exit,
-        End::Unseen(why) => return Ok(Some(Trained::Nothing(why))),
-        End::Refused(why) => {
-            drop(run);
-            remove(&spec.dir);
-            return Ok(Some(Trained::Nothing(why)));
-        }
-        End::NeverWas => {
-            drop(run);
-            remove(&spec.dir);
-            return Ok(None);
-        }
-        End::GoesOn { slurm_job } => {
-            events.report(&Event::TaskGoesOn {
-                task: work.name().to_owned(),
-                slurm_job,
-            });
-            return Err(Error::Interrupted(0));
-        }
-    };
-    say_note(work.name(), Some(&exit), events);
-    if work.launch.starts_python
-        && exit.status == ExitKind::Code(0)
-        && !imports::are_reported(&spec.dir)
-    {
-        events.report(&Event::Note {
-            message: format!(
-                "{}: no Python of this run said what it imports (`python -I` and cleared environments hide it): of the project's files, \
-                 only those listed by `tprimat check` are known to be inputs",
-                work.name()
-            ),
-        });
-    }
-    let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
-    drop(run);
-    remove(&spec.dir);
-    if let Some(sharing) = &host.sharing {
-        sharing.leave(&attempt, cache, running.is_stopped(), events)?;
-    }
-    let in_doubt = doubtful(cache, &work.measurement.preimage, &work.guessed())
-        .into_iter()
-        .find(|other| other.id == attempt.id);
-    let attempt = in_doubt.unwrap_or(attempt);
-    Ok(Some(Trained::Attempt(Box::new(attempt))))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -348,24 +176,4 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         let mut attempts = doubtful(cache, &work.measurement.preimage, &work.guessed()).into_iter();
         attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
     })
-}
-
-impl TrainHost {
-    #[must_use]
-    pub fn executor(&self, place: Place) -> Box<dyn Executor> {
-        match place {
-            // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
-            Place::Local | Place::Allocation => Box::new(Local {
-                tprimat: self.tprimat.clone(),
-            }),
-            Place::Slurm => Box::new(self.slurm()),
-        }
-    }
-
-    pub(super) fn slurm(&self) -> Slurm {
-        Slurm {
-            tprimat: self.tprimat.clone(),
-            commands: self.slurm.clone(),
-        }
-    }
 }

@@ -129,7 +129,7 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
 fn begin(spec: &RunSpec, tprimat: &Path, lock: File, log: File) -> io::Result<(Child, UnixStream)> {
     let environment = frame(&spec.env)?;
     let (theirs, mut lifeline) = UnixStream::pair()?;
-    let supervisor = Command::new(program(tprimat))
+    let mut supervisor = Command::new(program(tprimat))
         .arg0(tprimat)
         .arg(RUN_ARGUMENT)
         .arg(&spec.dir)
@@ -145,7 +145,6 @@ fn begin(spec: &RunSpec, tprimat: &Path, lock: File, log: File) -> io::Result<(C
         .spawn()?;
     if let Err(error) = lifeline.write_all(&environment) {
         // It has ended, and says why in its log.
-        let (mut supervisor, _) = (supervisor, lifeline);
         let _ = supervisor.wait();
         return Err(error);
     }

@@ -26,7 +26,6 @@ pub(crate) mod nodes;
 pub(crate) mod process;
 pub(crate) mod progress;
 pub(crate) mod recover;
-pub(crate) mod secrets;
 mod serve;
 pub(crate) mod slurm;
 pub(crate) mod spec;
@@ -40,7 +39,6 @@ pub use local::{Local, Running, start};
 pub use process::process_start;
 pub use progress::Growing;
 pub use recover::{Leftover, Swept, sweep};
-pub use secrets::{Secrets, masked};
 pub use serve::supervise;
 pub use slurm::{Commands, Slurm, is_of_a_job};
 pub use spec::{

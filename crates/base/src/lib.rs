@@ -1,8 +1,10 @@
 //! What most other crates need: errors that name a file, line and column ([`error`]), digests
-//! ([`digest`]), and the one module that writes files ([`files`]).
+//! ([`digest`]), the one module that writes files ([`files`]), and values that nobody may read
+//! ([`secrets`]).
 // A byte position in foreign text may lie within a character: `tprimat_words::part`.
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 pub mod digest;
 pub mod error;
 pub mod files;
+pub mod secrets;

@@ -3,7 +3,7 @@
 use tprimat_live::{Event, Outcome, Progress};
 
 use crate::{
-    run::secrets::masked,
+    secrets::masked,
     words::plain::{self, counted},
 };
 

@@ -8,7 +8,7 @@ use crate::{
     cache::{Attempt, Entry, TaskKind, is_of_one_file},
     digest::Digest,
     error::{Error, Result},
-    execute::{derived::Derived, train::Trained},
+    execute::{derived::Derived, see_through::Trained},
     figures::NotCounted,
     graph::{Artifacts, State, Status, Statuses, TaskId, label},
     job::RunOutcome,

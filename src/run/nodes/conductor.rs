@@ -33,9 +33,9 @@ use crate::{
     run::{
         folder::lock,
         inbox::{Inbox, frame},
-        secrets::masked,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
     },
+    secrets::masked,
     words::plain,
 };
 

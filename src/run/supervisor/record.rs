@@ -8,9 +8,9 @@ use crate::{
     run::{
         folder::{sync_run, write_exit},
         log_times::LogTimes,
-        secrets::Secrets,
         spec::RunExit,
     },
+    secrets::Secrets,
 };
 
 impl Supervisor {

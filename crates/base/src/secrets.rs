@@ -16,13 +16,15 @@ use std::{
 
 use aho_corasick::AhoCorasick;
 use serde::{Deserialize, Serialize};
-use tprimat_words::part;
+use tprimat_words::{
+    part,
+    secret::{is_secret, passwords_in},
+};
 
 use crate::{
     digest::Digest,
     error::Result,
     files::{self, Durability},
-    words::secret::{is_secret, passwords_in},
 };
 
 /// A shorter value cannot be told from an ordinary word or number of a log.
