@@ -30,7 +30,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
-        PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
+        PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     graph::{Engine, State, Statuses, TaskId},
     plan::{Plan, PlanRequest},
@@ -101,9 +101,8 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
-    let mut reporters = reporters(args)?;
-    reporters.0.push(Box::new(counts.clone()));
-    let events = EventSink::new(reporters);
+    let events = events(args)?;
+    events.add(counts.clone());
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &host, &events);
     }
@@ -319,21 +318,21 @@ fn say_nothing_to_do(as_json: bool, value: &Value) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn reporters(args: &BuildArgs) -> Result<Reporters> {
-    let mut all: Vec<Box<dyn Reporter>> = Vec::new();
+fn events(args: &BuildArgs) -> Result<EventSink> {
+    let events = EventSink::default();
     let amount = match verbosity() {
         Verbosity::Quiet => Amount::Failures,
         Verbosity::Normal => Amount::Measurements,
         Verbosity::Verbose => Amount::EveryTask,
     };
     if std::io::stderr().is_terminal() && amount != Amount::Failures {
-        all.push(Box::new(Bars::new(amount)));
+        events.add(Bars::new(amount));
     } else {
         let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);
-        all.push(Box::new(lines));
+        events.add(lines);
     }
     if let Some(target) = &args.events {
-        all.push(Box::new(JsonLines::open(target)?));
+        events.add(JsonLines::open(target)?);
     }
-    Ok(Reporters(all))
+    Ok(events)
 }

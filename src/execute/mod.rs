@@ -50,7 +50,7 @@ pub use devices::{Holder, device_holder};
 pub use error::{IngestError, LaunchError};
 pub use event_sink::EventSink;
 pub use events::{
-    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
+    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Progress, Reporter, Stamped,
 };
 pub use executor::{End, Executor, Run};
 pub use fork_server::{ForkServer, SUPERVISORS_ARGUMENT, fork_supervisors};
