@@ -291,6 +291,51 @@ fn the_command_of_a_build_with_nothing_to_do_gets_its_counts() {
     assert_eq!((&*first, first.ends_with("0 [0]\n")), (&*again, true));
 }
 
+/// A browser that shows the page sees it grow, and stops to load it again when the build is over,
+/// however it ends.
+#[test]
+fn the_report_page_is_written_between_runs_and_refreshes_itself_until_the_build_is_over() {
+    const REFRESH: &str = "http-equiv=\"refresh\"";
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    // One run for each `go`.
+    let waits = "cd \"$TPRIMAT_PROJECT_DIR\"\necho up >> ups\nuntil [ -e go ]; do sleep 0.02; done\nrm go\n";
+    project.write("trainer.sh", &format!("{waits}{TRAINER}"));
+    let page = || project.read("output/report.html");
+    let up = |runs| {
+        let ups = || std::fs::read_to_string(project.path("ups")).unwrap_or_default();
+        until("a trainer is up", || ups().lines().count() == runs);
+    };
+    project.run(&["build", "--detach"]).ends_with(0);
+    up(1);
+    let first = page();
+    assert!(
+        first.contains(REFRESH) && first.contains("0 of 3 runs over"),
+        "{first}"
+    );
+    project.write("go", "");
+    up(2);
+    let second = page();
+    for part in [REFRESH, "1 of 3 runs over", "tokens/s"] {
+        assert!(second.contains(part), "{second}");
+    }
+    // Killed, a build cannot say on its page that it is over; stopped, it can.
+    let pid = i32::try_from(state(&project)["pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    until("its death is seen", || state(&project)["state"] == "died");
+    assert_eq!(page(), second);
+    project.run(&["build", "--detach"]).ends_with(0);
+    up(3);
+    assert!(page().contains("0 of 2 runs over"));
+    project.run(&["stop"]).ends_with(0);
+    assert!(!page().contains(REFRESH) && page().contains("tokens/s"));
+    project.write("trainer.sh", TRAINER);
+    project.run(&["build"]).ends_with(0);
+    assert!(!page().contains(REFRESH) && page().contains("Pictures"));
+    assert!(!project.path("output/earlier").exists(), "nobody edited it");
+    let idle = project.run(&["build"]).ends_with(0).stderr;
+    assert!(idle.contains("nothing to do"), "{idle}");
+}
+
 /// Where nothing can be measured, nothing is ok.
 #[test]
 fn the_doctor_says_what_cells_wait_for() {
