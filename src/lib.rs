@@ -33,7 +33,6 @@
 //! | `tprimat_render` | templates, a job | launch files |
 //! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill |
 //! | [`remote`] | runs of a cache | a folder or bucket where caches share them |
-//! | `tprimat_live` | events of a build | the page that follows it |
 //! | [`logs`] | log bytes | [`logs::Trace`] |
 //! | [`results`] | trace × job | [`results::RunResult`], one repeat |
 //! | [`figures`] | results | summaries, comparisons, verdicts of gates |

@@ -33,7 +33,7 @@ pub use results::{
     Annotations, BaselineArgs, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs,
     ReportArgs,
 };
-pub use running::{BuildArgs, DetachedArgs, DoctorArgs, PlanArgs, WatchArgs};
+pub use running::{BuildArgs, DoctorArgs, PlanArgs, StatusArgs, StopArgs};
 
 /// What commands exit with, below their help. docs/ci.md has the whole table.
 mod exit_codes {
@@ -109,14 +109,9 @@ pub enum Command {
     /// Check this host for devices, containers, Slurm, Python and disk space
     Doctor(DoctorArgs),
     /// Show detached builds and their progress
-    Status,
-    /// Follow a detached build to its end, and exit as it does; Ctrl-C leaves it alone
-    Attach(DetachedArgs),
-    /// Serve a page that shows a detached build while it runs; for browsers of this host, or
-    /// through `ssh -L`
-    Watch(WatchArgs),
+    Status(StatusArgs),
     /// End a detached build as Ctrl-C would
-    Stop(DetachedArgs),
+    Stop(StopArgs),
     /// Show the comparison of a matrix, or of some of its cells
     #[command(after_help = exit_codes::COMPARE)]
     Compare(CompareArgs),
@@ -161,6 +156,21 @@ pub enum Command {
     Version,
 }
 
+/// What to use in place of a command that there was.
+pub fn instead_of(command: &str) -> Option<&'static str> {
+    Some(match command {
+        "attach" => {
+            "`tprimat status --wait` waits for a detached build and exits as it does; `tprimat logs -f` shows the log of the run that \
+             goes on, and `tprimat status` names the build's own log"
+        }
+        "watch" => {
+            "report.html in the output folder is written again while a build goes on, and the browser loads it anew; from another \
+             host: `python3 -m http.server -d output` here"
+        }
+        _ => return None,
+    })
+}
+
 impl Command {
     /// A cell comes before its matrix; who writes them the other way round means the same.
     pub fn in_order(&mut self) {
@@ -189,8 +199,6 @@ impl Command {
     pub fn is_without_json(&self) -> bool {
         match self {
             Self::Logs(_)
-            | Self::Attach(_)
-            | Self::Watch(_)
             | Self::Stop(_)
             | Self::Graph(_)
             | Self::Shell(_)

@@ -3,6 +3,7 @@
 mod before;
 mod counts;
 mod end;
+mod page;
 
 use std::{
     io::IsTerminal,
@@ -30,7 +31,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
-        PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
+        PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     graph::{Engine, State, Statuses, TaskId},
     plan::{Plan, PlanRequest},
@@ -40,6 +41,7 @@ use crate::{
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
 pub use counts::held;
 use end::{Ended, finish};
+use page::Page;
 
 /// Plain progress: at most one line a run in this time.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -81,7 +83,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         counts.idle(&verdict["summary"]);
         return say_nothing_to_do(globals.json, &verdict);
     }
-    let mut session = Session::open(request)?;
+    let mut session = Arc::new(Session::open(request)?);
     publish::refuse_shared_folder(&session.plan)?;
     // A detached build has a file of its own in the cache.
     let target = args.events.as_deref().filter(|to| *to != Path::new("-"));
@@ -101,15 +103,14 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
-    let mut reporters = reporters(args)?;
-    reporters.0.push(Box::new(counts.clone()));
-    let events = EventSink::new(reporters);
+    let events = events(args)?;
+    events.add(counts.clone());
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &host, &events);
     }
     let sharing = remote::pull(&session, args.remote_required, &events)?;
     if args.last.failed {
-        project::keep_failed(&mut session)?;
+        project::keep_failed(own(&mut session))?;
     }
     if profile::asked(&session.plan, args) {
         return profile::run(&session.plan, globals, args, &host, &events);
@@ -126,7 +127,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
             sharing.as_deref(),
             &events,
         )?;
-        leave_out_what_must_train(&mut session, args)?;
+        leave_out_what_must_train(own(&mut session), args)?;
     }
     if args.remeasure {
         let engine = session.engine(&args.overrides);
@@ -154,10 +155,10 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     trains.retain(|cell| !blocked.contains_key(cell));
     if !blocked.is_empty() {
         say_left_out(&session.plan, &blocked, &events);
-        blocked::mark(&mut session.plan, &blocked, &trains);
+        blocked::mark(&mut own(&mut session).plan, &blocked, &trains);
         (engine, statuses) = evaluated_as_is(engine_of(&session, &args.overrides))?;
     }
-    let Session { request, plan, .. } = &session;
+    let Session { request, plan, .. } = &*session;
     if !trains.is_empty() {
         say_how(plan, &trains, request, &events);
     }
@@ -167,6 +168,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
+    events.add(Page::of(&session));
     let summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(&events);
@@ -191,6 +193,11 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         &memo_name,
         &events,
     )
+}
+
+/// The session before anything runs; from then on the page has a part in it.
+fn own(session: &mut Arc<Session>) -> &mut Session {
+    Arc::get_mut(session).expect("nobody else has the session yet")
 }
 
 /// What an earlier build concluded, where nothing that it depends on has changed since.
@@ -319,21 +326,21 @@ fn say_nothing_to_do(as_json: bool, value: &Value) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn reporters(args: &BuildArgs) -> Result<Reporters> {
-    let mut all: Vec<Box<dyn Reporter>> = Vec::new();
+fn events(args: &BuildArgs) -> Result<EventSink> {
+    let events = EventSink::default();
     let amount = match verbosity() {
         Verbosity::Quiet => Amount::Failures,
         Verbosity::Normal => Amount::Measurements,
         Verbosity::Verbose => Amount::EveryTask,
     };
     if std::io::stderr().is_terminal() && amount != Amount::Failures {
-        all.push(Box::new(Bars::new(amount)));
+        events.add(Bars::new(amount));
     } else {
         let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);
-        all.push(Box::new(lines));
+        events.add(lines);
     }
     if let Some(target) = &args.events {
-        all.push(Box::new(JsonLines::open(target)?));
+        events.add(JsonLines::open(target)?);
     }
-    Ok(Reporters(all))
+    Ok(events)
 }

@@ -436,7 +436,7 @@ impl<'a> Shown<'a> {
 /// Masks what has come and says how much of it may be shown: whole lines, so that no secret is seen
 /// in two halves. A progress bar ends its lines by a carriage return; a line without an end is
 /// shown but for as much as may begin a secret.
-pub(super) fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -> usize {
+fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -> usize {
     const LONGEST_LINE: usize = 64 << 10;
     let whole = pending
         .iter()

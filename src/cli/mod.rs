@@ -50,11 +50,13 @@ mod targets;
 mod tensorboard;
 mod train_host;
 mod verbosity;
-mod watch;
 
 use std::{path::Path, process::ExitCode};
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{
+    CommandFactory, FromArgMatches,
+    error::{ContextKind, ContextValue},
+};
 
 use crate::{
     error::{Error, Problem, exit},
@@ -92,6 +94,10 @@ pub fn main() -> ExitCode {
             cli
         }
         Err(error) => {
+            if let Some(error) = given_up(&error) {
+                output::report(&error, false);
+                return exit_code(error.exit_code());
+            }
             let _ = error.print();
             return exit_code(if error.use_stderr() {
                 exit::USAGE
@@ -146,9 +152,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Render(args) => render::run(globals, &args),
         Command::Logs(args) => logs::run(globals, &args),
         Command::Doctor(args) => doctor::run(globals, &args),
-        Command::Status => detached::status(globals),
-        Command::Watch(args) => watch::run(globals, &args),
-        Command::Attach(args) => detached::attach(globals, &args),
+        Command::Status(args) => detached::status(globals, &args),
         Command::Stop(args) => detached::stop(globals, &args),
         Command::Compare(args) => compare::run(globals, &args),
         Command::Baseline(args) => baseline::run(globals, &args),
@@ -182,6 +186,16 @@ fn run(cli: Cli) -> Result<i32, Error> {
             Ok(exit::OK)
         }
     }
+}
+
+/// The error of a command that there was, with what to use now.
+fn given_up(error: &clap::Error) -> Option<Error> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let help = args::instead_of(name)?;
+    let problem = Problem::new(format!("there is no command `{name}` any more"));
+    Some(Error::invalid(problem.help(help)))
 }
 
 fn exit_code(code: i32) -> ExitCode {

@@ -3,7 +3,7 @@
 use std::{
     io,
     os::unix::process::CommandExt,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -24,8 +24,6 @@ use crate::{
 
 /// How long the command may take. It tells somebody of the build, and nobody waits for more.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to end once it is told to.
-const GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Tasks of a build by how they ended: those that ended in it, until it says of all selected ones
@@ -45,27 +43,24 @@ pub struct Counting(Arc<Mutex<Counts>>);
 impl Reporter for Counting {
     fn report(&mut self, event: &Event) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.take(event);
-    }
-}
-
-impl Counts {
-    fn take(&mut self, event: &Event) {
         match event {
-            Event::TaskFinished {
-                outcome: Outcome::Ok,
-                ..
-            } => self.ok += 1,
-            Event::TaskFinished {
-                outcome: Outcome::Failed | Outcome::NotCounted,
-                ..
-            } => self.failed += 1,
+            Event::TaskFinished { outcome, .. } => match outcome {
+                Outcome::Ok => counts.ok += 1,
+                Outcome::Failed | Outcome::NotCounted => counts.failed += 1,
+                _ => {}
+            },
             Event::BuildFinished {
                 ok,
                 failed,
                 waiting,
                 ..
-            } => (self.ok, self.failed, self.waiting) = (*ok, *failed, Some(*waiting)),
+            } => {
+                *counts = Counts {
+                    ok: *ok,
+                    failed: *failed,
+                    waiting: Some(*waiting),
+                }
+            }
             _ => {}
         }
     }
@@ -86,76 +81,62 @@ impl Counting {
     }
 }
 
-/// How the command ended.
-#[derive(Debug, PartialEq)]
-enum Told {
-    Ended(ExitStatus),
-    TooLong,
-    Interrupted,
-}
-
-/// Waits for a command that leads a process group of its own, and ends the whole group after
-/// `limit`, or once somebody interrupts.
-fn wait(child: &mut Child, limit: Duration, is_interrupted: &dyn Fn() -> bool) -> io::Result<Told> {
-    let begun = Instant::now();
-    let told = loop {
-        match child.try_wait()? {
-            Some(status) => return Ok(Told::Ended(status)),
-            None if is_interrupted() => break Told::Interrupted,
-            None if begun.elapsed() >= limit => break Told::TooLong,
-            None => thread::sleep(LOOK),
-        }
-    };
-    // Reaped last: until then no other group has its number.
-    let group = Pid::from_raw(child.id().cast_signed());
-    let _ = killpg(group, Signal::SIGTERM);
-    thread::sleep(GRACE);
-    let _ = killpg(group, Signal::SIGKILL);
-    child.wait()?;
-    Ok(told)
-}
-
 /// Runs the command, whatever came of the build.
 pub fn run(command: &str, counted: &Counting, code: i32) {
-    let counts = counted.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let waiting = counts.waiting.map(|n| n.to_string());
-    let variables = [
-        ("TPRIMAT_EXIT_CODE", Some(code.to_string())),
-        ("TPRIMAT_OK", Some(counts.ok.to_string())),
-        ("TPRIMAT_FAILED", Some(counts.failed.to_string())),
-        ("TPRIMAT_WAITING", waiting),
-    ];
-    let mut shell = Command::new("/bin/sh");
-    // A build that the command starts is not this detached one.
-    shell
-        .args(["-c", command])
-        .env_remove("TPRIMAT_WAITING")
-        .envs(
-            variables
-                .into_iter()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .env_remove(FOLDER)
-        .stdin(Stdio::null())
-        .process_group(0);
-    drop(counts);
     // A terminal's Ctrl-C does not reach another process group, so it is passed on.
     let interrupts = install_interrupt_handler().ok();
     let count = || interrupts.map_or(0, |interrupts| interrupts.count());
     let before = count();
-    let ran = shell
-        .spawn()
-        .and_then(|mut child| wait(&mut child, LIMIT, &|| count() > before));
-    match ran {
-        Ok(Told::Ended(status)) if status.success() => {}
-        Ok(Told::Ended(status)) => eprintln!("note: the command of --notify ended with {status}"),
-        Ok(Told::TooLong) => eprintln!(
-            "note: the command of --notify had not ended after {} s and was stopped",
+    let ended = ended(&mut shell(command, counted, code), LIMIT, &|| {
+        count() > before
+    });
+    match ended {
+        Ok(Some(status)) if status.success() => {}
+        Ok(Some(status)) => eprintln!("note: the command of --notify ended with {status}"),
+        Ok(None) => eprintln!(
+            "note: the command of --notify was stopped, by Ctrl-C or after {} s",
             LIMIT.as_secs()
         ),
-        Ok(Told::Interrupted) => eprintln!("note: the command of --notify was interrupted"),
         Err(error) => eprintln!("note: the command of --notify cannot be started: {error}"),
     }
+}
+
+fn shell(command: &str, counted: &Counting, code: i32) -> Command {
+    let counts = counted.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shell = Command::new("/bin/sh");
+    // A build that the command starts is not this detached one.
+    shell
+        .args(["-c", command])
+        .env("TPRIMAT_EXIT_CODE", code.to_string())
+        .env("TPRIMAT_OK", counts.ok.to_string())
+        .env("TPRIMAT_FAILED", counts.failed.to_string())
+        .env_remove("TPRIMAT_WAITING")
+        .envs(counts.waiting.map(|n| ("TPRIMAT_WAITING", n.to_string())))
+        .env_remove(FOLDER)
+        .stdin(Stdio::null());
+    shell
+}
+
+/// Waits for a command, in a process group of its own; `None`: the whole group was ended after
+/// `limit`, or once somebody interrupted.
+fn ended(
+    command: &mut Command,
+    limit: Duration,
+    is_interrupted: &dyn Fn() -> bool,
+) -> io::Result<Option<ExitStatus>> {
+    let mut child = command.process_group(0).spawn()?;
+    let begun = Instant::now();
+    while begun.elapsed() < limit && !is_interrupted() {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(LOOK);
+    }
+    // Reaped last: until then no other group has its number.
+    let group = Pid::from_raw(child.id().cast_signed());
+    let _ = killpg(group, Signal::SIGKILL);
+    child.wait()?;
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -169,22 +150,24 @@ mod tests {
             let mut shell = Command::new("/bin/sh");
             shell
                 .args(["-c", "sleep 300 & echo $! > pid; wait"])
-                .current_dir(folder.path())
-                .process_group(0);
-            let told = wait(&mut shell.spawn().unwrap(), limit, is_interrupted).unwrap();
+                .current_dir(folder.path());
+            let status = ended(&mut shell, limit, is_interrupted).unwrap();
             let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-            let is_gone = stat.map_or(true, |stat| stat.contains(") Z "));
-            (told, is_gone)
+            let is_gone = || {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+                stat.map_or(true, |stat| stat.contains(") Z "))
+            };
+            let is_gone = (0..100).any(|_| {
+                thread::sleep(LOOK);
+                is_gone()
+            });
+            (status, is_gone)
         };
         let begun = Instant::now();
         let second = Duration::from_secs(1);
-        assert_eq!(run(second, &|| false), (Told::TooLong, true));
+        assert_eq!(run(second, &|| false), (None, true));
         let after = |begun: Instant| move || begun.elapsed() > Duration::from_millis(500);
-        assert_eq!(
-            run(LIMIT, &after(Instant::now())),
-            (Told::Interrupted, true)
-        );
+        assert_eq!(run(LIMIT, &after(Instant::now())), (None, true));
         assert!(begun.elapsed() < LIMIT / 3);
     }
 }

@@ -1,22 +1,27 @@
 //! Where all threads of a build report what happens: one event at a time reaches the reporters.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::events::{Event, Reporter, Reporters};
+use super::events::{Event, Reporter};
+
+type Reporters = Vec<Box<dyn Reporter>>;
 
 /// The reporters of a build, shared by its threads.
+#[derive(Default)]
 pub struct EventSink(Mutex<Reporters>);
 
 impl EventSink {
-    #[must_use]
-    pub fn new(reporters: Reporters) -> Self {
-        Self(Mutex::new(reporters))
+    pub fn report(&self, event: &Event) {
+        let mut reporters = self.reporters();
+        reporters.iter_mut().for_each(|one| one.report(event));
     }
 
-    pub fn report(&self, event: &Event) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .report(event);
+    /// One more that listens from now on.
+    pub fn add(&self, reporter: impl Reporter + 'static) {
+        self.reporters().push(Box::new(reporter));
+    }
+
+    fn reporters(&self) -> MutexGuard<'_, Reporters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,6 +4,8 @@
 //! build never fails for it.
 
 mod bars;
+mod event;
+mod progress;
 #[cfg(test)]
 mod tests;
 mod wording;
@@ -17,8 +19,6 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tprimat_live::Progress;
-pub use tprimat_live::{CellCounts, Event, Outcome};
 
 use crate::{
     error::{Error, Result},
@@ -27,23 +27,13 @@ use crate::{
     words::plain,
 };
 pub use bars::Bars;
-use wording::{far, sentence};
+pub use event::{CellCounts, Event, Outcome};
+pub use progress::Progress;
+use wording::sentence;
 
 /// Listens to a build.
 pub trait Reporter: Send {
     fn report(&mut self, event: &Event);
-}
-
-/// Several listeners, as one.
-#[derive(Default)]
-pub struct Reporters(pub Vec<Box<dyn Reporter>>);
-
-impl Reporter for Reporters {
-    fn report(&mut self, event: &Event) {
-        for reporter in &mut self.0 {
-            reporter.report(event);
-        }
-    }
 }
 
 /// A writer that falls silent for good once it fails.
@@ -160,7 +150,7 @@ impl<W: Write> PlainLines<W> {
 impl<W: Write + Send> Reporter for PlainLines<W> {
     fn report(&mut self, event: &Event) {
         let tells_all = self.amount == Amount::EveryTask;
-        self.progress.take(unix_now(), event.clone());
+        self.progress.take(event);
         let mut how_far = None;
         match event {
             Event::TaskFinished {
@@ -183,7 +173,7 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
                 if !is_run && is_no_news(*outcome) && !tells_all {
                     return;
                 }
-                how_far = is_run.then(|| far(&self.progress)).flatten();
+                how_far = is_run.then(|| self.progress.told()).flatten();
             }
             _ => {}
         }

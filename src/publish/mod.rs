@@ -1,9 +1,11 @@
 //! output/: what people open. Written from the cache, whole or not at all.
 
 mod outdated;
+mod running;
 mod stamps;
 
 pub use outdated::NOTICE;
+pub use running::{RunningPage, end_running_page, write_running_page};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -422,7 +424,9 @@ fn set_aside_earlier<'a>(
             .is_file()
             .then(|| Digest::of_file(&path).ok())
             .flatten();
-        if !found.is_dir() && !digest.is_some_and(|digest| is_listed(name, &digest)) {
+        let is_own = digest.is_some_and(|digest| is_listed(name, &digest))
+            || running::is_running_page(&path);
+        if !found.is_dir() && !is_own {
             unlisted.push((name, path, digest));
         }
     }

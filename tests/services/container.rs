@@ -577,11 +577,8 @@ fn an_image_is_built_and_a_detached_build_in_it_is_followed_left_and_reported() 
     assert!(now.contains("running for") && now.contains(CELL), "{now}");
     assert_eq!(engine.containers().len(), 1, "it goes on in its container");
     project.write("go", "");
-    let attached = engine.run(&["attach"]).ends_with(0).stdout;
-    assert!(
-        attached.contains("1 of 1 selected cell measured"),
-        "{attached}"
-    );
+    let waited = engine.run(&["status", "--wait"]).ends_with(0).stdout;
+    assert!(waited.contains("tasks done"), "{waited}");
     let builds = engine.run(&["status", "--json"]).ends_with(0).json();
     let build = &builds["builds"][0];
     assert_eq!(

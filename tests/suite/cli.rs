@@ -32,6 +32,19 @@ macro_rules! message {
 }
 
 #[test]
+fn a_command_that_is_gone_is_answered_with_what_to_use() {
+    let project = Project::new(ONE_RUN);
+    for (command, instead) in [
+        (&["attach", "20260101T000000.000Z"][..], "status --wait"),
+        (&["watch", "--port", "8000"], "report.html"),
+    ] {
+        let told = project.run(command).ends_with(2).stderr;
+        let gone = format!("there is no command `{}` any more", command[0]);
+        assert!(told.contains(&gone) && told.contains(instead), "{told}");
+    }
+}
+
+#[test]
 fn commands_on_an_unsupported_cell_say_why() {
     let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"prim\""));
     for command in ["logs", "show", "explain", "attempts"] {

@@ -1,11 +1,6 @@
 //! Builds without a terminal: started, looked at, followed, ended; and what is run at the end.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    os::unix::process::CommandExt,
-    process::Stdio,
-};
+use std::{os::unix::process::CommandExt, process::Stdio};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -28,18 +23,22 @@ fn has_line(project: &Project, file: &str) -> bool {
     std::fs::read_to_string(project.path(file)).is_ok_and(|text| text.ends_with('\n'))
 }
 
+fn waited(project: &Project) -> crate::support::Ran {
+    project.run(&["status", "--wait"])
+}
+
 fn state(project: &Project) -> serde_json::Value {
     project.run(&["status", "--json"]).ends_with(0).json()["builds"][0].clone()
 }
 
 #[test]
-fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
+fn a_detached_build_outlives_its_terminal_and_is_waited_for() {
     let project = project();
     let notify = "echo \"$TPRIMAT_EXIT_CODE $TPRIMAT_FAILED\" > notified; echo \"[$TPRIMAT_DETACHED]\" > folder";
     // In a session of its own, which is then hung up as a closed terminal is.
     let mut terminal = project.tprimat(&["build", "--detach", "--notify", notify]);
     let started: crate::support::Ran = terminal.process_group(0).output().unwrap().into();
-    assert!(started.ends_with(0).stderr.contains("tprimat attach"));
+    assert!(started.ends_with(0).stderr.contains("tprimat stop"));
     until("the trainer is up", || project.path("up").exists());
     let now = state(&project);
     assert_eq!(
@@ -52,23 +51,28 @@ fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
         text.contains("running for") && text.contains("cpu/cmd/tiny/single#1"),
         "{text}"
     );
-    let attached = project
-        .tprimat(&["attach"])
+    let waiting = project
+        .tprimat(&["status", "--wait"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     project.write("go", "");
-    let attached: crate::support::Ran = attached.wait_with_output().unwrap().into();
-    let said = attached.ends_with(0).stdout;
+    let waited: crate::support::Ran = waiting.wait_with_output().unwrap().into();
+    let told = waited.ends_with(0).stdout;
     assert!(
-        said.contains("1 of 1 selected cell measured; 1 run made in "),
-        "{said}"
+        told.contains("done ") && told.contains(" tasks done\n"),
+        "{told}"
     );
     let now = state(&project);
     assert_eq!(
         (now["state"].as_str(), now["exit_code"].as_i64()),
         (Some("ended"), Some(0)),
         "{now}"
+    );
+    let log = std::fs::read_to_string(now["log"].as_str().unwrap()).unwrap();
+    assert!(
+        log.contains("1 of 1 selected cell measured; 1 run made in "),
+        "{log}"
     );
     until("the command has run", || has_line(&project, "folder"));
     assert_eq!(project.read("notified").trim(), "0 0");
@@ -89,9 +93,10 @@ fn a_detached_build_is_stopped_and_leaves_nothing() {
     assert!(status.contains("\n  tprimat build matrix\n"), "{status}");
     let stopped = project.run(&["stop"]).ends_with(0).stderr;
     assert!(
-        stopped.starts_with("stopped the build ")
-            && stopped
-                .contains("What it measured is kept; `tprimat build matrix` goes on where it was"),
+        stopped.starts_with("stopped the build; what it measured is kept\n")
+            && stopped.contains(
+                "it stopped with 1 run to do; `tprimat build matrix` goes on where it was"
+            ),
         "{stopped}"
     );
     assert_eq!(project.processes(), []);
@@ -110,8 +115,8 @@ fn a_detached_build_is_stopped_and_leaves_nothing() {
     );
 }
 
-/// A build that was stopped is told of until what it left undone is done, and going on with it does
-/// not measure again what it has measured.
+/// A build that was stopped is told of until what it left undone is done, with how to go on where it
+/// was: not as it was typed, if that measures anew.
 #[test]
 fn what_a_stopped_build_left_undone_is_told_after_another_build() {
     let project = project();
@@ -123,14 +128,14 @@ fn what_a_stopped_build_left_undone_is_told_after_another_build() {
     project.run(&stopped).ends_with(0);
     until("the trainer is up", || project.path("up").exists());
     let told = project.run(&["stop"]).ends_with(0).stderr;
-    let again = "`tprimat build matrix` goes on where it was";
+    let again = "`tprimat build matrix --remeasure` measures all of it anew; without --remeasure it goes on where it was";
     assert!(told.contains(again), "{told}");
     let told = format!("\n  it stopped with 2 runs to do; {again}\n");
     let status = project.run(&["status"]).ends_with(0).stdout;
     assert!(status.contains(&told), "{status}");
     project.write("trainer.sh", crate::support::TRAINER);
     project.run(&["build", "other", "--detach"]).ends_with(0);
-    project.run(&["attach"]).ends_with(0);
+    waited(&project).ends_with(0);
     let status = project.run(&["status"]).ends_with(0).stdout;
     assert!(
         status.contains("\n  tprimat build other\n") && status.contains(&told),
@@ -149,7 +154,7 @@ fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later
     let project = project();
     assert!(
         project
-            .run(&["attach"])
+            .run(&["status", "--wait"])
             .ends_with(4)
             .stderr
             .contains("no build was detached here")
@@ -171,12 +176,15 @@ fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later
     )
     .unwrap();
     until("its death is seen", || state(&project)["state"] == "died");
+    let died = waited(&project).ends_with(1).stderr;
     assert!(
-        project
-            .run(&["attach"])
-            .ends_with(1)
-            .stderr
-            .contains("died without a word")
+        died.contains("died without a word") && died.contains("`tprimat build` goes on"),
+        "{died}"
+    );
+    let told = project.run(&["status"]).ends_with(0).stdout;
+    assert!(
+        told.contains("died without a word") && told.contains("it stopped with 1 run to do"),
+        "{told}"
     );
     let failed = project.run(&[
         "build",
@@ -199,7 +207,7 @@ fn a_command_that_hangs_holds_up_neither_the_end_of_a_build_nor_those_who_wait_f
     project
         .run(&["build", "--detach", "--notify", notify])
         .ends_with(0);
-    project.run(&["attach"]).ends_with(0);
+    waited(&project).ends_with(0);
     assert_eq!(state(&project)["state"], "ended");
     let stopped = project.run(&["stop"]).ends_with(0).stderr;
     assert!(stopped.contains("has already ended"), "{stopped}");
@@ -238,7 +246,10 @@ fn a_build_of_another_host_is_not_stopped_here() {
     // Another process has its pid by now, or it is in another container of this host.
     with("process_start", 1.into());
     let refused = project.run(&["stop"]).ends_with(1).stderr;
-    assert!(refused.contains("is not that build"), "{refused}");
+    assert!(
+        refused.contains("its process is not seen here"),
+        "{refused}"
+    );
     assert_eq!(state(&project)["state"], "running");
     project.write(&file, &written.to_string());
     project.run(&["stop"]).ends_with(0);
@@ -280,80 +291,49 @@ fn the_command_of_a_build_with_nothing_to_do_gets_its_counts() {
     assert_eq!((&*first, first.ends_with("0 [0]\n")), (&*again, true));
 }
 
-/// What a page has at an address.
-fn fetched(url: &str, path: &str) -> String {
-    let (host, word) = url
-        .strip_prefix("http://")
-        .unwrap()
-        .split_once('/')
-        .unwrap();
-    let mut stream = TcpStream::connect(host).unwrap();
-    write!(
-        stream,
-        "GET /{word}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-}
-
+/// A browser that shows the page sees it grow, and stops to load it again when the build is over,
+/// however it ends.
 #[test]
-fn the_page_of_a_build_shows_what_runs_its_log_without_secrets_and_in_the_end_its_report() {
-    let project = project();
-    project.edit(
-        "trainer.sh",
-        "echo up",
-        "echo \"the token is $A_TOKEN\"\necho up",
-    );
-    project.edit(
-        "config.yaml",
-        "inputs: [trainer.sh]",
-        "inputs: [trainer.sh], env: { A_TOKEN: quite-secret-words }",
-    );
+fn the_report_page_is_written_between_runs_and_refreshes_itself_until_the_build_is_over() {
+    const REFRESH: &str = "http-equiv=\"refresh\"";
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    // One run for each `go`.
+    let waits = "cd \"$TPRIMAT_PROJECT_DIR\"\necho up >> ups\nuntil [ -e go ]; do sleep 0.02; done\nrm go\n";
+    project.write("trainer.sh", &format!("{waits}{TRAINER}"));
+    let page = || project.read("output/report.html");
+    let up = |runs| {
+        let ups = || std::fs::read_to_string(project.path("ups")).unwrap_or_default();
+        until("a trainer is up", || ups().lines().count() == runs);
+    };
     project.run(&["build", "--detach"]).ends_with(0);
-    until("the trainer is up", || project.path("up").exists());
-    let mut page = project
-        .tprimat(&["watch"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut url = String::new();
-    BufReader::new(page.stderr.take().unwrap())
-        .read_line(&mut url)
-        .unwrap();
-    let url = url.trim();
-    let board = || serde_json::from_str::<serde_json::Value>(&fetched(url, "board")).unwrap();
-    until("the run is on the board", || {
-        board()["running"][0]["task"] == "train cpu/cmd/tiny/single#1"
-    });
-    let now = board();
-    assert_eq!(
-        (now["state"].as_str(), now["counts"]["running"].as_u64()),
-        (Some("running"), Some(1)),
-        "{now}"
-    );
+    up(1);
+    let first = page();
     assert!(
-        now["counts"]["queued"].as_u64().unwrap() > 2 && now["has_report"] == false,
-        "{now}"
-    );
-    let log = fetched(url, "log?task=train%20cpu/cmd/tiny/single%231&from=0");
-    assert!(
-        log.contains("the token is *****") && !log.contains("secret-words"),
-        "{log}"
+        first.contains(REFRESH) && first.contains("0 of 3 runs over"),
+        "{first}"
     );
     project.write("go", "");
-    until("the build is over", || board()["state"] == "ended");
-    let now = board();
-    assert_eq!(
-        (now["exit_code"].as_i64(), now["has_report"].as_bool()),
-        (Some(0), Some(true)),
-        "{now}"
-    );
-    assert!(fetched(url, "report").contains("cpu/cmd/tiny/single"));
-    page.kill().unwrap();
-    page.wait().unwrap();
-    assert_eq!(project.launches(), 1);
+    up(2);
+    let second = page();
+    for part in [REFRESH, "1 of 3 runs over", "tokens/s"] {
+        assert!(second.contains(part), "{second}");
+    }
+    // Killed, a build cannot say on its page that it is over; stopped, it can.
+    let pid = i32::try_from(state(&project)["pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    until("its death is seen", || state(&project)["state"] == "died");
+    assert_eq!(page(), second);
+    project.run(&["build", "--detach"]).ends_with(0);
+    up(3);
+    assert!(page().contains("0 of 2 runs over"));
+    project.run(&["stop"]).ends_with(0);
+    assert!(!page().contains(REFRESH) && page().contains("tokens/s"));
+    project.write("trainer.sh", TRAINER);
+    project.run(&["build"]).ends_with(0);
+    assert!(!page().contains(REFRESH) && page().contains("Pictures"));
+    assert!(!project.path("output/earlier").exists(), "nobody edited it");
+    let idle = project.run(&["build"]).ends_with(0).stderr;
+    assert!(idle.contains("nothing to do"), "{idle}");
 }
 
 /// Where nothing can be measured, nothing is ok.
@@ -642,7 +622,7 @@ fn logs_without_a_cell_follow_the_run_that_goes_on() {
             && followed.stdout.contains("\"event\":\"end\""),
         "{followed:?}"
     );
-    project.run(&["attach"]).ends_with(0);
+    waited(&project).ends_with(0);
 }
 
 #[test]
@@ -659,38 +639,6 @@ fn a_mistake_in_the_configuration_does_not_hide_a_build_nor_makes_another_cache(
     let refused = project.run(&["build", "--detach"]).ends_with(2);
     assert!(refused.stderr.contains("trainning"), "{}", refused.stderr);
     assert!(!project.path("cache").exists());
-}
-
-/// Of two that start at once, one starts; after an edit of the project, or in another project with the
-/// same cache, the same words ask for something else.
-#[test]
-fn a_detached_build_is_refused_only_while_one_goes_on_that_was_asked_for_the_same() {
-    let project = project();
-    let starts = || {
-        let mut command = project.tprimat(&["build", "--detach"]);
-        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
-        quiet.spawn().unwrap()
-    };
-    let mut both = [starts(), starts()].map(|mut child| child.wait().unwrap().code());
-    both.sort_unstable();
-    assert_eq!(both, [Some(0), Some(2)]);
-    let config = project.read("config.yaml");
-    project.write("config.yaml", &format!("{config}# edited\n"));
-    project.run(&["build", "--detach"]).ends_with(0);
-    project.run(&["build", "--detach"]).ends_with(2);
-    let other = self::project();
-    let cache = project.path("cache");
-    other.write("go", "").write(
-        "config.yaml",
-        &format!("{config}paths: {{ cache: {} }}\n", cache.display()),
-    );
-    other.run(&["build", "--detach"]).ends_with(0);
-    project.write("go", "");
-    until("all builds are over", || {
-        let all = project.run(&["status", "--json"]).ends_with(0).json();
-        let all = all["builds"].as_array().unwrap().clone();
-        all.iter().all(|build| build["state"] == "ended")
-    });
 }
 
 #[test]
@@ -714,15 +662,6 @@ fn of_two_detached_builds_none_hides_the_other() {
         names.swap_remove(at)
     };
     let running = name(0);
-    let refused = project.run(&first).ends_with(2).stderr;
-    let refused = refused.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["this build goes on already", &running, "(process "] {
-        assert!(refused.contains(part), "{refused}");
-    }
-    assert!(
-        refused.contains(&format!("`tprimat stop {running}` ends it")),
-        "{refused}"
-    );
     project.run(&["build", "other", "--detach"]).ends_with(0);
     let unclear = project.run(&["stop"]).ends_with(2).stderr;
     assert!(

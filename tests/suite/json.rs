@@ -59,11 +59,9 @@ const PRINTED: [(&[&str], &str); 33] = [
 ];
 
 /// Command lines that print no JSON.
-const REFUSED: [&[&str]; 14] = [
+const REFUSED: [&[&str]; 12] = [
     &["logs", CELL],
-    &["attach"],
     &["stop"],
-    &["watch"],
     &["graph"],
     &["image", "build", "nvd/cmd"],
     &["shell", "nvd"],

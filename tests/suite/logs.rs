@@ -73,7 +73,7 @@ fn the_log_of_a_run_that_goes_on_is_shown_as_far_as_it_is_written() {
         "{stacks:?}"
     );
     project.write("go", "");
-    project.run(&["attach"]).ends_with(0);
+    project.run(&["status", "--wait"]).ends_with(0);
     let over = project.run(&["logs", CELL]).ends_with(0);
     assert_eq!(over.stderr, "");
 }
@@ -87,7 +87,7 @@ fn following_ends_when_nobody_reads_it_any_more() {
     project.edit("trainer.sh", "for step in", held);
     project.run(&["build", "--detach"]).ends_with(0);
     until("the trainer starts", || project.launches() == 1);
-    for command in [&["logs", "-f", CELL][..], &["attach"]] {
+    for command in [&["logs", "-f", CELL][..], &["status", "--wait"]] {
         let mut follow = project.tprimat(command).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(500));
         assert_eq!(follow.try_wait().unwrap(), None, "{command:?} goes on");
@@ -95,7 +95,7 @@ fn following_ends_when_nobody_reads_it_any_more() {
         until("it has ended", || follow.try_wait().unwrap().is_some());
     }
     project.write("go", "");
-    project.run(&["attach"]).ends_with(0);
+    project.run(&["status", "--wait"]).ends_with(0);
 }
 
 #[test]

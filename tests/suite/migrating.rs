@@ -108,7 +108,7 @@ fn codes(words: &[&str]) -> &'static [i32] {
         // Nothing of these selections can be measured here, and that is no success.
         ["build", ..] => &[0, 1],
         // No build was detached here: nothing is to be followed or stopped.
-        ["attach" | "stop"] => &[4],
+        ["stop"] | ["status", "--wait"] => &[4],
         // Nothing has run, so the only logs are those that were imported.
         ["logs", ..] => &[0, 1],
         // A log of another framework contradicts the cell that it is filed under.
@@ -140,7 +140,7 @@ fn every_command_of_the_page_runs() {
         "image pull",
         "shell nvd",
         "status",
-        "attach",
+        "status --wait",
         "stop",
     ] {
         let words: Vec<&str> = row.split(' ').collect();
@@ -183,7 +183,7 @@ fn every_command_of_the_page_runs() {
         );
         // What a row prints is what it promises.
         let told = match words[..] {
-            ["attach" | "stop"] => (&ran.stderr, "no build was detached here"),
+            ["stop"] | ["status", "--wait"] => (&ran.stderr, "no build was detached here"),
             ["status"] => (&ran.stderr, "`tprimat build --detach` starts one"),
             ["image", "build", ..] => (&ran.stdout, "build --tag tprimat/nemo:nvd"),
             ["image", "pull", ..] => (&ran.stdout, " pull nvcr.io/nvidia/nemo:"),

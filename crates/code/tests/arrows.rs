@@ -14,7 +14,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("code", &[]),
     ("figures", &["job", "logs", "results", "words"]),
     ("job", &[]),
-    ("live", &["job"]),
     ("logs", &["job", "words"]),
     ("native", &["job", "samples"]),
     ("plot", &["base", "figures", "results", "sentences"]),

@@ -67,7 +67,7 @@ pub struct BuildArgs {
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Go on without this terminal; `status`, `attach` and `stop` manage such builds
+    /// Go on without this terminal; `status` and `stop` manage such builds
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
     /// Run this command at the end, for at most 60 s, with TPRIMAT_EXIT_CODE, TPRIMAT_OK,
@@ -90,20 +90,20 @@ pub struct DoctorArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct DetachedArgs {
-    /// The build, as `status` names it [default: the one that goes on, or the last]
-    #[arg(value_name = "BUILD")]
+pub struct StatusArgs {
+    /// Wait until the build is over, and exit as it does; Ctrl-C leaves it alone
+    #[arg(long)]
+    pub wait: bool,
+    /// The build to wait for, by its name [default: the one that goes on, or the last]
+    #[arg(value_name = "BUILD", requires = "wait")]
     pub name: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct WatchArgs {
-    /// The build's name, as `tprimat status` prints it [default: the one that runs, or the last]
+pub struct StopArgs {
+    /// The build, as `status` names it [default: the one that goes on, or the last]
     #[arg(value_name = "BUILD")]
     pub name: Option<String>,
-    /// The port on the loopback address; 0 takes one that is free
-    #[arg(long, default_value_t = 0)]
-    pub port: u16,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

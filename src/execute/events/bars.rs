@@ -1,18 +1,14 @@
 //! Progress for a terminal: a bar for each measurement that runs.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, time::Duration};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tprimat_live::{Event, Progress};
 
 use super::{
-    Amount, Reporter, is_no_news,
-    wording::{far, sentence, step_words},
+    Amount, Event, Progress, Reporter, is_no_news,
+    wording::{sentence, step_words},
 };
-use crate::{files::unix_now, words::plain};
+use crate::words::plain;
 
 /// One bar for each running measurement, below the lines of what is done.
 pub struct Bars {
@@ -21,13 +17,9 @@ pub struct Bars {
     pub(super) running: HashMap<String, ProgressBar>,
     tells_all: bool,
     progress: Progress,
-    said_how_far: Option<Instant>,
     /// A line has no room for a bar, and one that is too long would take two.
     pub(super) is_narrow: bool,
 }
-
-/// Steps change the time that is left by little.
-const STEPS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Columns that a bar with its name, its step and its time left takes.
 const ROOM_FOR_A_BAR: u16 = 100;
@@ -48,7 +40,6 @@ impl Bars {
             running: HashMap::new(),
             tells_all: amount == Amount::EveryTask,
             progress: Progress::default(),
-            said_how_far: None,
             is_narrow: console::Term::stderr()
                 .size_checked()
                 .is_some_and(|(_, columns)| columns < ROOM_FOR_A_BAR),
@@ -62,17 +53,6 @@ impl Bars {
             false => words.to_owned(),
         };
         plain::line(&text).into_owned()
-    }
-
-    /// Goes through all tasks, so a step alone does it at most once in `STEPS_PAUSE`.
-    fn say_how_far(&mut self, event: &Event) {
-        let is_recent = |at: Instant| at.elapsed() < STEPS_PAUSE;
-        if matches!(event, Event::Step { .. }) && self.said_how_far.is_some_and(is_recent) {
-            return;
-        }
-        let said = far(&self.progress).unwrap_or_default();
-        self.tasks.set_message(said);
-        self.said_how_far = Some(Instant::now());
     }
 
     fn say(&self, event: &Event) {
@@ -90,8 +70,9 @@ fn style(template: &str) -> ProgressStyle {
 
 impl Reporter for Bars {
     fn report(&mut self, event: &Event) {
-        self.progress.take(unix_now(), event.clone());
-        self.say_how_far(event);
+        self.progress.take(event);
+        let how_far = self.progress.told().unwrap_or_default();
+        self.tasks.set_message(how_far);
         match event {
             Event::BuildStarted { stale, .. } => {
                 self.tasks.set_length(*stale as u64);

@@ -1,47 +1,10 @@
 //! An event as a person reads it.
 
-use tprimat_live::{Event, Outcome, Progress};
-
+use super::{Event, Outcome};
 use crate::{
     secrets::masked,
     words::plain::{self, counted},
 };
-
-/// `3 of 14 runs over, 1 running; about 12 min of measuring left`; nothing of a single one,
-/// and nothing at the end.
-pub(super) fn far(progress: &Progress) -> Option<String> {
-    let runs = progress.runs();
-    let running = runs.running + runs.waiting;
-    if runs.all < 2 || runs.queued + running == 0 {
-        return None;
-    }
-    let over = runs.all - runs.queued - running;
-    let mut said = format!("{over} of {} runs over", runs.all);
-    if running > 0 {
-        said += &format!(", {running} running");
-    }
-    let left = progress.left();
-    if let Some(seconds) = left.seconds {
-        said += &format!("; {} of measuring left", span(seconds));
-        if left.runs_without_estimate > 0 {
-            said += &format!(
-                ", and {} of unknown length",
-                counted(left.runs_without_estimate, "run")
-            );
-        }
-    }
-    Some(said)
-}
-
-/// `under 1 s`, `about 95 s`, `about 12 min`, `about 3.5 h`
-fn span(seconds: f64) -> String {
-    match seconds {
-        s if s < 1.0 => "under 1 s".to_owned(),
-        s if s < 120.0 => format!("about {s:.0} s"),
-        s if s < 7200.0 => format!("about {:.0} min", s / 60.0),
-        s => format!("about {:.1} h", s / 3600.0),
-    }
-}
 
 pub(super) fn step_words(event: &Event) -> String {
     let Event::Step {

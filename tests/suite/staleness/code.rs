@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use tprimat::{
-    execute::{self, BuildOptions, EventSink, Reporters, TrainHost},
+    execute::{self, BuildOptions, EventSink, TrainHost},
     graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
     plan::{CompareConfig, Plan, PlanRequest},
     run,
@@ -155,7 +155,7 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
                 jobs: 2,
                 fail_fast: false,
             },
-            EventSink::new(Reporters::default()),
+            EventSink::default(),
         );
         let interrupts = execute::install_interrupt_handler().unwrap();
         let mut statuses = engine.evaluate_all().unwrap();

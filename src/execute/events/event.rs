@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_job::FailureClass;
+
+use crate::job::FailureClass;
 
 /// What an outcome of a task is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
@@ -39,8 +39,7 @@ impl Outcome {
 }
 
 /// What became of the selected cells of a build, each counted once.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellCounts {
     /// All their runs ended well, and some of them count: there are figures.
     pub done: usize,
@@ -67,7 +66,7 @@ impl CellCounts {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     BuildStarted {
@@ -136,24 +135,17 @@ pub enum Event {
         ok: usize,
         failed: usize,
         /// What became of the selected cells; the counts beside it are of tasks.
-        #[serde(default)]
         cells: CellCounts,
         /// Runs that this build made, however they ended.
-        #[serde(default)]
         runs: usize,
         waiting: usize,
         unsupported: usize,
         /// Runs that ended well and still count for nothing: a loss is NaN, their log reports
         /// another failure, they contradict their job, were disturbed, or measured nothing.
-        #[serde(default)]
         nan: usize,
-        #[serde(default)]
         log_failed: usize,
-        #[serde(default)]
         contradicted: usize,
-        #[serde(default)]
         suspect: usize,
-        #[serde(default)]
         unmeasured: usize,
         seconds: f64,
         /// The folder that holds what was published.
