@@ -35,7 +35,7 @@ use crate::{
     cache::{Attempt, Cache, KeyLock},
     digest::Digest,
     error::{Error, Result},
-    graph::{doubtful, lost_log},
+    graph::lost_log,
     job::RunOutcome,
     plan::Place,
 };
@@ -290,10 +290,6 @@ pub(super) fn see_through(
     if let Some(sharing) = &host.sharing {
         sharing.leave(&attempt, cache, running.is_stopped(), events)?;
     }
-    let in_doubt = doubtful(cache, &work.measurement.preimage, &work.guessed())
-        .into_iter()
-        .find(|other| other.id == attempt.id);
-    let attempt = in_doubt.unwrap_or(attempt);
     Ok(Some(Trained::Attempt(Box::new(attempt))))
 }
 
@@ -340,9 +336,5 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         .iter()
         .filter(|a| serves(a))
         .min_by_key(|a| (a.outcome != RunOutcome::Ok, a.suspect.is_some()));
-    best.cloned().or_else(|| {
-        // Or one under which files changed that only the command names: it is filed without them.
-        let mut attempts = doubtful(cache, &work.measurement.preimage, &work.guessed()).into_iter();
-        attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
-    })
+    best.cloned()
 }

@@ -8,7 +8,7 @@ use crate::{
         wording::{first_of, worded_of_task},
     },
     job::RunOutcome,
-    plan::preimage::{Change, changes, unescaped},
+    plan::preimage::{Change, changes},
     publish::Unpublished,
 };
 
@@ -152,15 +152,6 @@ pub fn changed_fields(
         let old = nearest.or_else(|| cache.attempts(&last.key).into_iter().next());
         if let Some(old) = old {
             changes = trainings.with_settings(cache, &old, job, since(&old.preimage));
-            // A run during which such a file changed is filed without it, so it looks as if
-            // it had been added since. That is no reason where there is another one.
-            let is_real = |change: &Change| {
-                let input = change.field.strip_prefix("input.").map(unescaped);
-                input.is_none_or(|name| !old.undeclared.changed.contains(&name))
-            };
-            if changes.iter().any(|c| c.field != "repeat" && is_real(c)) {
-                changes.retain(is_real);
-            }
         }
     }
     Some(changes)
