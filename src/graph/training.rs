@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use super::{
-    Artifacts, Engine, Reason, State, Status, Statuses, Written,
+    Engine, Reason, State, Status, Statuses, Written,
     attempt_logs::lost_log,
     reason::{INTERRUPTED_BEFORE, outcome_text},
     state::{Need, REPLACEMENTS},
@@ -63,8 +63,8 @@ impl Engine<'_> {
         };
         let mut of = self.attempts(repeat, &key);
         let is_disturbed = |a: &&Attempt| a.is_disturbed();
-        // Of a training that is to be made, what is told beside it is of its own key.
-        let own = disclosed(&of.dropped, of.attempts.iter().filter(is_disturbed).count());
+        // What is told beside a training is of its own key, as it is once the training was made.
+        let disturbed = of.attempts.iter().filter(is_disturbed).count();
         if !of.attempts.iter().any(Attempt::is_valid) && of.set_aside.is_none() {
             let written = self.written.get_or_init(|| Written::of(self.cache));
             let this = (key, preimage.as_str());
@@ -79,7 +79,6 @@ impl Engine<'_> {
             set_aside,
         } = of;
         let disclosed = |disturbed| disclosed(&dropped, disturbed);
-        let disturbed = attempts.iter().filter(is_disturbed).count();
         if let Some((number, parse)) = self.usable(cell, &attempts, need) {
             let attempt = attempts.swap_remove(number);
             let reason = attempt
@@ -118,7 +117,7 @@ impl Engine<'_> {
                     most,
                 };
                 let status = Status {
-                    dropped: own,
+                    dropped: disclosed(disturbed),
                     ..Status::because(State::Stale, reason)
                 };
                 return status.key(key).without_parse();
@@ -131,7 +130,7 @@ impl Engine<'_> {
             let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
             let status = Status {
                 // This attempt is shown itself, so it is not counted among the dropped ones.
-                dropped: disclosed(disturbed - 1),
+                dropped: disclosed(disturbed - usize::from(last.key == key)),
                 ..Status::because(State::Fresh, reason)
             };
             return (status.of_attempt(last.clone()), Some(parse));
@@ -147,7 +146,7 @@ impl Engine<'_> {
         });
         let why = lost.or(set_aside.map(Reason::SetAside));
         Status {
-            dropped: own,
+            dropped: disclosed(disturbed),
             ..self.untrained(cell, render, (key, generation), &attempts, why, need)
         }
         .without_parse()
@@ -267,12 +266,7 @@ impl Engine<'_> {
                     let reason = Reason::Because(format!(
                         "failed ({text}); runs again with --retry-failed or when its key changes"
                     ));
-                    let artifacts = Artifacts::Attempt(Arc::new(attempt.clone()));
-                    return Status {
-                        artifacts,
-                        ..Status::because(State::Failed, reason)
-                    }
-                    .key(key);
+                    return Status::because(State::Failed, reason).of_attempt(attempt.clone());
                 }
                 match lasting {
                     true if self.options.retry_failed => Reason::RetryFailed(text),

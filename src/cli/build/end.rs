@@ -116,6 +116,11 @@ pub(super) fn finish(
         exit::OK
     };
     if in_vain {
+        let then = if summary.runs > 0 {
+            ", and build again"
+        } else {
+            ""
+        };
         let disturbed = verdict.uncounted.suspect.max(summary.disturbed);
         let what = if verdict.is_bad() || summary.failed > 0 {
             let was = if disturbed == 1 { "was" } else { "were" };
@@ -123,8 +128,7 @@ pub(super) fn finish(
         } else {
             "every run was disturbed".to_owned()
         };
-        let message =
-            format!("nothing of this build counts: {what}; see the reasons above, and build again");
+        let message = format!("nothing of this build counts: {what}; see the reasons above{then}");
         events.report(&Event::Note { message });
     }
     if let Some(path) = changed_meanwhile(engine, statuses) {
