@@ -34,13 +34,9 @@ pub enum Reason {
     RetryTransient(String),
     /// The last run was ended together with its build.
     Interrupted,
-    /// Something disturbed the last attempt, which is kept and not counted: what, how many were
-    /// replaced before, and how many are replaced at most.
-    Disturbed {
-        why: String,
-        replaced: usize,
-        most: usize,
-    },
+    /// Something disturbed the last attempt, which is kept and not counted: what, and which
+    /// replacement this is.
+    Disturbed(String),
     /// `--retry-failed`.
     RetryFailed(String),
     /// The last attempt failed for good, and its log is gone and needed.
@@ -94,16 +90,7 @@ impl Reason {
                     "the last attempt failed ({status}); this may be transient, so it runs again"
                 )
             }
-            Self::Disturbed {
-                why,
-                replaced,
-                most,
-            } => {
-                let number = replaced + 1;
-                format!(
-                    "the last attempt was disturbed: {why}; this is replacement {number} of {most}"
-                )
-            }
+            Self::Disturbed(why) => format!("the last attempt was disturbed: {why}"),
             Self::RetryFailed(status) => {
                 format!("--retry-failed; the last attempt failed ({status})")
             }

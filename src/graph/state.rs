@@ -129,7 +129,7 @@ impl Engine<'_> {
             let is_lost = |reason: &Reason| {
                 matches!(
                     reason,
-                    Reason::OutputLost(_) | Reason::FailureLost(_) | Reason::Disturbed { .. }
+                    Reason::OutputLost(_) | Reason::FailureLost(_) | Reason::Disturbed(_)
                 )
             };
             if repeats

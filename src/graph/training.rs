@@ -102,36 +102,35 @@ impl Engine<'_> {
         if let Some((last, parse)) = self.disturbed(cell, &attempts, need) {
             let why = last.suspect.clone().unwrap_or_default();
             // If the run itself writes the file that changed, each replacement is disturbed as well.
-            let mut possible = prepared.inputs.possible_outputs();
-            let most = if possible.any(|name| last.undeclared.changed.iter().any(|c| c == name)) {
-                1
-            } else {
-                REPLACEMENTS
+            let is_one = |name| {
+                last.undeclared
+                    .changed
+                    .iter()
+                    .any(|changed| changed == name)
+            };
+            let most = match prepared.inputs.possible_outputs().any(is_one) {
+                true => 1,
+                false => REPLACEMENTS,
             };
             // The first disturbed attempt replaces nothing; each later one replaces the one before.
             let replaced = (attempts.iter().filter(is_disturbed).count() - 1).min(most);
             if replaced < most && self.replaces(cell, prepared) {
-                let reason = Reason::Disturbed {
-                    why,
-                    replaced,
-                    most,
-                };
+                let number = replaced + 1;
+                let why = format!("{why}; this is replacement {number} of {most}");
                 let status = Status {
                     dropped: disclosed(disturbed),
-                    ..Status::because(State::Stale, reason)
+                    ..Status::because(State::Stale, Reason::Disturbed(why))
                 };
                 return status.key(key).without_parse();
             }
-            let times = if replaced > 0 {
-                format!("; replaced {replaced} of {most} times")
-            } else {
-                String::new()
-            };
-            let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
+            let mut why = format!("disturbed, so not counted: {why}");
+            if replaced > 0 {
+                why += &format!("; replaced {replaced} of {most} times");
+            }
             let status = Status {
                 // This attempt is shown itself, so it is not counted among the dropped ones.
                 dropped: disclosed(disturbed - usize::from(last.key == key)),
-                ..Status::because(State::Fresh, reason)
+                ..Status::because(State::Fresh, Reason::Because(why))
             };
             return (status.of_attempt(last.clone()), Some(parse));
         }

@@ -135,7 +135,7 @@ impl Undeclared {
     pub fn suspect(&self) -> Option<String> {
         (!self.changed.is_empty()).then(|| {
             format!(
-                "{INPUTS_CHANGED}: {}; if the runs write that themselves, {} says so, and this run counts",
+                "{INPUTS_CHANGED}: {}; if the runs write that themselves, {} says so for good, and no other run is needed",
                 self.changed.join(", "),
                 inputs_line(&self.changed, "!")
             )

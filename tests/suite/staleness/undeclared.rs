@@ -115,8 +115,8 @@ fn a_run_that_changes_a_file_of_its_command_is_replaced_once_and_counts_once_the
     // The first repeat writes it, so the second would not read what was planned.
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
-    let told = "inputs changed while it ran: out.txt; if the runs write that themselves, `inputs: [\"!out.txt\"]` says so, \
-                and this run counts";
+    let told = "inputs changed while it ran: out.txt; if the runs write that themselves, `inputs: [\"!out.txt\"]` says so for \
+                good, and no other run is needed";
     for told in [told, "not started: out.txt changed"] {
         assert!(built.stderr.contains(told), "{told}: {}", built.stderr);
     }
@@ -194,9 +194,13 @@ fn edits_of_a_file_that_only_the_command_names_each_make_one_replacement() {
         project.expect_nothing();
         project.write("conf.txt", &format!("{edited}, and more\n"));
     }
-    // A file that is gone is not declared: its runs do not count without it.
+    // That a file is gone does not say that runs write it: the disturbed run does not count.
+    let child = held_build(&project);
+    project.write("conf.txt", "4\n");
+    let_go(&project, child).ends_with(1);
     project.remove("conf.txt");
-    assert_eq!((project.build(&[]).code, project.launches()), (0, 7));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
+    project.expect_nothing();
 }
 
 /// A failure comes again, whatever the run wrote before it.
