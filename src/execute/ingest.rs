@@ -81,9 +81,13 @@ pub fn ingest(
         Some(exit) => (exit.started_at, exit.ended_at),
         None => last_seen(&spec.dir),
     };
-    let (changed, undeclared) = exit
+    let (mut changed, mut undeclared) = exit
         .map(|exit| (exit.changed.clone(), exit.undeclared.clone()))
         .unwrap_or_default();
+    if !changed.is_empty() {
+        // To declare these as outputs would not make it count.
+        changed.append(&mut undeclared.changed);
+    }
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
         key: measured.key,

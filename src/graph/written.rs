@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::{
-    cache::{Attempt, Cache},
+    cache::{Attempt, Cache, INPUTS_CHANGED},
     digest::Digest,
     plan::{Inputs, preimage::without_inputs},
 };
@@ -85,8 +85,9 @@ impl Written {
                 }
                 let mut attempt = attempt.clone();
                 let changed = &attempt.undeclared.changed;
-                if attempt.suspect.is_some()
-                    && attempt.suspect == attempt.undeclared.suspect()
+                let suspect = attempt.suspect.as_deref().unwrap_or_default();
+                if suspect.starts_with(INPUTS_CHANGED)
+                    && !changed.is_empty()
                     && !changed.iter().any(|name| possible.contains(&**name))
                 {
                     (attempt.key, attempt.suspect) = (key, None);

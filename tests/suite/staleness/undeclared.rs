@@ -203,6 +203,30 @@ fn edits_of_a_file_that_only_the_command_names_each_make_one_replacement() {
     project.expect_nothing();
 }
 
+/// What a run made does not excuse that its declared inputs changed.
+#[test]
+fn a_run_that_makes_a_file_and_whose_inputs_change_does_not_count() {
+    let project = with_a_journal();
+    project.edit("matrix.toml", "repeats = 2", "repeats = 1");
+    let train = format!(
+        "[[ -e out.txt ]] || echo 1 > out.txt\n{}",
+        project.read("train.sh")
+    );
+    project.write("train.sh", &train);
+    let child = held_build(&project);
+    project.write("train.sh", &format!("{train}# edited\n"));
+    let_go(&project, child).ends_with(1);
+    project.write("train.sh", &train);
+    let planned = project.plan(&[])[&format!("train {SMALL}#1")].clone();
+    let why = "the last attempt was disturbed: inputs changed while it ran: train.sh;";
+    assert!(
+        planned.state == "stale" && planned.reason.starts_with(why),
+        "{planned:?}"
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+}
+
 /// A failure comes again, whatever the run wrote before it.
 #[test]
 fn a_run_that_fails_and_changes_a_file_of_its_command_is_tried_twice() {
