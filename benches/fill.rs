@@ -53,6 +53,7 @@ fn fill(root: PathBuf) -> Result<usize> {
         trainings: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
         verdicts: Verdicts::default(),
+        written: std::sync::OnceLock::new(),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;
@@ -88,7 +89,6 @@ fn fill(root: PathBuf) -> Result<usize> {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
-            is_held: false,
             recorded: 0,
         })?;
         count += 1;

@@ -186,26 +186,18 @@ fn line(
     statuses: &Statuses,
     cell: CellId,
     repeat: u32,
-    attempt: Attempt,
+    mut attempt: Attempt,
     past: &PastMeasurements,
 ) -> Result<Line> {
     let is_planned = (1..=repeats(engine, cell)).contains(&repeat);
     let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell, repeat)));
-    // A run whose files changed meanwhile does not count until somebody declares those files.
-    let prepared = engine.plan.prepared(cell);
-    let is_open = prepared.is_some_and(|p| {
-        p.inputs
-            .possible_outputs()
-            .any(|name| attempt.undeclared.changed.iter().any(|c| c == name))
-    });
-    let is_held = train
+    let used = train
         .and_then(|train| train.attempt())
-        .is_some_and(|of_plan| of_plan.is_held);
-    let attempt = if is_open {
-        attempt.in_doubt(is_held)
-    } else {
-        attempt
-    };
+        .filter(|used| used.id == attempt.id);
+    if let Some(used) = used {
+        // A file that changed under it may be declared as what the run writes.
+        attempt.suspect.clone_from(&used.suspect);
+    }
     let result = past.result(&engine.plan.cells[cell].id, repeat, &attempt)?;
     let lost = match &result {
         StoredResult::Lost(why) => Some(why.clone()),
@@ -215,9 +207,7 @@ fn line(
         .there()
         .map(|result| summarized(engine, cell, repeat, result));
     let figures = read.as_ref().and_then(|(_, figures)| *figures);
-    let is_used = train.is_some_and(|t| {
-        t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id)
-    });
+    let is_used = used.is_some() && train.is_some_and(|train| train.state == State::Fresh);
     let not_counted = read.and_then(|(status, _)| {
         let evidence = match &status {
             // The attempt says it as well.
@@ -239,14 +229,14 @@ fn line(
         }
         (None, RunOutcome::Ok, None) => match train {
             None => format!("the matrix asks for fewer than {repeat} repeats"),
-            Some(train) if train.key != Some(attempt.key) => {
-                measured_before(engine, statuses, cell, &attempt)
-            }
             Some(_) if is_used => match (&not_counted, &lost) {
                 (Some(why), _) => why.clone(),
                 (None, Some(lost)) => format!("counts, but {lost}"),
                 (None, None) => "counts".to_owned(),
             },
+            Some(train) if train.key != Some(attempt.key) => {
+                measured_before(engine, statuses, cell, &attempt)
+            }
             Some(_) if attempt.generation < engine.cache.generation(&attempt.key) => {
                 "does not count: replaced on request by a later run".to_owned()
             }

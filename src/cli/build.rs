@@ -39,7 +39,6 @@ use crate::{
     words::plain::counted,
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
-pub use counts::held;
 use end::{Ended, finish};
 use page::Page;
 

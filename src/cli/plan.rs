@@ -2,10 +2,7 @@
 
 mod text;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -112,7 +109,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
     let warned = warn(&engine, &statuses);
-    let held = super::build::held(&engine, &statuses);
     // A plan is made where people are, not where the GPUs are: what waits for another host counts.
     let beyond = args
         .max_gpu_hours
@@ -126,8 +122,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
                 counts.get(state.name()).copied().unwrap_or(0).into(),
             );
         }
-        let held: usize = held.values().map(BTreeSet::len).sum();
-        summary.insert("held".into(), held.into());
         summary.insert("will_not_fit".into(), warned[0].into());
         summary.insert("may_not_fit".into(), warned[1].into());
         summary.extend(priced(&prices));
@@ -143,10 +137,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         )?;
     } else {
         let mut text = text::text(plan, &rows, [&prices, &elsewhere], args.tasks);
-        for (doubt, cells) in &held {
-            let cells: Vec<&str> = cells.iter().copied().collect();
-            let _ = writeln!(text, "{} not counted: {doubt}", blocked::few(&cells));
-        }
         text += uncounted.as_deref().unwrap_or_default();
         print(&text)?;
         if counts.contains_key("stale")
@@ -250,22 +240,14 @@ pub fn mark_uncounted(
                 Some(1) => ", nor starts the other repeat without --retry-failed".to_owned(),
                 Some(n) => format!(", nor starts the other {n} repeats without --retry-failed"),
             };
-            row.reason = match why {
-                // It says itself what makes a build measure again.
-                NotCounted::Suspect(why) => format!("ended well, but {why}"),
-                why => format!(
-                    "ended well, but {}; no build runs it again as it is{others}",
-                    sentences::uncounted(why)
-                ),
-            };
+            row.reason = format!(
+                "ended well, but {}; no build runs it again as it is{others}",
+                sentences::uncounted(why)
+            );
             row.is_counted = false;
         }
     }
-    // Of those that are held there is a line for each cell.
-    let n = uncounted.iter().filter(|run| !run.attempt.is_held).count();
-    if n == 0 {
-        return Ok(None);
-    }
+    let n = uncounted.len();
     let (runs, do_not) = (
         counted(n, "run"),
         if n == 1 { "does not" } else { "do not" },

@@ -244,10 +244,7 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
 /// would end so again.
 pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> {
     let mut cells: BTreeMap<CellId, (Vec<String>, UncountedRun)> = BTreeMap::new();
-    let mut runs = reading::uncounted_runs(engine, statuses)?;
-    // What has to be declared for these is said of each cell.
-    runs.retain(|run| !run.attempt.is_held);
-    for run in runs {
+    for run in reading::uncounted_runs(engine, statuses)? {
         let name = format!("{}#{}", engine.plan.cells[run.cell].id, run.repeat);
         let (names, _) = cells.entry(run.cell).or_insert((Vec::new(), run));
         names.push(name);

@@ -250,6 +250,7 @@ impl Session {
             },
             compare_settings: json!(CompareConfig::of(&self.plan)),
             trainings: OnceLock::new(),
+            written: OnceLock::new(),
             measured: BTreeMap::new(),
             verdicts: Verdicts::default(),
         }

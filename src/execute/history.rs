@@ -213,7 +213,7 @@ impl Group {
     /// Has it no run of this repeat that counts? One that is made later, because a run failed, was
     /// disturbed or was set aside, completes this measurement as it completes a build's.
     fn lacks(&self, repeat: u32) -> bool {
-        let mut counted = self.attempts.iter().filter(|(_, a)| a.is_beyond_doubt());
+        let mut counted = self.attempts.iter().filter(|(_, a)| a.is_valid());
         !counted.any(|(number, _)| *number == repeat)
     }
 }
@@ -260,7 +260,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
     for (repeat, attempt) in group
         .attempts
         .iter()
-        .filter(|(_, attempt)| attempt.is_beyond_doubt())
+        .filter(|(_, attempt)| attempt.is_valid())
     {
         if !counted.contains_key(repeat)
             && let Some(result) = records.result(attempt)?.there()
@@ -287,7 +287,7 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             None => Some(not_counted(records, attempt, counted.contains_key(repeat))?),
         };
         let is_unread = summed.is_none()
-            && attempt.is_beyond_doubt()
+            && attempt.is_valid()
             && !counted.contains_key(repeat)
             && matches!(records.result(attempt)?, StoredResult::NeverRead);
         let rate = summed
@@ -340,12 +340,6 @@ fn not_counted(records: &Records, attempt: &Attempt, another_counts: bool) -> Re
             format!("failed ({})", outcome_text(attempt))
         }
         (None, Some(why)) => format!("disturbed: {why}"),
-        (None, None) if attempt.is_doubtful() => {
-            format!(
-                "{} changed while it ran, and only the command named it",
-                attempt.undeclared.changed.join(", ")
-            )
-        }
         (None, None) if another_counts => "another run of this repeat counts".to_owned(),
         (None, None) => match records.result(attempt)? {
             StoredResult::Lost(why) => why,
@@ -533,22 +527,6 @@ impl<'a> Records<'a> {
                 old,
                 new,
             });
-        }
-        // A run during which such a file changed is filed without it, so the two pre-images would
-        // call the file removed, and added again.
-        for (run, how) in [
-            (before, "changed during the run before"),
-            (now, "changed during the run"),
-        ] {
-            for name in &run.undeclared.changed {
-                named.retain(|change| change.how.is_none() || change.what != *name);
-                named.push(ChangedSetting {
-                    what: name.clone(),
-                    how: Some(how.into()),
-                    old: None,
-                    new: None,
-                });
-            }
         }
         named
     }

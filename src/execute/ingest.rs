@@ -9,13 +9,11 @@ use super::{
 };
 use crate::{
     cache::{Attempt, Cache, INPUTS_CHANGED, INTERRUPTED, Output},
-    digest::Digest,
     error::{Error, Result},
     figures::{Signs, Statistics, memory_of_others},
     files::Durability,
     job::{FailureClass, Job, RunOutcome},
     logs::{self, ExitSummary, LogSection},
-    plan::preimage::without_inputs,
     results::RunResult,
     run::{
         folder::{if_there, last_seen, tail_of},
@@ -84,25 +82,19 @@ pub fn ingest(
         Some(exit) => (exit.started_at, exit.ended_at),
         None => last_seen(&spec.dir),
     };
-    let (changed, undeclared) = exit
+    let (mut changed, mut undeclared) = exit
         .map(|exit| (exit.changed.clone(), exit.undeclared.clone()))
         .unwrap_or_default();
-    let (mut key, mut preimage, mut generation) =
-        (measured.key, measured.preimage, measured.generation);
-    if changed.is_empty() && !undeclared.changed.is_empty() {
-        // Nobody declares these files, and the run may have written them. Filed without them, it
-        // counts as soon as somebody says so; until then whoever plans finds it here and does not
-        // run it again.
-        preimage = without_inputs(&preimage, &undeclared.changed);
-        key = Digest::of(&preimage);
-        generation = cache.generation(&key);
+    if !changed.is_empty() {
+        // To declare these as outputs would not make it count.
+        changed.append(&mut undeclared.changed);
     }
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
-        key,
+        key: measured.key,
         task: measured.task,
-        preimage,
-        generation,
+        preimage: measured.preimage,
+        generation: measured.generation,
         outcome: outcome(exit, (log, &node_logs), &measured.log_section)?,
         outputs,
         started_at,
@@ -114,7 +106,6 @@ pub fn ingest(
         repeats_planned: measured.repeats_planned,
         set_aside: None,
         undeclared,
-        is_held: false,
         recorded: 0,
     };
     attempt.suspect = match changed.is_empty() {
@@ -125,7 +116,8 @@ pub fn ingest(
             &measured.job,
             &measured.log_section,
             &measured.statistics,
-        )?,
+        )?
+        .or_else(|| attempt.undeclared.suspect()),
     };
     if ended_before_it_began(exit, log) {
         return Ok(attempt);

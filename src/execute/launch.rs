@@ -12,7 +12,7 @@ use crate::{
     data::prefix_of,
     digest::Digest,
     error::Result,
-    graph::{Engine, Statuses, TaskId, doubtful, label},
+    graph::{Engine, Statuses, TaskId, label},
     job::{Job, Vendor},
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan, Prepared},
@@ -35,11 +35,7 @@ pub fn train_work(
         .expect("a stale train task has a key");
     let launch_files = launch_files(engine, task.cell, render.outputs())?;
     let mut work = launch(engine.plan, task.cell, launch_files);
-    let seen = engine.cache.attempts(&key).into_iter().chain(doubtful(
-        engine.cache,
-        preimage,
-        &work.guessed(),
-    ));
+    let seen = engine.cache.attempts(&key).into_iter();
     work.seen = seen.map(|attempt| attempt.id).collect();
     if work.placement.execution.place == Place::Allocation {
         work.limits.estimated_seconds = price::seconds_of_run(engine, statuses, task.cell);

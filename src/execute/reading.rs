@@ -141,8 +141,7 @@ pub struct UncountedRun {
 }
 
 /// The runs of the selected cells' present configuration that ended well, do not count and are not made
-/// again: what their logs say is the reason, or a file that somebody must declare first. The next build
-/// replaces disturbed ones. Nothing is parsed for it.
+/// again: what their logs say is the reason. Nothing is parsed for it.
 pub fn uncounted_runs(engine: &Engine, statuses: &Statuses) -> Result<Vec<UncountedRun>> {
     let compare = statuses.get(engine.dag.over_all(TaskKind::Compare));
     // The last comparison names the cells to look at, if it still stands and can be read.
@@ -161,11 +160,13 @@ pub fn uncounted_runs(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncoun
         }
         let mut found = Vec::new();
         for (repeats, why) in not_counted(engine, statuses, cell)? {
-            let is_disturbed = matches!(why, NotCounted::Suspect(_));
+            // Disturbed runs have a state of their own.
+            if matches!(why, NotCounted::Suspect(_)) {
+                continue;
+            }
             for repeat in repeats {
                 let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
                 let attempt = train.attempt().filter(|a| a.outcome == RunOutcome::Ok);
-                let attempt = attempt.filter(|a| !is_disturbed || a.is_held);
                 found.extend(attempt.map(|attempt| UncountedRun {
                     cell,
                     repeat,

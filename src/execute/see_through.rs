@@ -15,7 +15,6 @@ use super::{
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Result},
-    graph::doubtful,
     run::{
         End, ExitKind, Interrupted, Run, RunExit, RunSpec,
         folder::{log_path, remove},
@@ -127,10 +126,6 @@ pub(super) fn see_through(
     if let Some(sharing) = &host.sharing {
         sharing.leave(&attempt, cache, running.is_stopped(), events)?;
     }
-    let in_doubt = doubtful(cache, &work.measurement.preimage, &work.guessed())
-        .into_iter()
-        .find(|other| other.id == attempt.id);
-    let attempt = in_doubt.unwrap_or(attempt);
     Ok(Some(Trained::Attempt(Box::new(attempt))))
 }
 

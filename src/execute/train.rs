@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache, KeyLock},
     error::{Error, Result},
-    graph::{doubtful, lost_log},
+    graph::lost_log,
     job::RunOutcome,
     plan::Place,
     run::{
@@ -171,9 +171,5 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         .iter()
         .filter(|a| serves(a))
         .min_by_key(|a| (a.outcome != RunOutcome::Ok, a.suspect.is_some()));
-    best.cloned().or_else(|| {
-        // Or one under which files changed that only the command names: it is filed without them.
-        let mut attempts = doubtful(cache, &work.measurement.preimage, &work.guessed()).into_iter();
-        attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
-    })
+    best.cloned()
 }

@@ -109,14 +109,4 @@ impl TrainWork {
     pub(super) fn key(&self) -> &Digest {
         &self.measurement.key
     }
-
-    /// Files of the project that only the command names.
-    pub(super) fn guessed(&self) -> Vec<&str> {
-        self.launch
-            .watched
-            .iter()
-            .filter(|one| one.is_guessed && !one.is_absent())
-            .map(|one| one.name.as_str())
-            .collect()
-    }
 }

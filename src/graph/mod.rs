@@ -11,6 +11,7 @@ mod status;
 mod training;
 mod wording;
 mod work;
+mod written;
 
 pub use attempt_logs::{logs_to_read, lost_log};
 pub use code::BUILD;
@@ -20,6 +21,6 @@ pub use dag::{Dag, Task, TaskId, label};
 pub use reason::{NEVER_RUN, Present, Reason, changed_fields, outcome_text};
 pub use state::{Engine, Options, Verdicts};
 pub use status::{Artifacts, State, Status, Statuses};
-pub use training::doubtful;
 pub use wording::{worded, worded_of_task};
 pub use work::{Trainings, is_same_work, job_in};
+pub use written::Written;

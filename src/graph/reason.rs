@@ -8,7 +8,7 @@ use crate::{
         wording::{first_of, worded_of_task},
     },
     job::RunOutcome,
-    plan::preimage::{Change, changes, unescaped},
+    plan::preimage::{Change, changes},
     publish::Unpublished,
 };
 
@@ -34,13 +34,9 @@ pub enum Reason {
     RetryTransient(String),
     /// The last run was ended together with its build.
     Interrupted,
-    /// Something disturbed the last attempt, which is kept and not counted: what, how many were
-    /// replaced before, and how many are replaced at most.
-    Disturbed {
-        why: String,
-        replaced: usize,
-        most: usize,
-    },
+    /// Something disturbed the last attempt, which is kept and not counted: what, and which
+    /// replacement this is.
+    Disturbed(String),
     /// `--retry-failed`.
     RetryFailed(String),
     /// The last attempt failed for good, and its log is gone and needed.
@@ -94,16 +90,7 @@ impl Reason {
                     "the last attempt failed ({status}); this may be transient, so it runs again"
                 )
             }
-            Self::Disturbed {
-                why,
-                replaced,
-                most,
-            } => {
-                let number = replaced + 1;
-                format!(
-                    "the last attempt was disturbed: {why}; this is replacement {number} of {most}"
-                )
-            }
+            Self::Disturbed(why) => format!("the last attempt was disturbed: {why}"),
             Self::RetryFailed(status) => {
                 format!("--retry-failed; the last attempt failed ({status})")
             }
@@ -152,15 +139,6 @@ pub fn changed_fields(
         let old = nearest.or_else(|| cache.attempts(&last.key).into_iter().next());
         if let Some(old) = old {
             changes = trainings.with_settings(cache, &old, job, since(&old.preimage));
-            // A run during which such a file changed is filed without it, so it looks as if
-            // it had been added since. That is no reason where there is another one.
-            let is_real = |change: &Change| {
-                let input = change.field.strip_prefix("input.").map(unescaped);
-                input.is_none_or(|name| !old.undeclared.changed.contains(&name))
-            };
-            if changes.iter().any(|c| c.field != "repeat" && is_real(c)) {
-                changes.retain(is_real);
-            }
         }
     }
     Some(changes)

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Artifacts, CodeDigests, Dag, Present, Reason, State, Status, Statuses, Task, TaskId, Trainings,
-    label,
+    Written, label,
 };
 use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
@@ -61,6 +61,8 @@ pub struct Engine<'a> {
     pub compare_settings: Value,
     /// What was trained before, looked up where a reason is asked for.
     pub trainings: OnceLock<Trainings>,
+    /// Attempts that wrote files of their commands, looked up where no other one serves.
+    pub written: OnceLock<Written>,
     /// Cells that a build sums up although they are not selected, with their measured repeats.
     pub measured: BTreeMap<CellId, Vec<u32>>,
     pub verdicts: Verdicts,
@@ -127,7 +129,7 @@ impl Engine<'_> {
             let is_lost = |reason: &Reason| {
                 matches!(
                     reason,
-                    Reason::OutputLost(_) | Reason::FailureLost(_) | Reason::Disturbed { .. }
+                    Reason::OutputLost(_) | Reason::FailureLost(_) | Reason::Disturbed(_)
                 )
             };
             if repeats

@@ -121,6 +121,12 @@ impl Status {
         self.key = Some(key);
         self
     }
+    /// With the attempt that stands for a training, and the key that it has.
+    pub(super) fn of_attempt(mut self, attempt: Attempt) -> Self {
+        self.key = Some(attempt.key);
+        self.artifacts = Artifacts::Attempt(Arc::new(attempt));
+        self
+    }
     #[must_use]
     pub fn outputs(&self) -> &[Output] {
         match &self.artifacts {

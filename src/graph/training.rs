@@ -1,21 +1,31 @@
 //! The state of a training: which of its attempts serves, and whether it is to be made again.
+//!
+//! | attempt | does it count? | what a build does |
+//! |---|---|---|
+//! | ended well | yes; of several the one with the lowest id | nothing |
+//! | ended well, and made a file that its command names | yes, and the build says so | nothing |
+//! | something disturbed it | no | replaces it, at most [`REPLACEMENTS`] times |
+//! | a file changed under it that only its command names | when `inputs` says that runs write the file | replaces it once |
+//! | failed, and would fail again | no | nothing without `--retry-failed` |
+//! | failed otherwise, or interrupted | no | runs it again |
+//! | set aside, or of an earlier generation | no | runs it again |
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
-    Artifacts, Engine, Reason, State, Status, Statuses,
+    Engine, Reason, State, Status, Statuses, Written,
     attempt_logs::lost_log,
     reason::{INTERRUPTED_BEFORE, outcome_text},
     state::{Need, REPLACEMENTS},
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, TaskKind},
     digest::Digest,
     figures::{self, Dropped, NotCounted},
     job::{FailureClass, RunOutcome},
     logs::{Failure, same_failure},
     matrix::CellId,
-    plan::{CellPlan, Prepared, fit, preimage::without_inputs},
+    plan::{CellPlan, Prepared, fit},
     results::RunResult,
     sentences,
 };
@@ -51,21 +61,16 @@ impl Engine<'_> {
                 .train_key(cell, repeat, render.outputs())
                 .expect("facts are known"),
         };
-        let full = key;
-        let mut of = self.attempts(repeat, &full);
-        let mut key = full;
-        // If results of an earlier version of the inputs serve below, they bring their own dropped
-        // measurements. Those of the present inputs are kept apart.
-        let own = disclosed(
-            &of.dropped,
-            of.attempts.iter().filter(|a| a.is_disturbed()).count(),
-        );
-        let may_serve = |a: &Attempt| a.outcome == RunOutcome::Ok || a.will_fail_again();
-        if !of.attempts.iter().any(may_serve)
-            && of.set_aside.is_none()
-            && let Some((other, held)) = self.held(cell, repeat, &preimage)
-        {
-            (key, of) = (other, held);
+        let mut of = self.attempts(repeat, &key);
+        let is_disturbed = |a: &&Attempt| a.is_disturbed();
+        // What is told beside a training is of its own key, as it is once the training was made.
+        let disturbed = of.attempts.iter().filter(is_disturbed).count();
+        if !of.attempts.iter().any(Attempt::is_valid) && of.set_aside.is_none() {
+            let written = self.written.get_or_init(|| Written::of(self.cache));
+            let this = (key, preimage.as_str());
+            of.attempts
+                .extend(written.elsewhere(self.cache, this, &prepared.inputs));
+            of.attempts.sort_by_key(|attempt| attempt.recorded);
         }
         let Attempts {
             generation,
@@ -74,22 +79,19 @@ impl Engine<'_> {
             set_aside,
         } = of;
         let disclosed = |disturbed| disclosed(&dropped, disturbed);
-        let disturbed = attempts.iter().filter(|a| a.is_disturbed()).count();
         if let Some((number, parse)) = self.usable(cell, &attempts, need) {
             let attempt = attempts.swap_remove(number);
             let reason = attempt
                 .undeclared
                 .told()
-                .filter(|_| key != full)
+                .filter(|_| attempt.key != key)
                 .map(Reason::Because);
-            let artifacts = Artifacts::Attempt(Arc::new(attempt));
             let status = Status {
-                artifacts,
                 reason,
                 dropped: disclosed(disturbed),
                 ..Status::new(State::Fresh)
             };
-            return (status.key(key), Some(parse));
+            return (status.of_attempt(attempt), Some(parse));
         }
         // All valid attempts have lost their logs and results, so the training runs again. Only
         // attempts made after the last lost one decide how often, so that it does not run without end.
@@ -99,54 +101,38 @@ impl Engine<'_> {
             .and_then(|last| attempts.drain(..=last).next_back());
         if let Some((last, parse)) = self.disturbed(cell, &attempts, need) {
             let why = last.suspect.clone().unwrap_or_default();
-            let replaced = times_replaced(&attempts);
-            // A file that is known only from the command may be an output of the run; then every
-            // replacement would count as disturbed too.
-            let is_in_doubt = !last.undeclared.changed.is_empty() && key != full;
-            let most = if is_in_doubt {
-                replaced + usize::from(!last.is_held)
-            } else {
-                REPLACEMENTS
+            // If the run itself writes the file that changed, each replacement is disturbed as well.
+            let is_one = |name| {
+                last.undeclared
+                    .changed
+                    .iter()
+                    .any(|changed| changed == name)
             };
+            let most = match prepared.inputs.possible_outputs().any(is_one) {
+                true => 1,
+                false => REPLACEMENTS,
+            };
+            // The first disturbed attempt replaces nothing; each later one replaces the one before.
+            let replaced = (attempts.iter().filter(is_disturbed).count() - 1).min(most);
             if replaced < most && self.replaces(cell, prepared) {
-                let stale = Status::because(
-                    State::Stale,
-                    Reason::Disturbed {
-                        why,
-                        replaced,
-                        most,
-                    },
-                )
-                .key(full);
-                let dropped = if is_in_doubt {
-                    own
-                } else {
-                    disclosed(disturbed)
+                let number = replaced + 1;
+                let why = format!("{why}; this is replacement {number} of {most}");
+                let status = Status {
+                    dropped: disclosed(disturbed),
+                    ..Status::because(State::Stale, Reason::Disturbed(why))
                 };
-                return Status { dropped, ..stale }.without_parse();
+                return status.key(key).without_parse();
             }
-            let times = if replaced > 0 {
-                format!("; replaced {replaced} of {most} times")
-            } else {
-                String::new()
+            let mut why = format!("disturbed, so not counted: {why}");
+            if replaced > 0 {
+                why += &format!("; replaced {replaced} of {most} times");
+            }
+            let status = Status {
+                // This attempt is shown itself, so it is not counted among the dropped ones.
+                dropped: disclosed(disturbed - usize::from(last.key == key)),
+                ..Status::because(State::Fresh, Reason::Because(why))
             };
-            let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
-            let artifacts = Artifacts::Attempt(Arc::new(last.clone()));
-            // This attempt is shown itself, so it is not counted among the dropped ones.
-            let dropped = if is_in_doubt {
-                own
-            } else {
-                disclosed(disturbed - 1)
-            };
-            return (
-                Status {
-                    artifacts,
-                    dropped,
-                    ..Status::because(State::Fresh, reason)
-                }
-                .key(key),
-                Some(parse),
-            );
+            return (status.of_attempt(last.clone()), Some(parse));
         }
         let lost = if attempts.is_empty() {
             lost.as_ref()
@@ -158,33 +144,11 @@ impl Engine<'_> {
             Reason::OutputLost(log.map_or("log".into(), |o| o.name.clone()))
         });
         let why = lost.or(set_aside.map(Reason::SetAside));
-        let dropped = if key == full {
-            disclosed(disturbed)
-        } else {
-            own
-        };
         Status {
-            dropped,
-            ..self.untrained(cell, render, (full, generation), &attempts, why, need)
+            dropped: disclosed(disturbed),
+            ..self.untrained(cell, render, (key, generation), &attempts, why, need)
         }
         .without_parse()
-    }
-
-    /// Attempts whose only difference from this training is in files that nobody declares and that
-    /// were written while they ran, and the key that the last of them is filed under.
-    fn held(&self, cell: CellId, repeat: u32, preimage: &str) -> Option<(Digest, Attempts)> {
-        let inputs = &self.plan.prepared(cell)?.inputs;
-        let guessed: Vec<&str> = inputs.possible_outputs().collect();
-        let mut all = doubtful(self.cache, preimage, &guessed);
-        let key = all.last()?.key;
-        all.retain(|attempt| attempt.key == key);
-        Some((
-            key,
-            Attempts {
-                attempts: all,
-                ..self.attempts(repeat, &key)
-            },
-        ))
     }
 
     /// The attempts at a training's key: those that may serve, and what is to be said of the
@@ -282,6 +246,13 @@ impl Engine<'_> {
             (Some(lost), _) => lost,
             (None, Some(attempt)) if attempt.is_interrupted() => Reason::Interrupted,
             (None, Some(attempt)) => {
+                let mut attempt = attempt.clone();
+                let changed = |a: &&Attempt| a.has_failed() && !a.undeclared.changed.is_empty();
+                if attempts.iter().filter(changed).count() > 1 {
+                    // It failed with the new content of the files as well.
+                    attempt.suspect = None;
+                }
+                let attempt = &attempt;
                 let mut text = outcome_text(attempt);
                 let mut lasting = attempt.will_fail_again();
                 if !lasting && self.failed_alike(cell, render, attempt) {
@@ -291,17 +262,10 @@ impl Engine<'_> {
                 // Where a stale task asks why it failed, nothing but the log says so.
                 let is_there = || self.serves(attempt, &self.parse_of(cell, attempt, need));
                 if lasting && !self.options.retry_failed && is_there() {
-                    let doubt = attempt.undeclared.doubt(true).filter(|_| attempt.is_held);
-                    let then = doubt.unwrap_or_else(|| {
-                        "runs again with --retry-failed or when its key changes".into()
-                    });
-                    let reason = Reason::Because(format!("failed ({text}); {then}"));
-                    let artifacts = Artifacts::Attempt(Arc::new(attempt.clone()));
-                    return Status {
-                        artifacts,
-                        ..Status::because(State::Failed, reason)
-                    }
-                    .key(key);
+                    let reason = Reason::Because(format!(
+                        "failed ({text}); runs again with --retry-failed or when its key changes"
+                    ));
+                    return Status::because(State::Failed, reason).of_attempt(attempt.clone());
                 }
                 match lasting {
                     true if self.options.retry_failed => Reason::RetryFailed(text),
@@ -501,13 +465,6 @@ fn has_not_run(train: &Status) -> bool {
     )
 }
 
-/// How often a disturbed attempt was replaced, at most [`REPLACEMENTS`]. The first disturbed attempt
-/// replaces nothing; each later one replaces the one before it.
-fn times_replaced(attempts: &[Attempt]) -> usize {
-    let disturbed = attempts.iter().filter(|a| a.is_disturbed()).count();
-    disturbed.saturating_sub(1).min(REPLACEMENTS)
-}
-
 /// What is to be said of measurements that do not count, beside those that do.
 fn disclosed(dropped: &Dropped, disturbed: usize) -> Option<Arc<Dropped>> {
     let disturbed = u32::try_from(disturbed).unwrap_or(u32::MAX);
@@ -516,54 +473,6 @@ fn disclosed(dropped: &Dropped, disturbed: usize) -> Option<Arc<Dropped>> {
         ..dropped.clone()
     };
     (!dropped.is_nothing()).then(|| Arc::new(dropped))
-}
-
-/// Attempts that are this training but for files that nobody declares (`guessed`) and that were
-/// written while they ran, in the order in which they were recorded.
-///
-/// A run under which such a file changed does not count. Somebody may have edited it, so one other
-/// run is made with the new content; if the file changes again, the run is believed to write it,
-/// and none is made until somebody declares it. A run under which the file stayed as it was shows
-/// that it does not write it, so what happened before that is forgotten.
-#[must_use]
-pub fn doubtful(cache: &Cache, preimage: &str, guessed: &[&str]) -> Vec<Attempt> {
-    let mut keys: HashMap<Vec<&str>, Digest> = HashMap::new();
-    let mut is_this_training = |attempt: &Attempt| {
-        let written: Vec<&str> = guessed
-            .iter()
-            .copied()
-            .filter(|name| attempt.undeclared.has(name))
-            .collect();
-        // It was filed without what it wrote, so this training without the same files has its key.
-        !written.is_empty()
-            && *keys
-                .entry(written)
-                .or_insert_with_key(|names| Digest::of(without_inputs(preimage, names)))
-                == attempt.key
-    };
-    let mut found: Vec<Attempt> = Vec::new();
-    if !guessed.is_empty() {
-        found = cache.undeclared_attempts(|a| a.set_aside.is_none() && is_this_training(a));
-        found.retain(|a| a.generation == cache.generation(&a.key));
-    }
-    if found.iter().any(Attempt::is_doubtful) {
-        let (bare, lines) = (without_inputs(preimage, guessed), preimage.lines().count());
-        let has_left_them = |attempt: &Attempt| {
-            (attempt.is_valid() || attempt.will_fail_again())
-                && attempt.undeclared.changed.is_empty()
-                && attempt.preimage.lines().count() == lines
-                && without_inputs(&attempt.preimage, guessed) == bare
-        };
-        let proofs = cache.all_attempts().into_iter().filter(has_left_them);
-        let last = proofs.map(|attempt| attempt.recorded).max().unwrap_or(0);
-        found.retain(|attempt| attempt.undeclared.changed.is_empty() || attempt.recorded > last);
-    }
-    found.sort_by_key(|attempt| attempt.recorded);
-    let is_held = found.iter().filter(|attempt| attempt.is_doubtful()).count() > 1;
-    found
-        .into_iter()
-        .map(|attempt| attempt.in_doubt(is_held))
-        .collect()
 }
 
 /// The evidence and the status of a failure that no class explains, unless something else may have

@@ -157,7 +157,6 @@ fn a_thousand_runs_are_pushed_and_pulled_once() {
                 repeats_planned: None,
                 set_aside: None,
                 undeclared: Default::default(),
-                is_held: false,
                 recorded: 0,
             })
             .unwrap();

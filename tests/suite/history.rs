@@ -541,7 +541,7 @@ fn an_edit_that_is_taken_back_has_the_speed_that_was_measured_before_it() {
     );
 }
 
-/// A run during which an undeclared file changed is filed without that file.
+/// A run during which a file changed stands for the content that was planned.
 #[test]
 fn a_file_that_changed_during_a_run_was_not_added_after_it() {
     let project = project();
@@ -561,7 +561,7 @@ fn a_file_that_changed_during_a_run_was_not_added_after_it() {
     );
     built(&project);
     let told = story(&project, &[SMALL]);
-    let changes = "learning_rate 0.001 → 0.002; conf.txt changed during the run before";
+    let changes = "learning_rate 0.001 → 0.002";
     assert_eq!(
         told.last(),
         Some(&pair(changes, "not_assessed")),

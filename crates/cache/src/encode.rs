@@ -326,7 +326,6 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
         repeats_planned,
         set_aside: None,
         undeclared,
-        is_held: false,
         recorded,
     })
 }
@@ -427,7 +426,7 @@ mod tests {
             let written = Attempt {
                 id, key: Digest(key), task: "train a".into(), preimage: "p".into(), generation: 3, outcome, outputs,
                 started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned, set_aside: None,
-                undeclared: Undeclared { changed: vec!["a".into()], made: Vec::new() }, is_held: false, recorded: 1,
+                undeclared: Undeclared { changed: vec!["a".into()], made: Vec::new() }, recorded: 1,
             };
             let read = decode_attempt(&attempt(1, &written)).unwrap();
             prop_assert_eq!(read.started_at.to_bits(), written.started_at.to_bits());

@@ -89,10 +89,6 @@ pub struct Attempt {
     /// Files that its command names, that nobody declares, and that were written while it ran.
     #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
     pub undeclared: Undeclared,
-    /// Undeclared files changed under it, and under the run before it as well: no other run is made
-    /// until somebody declares them. This follows from other attempts, so it is not recorded.
-    #[serde(skip)]
-    pub is_held: bool,
     /// Orders attempts as they were recorded, whatever the clocks of their hosts said; 0 before
     /// that.
     #[serde(skip)]
@@ -102,8 +98,8 @@ pub struct Attempt {
 /// Files that a run may have read or written: only its command names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undeclared {
-    /// Those that were there and changed. The attempt is filed as if they were not inputs; it
-    /// counts once somebody says so.
+    /// Those that were there and changed. The attempt counts once somebody says that the run wrote
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
     /// Those that were not there when the run was planned. The run did not read them from its
@@ -130,39 +126,20 @@ impl Undeclared {
         }
     }
 
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
-        self.changed
-            .iter()
-            .chain(&self.made)
-            .any(|known| known == name)
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.changed.iter().chain(&self.made)
     }
 
-    /// Why the attempt does not count, and what to write so that it does. After one such run
-    /// somebody may have edited the file; after two in a row (`is_held`) the run is believed to
-    /// write it.
+    /// Why the attempt does not count, and the line that makes it count if the run wrote the files.
     #[must_use]
-    pub fn doubt(&self, is_held: bool) -> Option<String> {
-        let it = if self.changed.len() == 1 {
-            "it"
-        } else {
-            "them"
-        };
-        let (names, as_output) = (self.changed.join(", "), inputs_line(&self.changed, "!"));
-        let doubt = match is_held {
-            _ if self.changed.is_empty() => return None,
-            false => format!(
-                "{names} changed while it ran, and only the command names {it}. The next build measures once more, with what \
-                 is there then; if the run itself writes {it}, {as_output} counts this run without another one"
-            ),
-            true => format!(
-                "{names} changed while it ran, as during the run before it, and only the command names {it}. No other run is made \
-                 before `inputs` says what {names} is: if the run writes {it}, {as_output} counts this run; if you edited {it}, {} \
-                 measures again",
-                inputs_line(&self.changed, "")
-            ),
-        };
-        Some(doubt)
+    pub fn suspect(&self) -> Option<String> {
+        (!self.changed.is_empty()).then(|| {
+            format!(
+                "{INPUTS_CHANGED}: {}; if the runs write that themselves, {} says so for good, and no other run is needed",
+                self.changed.join(", "),
+                inputs_line(&self.changed, "!")
+            )
+        })
     }
 
     /// What the run is believed to have written.
@@ -197,7 +174,7 @@ pub struct SetAside {
     pub at: f64,
 }
 
-/// Begins the reason why an attempt is suspect whose declared inputs had other contents during its run.
+/// Begins the reason why an attempt is suspect whose inputs had other contents during its run.
 pub const INPUTS_CHANGED: &str = "inputs changed while it ran";
 
 /// The status of a run that was ended together with its build, by Ctrl-C, `tprimat stop` or the
@@ -220,29 +197,6 @@ impl Attempt {
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.outcome == RunOutcome::Ok && self.suspect.is_some() && self.set_aside.is_none()
-    }
-    /// Did it end by itself, under undeclared files that changed?
-    #[must_use]
-    pub fn is_doubtful(&self) -> bool {
-        let has_ended = self.outcome == RunOutcome::Ok || self.will_fail_again();
-        has_ended && self.set_aside.is_none() && !self.undeclared.changed.is_empty()
-    }
-    /// Does it count whatever is declared now?
-    #[must_use]
-    pub fn is_beyond_doubt(&self) -> bool {
-        self.is_valid() && !self.is_doubtful()
-    }
-    /// As it stands as long as nobody says whether the run read or wrote what changed. A failure is
-    /// tried once more.
-    #[must_use]
-    pub fn in_doubt(mut self, is_held: bool) -> Self {
-        if self.is_doubtful() {
-            self.is_held = is_held;
-            if self.outcome == RunOutcome::Ok || !is_held {
-                self.suspect = self.undeclared.doubt(is_held);
-            }
-        }
-        self
     }
     /// Was it ended together with its build?
     #[must_use]

@@ -20,8 +20,6 @@ pub(super) struct Index {
     pub entries: HashMap<Digest, IndexedEntry>,
     /// Attempts at a key, and what was decided of them.
     pub attempts: HashMap<Digest, Vec<Place>>,
-    /// All attempts in the order in which they were read.
-    pub attempt_records: Vec<Place>,
     /// The highest one that was opened or measured in.
     pub generations: HashMap<Digest, u32>,
     /// By [`encode::task_id`]: what ran last under that name.
@@ -80,7 +78,6 @@ impl Index {
         let places = self.attempts.entry(key).or_default();
         if !places.contains(&place) {
             places.push(place);
-            self.attempt_records.push(place);
         }
     }
 

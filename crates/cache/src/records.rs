@@ -29,13 +29,6 @@ const SNAPSHOT_AFTER: u64 = 256 << 10;
 /// half of what the last one covers.
 const SMALL_SNAPSHOT_AFTER: u64 = 4 << 10;
 
-/// What [`Cache::undeclared_attempts`] has found.
-pub(super) struct UndeclaredAttempts {
-    /// How many of the records past the snapshot were looked at.
-    looked_at: usize,
-    by_key: HashMap<Digest, Vec<Attempt>>,
-}
-
 /// An entry as the cache holds it, of which the outputs are read.
 pub struct EntryRef<'a> {
     head: Bytes<'a>,
@@ -164,60 +157,6 @@ impl Cache {
         let mut attempts = self.attempts_at(places);
         attempts.sort_by_key(|attempt| attempt.recorded);
         attempts
-    }
-
-    /// The wanted ones among the attempts under which files were written that nobody declares, in no
-    /// order. All records are looked at once, and later calls look only at those that came since:
-    /// a build asks for every run that it makes.
-    #[must_use]
-    pub fn undeclared_attempts(&self, mut is_wanted: impl FnMut(&Attempt) -> bool) -> Vec<Attempt> {
-        let mut undeclared = self
-            .undeclared
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let looked_at = undeclared.as_ref().map(|known| known.looked_at);
-        let new: Vec<Place> = {
-            let (_, segments) = self.known();
-            segments.index.attempt_records[looked_at.unwrap_or(0)..].to_vec()
-        };
-        let known = undeclared.get_or_insert_with(|| UndeclaredAttempts {
-            looked_at: 0,
-            by_key: self.find_undeclared(),
-        });
-        known.looked_at += new.len();
-        for place in new.iter().filter(|_| looked_at.is_some()) {
-            let Some(key) = self.key_of_undeclared(*place) else {
-                continue;
-            };
-            let mut attempts = self.attempts(&key);
-            attempts.retain(|attempt| !attempt.undeclared.is_nothing());
-            known.by_key.insert(key, attempts);
-        }
-        let attempts = known.by_key.values().flatten();
-        attempts
-            .filter(|attempt| is_wanted(attempt))
-            .cloned()
-            .collect()
-    }
-
-    fn find_undeclared(&self) -> HashMap<Digest, Vec<Attempt>> {
-        let mut by_key: HashMap<Digest, Vec<Attempt>> = HashMap::new();
-        for attempt in self.all_attempts() {
-            if !attempt.undeclared.is_nothing() {
-                by_key.entry(attempt.key).or_default().push(attempt);
-            }
-        }
-        by_key
-    }
-
-    /// The key of a record that may change what is known of undeclared files: such an attempt, or a
-    /// decision on any.
-    fn key_of_undeclared(&self, place: Place) -> Option<Digest> {
-        let body = self.body(|_, _| Some(place))?;
-        match encode::decode_attempt(&body) {
-            Some(attempt) => (!attempt.undeclared.is_nothing()).then_some(attempt.key),
-            None => encode::decode_verdict(&body).map(|(key, ..)| key),
-        }
     }
 
     /// The attempts among the records at `places`, each with what was decided of it last.

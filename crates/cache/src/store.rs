@@ -25,7 +25,6 @@ use super::{
     error::CacheError,
     frame,
     index::Place,
-    records::UndeclaredAttempts,
     segment::{DamagedRecords, Segments, Writer},
     snapshot::Snapshot,
     upkeep::GoneRecords,
@@ -92,8 +91,6 @@ pub struct Cache {
     segments: RwLock<Segments>,
     /// Taken before `segments` where both are held.
     writer: Mutex<Option<Writer>>,
-    /// None before somebody asked.
-    pub(super) undeclared: Mutex<Option<UndeclaredAttempts>>,
     /// The folders of objects, by the first byte of their digests, whose own entries this process
     /// has brought to disk.
     pub(super) folders_on_disk: [AtomicBool; 256],
@@ -128,7 +125,6 @@ impl Cache {
             sound: OnceLock::new(),
             segments,
             writer: Mutex::new(None),
-            undeclared: Mutex::new(None),
             folders_on_disk: [const { AtomicBool::new(false) }; 256],
             damaged: RwLock::default(),
         };

@@ -62,7 +62,6 @@ impl World {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
-            is_held: false,
             recorded: 0,
         };
         cache.record_attempt(&attempt).unwrap();

@@ -64,31 +64,6 @@ pub(super) fn cells(
     counts
 }
 
-/// The selected cells that are not measured before somebody declares a file, by what there is to
-/// say.
-pub fn held<'a>(engine: &Engine<'a>, statuses: &Statuses) -> BTreeMap<String, BTreeSet<&'a str>> {
-    let mut held: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for node in engine
-        .dag
-        .order
-        .iter()
-        .filter(|node| engine.is_wanted(**node))
-    {
-        let task = engine.dag.task(*node);
-        if let Some(attempt) = statuses
-            .get(*node)
-            .attempt()
-            .filter(|a| task.kind == TaskKind::Train && a.is_held)
-            && let Some(doubt) = attempt.undeclared.doubt(true)
-        {
-            held.entry(doubt)
-                .or_default()
-                .insert(&engine.plan.cells[task.cell].id);
-        }
-    }
-    held
-}
-
 /// What the results of the selected cells say, which no task's own state shows: a run can end well
 /// and prove nothing.
 #[derive(Default)]

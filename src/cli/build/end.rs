@@ -1,15 +1,15 @@
 //! What a build says at its end: how it went, the figures, where they are.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::counts::{RepeatCounts, cells, held};
+use super::counts::{RepeatCounts, cells};
 use crate::{
-    cache::{Attempt, INPUTS_CHANGED, TaskKind, Undeclared, is_of_one_file},
+    cache::{Attempt, INPUTS_CHANGED, TaskKind, is_of_one_file},
     cli::{
         args::{BuildArgs, Globals},
-        blocked::{self, Coverage},
+        blocked::Coverage,
         compare, memo,
         output::{page, print, print_json},
         plan::{Row, rows},
@@ -102,12 +102,10 @@ pub(super) fn finish(
     let coverage = Coverage::of(engine, statuses, comparison.as_deref());
     let in_vain = verdict.uncounted.suspect > 0 && coverage.has_no_results()
         || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
-    let held = held(engine, statuses);
     let code = if after.iter().any(|row| row.state == State::Failed)
         || is_unread
         || verdict.is_bad()
         || in_vain
-        || !held.is_empty()
         || (coverage.is_nothing() && (!args.cached_only || coverage.selected == 0))
         || (args.remote_required && !is_shared)
     {
@@ -118,7 +116,7 @@ pub(super) fn finish(
         exit::OK
     };
     if in_vain {
-        let then = if held.is_empty() {
+        let then = if summary.runs > 0 {
             ", and build again"
         } else {
             ""
@@ -132,12 +130,6 @@ pub(super) fn finish(
         };
         let message = format!("nothing of this build counts: {what}; see the reasons above{then}");
         events.report(&Event::Note { message });
-    }
-    for (doubt, cells) in &held {
-        let cells: Vec<&str> = cells.iter().copied().collect();
-        events.report(&Event::Note {
-            message: format!("{} not counted: {doubt}", blocked::few(&cells)),
-        });
     }
     if let Some(path) = changed_meanwhile(engine, statuses) {
         let disturbed_its_run = |attempt: &Arc<Attempt>| {
@@ -163,7 +155,7 @@ pub(super) fn finish(
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
         "failed_repeats": verdict.uncounted.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted, "suspect": verdict.uncounted.suspect,
-        "unmeasured": verdict.uncounted.unmeasured, "incomplete": incomplete, "held": held.values().map(BTreeSet::len).sum::<usize>(), "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
+        "unmeasured": verdict.uncounted.unmeasured, "incomplete": incomplete, "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
         "remote": remote,
     });
     if globals.json {
@@ -264,11 +256,8 @@ fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
         .iter()
         .filter_map(|node| statuses.get(*node).attempt())
     {
-        let Undeclared { changed, made } = &attempt.undeclared;
-        changed
-            .iter()
-            .chain(made)
-            .for_each(|name| evidence.forget(&plan.root.join(name)));
+        let names = attempt.undeclared.names();
+        names.for_each(|name| evidence.forget(&plan.root.join(name)));
     }
     match evidence.check() {
         Standing::Changed(path) if !path.is_dir() => Some(

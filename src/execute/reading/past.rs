@@ -149,7 +149,7 @@ impl<'a> PastMeasurements<'a> {
         cell: CellId,
     ) -> Result<Option<Found>> {
         let mut counted = self.shared(engine, statuses, cell);
-        counted.retain(|(_, attempt)| attempt.is_beyond_doubt());
+        counted.retain(|(_, attempt)| attempt.is_valid());
         if let Some(prepared) = engine.plan.prepared(cell) {
             let job = prepared.job_text();
             let is_same = |attempt: &Attempt| {
@@ -225,7 +225,7 @@ pub fn measured_repeats(engine: &Engine, statuses: &Statuses, cell: CellId) -> V
     let run = |repeat: u32| {
         let key = Digest::of(present.replace("\nrepeat = 1\n", &format!("\nrepeat = {repeat}\n")));
         let mut runs = engine.cache.attempts(&key).into_iter();
-        runs.find(Attempt::is_beyond_doubt)
+        runs.find(Attempt::is_valid)
     };
     (1..).map_while(run).collect()
 }

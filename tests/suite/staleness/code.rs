@@ -28,6 +28,7 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         options: Options::default(),
         compare_settings: json!(CompareConfig::of(&plan)),
         trainings: std::sync::OnceLock::new(),
+        written: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
         verdicts: Verdicts::default(),
     })

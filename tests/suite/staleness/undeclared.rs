@@ -50,7 +50,7 @@ fn a_run_that_writes_two_of_six_undeclared_files_is_made_again_once() {
     for _ in 0..4 {
         project.run(&["build"]);
     }
-    assert_eq!(project.launches(), 2, "once more, and then it is held");
+    assert_eq!(project.launches(), 2, "once more, and no third time");
 }
 
 /// One cell, two repeats; its runs write what follows an option that tprimat does not know.
@@ -101,7 +101,8 @@ fn a_file_that_a_run_makes_under_a_name_of_its_command_is_not_an_input() {
 }
 
 #[test]
-fn a_file_that_changes_under_two_runs_holds_the_cell_until_somebody_says_what_it_is() {
+fn a_run_that_changes_a_file_of_its_command_is_replaced_once_and_counts_once_the_file_is_an_output()
+{
     let project = with_a_journal();
     project.write("out.txt", "of yesterday\n");
     let checked = project.run(&["check"]).ends_with(0);
@@ -114,21 +115,19 @@ fn a_file_that_changes_under_two_runs_holds_the_cell_until_somebody_says_what_it
     // The first repeat writes it, so the second would not read what was planned.
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
-    for told in [
-        "out.txt changed while it ran",
-        "`inputs: [\"!out.txt\"]`",
-        "not started: out.txt changed",
-    ] {
+    let told = "inputs changed while it ran: out.txt; if the runs write that themselves, `inputs: [\"!out.txt\"]` says so for \
+                good, and no other run is needed";
+    for told in [told, "not started: out.txt changed"] {
         assert!(built.stderr.contains(told), "{told}: {}", built.stderr);
     }
-    let why = project.plan(&[])[&format!("train {SMALL}#1")]
-        .reason
-        .clone();
-    assert!(
-        why.contains("out.txt changed while it ran") && why.ends_with("this is replacement 1 of 1"),
-        "{why}"
-    );
-    // Each repeat is made once more, and no third time: builds end, and go on to fail.
+    let why = |state: &str| {
+        let train = project.plan(&[])[&format!("train {SMALL}#1")].clone();
+        assert_eq!(train.state, state, "{train:?}");
+        train.reason
+    };
+    let reason = format!("the last attempt was disturbed: {told}; this is replacement 1 of 1");
+    assert_eq!(why("stale"), reason);
+    // Each repeat is made once more, and no third time: builds end, and have no figure.
     for launches in [2, 3, 4, 4, 4] {
         let built = project.build(&[]);
         assert_eq!(
@@ -137,55 +136,114 @@ fn a_file_that_changes_under_two_runs_holds_the_cell_until_somebody_says_what_it
             "{}",
             built.stderr
         );
-        let told = format!(
-            "{SMALL} not counted: out.txt changed while it ran, as during the run before it"
-        );
-        assert!(built.stderr.contains(&told), "{}", built.stderr);
     }
-    assert_eq!(
-        project.run(&["build", "--json"]).ends_with(1).json()["held"],
-        1
-    );
-    assert_eq!(project.json(&["plan"])["summary"]["held"], 1);
-    let plan = project.run(&["plan"]).ends_with(0).stdout;
-    assert!(
-        plan.contains(&format!("{SMALL} not counted: out.txt"))
-            && plan.starts_with("not counted  ")
-            && !plan.contains("`tprimat show"),
-        "{plan}"
-    );
-    for command in [&["list"][..], &["list", "--failed"]] {
-        let listed = project.run(command).ends_with(0).stdout;
-        assert!(
-            listed.contains("(not counted: #1 out.txt changed"),
-            "{listed}"
-        );
-    }
-    let attempts = project.run(&["attempts", SMALL]).ends_with(0).stdout;
-    assert_eq!(
-        attempts
-            .matches("does not count: it was disturbed (out.txt changed")
-            .count(),
-        4,
-        "{attempts}"
-    );
-    // Somebody says what it is, and what was measured counts.
+    let reason = format!("disturbed, so not counted: {told}; replaced 1 of 1 times");
+    assert_eq!(why("fresh"), reason);
+    let attempts = || project.run(&["attempts", SMALL]).ends_with(0).stdout;
+    let disturbed = "does not count: it was disturbed (inputs changed while it ran: out.txt;";
+    assert_eq!(attempts().matches(disturbed).count(), 4, "{}", attempts());
+    // Somebody says what it is, and the first runs count.
     project.edit(
         "config.yaml",
         "inputs: [train.sh]",
         "inputs: [train.sh, \"!out.txt\"]",
     );
+    assert_eq!(why("fresh"), "");
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (0, 4), "{}", built.stderr);
-    assert_eq!(
-        project.json(&["show", SMALL])["repeats"]
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
+    let repeats = || {
+        let shown = project.json(&["show", SMALL]);
+        shown["repeats"].as_array().unwrap().len()
+    };
+    assert_eq!(repeats(), 2);
+    assert_eq!(attempts().matches(disturbed).count(), 2, "{}", attempts());
     project.write("out.txt", "of tomorrow\n");
     project.expect_nothing();
+    // They are replaced like any others where somebody asks for that.
+    let built = project.build(&["--remeasure"]);
+    assert_eq!(
+        (built.code, project.launches(), repeats()),
+        (0, 6, 2),
+        "{}",
+        built.stderr
+    );
+    project.expect_nothing();
+}
+
+/// What a run that left the file alone shows: an edit disturbed the runs before it, and the next edit
+/// disturbs the next one anew.
+#[test]
+fn edits_of_a_file_that_only_the_command_names_each_make_one_replacement() {
+    let project = of_one_cell();
+    project
+        .edit(
+            "config.yaml",
+            "\"bash train.sh\"",
+            "\"bash train.sh --conf conf.txt\"",
+        )
+        .edit("matrix.toml", "repeats = 2", "repeats = 1")
+        .write("conf.txt", "0\n");
+    for edited in 1..4 {
+        let child = held_build(&project);
+        project.write("conf.txt", &format!("{edited}\n"));
+        let built = let_go(&project, child).ends_with(1);
+        let told = "inputs changed while it ran: conf.txt";
+        assert!(built.stderr.contains(told), "{}", built.stderr);
+        let launches = 2 * edited;
+        assert_eq!((project.build(&[]).code, project.launches()), (0, launches));
+        project.expect_nothing();
+        project.write("conf.txt", &format!("{edited}, and more\n"));
+    }
+    // That a file is gone does not say that runs write it: the disturbed run does not count.
+    let child = held_build(&project);
+    project.write("conf.txt", "4\n");
+    let_go(&project, child).ends_with(1);
+    project.remove("conf.txt");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
+    project.expect_nothing();
+}
+
+/// What a run made does not excuse that its declared inputs changed.
+#[test]
+fn a_run_that_makes_a_file_and_whose_inputs_change_does_not_count() {
+    let project = with_a_journal();
+    project.edit("matrix.toml", "repeats = 2", "repeats = 1");
+    let train = format!(
+        "[[ -e out.txt ]] || echo 1 > out.txt\n{}",
+        project.read("train.sh")
+    );
+    project.write("train.sh", &train);
+    let child = held_build(&project);
+    project.write("train.sh", &format!("{train}# edited\n"));
+    let_go(&project, child).ends_with(1);
+    project.write("train.sh", &train);
+    let planned = project.plan(&[])[&format!("train {SMALL}#1")].clone();
+    let why = "the last attempt was disturbed: inputs changed while it ran: train.sh;";
+    assert!(
+        planned.state == "stale" && planned.reason.starts_with(why),
+        "{planned:?}"
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+}
+
+/// A failure comes again, whatever the run wrote before it.
+#[test]
+fn a_run_that_fails_and_changes_a_file_of_its_command_is_tried_twice() {
+    let project = with_a_journal();
+    project.edit("matrix.toml", "repeats = 2", "repeats = 1");
+    let failing =
+        "echo $RANDOM >> out.txt\necho \"ModuleNotFoundError: No module named 'torch'\"\nexit 1\n";
+    project.write("out.txt", "").write("mood", failing);
+    for launches in [1, 2, 2] {
+        let built = project.build(&[]);
+        assert_eq!(
+            (built.code, project.launches()),
+            (1, launches),
+            "{}",
+            built.stderr
+        );
+    }
 }
 
 /// One cell with one repeat and a script that only its command names.

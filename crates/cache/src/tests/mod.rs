@@ -54,7 +54,6 @@ pub fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
-        is_held: false,
         recorded: 0,
     }
 }
