@@ -31,8 +31,8 @@ use super::{
     end_note::noted_end,
     executor::{End, Executor, Interrupted, LOOK, Run},
     folder::{
-        last_seen, lock, log_path, owner_lock_path, read_exit, spec_path, state_path,
-        supervisor_lock_path, supervisor_log_path, supervisor_said, take_lock,
+        last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
+        supervisor_log_path, supervisor_said, take_lock, write_spec,
     },
     inbox::{frame, rounded_up},
     process::Tree,
@@ -93,15 +93,13 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     files::create_dir_all(dir)?;
     let owner = take_lock(&owner_lock_path(dir))?;
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
-    let text = serde_json::to_vec_pretty(spec)
-        .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
     // A power cut ends a run of this host, and what it had begun is made again. The description comes
     // to disk with the log.
     let durability = match &spec.job {
         Some(_) => Durability::Synced,
         None => Durability::Plain,
     };
-    files::write_atomically(&spec_path(dir), &text, durability)?;
+    write_spec(spec, durability)?;
     let log_path = supervisor_log_path(dir);
     let log = OpenOptions::new()
         .create(true)

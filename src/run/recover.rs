@@ -13,6 +13,7 @@ use std::{
 use super::{
     contained::Contained,
     end_note::{END_NOTE, exit_or_end},
+    executor::End,
     folder::{
         GONE, MAKING, if_there, log_path, owner_lock_path, read_exit, read_if_there, remove,
         spec_path, supervisor_lock_path, was_never_written,
@@ -253,12 +254,12 @@ pub(crate) fn take_up(
     };
     let exit = match read_exit(dir)? {
         None if spec.is_batch() => match slurm::left(&spec, slurm, ANSWER) {
-            slurm::Left::GoesOn => return Ok(Taken::GoesOn(Box::new(spec), owner)),
-            slurm::Left::NeverWas => {
+            Some(End::Over(exit)) => Some(*exit),
+            Some(End::NeverWas) => {
                 remove(dir);
                 return Ok(Taken::Nothing);
             }
-            slurm::Left::Ended(exit) => Some(*exit),
+            _ => return Ok(Taken::GoesOn(Box::new(spec), owner)),
         },
         // Its supervisor knows that it was told to end, and Slurm knows why.
         Some(exit) if spec.is_batch() => Some(slurm::explained(&spec, slurm, exit)),
