@@ -19,40 +19,40 @@ mod claim;
 mod end;
 mod node;
 mod queue;
-mod submit;
 
 use std::{
     fs::{self, File},
-    path::PathBuf,
-    sync::{Mutex, mpsc},
+    path::{Path, PathBuf},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    executor::{self, End, Executor, Interrupted, Run},
+    executor::{End, Executor, Interrupted, LOOK, Run},
     folder::{self, lock, owner_lock_path, read_exit, state_path, take_lock, write_spec},
     slurm::{
-        claim::{CLAIM, ENVIRONMENT, SUBMITTED, WITHDRAWN, make, noted_job},
+        claim::{CLAIM, ENVIRONMENT, SUBMITTED, WITHDRAWN, job_name, make, noted, noted_job},
         end::ended_unseen,
         queue::Shown,
     },
-    spec::{RunSpec, RunState},
+    spec::{RUN_ARGUMENT, RunSpec, RunState},
 };
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
+    job::Vendor,
 };
 
 pub use claim::is_of_a_job;
-pub(crate) use claim::{claim, is_of_this_job, take};
+pub(crate) use claim::{claim, take};
 pub(crate) use end::{exit_of_ended, explained, patience};
 pub(crate) use node::settle_in;
 pub use queue::Commands;
-pub(crate) use submit::JOB;
 
-/// How often the run folder is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// The last word of `tprimat __run DIR job`, the supervisor of the run in DIR inside its job.
+pub(crate) const JOB: &str = "job";
+
 /// Between two questions to Slurm, first and last: a cluster has many users.
 const QUESTIONS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
 /// How long beyond its grace a job that was told to end may take before Slurm ends it.
@@ -71,8 +71,6 @@ pub struct Job {
     /// What a job executes; none where an earlier tprimat started the run. Its folder may have come with a
     /// project, so it is never what a new job runs.
     tprimat: Option<PathBuf>,
-    /// The job that was heard of last, for a folder that cannot be read.
-    id: Mutex<Option<String>>,
     /// What the run waits for, as far as the queue says it.
     reason: Mutex<String>,
     /// Whether nobody is to wait for it any more, and what becomes of it then.
@@ -93,12 +91,9 @@ impl Executor for Slurm {
         .map_err(Error::io("cannot write", environment))?;
         // From here on the run folder says that there is or will be a job.
         write_spec(spec, Durability::Synced)?;
-        Ok(Box::new(Job::of(
-            spec.clone(),
-            &self.commands,
-            Some(&self.tprimat),
-            Some(owner),
-        )))
+        let tprimat = Some(&self.tprimat);
+        let job = Job::of(spec.clone(), &self.commands, tprimat, Some(owner));
+        Ok(Box::new(job))
     }
 }
 
@@ -139,18 +134,59 @@ impl Run for Job {
     }
 
     fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End> {
-        let (over, is_over) = mpsc::channel::<()>();
-        thread::scope(|scope| {
-            // Beside the questions to Slurm, which may stay without an answer for long.
-            scope.spawn(move || {
-                while is_over.recv_timeout(executor::LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    look();
+        let dir = &self.spec.dir;
+        let (mut pause, most) = QUESTIONS;
+        let mut asked: Option<Instant> = None;
+        // Since when the job is over here, and its last state.
+        let mut over: Option<(Instant, Shown)> = None;
+        let mut cancelled: Option<Instant> = None;
+        loop {
+            look();
+            let interrupted = *lock(&self.interrupted);
+            let exit = match over {
+                Some(_) => exit_of_ended(dir),
+                None => read_exit(dir),
+            };
+            match (exit, &over) {
+                (Ok(Some(mut exit)), _) => {
+                    // Who ended the run at somebody's word is known.
+                    if interrupted.is_none() {
+                        exit = explained(&self.spec, &self.slurm, exit);
+                    }
+                    return Ok(End::Over(Box::new(exit)));
                 }
-            });
-            let end = self.wait_for_end();
-            drop(over);
-            end
-        })
+                (Ok(None), Some((since, shown)))
+                    if since.elapsed() >= patience(shown.ended_well()) =>
+                {
+                    return Ok(ended_unseen(&self.spec, &self.slurm, shown.clone()));
+                }
+                (Err(why), Some(_)) => *lock(&self.reason) = unreachable(why),
+                _ => {}
+            }
+            if interrupted == Some(Interrupted::GoesOn) {
+                // Where the claim cannot be read, the job is the one that was submitted last.
+                let submitted = |_| noted(&dir.join(SUBMITTED)).ok().flatten();
+                let goes_on = noted_job(dir).unwrap_or_else(submitted);
+                let goes_on = goes_on.map(|slurm_job| End::GoesOn { slurm_job });
+                return goes_on.ok_or(Error::Interrupted(0));
+            }
+            let cancels = interrupted.is_some() && over.is_none();
+            pause = if cancels { QUESTIONS.0 } else { pause };
+            if asked.is_none_or(|asked| asked.elapsed() >= pause) {
+                asked = Some(Instant::now());
+                let told = match cancels {
+                    true => self.cancel(&mut cancelled),
+                    false => Ok(()),
+                };
+                match told.and_then(|()| self.look(pause / 2, &mut over)) {
+                    Ok(None) => {}
+                    Ok(Some(end)) => return Ok(end),
+                    Err(reason) => *lock(&self.reason) = reason,
+                }
+                pause = pause.mul_f64(1.3).min(most);
+            }
+            thread::sleep(LOOK);
+        }
     }
 }
 
@@ -184,80 +220,16 @@ impl Job {
             spec,
             slurm: slurm.clone(),
             tprimat: tprimat.cloned(),
-            id: Mutex::default(),
             reason: Mutex::new("its submission to Slurm".into()),
             interrupted: Mutex::default(),
             _owner: owner,
         }
     }
 
-    fn wait_for_end(&self) -> Result<End> {
-        let dir = &self.spec.dir;
-        let (mut pause, most) = QUESTIONS;
-        let mut asked: Option<Instant> = None;
-        // Since when the job is over here, and its last state.
-        let mut over: Option<(Instant, Shown)> = None;
-        let mut cancelled: Option<Instant> = None;
-        loop {
-            let interrupted = *lock(&self.interrupted);
-            let exit = match over {
-                Some(_) => exit_of_ended(dir),
-                None => read_exit(dir),
-            };
-            match (exit, &over) {
-                (Ok(Some(exit)), _) => {
-                    let exit = match interrupted {
-                        Some(_) => exit,
-                        None => explained(&self.spec, &self.slurm, exit),
-                    };
-                    return Ok(End::Over(Box::new(exit)));
-                }
-                (Ok(None), Some((since, shown))) => {
-                    if since.elapsed() >= patience(shown.ended_well()) {
-                        return Ok(ended_unseen(&self.spec, &self.slurm, shown.clone()));
-                    }
-                }
-                (Err(why), Some(_)) => *lock(&self.reason) = unreachable(why),
-                (_, None) => {}
-            }
-            if interrupted == Some(Interrupted::GoesOn) {
-                // Where the folder cannot be read, the job is the one that was heard of last.
-                let current = self.current();
-                let id = current.unwrap_or_else(|_| lock(&self.id).clone());
-                let goes_on = id.map(|slurm_job| End::GoesOn { slurm_job });
-                return goes_on.ok_or(Error::Interrupted(0));
-            }
-            let cancels = interrupted.is_some() && over.is_none();
-            pause = if cancels { QUESTIONS.0 } else { pause };
-            if asked.is_none_or(|asked| asked.elapsed() >= pause) {
-                asked = Some(Instant::now());
-                let told = match cancels {
-                    true => self.cancel(&mut cancelled),
-                    false => Ok(()),
-                };
-                match told.and_then(|()| self.look(pause / 2, &mut over)) {
-                    Ok(None) => {}
-                    Ok(Some(end)) => return Ok(end),
-                    Err(reason) => *lock(&self.reason) = reason,
-                }
-                pause = pause.mul_f64(1.3).min(most);
-            }
-            thread::sleep(LOOK);
-        }
-    }
-
-    /// The job that is waited for.
-    fn current(&self) -> Result<Option<String>, String> {
-        let noted = noted_job(&self.spec.dir).map_err(unreachable)?;
-        let mut id = lock(&self.id);
-        *id = noted.or(id.take());
-        Ok(id.clone())
-    }
-
     /// Submits what was not submitted, else asks how the job stands; `age`: of an answer that
     /// somebody else got. What cannot be reached is not gone.
     fn look(&self, age: Duration, over: &mut Option<(Instant, Shown)>) -> Look {
-        let id = match self.current()? {
+        let id = match noted_job(&self.spec.dir).map_err(unreachable)? {
             None => return self.submit(),
             Some(id) if id == WITHDRAWN => return Ok(Some(End::NeverWas)),
             Some(id) => id,
@@ -288,11 +260,12 @@ impl Job {
             return self.submitted(id);
         }
         let Some(tprimat) = &self.tprimat else {
-            // A job that comes to be seen later runs nothing.
-            return Ok(self.withdraw()?.then_some(End::NeverWas));
+            // A job that comes to be seen later runs nothing. Where one was first, it has the run.
+            let taken = take(&self.spec.dir, WITHDRAWN).map_err(unreachable)?;
+            return Ok(taken.then_some(End::NeverWas));
         };
-        let arguments = submit::arguments(&self.spec, tprimat);
-        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let told = arguments(&self.spec, tprimat);
+        let words: Vec<&str> = told.iter().map(String::as_str).collect();
         let why = match self.slurm.run("sbatch", &words) {
             // With --parsable: the id, and the cluster's name behind a semicolon where there are
             // several.
@@ -322,25 +295,20 @@ impl Job {
     }
 
     fn submitted(&self, id: &str) -> Look {
-        *lock(&self.id) = Some(id.to_owned());
         let path = self.spec.dir.join(SUBMITTED);
         files::write_atomically(&path, id.as_bytes(), Durability::Synced).map_err(unreachable)?;
         Err(format!("Slurm job {id} (submitted)"))
     }
 
-    /// Takes the run back from a job that may come to be, whether its submission was heard or not; false
-    /// where a job was first.
-    fn withdraw(&self) -> Result<bool, String> {
-        take(&self.spec.dir, WITHDRAWN).map_err(unreachable)
-    }
-
     /// One attempt at cancelling. SIGTERM goes to the supervisor in the job, which ends the run
     /// with grace; Slurm ends what does not end by itself. `told`: when Slurm last took it.
     fn cancel(&self, told: &mut Option<Instant>) -> Result<(), String> {
-        let Some(id) = self.current()? else {
-            if self.withdraw()? {
+        let Some(id) = noted_job(&self.spec.dir).map_err(unreachable)? else {
+            // Whether a submission was heard or not: no job runs what somebody else has claimed.
+            if take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
                 folder::remove(&self.spec.dir);
                 *lock(&self.interrupted) = Some(Interrupted::GoesOn);
+                return Err("the end of the build, since no job has it".to_owned());
             }
             return Ok(());
         };
@@ -368,15 +336,63 @@ impl Job {
     }
 }
 
+/// What sbatch is told. `tprimat`: the program that the job executes.
+fn arguments(spec: &RunSpec, tprimat: &Path) -> Vec<String> {
+    let mut arguments = vec![
+        // Nothing of the caller's shell that the run did not declare.
+        "--export=PATH,HOME,LD_LIBRARY_PATH,TPRIMAT_LOCK_DIR".to_owned(),
+        format!("--nodes={}", spec.nodes()),
+        format!("--ntasks={}", spec.nodes()),
+        "--ntasks-per-node=1".into(),
+    ];
+    if let Some(job) = &spec.job {
+        let settings = &job.settings;
+        let stated = [
+            ("account", &settings.account),
+            ("partition", &settings.partition),
+            ("qos", &settings.qos),
+            ("constraint", &settings.constraint),
+            ("time", &settings.time),
+        ];
+        for (name, value) in stated {
+            arguments.extend(value.as_ref().map(|value| format!("--{name}={value}")));
+        }
+        let gres = match &settings.gres {
+            Some(gres) => Some(gres.clone()).filter(|gres| !gres.is_empty()),
+            None => (job.vendor != Vendor::Cpu).then(|| format!("gpu:{}", job.num_gpus)),
+        };
+        arguments.extend(gres.map(|gres| format!("--gres={gres}")));
+        arguments.extend(settings.cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
+        arguments.extend(settings.exclusive.then(|| "--exclusive".to_owned()));
+        arguments.extend(settings.options.iter().cloned());
+    }
+    let (program, dir) = (tprimat.to_string_lossy(), spec.dir.to_string_lossy());
+    // A NUL cannot be quoted, and no path has one.
+    let command = [&*program, RUN_ARGUMENT, &*dir, JOB]
+        .map(|word| shlex::try_quote(word).unwrap_or_default());
+    // Last, so that no option of the configuration replaces them: without its name and folder
+    // nobody finds the job again, and a run that begins again in the same folder would mix two
+    // logs.
+    arguments.extend([
+        "--parsable".to_owned(),
+        format!("--output={dir}/supervisor.log"),
+        format!("--chdir={dir}"),
+        format!("--job-name={}", job_name(&spec.run_id)),
+        "--no-requeue".to_owned(),
+        format!("--wrap=exec {}", command.join(" ")),
+    ]);
+    arguments
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
     use crate::run::JobSpec;
-    use crate::{job::Vendor, plan::Slurm as Settings, recipe::Nodes};
+    use crate::{plan::Slurm as Settings, recipe::Nodes};
 
-    pub(crate) fn spec(settings: Settings, vendor: Vendor) -> RunSpec {
+    fn spec(settings: Settings, vendor: Vendor) -> RunSpec {
         RunSpec {
             run_id: "r1".into(),
             dir: "/shared/runs/r1".into(),
@@ -408,6 +424,32 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_cancelled_before_its_submission_is_not_submitted() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        files::create_dir_all(&bin).unwrap();
+        crate::mock::program(&bin.join("squeue"), "#!/bin/sh\n".to_owned());
+        let sbatch = format!("#!/bin/sh\n: > {}/submitted\n", folder.path().display());
+        crate::mock::program(&bin.join("sbatch"), sbatch);
+        let settings = Settings {
+            cancel_on_interrupt: true,
+            ..Settings::default()
+        };
+        let spec = RunSpec {
+            dir: folder.path().join("run"),
+            ..spec(settings, Vendor::Cpu)
+        };
+        let slurm = Slurm {
+            tprimat: "/bin/tprimat".into(),
+            commands: Commands::new([("PATH".to_owned(), bin.display().to_string())].into()),
+        };
+        let run = slurm.start(&spec).unwrap();
+        assert_eq!(run.terminate(), Interrupted::IsCancelled);
+        assert!(matches!(run.wait(&mut || ()), Err(Error::Interrupted(0))));
+        assert!(!spec.dir.exists() && !folder.path().join("submitted").exists());
+    }
+
+    #[test]
     fn a_claim_that_cannot_be_read_now_ends_no_wait() {
         let folder = tempfile::tempdir().unwrap();
         let spec = RunSpec {
@@ -429,6 +471,51 @@ mod tests {
         assert!(reason.contains("claim"), "{reason}");
         assert_eq!(one.cancel(&mut None), Err(reason));
         one.kill();
-        assert!(matches!(one.wait_for_end(), Ok(End::GoesOn { slurm_job }) if slurm_job == "12"));
+        assert!(matches!(one.wait(&mut || ()), Ok(End::GoesOn { slurm_job }) if slurm_job == "12"));
+    }
+
+    fn asked(settings: Settings, vendor: Vendor) -> String {
+        arguments(&spec(settings, vendor), Path::new("/bin/tprimat")).join(" ")
+    }
+
+    #[test]
+    fn what_config_says_reaches_sbatch_and_nothing_else_does() {
+        let plain = asked(Settings::default(), Vendor::Nvd);
+        assert!(
+            plain.contains("--no-requeue")
+                && plain.contains("--gres=gpu:4")
+                && !plain.contains("--account"),
+            "{plain}"
+        );
+        let cpu = asked(Settings::default(), Vendor::Cpu);
+        assert!(!cpu.contains("--gres"), "{cpu}");
+        let stated = Settings {
+            account: Some("lab".into()),
+            partition: Some("h100".into()),
+            gres: Some(String::new()),
+            time: Some("04:00:00".into()),
+            cpus: Some(96),
+            exclusive: true,
+            options: vec!["--mail-type=END".into(), "--job-name=mine".into()],
+            ..Settings::default()
+        };
+        let stated = asked(stated, Vendor::Nvd);
+        for part in [
+            "--account=lab",
+            "--partition=h100",
+            "--time=04:00:00",
+            "--cpus-per-task=96",
+            "--exclusive",
+            "--mail-type=END",
+        ] {
+            assert!(stated.contains(part), "{part}: {stated}");
+        }
+        assert!(!stated.contains("gres"), "{stated}");
+        assert!(
+            stated.ends_with(
+                "--job-name=tprimat-r1 --no-requeue --wrap=exec /bin/tprimat __run /shared/runs/r1 job"
+            ),
+            "{stated}"
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::{
     collections::BTreeMap,
     io::Write,
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    path::Path,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -14,17 +14,15 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{
-    node::{NODE, answers_of},
-    seen::{PATIENCE, Seen},
-};
+use super::node::{NODE, Ready, answers_of, read_ready};
 use crate::{
-    error::Result,
-    files::{self, Durability},
-    host::which,
+    error::{Error, Result},
+    files::{self, Durability, unix_now},
+    host::{last_line, which},
     job::Vendor,
     results::TELEMETRY_SCHEMA,
     run::{
+        folder::supervisor_said,
         inbox::{Inbox, frame},
         slurm,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
@@ -34,19 +32,17 @@ use crate::{
 /// How often the folders of the nodes are looked at, which may be on a network file system.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// From the first failure to the end of the nodes that still run: a rank whose peer is gone fails in its
+/// own words, which often tell more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many times longer than that nodes which are ready wait for the last one: all compare themselves
+/// with the run's key, and a cold network file system may take minutes to load Python.
+const GATHERING: u32 = 5;
+
 /// What a node's supervisor may take beyond the run's grace to end its part and to say how it
 /// ended.
 const MARGIN: Duration = Duration::from_secs(30);
-
-/// Variables by which a caller's environment changes what srun does with its streams or with a lost
-/// node, or takes our command for something else. srun has no options that undo all of them.
-const NOT_FOR_SRUN: [&str; 5] = [
-    "SLURM_NO_KILL",
-    "SLURM_SRUN_MULTI",
-    "SLURM_STDERRMODE",
-    "SLURM_STDINMODE",
-    "SLURM_STDOUTMODE",
-];
 
 /// Sees a run through that has a supervisor on each of its nodes.
 pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
@@ -54,11 +50,14 @@ pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
     // By its path, which nodes have as well. Where this process is from another file than is there
     // now, the kernel would name none.
     let tprimat = std::env::args_os().next().unwrap_or_default();
-    which("srun", &caller)
-        .ok_or_else(|| "there is no srun in PATH".to_owned())
-        .and_then(|srun| start(spec, &srun, Path::new(&tprimat)))
-        .map(|srun| see_through(spec, srun, inbox, PATIENCE))
-        .unwrap_or_else(|why| never_ran(ExitKind::LaunchFailed(why), 0.0))
+    let started = match which("srun", &caller) {
+        Some(srun) => start(spec, &srun, Path::new(&tprimat)),
+        None => Err(Error::failed("there is no srun in PATH")),
+    };
+    match started {
+        Ok(srun) => see_through(spec, srun, inbox, PATIENCE),
+        Err(why) => never_ran(ExitKind::LaunchFailed(why.to_string()), 0.0),
+    }
 }
 
 /// Power and energy are of all devices of a run, or of none. The nodes' own files are kept beside
@@ -68,28 +67,22 @@ fn tell_of_telemetry(spec: &RunSpec) -> Result<()> {
     if nodes == 1 || spec.sampled.is_none_or(|vendor| vendor == Vendor::Cpu) {
         return Ok(());
     }
-    let why = format!(
-        "the run had {nodes} nodes, whose samples are kept one file a node and are not added up"
-    );
     let header = serde_json::json!({
-        "schema": TELEMETRY_SCHEMA, "source": "none", "interval_seconds": 1.0, "devices": [], "unavailable": why
+        "schema": TELEMETRY_SCHEMA, "source": "none", "interval_seconds": 1.0, "devices": [],
+        "unavailable": format!("the run had {nodes} nodes, whose samples are kept one file a node and are not added up"),
     });
     let path = spec.dir.join(TELEMETRY);
     files::write_atomically(&path, format!("{header}\n").as_bytes(), Durability::Plain)
 }
 
-/// Starts a supervisor on each node; in words why not, if not.
-fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child, String> {
+/// Starts a supervisor on each node.
+fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child> {
     // Made here, before anybody looks for them: a client of a network file system remembers for a
     // while what it did not find.
-    let folders: Vec<PathBuf> = (0..spec.nodes())
-        .map(|n| answers_of(&spec.dir, n))
-        .collect();
-    folders
-        .iter()
-        .try_for_each(|folder| files::create_dir_all(folder))
-        .and_then(|()| tell_of_telemetry(spec))
-        .map_err(|error| error.to_string())?;
+    for node in 0..spec.nodes() {
+        files::create_dir_all(&answers_of(&spec.dir, node))?;
+    }
+    tell_of_telemetry(spec)?;
     let mut command = Command::new(srun);
     command
         .args(arguments(spec))
@@ -102,8 +95,10 @@ fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child, String> {
         .stdout(Stdio::null())
         // A terminal's Ctrl-C is ours to pass on.
         .process_group(0);
-    for name in NOT_FOR_SRUN {
-        command.env_remove(name);
+    // With these in the caller's environment srun does something else with its streams, with a lost node or
+    // with our command, and it has no options that undo all of them.
+    for name in "STDINMODE STDOUTMODE STDERRMODE NO_KILL SRUN_MULTI".split(' ') {
+        command.env_remove(format!("SLURM_{name}"));
     }
     let unblock = || {
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
@@ -111,17 +106,15 @@ fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child, String> {
     };
     // SAFETY: between fork and exec it makes one system call and allocates nothing.
     unsafe { command.pre_exec(unblock) };
-    let mut srun = command
-        .spawn()
-        .map_err(|e| format!("cannot start srun: {e}"))?;
-    send(srun.stdin.as_mut(), &spec.env);
+    let mut srun = command.spawn().map_err(Error::io("cannot start", srun))?;
+    send(&mut srun, &spec.env);
     Ok(srun)
 }
 
 /// Tells it to all nodes. One that is gone is missed at its end.
-fn send(lifeline: Option<&mut ChildStdin>, variables: &BTreeMap<String, String>) {
-    if let Some(lifeline) = lifeline {
-        let _ = frame(variables).and_then(|frame| lifeline.write_all(&frame));
+fn send(srun: &mut Child, variables: &BTreeMap<String, String>) {
+    if let (Some(lifeline), Ok(frame)) = (&mut srun.stdin, frame(variables)) {
+        let _ = lifeline.write_all(&frame);
     }
 }
 
@@ -130,7 +123,6 @@ fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Dur
     let mut seen = Seen::default();
     // When srun ended, and whether all supervisors did so well.
     let mut over: Option<(Instant, bool)> = None;
-    let mut is_forced = false;
     loop {
         inbox.wait(LOOK);
         // Looked at before the folders: what was written before srun's end is then seen.
@@ -150,28 +142,162 @@ fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Dur
             }
             continue;
         }
-        if srun.stdin.is_some() && seen.can_begin(nodes) {
+        let is_wanted = seen.begun_at.is_none() && srun.stdin.is_some();
+        if is_wanted && seen.ready.len() == nodes {
             // They meet at the node of rank 0.
             let (address, port) = seen.ready[&spec.rank_of(0)].clone();
-            seen.begin();
-            send(
-                srun.stdin.as_mut(),
-                &BTreeMap::from([
-                    ("TPRIMAT_MASTER_ADDR".to_owned(), address),
-                    ("TPRIMAT_PORT".to_owned(), port.to_string()),
-                ]),
-            );
+            let address = ("TPRIMAT_MASTER_ADDR".to_owned(), address);
+            let port = ("TPRIMAT_PORT".to_owned(), port.to_string());
+            send(&mut srun, &BTreeMap::from([address, port]));
+            (seen.begun_at, seen.since) = (Some(unix_now()), None);
         }
-        if inbox.is_in_a_hurry() && !is_forced {
-            is_forced = true;
+        if inbox.is_in_a_hurry() {
             // srun then ends its step without grace.
-            let pid = Pid::from_raw(srun.id().cast_signed());
-            let _ = kill(pid, Signal::SIGTERM);
+            let _ = kill(Pid::from_raw(srun.id().cast_signed()), Signal::SIGTERM);
         }
         if seen.is_no_longer_needed(nodes, patience) {
             drop(srun.stdin.take());
         }
     }
+}
+
+/// What was seen of the nodes.
+#[derive(Default)]
+struct Seen {
+    ready: BTreeMap<usize, Ready>,
+    ends: BTreeMap<usize, RunExit>,
+    /// When the first node was ready; once the nodes have begun, when the first one failed.
+    since: Option<Instant>,
+    /// When they were told to begin, in seconds since 1970.
+    begun_at: Option<f64>,
+    /// Was this process told to end the run?
+    was_asked: bool,
+}
+
+impl Seen {
+    /// Looks at what the nodes have written. What cannot be read now is seen later.
+    fn look(&mut self, spec: &RunSpec) {
+        for node in 0..spec.nodes() {
+            let answers = answers_of(&spec.dir, node);
+            if self.ends.contains_key(&node) {
+                continue;
+            }
+            if let Ok(Some(exit)) = slurm::exit_of_ended(&answers) {
+                // One that has done its work leaves the others to theirs: the first rank alone
+                // writes the last checkpoint.
+                if exit.status != ExitKind::Code(0) {
+                    self.since.get_or_insert_with(Instant::now);
+                }
+                self.ends.insert(node, exit);
+            } else if !self.ready.contains_key(&node)
+                && let Some(ready) = read_ready(&answers)
+            {
+                self.since.get_or_insert_with(Instant::now);
+                self.ready.insert(node, ready);
+            }
+        }
+    }
+
+    /// Have nodes waited too long for the others?
+    fn is_late(&self, patience: Duration) -> bool {
+        let most = match self.begun_at {
+            Some(_) => patience,
+            None => patience * GATHERING,
+        };
+        self.since.is_some_and(|since| since.elapsed() >= most)
+    }
+
+    /// Are the nodes to end what they still do?
+    fn is_no_longer_needed(&self, nodes: usize, patience: Duration) -> bool {
+        // One that cannot run keeps all of them from it.
+        let is_refused = self.begun_at.is_none() && !self.ends.is_empty();
+        self.was_asked || is_refused || self.ends.len() == nodes || self.is_late(patience)
+    }
+
+    /// The end of the run, whose srun is over.
+    fn exit(self, spec: &RunSpec, patience: Duration) -> RunExit {
+        let (nodes, missing) = (spec.nodes(), spec.nodes() - self.ends.len());
+        let said = supervisor_said(&spec.dir).unwrap_or_default();
+        let said = last_line(said.as_bytes());
+        let Some(begun_at) = self.begun_at else {
+            let why = |exit: &RunExit| match &exit.status {
+                ExitKind::LaunchFailed(why) => Some(why.clone()),
+                _ => None,
+            };
+            let refused: Vec<String> = self.ends.values().filter_map(why).collect();
+            let status = match (refused.is_empty(), self.is_late(patience), self.was_asked) {
+                (false, ..) => ExitKind::LaunchFailed(refused.join("; ")),
+                (_, true, _) => ExitKind::LaunchFailed(format!(
+                    "{} of {nodes} nodes did not say within {:.0} s that they are ready; nothing was run",
+                    nodes - self.ready.len(),
+                    (patience * GATHERING).as_secs_f64(),
+                )),
+                (_, _, true) => ExitKind::Interrupted,
+                _ => ExitKind::LaunchFailed(format!(
+                    "srun did not start the run on its nodes: {said}"
+                )),
+            };
+            return never_ran(status, 0.0);
+        };
+        let lost =
+            format!("{missing} of {nodes} nodes left no word of how the run ended there: {said}");
+        let mut exit = together(self.ends.into_values().collect(), begun_at);
+        let has_failed = !matches!(exit.status, ExitKind::Code(0) | ExitKind::Interrupted);
+        if missing > 0 && !has_failed {
+            // Whoever is not heard of has not ended well, whatever the others did.
+            exit.status = match self.was_asked {
+                true => ExitKind::Interrupted,
+                false => ExitKind::Lost(lost),
+            };
+        } else if missing > 0 && !self.was_asked {
+            // A failure that is known stays the cause, unless its own log says that it followed
+            // from the loss of a peer.
+            exit.lost_nodes = Some(lost);
+        }
+        exit
+    }
+}
+
+/// The end of a run that had begun then, from the ends of its nodes: the first failure is the cause of the
+/// others.
+fn together(mut ends: Vec<RunExit>, begun_at: f64) -> RunExit {
+    ends.sort_by(|a, b| a.ended_at.total_cmp(&b.ended_at));
+    let name = |exit: &RunExit| exit.host.clone().unwrap_or_default();
+    let failed = || ends.iter().filter(|exit| exit.status != ExitKind::Code(0));
+    // A node that was told to end is never why the others ended.
+    let cause = failed()
+        .find(|exit| exit.status != ExitKind::Interrupted)
+        .or_else(|| failed().next());
+    let note = |exit: &RunExit| Some(format!("{}: {}", name(exit), exit.note.as_ref()?));
+    let mut notes: Vec<String> = ends.iter().filter_map(note).collect();
+    let of_cause = cause.filter(|_| ends.len() > 1);
+    notes.extend(of_cause.map(|exit| format!("it ended first on {}", name(exit))));
+    let mut names: Vec<String> = ends.iter().map(name).collect();
+    names.sort_unstable();
+    let status = match cause {
+        Some(exit) => exit.status.clone(),
+        None if ends.is_empty() => ExitKind::Interrupted,
+        None => ExitKind::Code(0),
+    };
+    let mut whole = RunExit {
+        host: Some(names.join(",")).filter(|names| !names.is_empty()),
+        note: Some(notes.join("; ")).filter(|note| !note.is_empty()),
+        ..never_ran(status, 0.0)
+    };
+    if ends.is_empty() {
+        whole.started_at = begun_at;
+    }
+    for one in ends {
+        whole.started_at = whole.started_at.min(one.started_at);
+        whole.ended_at = one.ended_at;
+        whole.waited_seconds = whole.waited_seconds.max(one.waited_seconds);
+        whole.survivors += one.survivors;
+        whole.changed.extend(one.changed);
+        whole.undeclared.merge(one.undeclared);
+    }
+    whole.changed.sort();
+    whole.changed.dedup();
+    whole
 }
 
 fn arguments(spec: &RunSpec) -> Vec<String> {
@@ -210,7 +336,7 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{mock, recipe::Nodes, run::spec::JobSpec};
+    use crate::{files::write_atomically, mock, recipe::Nodes, run::spec::JobSpec};
 
     const SOON: Duration = Duration::from_millis(200);
 
@@ -248,6 +374,10 @@ mod tests {
     }
 
     fn spec(dir: &Path, ranks: Nodes) -> RunSpec {
+        spec_of(dir, 2, ranks)
+    }
+
+    fn spec_of(dir: &Path, nodes: usize, ranks: Nodes) -> RunSpec {
         RunSpec {
             run_id: "r1".into(),
             dir: dir.to_owned(),
@@ -258,12 +388,12 @@ mod tests {
             job: Some(JobSpec {
                 vendor: Vendor::Cpu,
                 num_gpus: 1,
-                nodes: 2,
+                nodes,
                 ranks,
                 is_step: false,
                 facts: BTreeMap::new(),
                 packages: BTreeMap::new(),
-                python: PathBuf::new(),
+                python: std::path::PathBuf::new(),
                 settings: crate::plan::Slurm::default(),
             }),
             timeout_seconds: None,
@@ -384,5 +514,92 @@ mod tests {
         ];
         let exit = conducted(&script.concat());
         assert_eq!((exit.status, exit.lost_nodes), (ExitKind::Code(3), None));
+    }
+
+    /// How a run ends that began, and of whose nodes these ends were seen, one after the other.
+    fn exit(ends: &[(&str, ExitKind)], nodes: usize, was_asked: bool) -> RunExit {
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("supervisor.log");
+        write_atomically(&said, b"srun: n2 is gone\n", Durability::Plain).unwrap();
+        let ends = ends.iter().zip([30.0, 20.0, 10.0]).enumerate();
+        // The last node ended first.
+        let ends = ends.map(|(node, ((name, status), ended_at))| {
+            let exit = RunExit {
+                ended_at,
+                host: Some((*name).to_owned()),
+                ..never_ran(status.clone(), 0.0)
+            };
+            (node, exit)
+        });
+        let seen = Seen {
+            ends: ends.collect(),
+            begun_at: Some(1.0),
+            was_asked,
+            ..Seen::default()
+        };
+        seen.exit(
+            &spec_of(folder.path(), nodes, Nodes::FirstRankSpeaks),
+            Duration::ZERO,
+        )
+    }
+
+    #[test]
+    fn the_first_failure_is_the_cause_and_hosts_are_a_set() {
+        let good = [("n2", ExitKind::Code(0)), ("n1", ExitKind::Code(0))];
+        let whole = exit(&good, 2, false);
+        assert_eq!(
+            (whole.status, whole.host.as_deref(), whole.note),
+            (ExitKind::Code(0), Some("n1,n2"), None)
+        );
+        let failed = [
+            ("n3", ExitKind::Signal(9)),
+            ("n2", ExitKind::Code(3)),
+            ("n1", ExitKind::Interrupted),
+        ];
+        let failed = exit(&failed, 3, false);
+        assert_eq!(failed.status, ExitKind::Code(3));
+        assert!(failed.note.unwrap().contains("n2"));
+    }
+
+    #[test]
+    fn a_known_failure_stays_the_cause_where_other_nodes_left_no_word() {
+        let exit = exit(&[("n1", ExitKind::Code(3))], 2, false);
+        assert_eq!(exit.status, ExitKind::Code(3));
+        let lost = exit.lost_nodes.unwrap();
+        assert!(lost.contains("1 of 2 nodes") && lost.contains("n2 is gone"));
+    }
+
+    #[test]
+    fn a_run_of_which_a_node_left_no_word_never_ended_well() {
+        for status in [ExitKind::Code(0), ExitKind::Interrupted] {
+            let one = [("n1", status)];
+            let lost = exit(&one, 2, false);
+            assert!(matches!(lost.status, ExitKind::Lost(_)), "{lost:?}");
+            // `scancel` of somebody else: srun kills its step at once.
+            assert_eq!(exit(&one, 2, true).status, ExitKind::Interrupted);
+        }
+        let lost = exit(&[], 2, false);
+        assert!(matches!(lost.status, ExitKind::Lost(_)), "{lost:?}");
+        assert!((lost.started_at - 1.0).abs() < 1e-9, "it had begun then");
+    }
+
+    #[test]
+    fn nodes_that_are_ready_wait_for_the_others_only_so_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = spec(folder.path(), Nodes::FirstRankSpeaks);
+        let mut seen = Seen::default();
+        assert!(
+            !seen.is_no_longer_needed(2, Duration::ZERO),
+            "the clock runs from the first node"
+        );
+        let answers = answers_of(folder.path(), 0);
+        let ready = answers.join("ready.json");
+        write_atomically(&ready, br#"["n1",1]"#, Durability::Plain).unwrap();
+        seen.look(&spec);
+        assert!(seen.is_no_longer_needed(2, Duration::ZERO));
+        let ExitKind::LaunchFailed(why) = seen.exit(&spec, Duration::ZERO).status else {
+            panic!("nothing was run")
+        };
+        assert!(why.contains("1 of 2 nodes"), "{why}");
     }
 }

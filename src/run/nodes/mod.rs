@@ -15,7 +15,6 @@
 
 mod conductor;
 mod node;
-mod seen;
 
 pub(crate) use conductor::conduct;
 pub(crate) use node::{NODE, NodeFile, files_of, supervise};

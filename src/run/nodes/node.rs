@@ -51,27 +51,23 @@ pub(crate) struct NodeFile {
 pub(crate) fn files_of(dir: &Path, nodes: usize) -> Result<(Vec<NodeFile>, Vec<NodeFile>)> {
     let (mut logs, mut samples) = (Vec::new(), Vec::new());
     for node in (0..nodes).filter(|_| nodes > 1) {
-        let log = folder_of(dir, node).join("log");
-        if node > 0 && is_regular(&log)? {
-            let name = format!("log.node-{node}");
-            let path = log;
-            logs.push(NodeFile { node, name, path });
+        if node > 0 {
+            let log = folder_of(dir, node).join("log");
+            logs.extend(regular(node, format!("log.node-{node}"), log)?);
         }
         // Not the run's: it is of one node's devices.
         let path = answers_of(dir, node).join(TELEMETRY);
-        if is_regular(&path)? {
-            let name = format!("telemetry.node-{node}.jsonl");
-            samples.push(NodeFile { node, name, path });
-        }
+        samples.extend(regular(node, format!("telemetry.node-{node}.jsonl"), path)?);
     }
     Ok((logs, samples))
 }
 
 /// A folder may have come with somebody's project, so nothing is followed through links.
-fn is_regular(path: &Path) -> Result<bool> {
-    let found = if_there(path, std::fs::symlink_metadata(path))?;
-    let is_own = files::is_own(path) && path.parent().is_some_and(files::is_own);
-    Ok(is_own && found.is_some_and(|found| found.is_file()))
+fn regular(node: usize, name: String, path: PathBuf) -> Result<Option<NodeFile>> {
+    let found = if_there(&path, std::fs::symlink_metadata(&path))?;
+    let is_own = files::is_own(&path) && path.parent().is_some_and(files::is_own);
+    let is_regular = is_own && found.is_some_and(|found| found.is_file());
+    Ok(is_regular.then_some(NodeFile { node, name, path }))
 }
 
 /// Where the others find a node, and a port that was free there just now. A node says it when it is what
@@ -83,44 +79,38 @@ pub(super) fn read_ready(answers: &Path) -> Option<Ready> {
     serde_json::from_slice(&text).ok()
 }
 
-fn say_ready(name: &str, answers: &Path) -> Result<()> {
+fn say_ready(answers: &Path) -> Result<()> {
     let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|bound| bound.local_addr());
     let bound = bound.map_err(Error::io("cannot find a free port on", "0.0.0.0"))?;
-    let address = hostname().unwrap_or_else(|| name.to_owned());
-    let text = serde_json::to_vec(&(address, bound.port())).unwrap_or_default();
+    let ready: Ready = (hostname().unwrap_or_default(), bound.port());
+    let text = serde_json::to_vec(&ready).unwrap_or_default();
     files::write_atomically(&answers.join(READY), &text, Durability::Plain)
 }
 
 /// The supervisor of one node of a run, which srun started for the run's conductor.
 pub(crate) fn supervise(dir: &Path) -> Result<()> {
     let number = std::env::var("SLURM_NODEID").ok();
-    let number = number.and_then(|number| number.parse::<usize>().ok());
-    let (Some(number), true) = (number, slurm::is_of_this_job(dir)) else {
-        return Err(Error::failed(
-            "only tprimat itself starts the supervisor of a node, within a Slurm job",
-        ));
-    };
+    let number: usize = number
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(|| Error::failed("only srun starts the supervisor of a node"))?;
     let inbox = settle_down(true)?;
     let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
     let spec = read_spec_with(dir, env)?;
-    let telemetry = match spec.nodes() {
-        1 => dir.join(TELEMETRY),
-        _ => answers_of(dir, number).join(TELEMETRY),
-    };
+    let answers = answers_of(dir, number);
+    let sampled = if spec.nodes() == 1 { dir } else { &answers };
     let spec = RunSpec {
         // Each node ends its own processes, also where two nodes are one host.
         run_id: part_of_run(&spec.run_id, number),
         dir: folder_of(dir, number),
         ..spec
     };
-    let mut supervisor = Supervisor::new(spec, inbox, telemetry);
-    let name = std::env::var("SLURMD_NODENAME").ok().or_else(hostname);
-    let name = name.unwrap_or_else(|| "this node".into());
+    let mut supervisor = Supervisor::new(spec, inbox, sampled.join(TELEMETRY));
     // The other nodes wait for this one, so it says whatever keeps it from running.
-    let exit = measure(&mut supervisor, dir, number, &name)
+    let exit = measure(&mut supervisor, dir, number)
         .unwrap_or_else(|why| never_ran(ExitKind::LaunchFailed(why), 0.0));
-    let host = Some(name);
-    write_exit(&answers_of(dir, number), &RunExit { host, ..exit })?;
+    // As Slurm names it.
+    let host = std::env::var("SLURMD_NODENAME").ok().or(exit.host);
+    write_exit(&answers, &RunExit { host, ..exit })?;
     // srun takes a supervisor that goes before the conductor lets it go for one that died.
     while !supervisor.inbox.stop() {
         supervisor.inbox.wait(LINGER);
@@ -129,15 +119,10 @@ pub(crate) fn supervise(dir: &Path) -> Result<()> {
 }
 
 /// The part of the run in `dir` that this node has; in words why it cannot run here.
-fn measure(
-    supervisor: &mut Supervisor,
-    dir: &Path,
-    number: usize,
-    name: &str,
-) -> Result<RunExit, String> {
+fn measure(supervisor: &mut Supervisor, dir: &Path, number: usize) -> Result<RunExit, String> {
     let note = slurm::settle_in(&mut supervisor.spec)?;
     supervisor.notes.extend(note);
-    say_ready(name, &answers_of(dir, number)).map_err(|error| format!("{name}: {error}"))?;
+    say_ready(&answers_of(dir, number)).map_err(|error| error.to_string())?;
     // The lifeline's end: another node cannot run, or the run is no longer wanted.
     let Ok(meeting) = receive_environment() else {
         return Ok(never_ran(ExitKind::Interrupted, 0.0));

@@ -40,11 +40,6 @@ pub fn is_of_a_job(dir: &Path) -> bool {
     matches!(noted(&dir.join(CLAIM)), Ok(Some(_)))
 }
 
-/// Is this process within the job that has the run of a folder?
-pub(crate) fn is_of_this_job(dir: &Path) -> bool {
-    matches!(noted(&dir.join(CLAIM)), Ok(Some(claimed)) if claimed == this_job())
-}
-
 /// The job that has the run of a folder, whichever submission was heard of; else the one that was submitted
 /// last.
 pub(super) fn noted_job(dir: &Path) -> Result<Option<String>> {
@@ -60,10 +55,6 @@ pub(super) fn noted(path: &Path) -> Result<Option<String>> {
     let text = String::from_utf8_lossy(&text).trim().to_owned();
     let is_id = |c: char| c.is_ascii_alphanumeric() || "_+".contains(c);
     Ok(Some(text).filter(|text| !text.is_empty() && text.chars().all(is_id)))
-}
-
-fn this_job() -> String {
-    std::env::var("SLURM_JOB_ID").unwrap_or_default()
 }
 
 /// Makes a file for the caller alone that is whole from its first instant. An error where it is there.
@@ -90,7 +81,7 @@ pub(crate) fn take(dir: &Path, who: &str) -> Result<bool> {
 /// What a job does before its run may start: it takes the run for itself, and reads what is in no other
 /// file. `None`: another job has it.
 pub(crate) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
-    let job = this_job();
+    let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     if !take(dir, &job)? {
         // A controller that lost its last state starts a job that has run already. Where that start
         // was cut off, this one must not end well: Slurm would say so of the run.

@@ -47,11 +47,8 @@ pub(crate) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
 /// first; Slurm does. A launcher such as torchrun ends with 1 whatever ended its workers, so Slurm is
 /// asked after every end that may be somebody else's doing.
 pub(crate) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunExit {
-    let is_in_doubt = match exit.status {
-        ExitKind::Interrupted | ExitKind::Signal(_) => true,
-        ExitKind::Code(code) => code != 0,
-        _ => false,
-    };
+    let is_told = matches!(exit.status, ExitKind::Interrupted | ExitKind::Signal(_));
+    let is_in_doubt = is_told || matches!(exit.status, ExitKind::Code(code) if code != 0);
     let noted = noted_job(&spec.dir).ok().flatten();
     let Some(id) = noted.filter(|id| is_in_doubt && id != WITHDRAWN) else {
         return exit;
@@ -61,15 +58,16 @@ pub(crate) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunE
     let state = loop {
         match slurm.shown(&id, spec) {
             Ok(shown) if shown.is_over() => break shown.state,
+            Err(why) if !why.is_passing => break String::new(),
             _ if begun.elapsed() >= SETTLE => break String::new(),
             _ => thread::sleep(PAUSE),
         }
     };
-    let of_memory = || match has_oom_kill(&spec.dir) {
-        true => fate_of(&id, "OUT_OF_MEMORY"),
-        false => None,
+    let state = match has_oom_kill(&spec.dir) {
+        true if fate_of(&id, &state).is_none() => "OUT_OF_MEMORY",
+        _ => &state,
     };
-    match fate_of(&id, &state).or_else(of_memory) {
+    match fate_of(&id, state) {
         Some(status) => RunExit { status, ..exit },
         None => exit,
     }

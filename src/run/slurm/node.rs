@@ -47,22 +47,17 @@ pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<Option<String>, String> {
         ));
     }
     if job.vendor != Vendor::Cpu {
-        take_devices(spec, &job, &node, &name)?;
+        take_devices(spec, &job, &node).map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(few_cores(&job, &node, &name))
 }
 
-fn take_devices(
-    spec: &mut RunSpec,
-    job: &JobSpec,
-    node: &HostFacts,
-    name: &str,
-) -> Result<(), String> {
+fn take_devices(spec: &mut RunSpec, job: &JobSpec, node: &HostFacts) -> Result<(), String> {
     let variable = |name: &str| std::env::var(name).ok();
     let mut given = node.usable(job.vendor, &variable);
     if given.len() < job.num_gpus {
         return Err(format!(
-            "Slurm gave the job {} GPUs on {name}, the run needs {}",
+            "Slurm gave the job {} GPUs, the run needs {}",
             given.len(),
             job.num_gpus
         ));
@@ -90,10 +85,7 @@ fn few_cores(job: &JobSpec, node: &HostFacts, name: &str) -> Option<String> {
     // The cores of a CPU platform are a fact, which is compared.
     let all = host_cores().filter(|_| job.vendor != Vendor::Cpu)?;
     // As the key has it: where Slurm hides the other devices, this process sees the job's own only.
-    let gpus = job
-        .facts
-        .get("count")
-        .and_then(|count| count.to_string().parse::<u64>().ok())?;
+    let gpus: u64 = job.facts.get("count")?.to_string().parse().ok()?;
     let given = node.cpu.cores?;
     let share = all * (job.num_gpus.max(1) as u64).min(gpus) / gpus.max(1);
     (given * 2 < share).then(|| {

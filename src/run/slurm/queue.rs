@@ -27,8 +27,10 @@ const HURRIED: Duration = Duration::from_secs(1);
 /// Otherwise each of them would ask Slurm anew every few seconds.
 const FULL: Duration = Duration::from_secs(5);
 
-/// What squeue is asked for: lines of [`Shown::in_list`].
-const LISTED: [&str; 3] = ["--noheader", "--states=all", "--format=%i|%T|%r|%N|%j|%Z"];
+/// What is asked for, in lines of [`Shown::in_list`].
+const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
+const RECORDED: &str =
+    "--noheader --allocations --parsable2 --format=JobIDRaw,State,Reason,NodeList,JobName,WorkDir";
 
 /// Slurm's commands, as the caller would run them. Clones share one look at the queue.
 #[derive(Clone, Default)]
@@ -36,7 +38,7 @@ pub struct Commands {
     /// The caller's: PATH to the commands, and where Slurm's configuration is.
     env: BTreeMap<String, String>,
     /// When the queue was listed last, and what came of it.
-    listed: Arc<Mutex<Option<(Instant, Answer<Jobs>)>>>,
+    listed: Arc<Mutex<Option<Listed>>>,
     /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
     is_hurried: Arc<AtomicBool>,
     /// When Slurm last refused a job because the user has too many.
@@ -44,6 +46,7 @@ pub struct Commands {
 }
 
 type Answer<T> = Result<T, SlurmError>;
+type Listed = (Instant, Answer<Jobs>);
 /// By their ids.
 type Jobs = Arc<HashMap<String, Shown>>;
 
@@ -212,8 +215,8 @@ impl Commands {
             Some((at, jobs)) if *at + age >= wanted => jobs.clone(),
             _ => {
                 let begun = Instant::now();
-                let user = [&*format!("--user={}", nix::unistd::geteuid())];
-                let jobs = self.ask("squeue", &[&LISTED[..], &user].concat());
+                let user = nix::unistd::geteuid();
+                let jobs = self.ask("squeue", &format!("{LISTED} --user={user}"));
                 // Where it did not answer, those who waited for the answer do not each ask again.
                 let at = if jobs.is_ok() { begun } else { Instant::now() };
                 *listed = Some((at, jobs.clone()));
@@ -223,8 +226,8 @@ impl Commands {
     }
 
     /// The jobs that a command lists.
-    fn ask(&self, program: &str, arguments: &[&str]) -> Answer<Jobs> {
-        let said = self.run(program, arguments)?;
+    fn ask(&self, program: &str, words: &str) -> Answer<Jobs> {
+        let said = self.run(program, &words.split(' ').collect::<Vec<_>>())?;
         Ok(Arc::new(said.lines().filter_map(Shown::in_list).collect()))
     }
 
@@ -239,20 +242,13 @@ impl Commands {
 
     /// The same of this job alone, from the controller or else from the accounting.
     pub(super) fn shown(&self, id: &str, spec: &RunSpec) -> Answer<Shown> {
-        const RECORDED: [&str; 4] = [
-            "--noheader",
-            "--allocations",
-            "--parsable2",
-            "--format=JobIDRaw,State,Reason,NodeList,JobName,WorkDir",
-        ];
         // Asked for no job, Slurm tells of all.
         if id.is_empty() {
             return Ok(Shown::default());
         }
-        let which = [&*format!("--jobs={id}")];
         let own = |jobs: &Jobs| jobs.get(id).filter(|shown| shown.is_of(spec)).cloned();
-        let listed = self.ask("squeue", &[&LISTED[..], &which].concat());
-        let recorded = || own(&self.ask("sacct", &[&RECORDED[..], &which].concat()).ok()?);
+        let listed = self.ask("squeue", &format!("{LISTED} --jobs={id}"));
+        let recorded = || own(&self.ask("sacct", &format!("{RECORDED} --jobs={id}")).ok()?);
         match (listed.as_ref().ok().and_then(own).or_else(recorded), listed) {
             (Some(shown), _) => Ok(shown),
             (None, Err(why)) if !why.said.contains("Invalid job id") => Err(why),
@@ -282,8 +278,8 @@ fn seconds(text: &str) -> Option<f64> {
 pub(super) fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
     // `CANCELLED by 1000`
     let state = state.split_whitespace().next()?;
-    let word = state.to_lowercase().replace('_', " ");
-    let said = format!("Slurm job {id} ended: {word}");
+    let said = state.to_lowercase().replace('_', " ");
+    let said = format!("Slurm job {id} ended: {said}");
     match state {
         "NODE_FAIL" | "BOOT_FAIL" => Some(ExitKind::Lost(said)),
         "PREEMPTED" | "OUT_OF_MEMORY" | "CANCELLED" => Some(ExitKind::Killed(said)),
