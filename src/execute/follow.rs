@@ -30,6 +30,7 @@ struct Seen {
     samples: Tail,
     power_watts: Option<f64>,
     waiting_for: Option<String>,
+    changed: Vec<String>,
 }
 
 impl<'a> Follower<'a> {
@@ -58,6 +59,7 @@ impl<'a> Follower<'a> {
             samples: Tail::new(&log.with_file_name(TELEMETRY)),
             power_watts: None,
             waiting_for: None,
+            changed: Vec::new(),
         });
         // The header, and a line of a newer sampler, say nothing of the power.
         let _ = seen.samples.poll(&mut |line| {
@@ -93,6 +95,17 @@ impl<'a> Follower<'a> {
                 what_for: what_for.clone(),
             });
             seen.waiting_for = Some(what_for);
+        }
+        if let RunState::Running { changed, .. } = state
+            && changed.len() > seen.changed.len()
+        {
+            let message = format!(
+                "{} will not count: {} changed while it runs",
+                work.name(),
+                changed.join(", ")
+            );
+            seen.changed = changed;
+            events.report(&Event::Note { message });
         }
     }
 }

@@ -89,13 +89,20 @@ pub fn ingest(
         // To declare these as outputs would not make it count.
         changed.append(&mut undeclared.changed);
     }
+    let mut outcome = outcome(exit, (log, &node_logs), &measured.log_section)?;
+    if let RunOutcome::Failed { evidence, .. } = &mut outcome
+        && exit.is_some_and(|exit| exit.status == ExitKind::Timeout)
+        && let Some(limit) = spec.timeout_seconds
+    {
+        evidence.insert(0, format!("it ran longer than its time limit, {limit} s"));
+    }
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
         key: measured.key,
         task: measured.task,
         preimage: measured.preimage,
         generation: measured.generation,
-        outcome: outcome(exit, (log, &node_logs), &measured.log_section)?,
+        outcome,
         outputs,
         started_at,
         ended_at,
@@ -143,11 +150,11 @@ pub fn ingest(
     Ok(attempt)
 }
 
-/// Was the run interrupted before its trainer started? A trainer has a log from its start on.
+/// Was the run interrupted, or its supervisor killed, before its trainer started? A trainer has a log from its start on.
 pub(super) fn ended_before_it_began(exit: Option<&RunExit>, log: &Path) -> bool {
-    exit.is_some_and(|exit| {
-        exit.status == ExitKind::Interrupted && exit.started_at == exit.ended_at && !log.is_file()
-    })
+    let is_of_no_trainer =
+        |exit: &RunExit| exit.status == ExitKind::Interrupted && exit.started_at == exit.ended_at;
+    exit.is_none_or(is_of_no_trainer) && !log.is_file()
 }
 
 /// The supervisor has masked the log, unless it was killed before it could. Then the run's own

@@ -1,7 +1,7 @@
 //! Ctrl-C and its kin: the first signal asks, the second kills, the third ends tprimat on the spot
 //! (whose supervisors then end their runs, for their lifelines close).
 //!
-//! Only what was asked is noted here. `schedule.rs` reads it and ends each run, for which `run.rs`
+//! Only what was asked is noted here. `schedule.rs` reads it and ends each run, for which `run/local.rs`
 //! closes its lifeline; `supervisor.rs` then sends signals to every process of the run, which
 //! `process.rs` finds.
 

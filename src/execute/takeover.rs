@@ -123,8 +123,12 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
         Ok(attempt) => {
             if !ended_before_it_began(left.exit.as_ref(), &left.log) {
                 let outcome = crate::graph::outcome_text(&attempt);
+                let ended = match left.ended {
+                    0 => String::new(),
+                    count => format!("; ended {count} of its processes that went on"),
+                };
                 let message = format!(
-                    "took in a run that an earlier build left: {} ({outcome})",
+                    "took in a run that an earlier build left: {} ({outcome}){ended}",
                     attempt.task
                 );
                 events.report(&Event::Note { message });

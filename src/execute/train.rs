@@ -4,6 +4,8 @@
 //! the folder goes. In between, whoever dies, the next build finds the folder (see
 //! `takeover`) and takes it in.
 
+use std::time::{Duration, Instant};
+
 use super::{
     error::is_of_one_run,
     event_sink::EventSink,
@@ -82,9 +84,14 @@ pub fn train(
         }
         Err(error) => return Err(error),
     };
-    if let Some(why) = left_on_devices(&spec) {
-        remove(&dir);
-        return Ok(Trained::Nothing(why));
+    let asked = Instant::now();
+    while let Some(why) = left_on_devices(&spec) {
+        // Somebody may be ending it just now.
+        if asked.elapsed() >= LEFT_PATIENCE || running.is_stopped() {
+            remove(&dir);
+            return Ok(Trained::Nothing(why));
+        }
+        std::thread::sleep(KEY_LOOK);
     }
     let run: std::sync::Arc<dyn Run> = host
         .executor(work.placement.execution.place)
@@ -95,18 +102,21 @@ pub fn train(
     Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
 }
 
-/// Why a run is not begun on its devices: a supervisor that was killed left processes on one of them.
-/// A batch system gives devices, and ends what its jobs leave.
+/// How long a run waits for the end of what another one left on its devices.
+const LEFT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a run is not begun on its devices: a run that nobody watches any more left processes on one of
+/// them. A batch system gives devices, and ends what its jobs leave.
 fn left_on_devices(spec: &RunSpec) -> Option<String> {
     let mut devices = spec.devices.iter().filter(|_| spec.job.is_none());
     let (device, (holder, pids)) =
         devices.find_map(|device| Some((device, left_on(&spec.lock_dir, device)?)))?;
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     Some(format!(
-        "not started: what run {} left may still use {device} (process {}); its supervisor was killed. `tprimat build` in its \
-         project ends it, and so does `kill {}`",
-        holder.run_id,
+        "not started: process {} may still use {device}, and nobody watches it any more: it is left of the run in {}. The next \
+         `tprimat build` of that project ends it, and so does `kill {}`",
         pids.join(", "),
+        holder.project.display(),
         pids.join(" "),
     ))
 }

@@ -44,6 +44,13 @@ pub(crate) struct DeviceLock {
     signed: bool,
 }
 
+impl DeviceLock {
+    /// Leaves the name of the run in the lock, for processes of it are left.
+    pub fn leave_signed(&mut self) {
+        self.signed = false;
+    }
+}
+
 pub(crate) enum Claim {
     Got(DeviceLock),
     /// Held by someone else: who, if the holder said so.
@@ -65,6 +72,10 @@ pub(crate) fn claim(
         file.try_lock_shared()
     };
     match locked {
+        // Whoever else is told of this device: what a killed run left of itself still has it.
+        Ok(()) if exclusive && left_by(&mut file, run_id).is_some() => {
+            Ok(Claim::Busy(signature(&mut file)))
+        }
         Ok(()) => {
             let signed = sign(&mut file, run_id, project).is_ok();
             Ok(Claim::Got(DeviceLock { file, signed }))
@@ -89,12 +100,18 @@ pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
     }
 }
 
-/// The run whose supervisor was killed while it held `device`, and the processes of it that are left:
-/// nobody holds the lock, and they may hold the device.
+/// The run that held `device` last and did not sign it off, because its supervisor was killed or could
+/// not end all of its processes, and those that are left: nobody holds the lock, and they may hold the
+/// device.
 pub(crate) fn left_on(folder: &Path, device: &str) -> Option<(Holder, Vec<i32>)> {
     let mut file = look_at(folder, device)?;
     file.try_lock().ok()?;
-    let holder = signature(&mut file)?;
+    left_by(&mut file, "")
+}
+
+/// The same of a lock that this process holds; `own`: the run that asks.
+fn left_by(file: &mut File, own: &str) -> Option<(Holder, Vec<i32>)> {
+    let holder = signature(file).filter(|holder| holder.run_id != own)?;
     let left = Tree::marked(&holder.run_id).pids();
     (!left.is_empty()).then_some((holder, left))
 }
@@ -171,6 +188,7 @@ fn holder(file: &mut File) -> Option<Holder> {
 }
 
 fn signature(file: &mut File) -> Option<Holder> {
+    file.rewind().ok()?;
     let mut text = String::new();
     file.take(4096).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()

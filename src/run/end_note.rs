@@ -1,4 +1,4 @@
-//! How the trainer of a run ended, noted before anything else is done about it. To end what the
+//! How the trainer of a run ended, noted as soon as its inputs were looked at. To end what the
 //! trainer left behind takes seconds, in which the supervisor may be killed, and a full disk may have
 //! no room for `exit.json`. The note's bytes are reserved before the trainer starts.
 

@@ -41,7 +41,8 @@ pub trait Run: Send + Sync {
     /// Ends the run without grace.
     fn kill(&self);
     /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
-    /// more. `look` is called about ten times a second meanwhile.
+    /// more. `look` is called about ten times a second meanwhile, more seldom while a batch system
+    /// lets one wait for its answers.
     fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End>;
 }
 

@@ -103,6 +103,14 @@ pub(crate) fn read_spec_with(dir: &Path, env: BTreeMap<String, String>) -> Resul
         ..spec
     })
 }
+
+/// Says in its folder what a run is.
+pub(crate) fn write_spec(spec: &RunSpec, durability: Durability) -> Result<()> {
+    let text = serde_json::to_vec_pretty(spec)
+        .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
+    files::write_atomically(&spec_path(&spec.dir), &text, durability)
+}
+
 /// How the run of a folder ended; `None` as long as nobody has recorded it, and where a power cut took
 /// a record that was not on disk yet. Any other record that is there and cannot be read is an error:
 /// taken for none, a run that ended well would be made again.

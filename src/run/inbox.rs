@@ -25,12 +25,27 @@ use crate::error::{Error, Result};
 /// No environment is larger; a length beyond it is not one that tprimat sent.
 const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 
+/// What a supervisor hears of, instead of ending by it.
+pub(crate) fn heard_signals() -> SigSet {
+    let mut set = SigSet::empty();
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGCHLD,
+    ] {
+        set.add(signal);
+    }
+    set
+}
+
 /// Makes this process a supervisor: no signal ends it, and orphans of its run come to it.
 pub(crate) fn settle_down(has_lifeline: bool) -> Result<Inbox> {
     let broken = |what: &'static str| move |e: Errno| Error::failed(format!("{what}: {e}"));
     keep_files_to_ourselves();
     let inbox = Inbox::open(has_lifeline).map_err(broken("cannot receive signals"))?;
-    // Fails only where this process leads a group already, which serves as well.
+    // Fails only where this process leads a group already: a session of its own, or a job's.
     let _ = setsid();
     prctl::set_child_subreaper(true).map_err(broken("cannot adopt orphans"))?;
     Ok(inbox)
@@ -64,16 +79,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub fn open(has_lifeline: bool) -> nix::Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in [
-            Signal::SIGTERM,
-            Signal::SIGINT,
-            Signal::SIGHUP,
-            Signal::SIGQUIT,
-            Signal::SIGCHLD,
-        ] {
-            set.add(signal);
-        }
+        let set = heard_signals();
         // Blocked here, not in the trainer: `launch` unblocks them there.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;

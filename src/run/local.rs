@@ -22,8 +22,8 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, poll},
-    sys::signal::Signal,
-    unistd::Pid,
+    sys::signal::{SigmaskHow, Signal, sigprocmask},
+    unistd::{Pid, setsid},
 };
 
 use super::{
@@ -31,10 +31,10 @@ use super::{
     end_note::noted_end,
     executor::{End, Executor, Interrupted, LOOK, Run},
     folder::{
-        last_seen, lock, log_path, owner_lock_path, read_exit, spec_path, state_path,
-        supervisor_lock_path, supervisor_log_path, supervisor_said, take_lock,
+        last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
+        supervisor_log_path, supervisor_said, take_lock, write_spec,
     },
-    inbox::{frame, rounded_up},
+    inbox::{frame, heard_signals, rounded_up},
     process::Tree,
     spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, RunState, never_ran},
 };
@@ -93,15 +93,13 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     files::create_dir_all(dir)?;
     let owner = take_lock(&owner_lock_path(dir))?;
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
-    let text = serde_json::to_vec_pretty(spec)
-        .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
     // A power cut ends a run of this host, and what it had begun is made again. The description comes
     // to disk with the log.
     let durability = match &spec.job {
         Some(_) => Durability::Synced,
         None => Durability::Plain,
     };
-    files::write_atomically(&spec_path(dir), &text, durability)?;
+    write_spec(spec, durability)?;
     let log_path = supervisor_log_path(dir);
     let log = OpenOptions::new()
         .create(true)
@@ -129,7 +127,8 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
 fn begin(spec: &RunSpec, tprimat: &Path, lock: File, log: File) -> io::Result<(Child, UnixStream)> {
     let environment = frame(&spec.env)?;
     let (theirs, mut lifeline) = UnixStream::pair()?;
-    let mut supervisor = Command::new(program(tprimat))
+    let mut command = Command::new(program(tprimat));
+    command
         .arg0(tprimat)
         .arg(RUN_ARGUMENT)
         .arg(&spec.dir)
@@ -139,10 +138,20 @@ fn begin(spec: &RunSpec, tprimat: &Path, lock: File, log: File) -> io::Result<(C
         .envs(std::env::vars_os().filter(|(name, _)| is_needed(name)))
         .stdin(OwnedFd::from(theirs))
         .stdout(lock)
-        .stderr(log)
-        // Ctrl-C at the terminal is tprimat's to heed.
-        .process_group(0)
-        .spawn()?;
+        .stderr(log);
+    // Ctrl-C at the terminal is tprimat's to heed, and no trainer may ask at it for a password. A signal
+    // that comes before the supervisor can hear it waits until then.
+    let in_child = || {
+        setsid()?;
+        let heard = heard_signals();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&heard), None)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(in_child) };
+    let mut supervisor = command.spawn()?;
+    // It has descriptors that are the supervisor's alone from now on.
+    drop(command);
     if let Err(error) = lifeline.write_all(&environment) {
         // It has ended, and says why in its log.
         let _ = supervisor.wait();
@@ -248,6 +257,10 @@ impl Running {
             contained.remove();
         }
         if let Some(exit) = noted_end(&self.spec.dir) {
+            if status.success() {
+                // The disk had no room for a record, and the note is all of it.
+                return Ok(exit);
+            }
             let note = format!(
                 "its supervisor ended ({status}) before it had ended what the trainer left"
             );

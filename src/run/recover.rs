@@ -13,6 +13,7 @@ use std::{
 use super::{
     contained::Contained,
     end_note::{END_NOTE, exit_or_end},
+    executor::End,
     folder::{
         GONE, MAKING, if_there, log_path, owner_lock_path, read_exit, read_if_there, remove,
         spec_path, supervisor_lock_path, was_never_written,
@@ -43,6 +44,8 @@ pub struct Leftover {
     /// `None`: the run ended unrecorded (power cut, killed supervisor).
     pub exit: Option<RunExit>,
     pub log: PathBuf,
+    /// How many processes of it had to be ended.
+    pub ended: usize,
     _owner: File,
     _supervisor: File,
 }
@@ -253,12 +256,12 @@ pub(crate) fn take_up(
     };
     let exit = match read_exit(dir)? {
         None if spec.is_batch() => match slurm::left(&spec, slurm, ANSWER) {
-            slurm::Left::GoesOn => return Ok(Taken::GoesOn(Box::new(spec), owner)),
-            slurm::Left::NeverWas => {
+            Some(End::Over(exit)) => Some(*exit),
+            Some(End::NeverWas) => {
                 remove(dir);
                 return Ok(Taken::Nothing);
             }
-            slurm::Left::Ended(exit) => Some(*exit),
+            _ => return Ok(Taken::GoesOn(Box::new(spec), owner)),
         },
         // Its supervisor knows that it was told to end, and Slurm knows why.
         Some(exit) if spec.is_batch() => Some(slurm::explained(&spec, slurm, exit)),
@@ -268,7 +271,7 @@ pub(crate) fn take_up(
     let Some(supervisor) = wait_for_supervisor(dir, patience) else {
         return Ok(Taken::Held);
     };
-    Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
+    let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     if let Some(container) = &spec.container
         && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
     {
@@ -282,6 +285,7 @@ pub(crate) fn take_up(
         dir: dir.to_owned(),
         exit,
         log: log_path(dir),
+        ended: ended.count,
         _owner: owner,
         _supervisor: supervisor,
         spec,

@@ -15,52 +15,48 @@
 //! | the node differs from tprimat.lock | nothing runs there; the failure names the lines |
 //! | Ctrl-C with `cancel_on_interrupt` | `scancel` until Slurm takes it; a second Ctrl-C leaves the job |
 
+mod claim;
 mod end;
 mod node;
 mod queue;
-mod submit;
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs::{self, File},
     path::{Path, PathBuf},
-    sync::{Mutex, atomic::AtomicBool, mpsc},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    executor::{self, End, Executor, Interrupted, Run},
-    folder::{
-        self, lock, owner_lock_path, read_exit, read_if_there, spec_path, state_path, take_lock,
-    },
+    executor::{End, Executor, Interrupted, LOOK, Run},
+    folder::{self, lock, owner_lock_path, read_exit, state_path, take_lock, write_spec},
     slurm::{
-        end::{After, after, ended_unseen, exit_of_ended, unseen},
-        queue::{OwnJob, is_final},
+        claim::{CLAIM, ENVIRONMENT, SUBMITTED, WITHDRAWN, job_name, make, noted, noted_job},
+        end::ended_unseen,
+        queue::Shown,
     },
-    spec::{RunSpec, RunState},
+    spec::{RUN_ARGUMENT, RunSpec, RunState},
 };
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
+    job::Vendor,
 };
 
-pub(crate) use end::{Left, explained, left};
-pub(crate) use node::{claim, is_of_this_job, settle_in, take};
+pub use claim::is_of_a_job;
+pub(crate) use claim::{claim, take};
+pub(crate) use end::{exit_of_ended, explained, patience};
+pub(crate) use node::settle_in;
 pub use queue::Commands;
 
 /// The last word of `tprimat __run DIR job`, the supervisor of the run in DIR inside its job.
 pub(crate) const JOB: &str = "job";
 
-/// How often the run folder is looked at.
-const LOOK: Duration = Duration::from_millis(200);
 /// Between two questions to Slurm, first and last: a cluster has many users.
 const QUESTIONS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
 /// How long beyond its grace a job that was told to end may take before Slurm ends it.
 const CANCELLED: Duration = Duration::from_secs(30);
-/// The claim of a tprimat that takes a run back before any job has it.
-const WITHDRAWN: &str = "withdrawn";
 
 /// Submits to the cluster of this host.
 pub struct Slurm {
@@ -72,30 +68,14 @@ pub struct Slurm {
 pub struct Job {
     spec: RunSpec,
     slurm: Commands,
-    tprimat: PathBuf,
-    id: Mutex<Option<String>>,
+    /// What a job executes; none where an earlier tprimat started the run. Its folder may have come with a
+    /// project, so it is never what a new job runs.
+    tprimat: Option<PathBuf>,
     /// What the run waits for, as far as the queue says it.
     reason: Mutex<String>,
-    intent: Mutex<JobIntent>,
-    /// Slurm takes no more jobs of this user for now, and the build has said so.
-    waits_for_room: AtomicBool,
-    /// It was refused for that while there was no other job of tprimat's.
-    was_refused_alone: AtomicBool,
-    /// An earlier tprimat started it. Its folder may have come with a project, so it is never what
-    /// a new job runs.
-    is_attached: bool,
-    _owner: File,
-}
-
-/// What is to become of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum JobIntent {
-    /// It is waited for.
-    Wait,
-    /// It is cancelled, and its end waited for.
-    Cancel,
-    /// Nobody waits for it any more; it goes on.
-    Leave,
+    /// Whether nobody is to wait for it any more, and what becomes of it then.
+    interrupted: Mutex<Option<Interrupted>>,
+    _owner: Option<File>,
 }
 
 impl Executor for Slurm {
@@ -103,382 +83,305 @@ impl Executor for Slurm {
         let dir = &spec.dir;
         files::create_dir_all(dir)?;
         let owner = take_lock(&owner_lock_path(dir))?;
-        // For the job alone, which removes it as soon as it has read it.
-        let environment = serde_json::to_vec(&spec.env).unwrap_or_default();
-        write_private(&environment_path(dir), &environment)
-            .map_err(Error::io("cannot write", environment_path(dir)))?;
-        let text = serde_json::to_vec_pretty(spec)
-            .map_err(|e| Error::failed(format!("cannot describe run {}: {e}", spec.run_id)))?;
+        let environment = dir.join(ENVIRONMENT);
+        make(
+            &environment,
+            &serde_json::to_vec(&spec.env).unwrap_or_default(),
+        )
+        .map_err(Error::io("cannot write", environment))?;
         // From here on the run folder says that there is or will be a job.
-        files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
-        Ok(Box::new(self.job(spec.clone(), owner, false)))
+        write_spec(spec, Durability::Synced)?;
+        let tprimat = Some(&self.tprimat);
+        let job = Job::of(spec.clone(), &self.commands, tprimat, Some(owner));
+        Ok(Box::new(job))
     }
 }
 
 impl Slurm {
     /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
     pub(crate) fn attach(&self, spec: RunSpec, owner: File) -> Job {
-        self.job(spec, owner, true)
+        Job::of(spec, &self.commands, None, Some(owner))
     }
-
-    fn job(&self, spec: RunSpec, owner: File, is_attached: bool) -> Job {
-        Job {
-            slurm: self.commands.clone(),
-            tprimat: self.tprimat.clone(),
-            id: Mutex::new(noted(&job_path(&spec.dir)).ok().flatten()),
-            reason: Mutex::new("its submission to Slurm".into()),
-            intent: Mutex::new(JobIntent::Wait),
-            waits_for_room: AtomicBool::new(false),
-            was_refused_alone: AtomicBool::new(false),
-            is_attached,
-            _owner: owner,
-            spec,
-        }
-    }
-}
-
-/// The id of the job that was submitted last, as soon as it is known. Which job runs is said by the
-/// claim alone.
-fn job_path(dir: &Path) -> PathBuf {
-    dir.join("job")
-}
-/// Which job runs it; made once, by that job.
-fn claim_path(dir: &Path) -> PathBuf {
-    dir.join("claim")
-}
-/// Has a job this run? Its processes may be on another host then.
-#[must_use]
-pub fn is_of_a_job(dir: &Path) -> bool {
-    matches!(noted(&claim_path(dir)), Ok(Some(_)))
-}
-fn environment_path(dir: &Path) -> PathBuf {
-    dir.join("environment")
-}
-
-/// What such a file names; nothing as long as it is empty or not there.
-fn noted(path: &Path) -> Result<Option<String>> {
-    let text = read_if_there(path)?.unwrap_or_default();
-    let is_id = |text: &str| {
-        !text.is_empty()
-            && text
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "_+".contains(c))
-    };
-    let text = String::from_utf8_lossy(&text).trim().to_owned();
-    Ok(Some(text).filter(|text| is_id(text)))
-}
-
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// How the names of all of tprimat's jobs begin.
-const JOB_PREFIX: &str = "tprimat-";
-
-fn job_name(run_id: &str) -> String {
-    format!("{JOB_PREFIX}{run_id}")
 }
 
 impl Run for Job {
     fn state(&self) -> RunState {
-        let queued = || RunState::Queued {
-            reason: self.told(),
-        };
-        if *lock(&self.intent) == JobIntent::Cancel {
-            return queued();
-        }
         let text = fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_else(|_| queued())
+        match (*lock(&self.interrupted), serde_json::from_slice(&text)) {
+            (None | Some(Interrupted::GoesOn), Ok(state)) => state,
+            _ => RunState::Queued {
+                reason: lock(&self.reason).clone(),
+            },
+        }
     }
 
     fn terminate(&self) -> Interrupted {
-        let cancels = self
-            .spec
-            .job
-            .as_ref()
-            .is_some_and(|job| job.settings.cancel_on_interrupt);
-        let mut intent = lock(&self.intent);
-        if *intent == JobIntent::Wait {
-            *intent = if cancels {
-                JobIntent::Cancel
-            } else {
-                JobIntent::Leave
-            };
-        }
-        if *intent == JobIntent::Leave {
+        let job = self.spec.job.as_ref();
+        let asked = match job.is_some_and(|job| job.settings.cancel_on_interrupt) {
+            true => Interrupted::IsCancelled,
+            false => Interrupted::GoesOn,
+        };
+        let interrupted = *lock(&self.interrupted).get_or_insert(asked);
+        if interrupted == Interrupted::GoesOn {
             self.slurm.hurry();
-            return Interrupted::GoesOn;
         }
-        Interrupted::IsCancelled
+        interrupted
     }
 
     fn kill(&self) {
-        *lock(&self.intent) = JobIntent::Leave;
+        *lock(&self.interrupted) = Some(Interrupted::GoesOn);
         self.slurm.hurry();
     }
 
     fn wait(&self, look: &mut (dyn FnMut() + Send)) -> Result<End> {
-        let (over, is_over) = mpsc::channel::<()>();
-        thread::scope(|scope| {
-            // Beside the questions to Slurm, which may stay without an answer for long.
-            scope.spawn(move || {
-                while is_over.recv_timeout(executor::LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    look();
-                }
-            });
-            let end = self.wait_for_end();
-            drop(over);
-            end
-        })
-    }
-}
-
-impl Job {
-    fn wait_for_end(&self) -> Result<End> {
+        let dir = &self.spec.dir;
         let (mut pause, most) = QUESTIONS;
         let mut asked: Option<Instant> = None;
-        let mut over: Option<(Instant, Option<String>)> = None;
-        let mut cancelling = Cancelling::default();
+        // Since when the job is over here, and its last state.
+        let mut over: Option<(Instant, Shown)> = None;
+        let mut cancelled: Option<Instant> = None;
         loop {
-            let exit = if over.is_some() {
-                exit_of_ended(&self.spec.dir)
-            } else {
-                read_exit(&self.spec.dir)
+            look();
+            let interrupted = *lock(&self.interrupted);
+            let exit = match over {
+                Some(_) => exit_of_ended(dir),
+                None => read_exit(dir),
             };
-            if let Ok(Some(exit)) = exit {
-                if *lock(&self.intent) != JobIntent::Wait {
+            match (exit, &over) {
+                (Ok(Some(mut exit)), _) => {
+                    // Who ended the run at somebody's word is known.
+                    if interrupted.is_none() {
+                        exit = explained(&self.spec, &self.slurm, exit);
+                    }
                     return Ok(End::Over(Box::new(exit)));
                 }
-                let exit = explained(&self.spec, &self.slurm, exit);
-                return Ok(End::Over(Box::new(exit)));
+                (Ok(None), Some((since, shown)))
+                    if since.elapsed() >= patience(shown.ended_well()) =>
+                {
+                    return Ok(ended_unseen(&self.spec, &self.slurm, shown.clone()));
+                }
+                (Err(why), Some(_)) => *lock(&self.reason) = unreachable(why),
+                _ => {}
             }
-            let intent = *lock(&self.intent);
-            if intent == JobIntent::Leave {
-                return self.left();
+            if interrupted == Some(Interrupted::GoesOn) {
+                // Where the claim cannot be read, the job is the one that was submitted last.
+                let submitted = |_| noted(&dir.join(SUBMITTED)).ok().flatten();
+                let goes_on = noted_job(dir).unwrap_or_else(submitted);
+                let goes_on = goes_on.map(|slurm_job| End::GoesOn { slurm_job });
+                return goes_on.ok_or(Error::Interrupted(0));
             }
-            if intent == JobIntent::Cancel && !cancelling.is_begun {
-                cancelling.is_begun = true;
-                (asked, pause) = (None, QUESTIONS.0);
-            }
+            let cancels = interrupted.is_some() && over.is_none();
+            pause = if cancels { QUESTIONS.0 } else { pause };
             if asked.is_none_or(|asked| asked.elapsed() >= pause) {
                 asked = Some(Instant::now());
-                if intent == JobIntent::Cancel && over.is_none() {
-                    self.cancel(&mut cancelling)?;
-                } else {
-                    pause = pause.mul_f64(1.3).min(most);
+                let told = match cancels {
+                    true => self.cancel(&mut cancelled),
+                    false => Ok(()),
+                };
+                match told.and_then(|()| self.look(pause / 2, &mut over)) {
+                    Ok(None) => {}
+                    Ok(Some(end)) => return Ok(end),
+                    Err(reason) => *lock(&self.reason) = reason,
                 }
-                match self.look(pause / 2)? {
-                    Standing::There => over = None,
-                    Standing::Silent => {}
-                    Standing::NeverWas => return Ok(End::NeverWas),
-                    Standing::Refused(why) => return Ok(End::Refused(why)),
-                    Standing::Over(state) => {
-                        over.get_or_insert_with(|| (Instant::now(), state));
-                    }
-                }
-            }
-            if let Some((since, state)) = &over {
-                match after(state.as_deref(), since.elapsed()) {
-                    After::Wait => {}
-                    After::Keep => {
-                        return Ok(End::Unseen(unseen(&self.spec.dir, &self.known_id())));
-                    }
-                    After::Ended => {
-                        let id = self.known_id();
-                        let ended = || ended_unseen(&self.slurm, self.own(&id));
-                        match exit_of_ended(&self.spec.dir) {
-                            Ok(exit) => {
-                                return Ok(End::Over(Box::new(exit.unwrap_or_else(ended))));
-                            }
-                            Err(why) => self.tell_unreachable(&why),
-                        }
-                    }
-                }
+                pause = pause.mul_f64(1.3).min(most);
             }
             thread::sleep(LOOK);
         }
     }
 }
 
-/// What Slurm says of a job, as far as a wait needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
-    There,
-    /// With its last state, where Slurm still knows it.
-    Over(Option<String>),
-    /// It does not answer, or the run folder cannot be read. What cannot be reached is not gone.
-    Silent,
-    /// An earlier tprimat died before it submitted the job, and nobody can submit it now.
-    NeverWas,
-    /// Slurm does not take the job; in a sentence why, and what to do about it.
-    Refused(String),
+/// What became of a run whose tprimat is dead. `None`: it goes on, or Slurm does not answer, or its end is
+/// not seen here yet; whoever wants the run waits for it. `age`: of an answer of Slurm's that somebody
+/// else got.
+pub(crate) fn left(spec: &RunSpec, slurm: &Commands, age: Duration) -> Option<End> {
+    let mut over = None;
+    if let Ok(Some(end)) = Job::of(spec.clone(), slurm, None, None).look(age, &mut over) {
+        return Some(end);
+    }
+    let (_, shown) = over?;
+    // Written just before the end, it may have come in between.
+    match exit_of_ended(&spec.dir).ok()? {
+        Some(exit) => Some(End::Over(Box::new(explained(spec, slurm, exit)))),
+        None => (!shown.ended_well()).then(|| ended_unseen(spec, slurm, shown)),
+    }
 }
 
-/// What was done so far to cancel a job.
-#[derive(Default)]
-struct Cancelling {
-    is_begun: bool,
-    /// Since when Slurm knows that it is to end.
-    told: Option<Instant>,
-    is_forced: bool,
+/// Where the wait for a run has come to an end, that end; else why it is waited for, where that is new.
+type Look = Result<Option<End>, String>;
+
+/// The folder is on a file system of the cluster, which may be away for a while.
+fn unreachable(why: Error) -> String {
+    format!("its run folder, which cannot be used now: {why}")
 }
 
 impl Job {
-    fn told(&self) -> String {
-        lock(&self.reason).clone()
-    }
-
-    fn tell(&self, reason: String) {
-        *lock(&self.reason) = reason;
-    }
-
-    /// By which Slurm and later builds know it.
-    fn name(&self) -> String {
-        job_name(&self.spec.run_id)
-    }
-
-    fn own<'a>(&'a self, id: &'a str) -> OwnJob<'a> {
-        OwnJob {
-            id,
-            spec: &self.spec,
+    fn of(spec: RunSpec, slurm: &Commands, tprimat: Option<&PathBuf>, owner: Option<File>) -> Self {
+        Self {
+            spec,
+            slurm: slurm.clone(),
+            tprimat: tprimat.cloned(),
+            reason: Mutex::new("its submission to Slurm".into()),
+            interrupted: Mutex::default(),
+            _owner: owner,
         }
-    }
-
-    /// The folder is on a file system of the cluster, which may be away for a while.
-    fn tell_unreachable(&self, why: &Error) {
-        self.tell(format!("its run folder, which cannot be used now: {why}"));
-    }
-
-    fn known_id(&self) -> String {
-        lock(&self.id).clone().unwrap_or_default()
-    }
-
-    /// The job that is waited for. The one that claimed the folder runs, whichever submission this
-    /// tprimat has heard of.
-    fn current(&self) -> Result<Option<String>> {
-        let mut id = lock(&self.id);
-        if let Some(claimed) =
-            noted(&claim_path(&self.spec.dir))?.filter(|claimed| Some(claimed) != id.as_ref())
-        {
-            files::write_atomically(
-                &job_path(&self.spec.dir),
-                claimed.as_bytes(),
-                Durability::Synced,
-            )?;
-            *id = Some(claimed);
-        }
-        Ok(id.clone())
     }
 
     /// Submits what was not submitted, else asks how the job stands; `age`: of an answer that
-    /// somebody else got.
-    fn look(&self, age: Duration) -> Result<Standing> {
-        let id = match self.current() {
-            Ok(Some(id)) => id,
-            Ok(None) => return self.submit(),
-            Err(why) => {
-                self.tell_unreachable(&why);
-                return Ok(Standing::Silent);
-            }
+    /// somebody else got. What cannot be reached is not gone.
+    fn look(&self, age: Duration, over: &mut Option<(Instant, Shown)>) -> Look {
+        let id = match noted_job(&self.spec.dir).map_err(unreachable)? {
+            None => return self.submit(),
+            Some(id) if id == WITHDRAWN => return Ok(Some(End::NeverWas)),
+            Some(id) => id,
         };
-        let job = self.own(&id);
-        match self.slurm.state(job, age) {
-            Ok(Some(shown)) => {
-                if *lock(&self.intent) == JobIntent::Wait {
-                    let because = if shown.reason.is_empty() {
-                        String::new()
-                    } else {
-                        format!(": {}", shown.reason)
-                    };
-                    self.tell(format!(
-                        "Slurm job {id} ({}{because})",
-                        shown.state.to_lowercase()
-                    ));
-                }
-                Ok(if is_final(&shown.state) {
-                    Standing::Over(Some(shown.state))
-                } else {
-                    Standing::There
-                })
-            }
-            Ok(None) => Ok(Standing::Over(self.slurm.last_state(job))),
-            Err(why) => {
-                self.tell(format!("Slurm, which does not answer: {why}"));
-                Ok(Standing::Silent)
-            }
+        let shown = self.slurm.state(&id, &self.spec, age);
+        let shown = shown.map_err(|why| why.told())?;
+        if shown.is_over() {
+            over.get_or_insert_with(|| (Instant::now(), shown));
+            return Ok(None);
+        }
+        *over = None;
+        match *lock(&self.interrupted) {
+            Some(_) => Ok(None),
+            None => Err(format!("Slurm job {id} ({})", shown.told())),
         }
     }
 
-    /// One attempt at cancelling. SIGTERM goes to the supervisor in the job, which ends the run
-    /// with grace; Slurm ends what does not end by itself.
-    fn cancel(&self, so_far: &mut Cancelling) -> Result<()> {
-        let id = match self.current() {
-            Ok(Some(id)) => id,
-            // Whether a submission was heard or not: no job runs what somebody else has claimed.
-            Ok(None) => match node::take(&self.spec.dir, WITHDRAWN) {
-                Ok(true) => {
-                    folder::remove(&self.spec.dir);
-                    return Err(Error::Interrupted(0));
-                }
-                Ok(false) => return Ok(()),
-                Err(why) => {
-                    self.tell_unreachable(&why);
-                    return Ok(());
-                }
-            },
-            Err(why) => {
-                self.tell_unreachable(&why);
-                return Ok(());
-            }
+    /// One attempt at it. A submission that nobody heard the answer of has happened, or has not:
+    /// Slurm is asked first.
+    fn submit(&self) -> Look {
+        const ROOM: &str = "Slurm, which takes no more jobs of this user until others have ended";
+        if self.tprimat.is_some() && self.slurm.is_full() {
+            return Err(ROOM.to_owned());
+        }
+        let list = || self.slurm.list(Duration::ZERO).map_err(|why| why.told());
+        let before = list()?;
+        if let Some((id, _)) = before.iter().find(|(_, job)| job.is_of(&self.spec)) {
+            return self.submitted(id);
+        }
+        let Some(tprimat) = &self.tprimat else {
+            // A job that comes to be seen later runs nothing. Where one was first, it has the run.
+            let taken = take(&self.spec.dir, WITHDRAWN).map_err(unreachable)?;
+            return Ok(taken.then_some(End::NeverWas));
         };
-        let has_had_its_time = |told: Instant| told.elapsed() >= self.spec.grace() + CANCELLED;
-        let is_forced = so_far.told.is_some_and(has_had_its_time);
-        if so_far.told.is_some() && (!is_forced || so_far.is_forced) {
+        let told = arguments(&self.spec, tprimat);
+        let words: Vec<&str> = told.iter().map(String::as_str).collect();
+        let why = match self.slurm.run("sbatch", &words) {
+            // With --parsable: the id, and the cluster's name behind a semicolon where there are
+            // several.
+            Ok(said) => return self.submitted(said.trim().split(';').next().unwrap_or_default()),
+            Err(why) if why.is_passing => {
+                return Err(format!("Slurm: sbatch does not get through: {why}"));
+            }
+            Err(why) => why,
+        };
+        if let Some(prefix) = why.makes_room() {
+            // The last of them may have ended before the second look, and the first of them may have
+            // come after the first one.
+            let after = list()?;
+            let mut all = before.values().chain(after.values());
+            if all.any(|job| job.name.starts_with(prefix) && !job.is_over()) {
+                return Err(match self.slurm.note_full() {
+                    true => format!(
+                        "{ROOM} ({why}); execution.<platform>.slurm.max_jobs in config.yaml sets how many jobs a build has at once"
+                    ),
+                    false => ROOM.to_owned(),
+                });
+            }
+        }
+        Ok(Some(End::Refused(format!(
+            "sbatch refused the job: {why}; execution.<platform>.slurm in config.yaml says what it was asked for"
+        ))))
+    }
+
+    fn submitted(&self, id: &str) -> Look {
+        let path = self.spec.dir.join(SUBMITTED);
+        files::write_atomically(&path, id.as_bytes(), Durability::Synced).map_err(unreachable)?;
+        Err(format!("Slurm job {id} (submitted)"))
+    }
+
+    /// One attempt at cancelling. SIGTERM goes to the supervisor in the job, which ends the run
+    /// with grace; Slurm ends what does not end by itself. `told`: when Slurm last took it.
+    fn cancel(&self, told: &mut Option<Instant>) -> Result<(), String> {
+        let Some(id) = noted_job(&self.spec.dir).map_err(unreachable)? else {
+            // Whether a submission was heard or not: no job runs what somebody else has claimed.
+            if take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
+                folder::remove(&self.spec.dir);
+                *lock(&self.interrupted) = Some(Interrupted::GoesOn);
+                return Err("the end of the build, since no job has it".to_owned());
+            }
+            return Ok(());
+        };
+        let has_time = |told: Instant| told.elapsed() < self.spec.grace() + CANCELLED;
+        // The id may be another job's by now.
+        let shown = || self.slurm.state(&id, &self.spec, Duration::ZERO);
+        if told.is_some_and(has_time) || shown().is_ok_and(|shown| shown.is_over()) {
             return Ok(());
         }
         // A job that has not started has nothing to end with grace.
-        let has_started = claim_path(&self.spec.dir).exists();
-        let gently = has_started && !is_forced;
-        // The id may be another job's by now.
-        if matches!(self.slurm.state(self.own(&id), Duration::ZERO), Ok(None)) {
-            return Ok(());
-        }
-        let arguments: &[&str] = match gently {
+        let is_gentle = told.is_none() && self.spec.dir.join(CLAIM).exists();
+        let arguments: &[&str] = match is_gentle {
             // The supervisors are in a step. srun would end it without grace if it got the signal,
             // which --full sends to it as well.
             true if self.spec.nodes() > 1 => &["--signal=TERM", &id],
             true => &["--full", "--signal=TERM", &id],
             false => &[&id],
         };
-        match self.slurm.run("scancel", arguments) {
-            Ok(_) => {
-                self.tell(format!("the end of Slurm job {id}, which was told to end"));
-                so_far.told.get_or_insert_with(Instant::now);
-                so_far.is_forced = is_forced;
-            }
-            Err(why) => self.tell(format!(
-                "Slurm to cancel job {id}, which it did not yet: {why}"
-            )),
-        }
+        self.slurm
+            .run("scancel", arguments)
+            .map_err(|why| format!("Slurm to cancel job {id}, which it did not yet: {why}"))?;
+        *told = Some(Instant::now());
+        *lock(&self.reason) = format!("the end of Slurm job {id}, which was told to end");
         Ok(())
     }
+}
 
-    /// Nobody waits any more.
-    fn left(&self) -> Result<End> {
-        // Where the claim cannot be read, the job is the one that was submitted last.
-        let current = self.current();
-        let Some(id) = current.unwrap_or_else(|_| lock(&self.id).clone()) else {
-            return Err(Error::Interrupted(0));
+/// What sbatch is told. `tprimat`: the program that the job executes.
+fn arguments(spec: &RunSpec, tprimat: &Path) -> Vec<String> {
+    let mut arguments = vec![
+        // Nothing of the caller's shell that the run did not declare.
+        "--export=PATH,HOME,LD_LIBRARY_PATH,TPRIMAT_LOCK_DIR".to_owned(),
+        format!("--nodes={}", spec.nodes()),
+        format!("--ntasks={}", spec.nodes()),
+        "--ntasks-per-node=1".into(),
+    ];
+    if let Some(job) = &spec.job {
+        let settings = &job.settings;
+        let stated = [
+            ("account", &settings.account),
+            ("partition", &settings.partition),
+            ("qos", &settings.qos),
+            ("constraint", &settings.constraint),
+            ("time", &settings.time),
+        ];
+        for (name, value) in stated {
+            arguments.extend(value.as_ref().map(|value| format!("--{name}={value}")));
+        }
+        let gres = match &settings.gres {
+            Some(gres) => Some(gres.clone()).filter(|gres| !gres.is_empty()),
+            None => (job.vendor != Vendor::Cpu).then(|| format!("gpu:{}", job.num_gpus)),
         };
-        Ok(End::GoesOn { slurm_job: id })
+        arguments.extend(gres.map(|gres| format!("--gres={gres}")));
+        arguments.extend(settings.cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
+        arguments.extend(settings.exclusive.then(|| "--exclusive".to_owned()));
+        arguments.extend(settings.options.iter().cloned());
     }
+    let (program, dir) = (tprimat.to_string_lossy(), spec.dir.to_string_lossy());
+    // A NUL cannot be quoted, and no path has one.
+    let command = [&*program, RUN_ARGUMENT, &*dir, JOB]
+        .map(|word| shlex::try_quote(word).unwrap_or_default());
+    // Last, so that no option of the configuration replaces them: without its name and folder
+    // nobody finds the job again, and a run that begins again in the same folder would mix two
+    // logs.
+    arguments.extend([
+        "--parsable".to_owned(),
+        format!("--output={dir}/supervisor.log"),
+        format!("--chdir={dir}"),
+        format!("--job-name={}", job_name(&spec.run_id)),
+        "--no-requeue".to_owned(),
+        format!("--wrap=exec {}", command.join(" ")),
+    ]);
+    arguments
 }
 
 #[cfg(test)]
@@ -487,11 +390,10 @@ mod tests {
 
     use super::*;
     use crate::run::JobSpec;
-    use crate::{job::Vendor, plan::Slurm as Settings, recipe::Nodes};
+    use crate::{plan::Slurm as Settings, recipe::Nodes};
 
-    pub(crate) fn job(settings: Settings, vendor: Vendor) -> Job {
-        let facts = BTreeMap::new();
-        let spec = RunSpec {
+    fn spec(settings: Settings, vendor: Vendor) -> RunSpec {
+        RunSpec {
             run_id: "r1".into(),
             dir: "/shared/runs/r1".into(),
             argv: vec!["true".into()],
@@ -504,7 +406,7 @@ mod tests {
                 nodes: 1,
                 ranks: Nodes::One,
                 is_step: false,
-                facts,
+                facts: BTreeMap::new(),
                 packages: BTreeMap::new(),
                 python: PathBuf::new(),
                 settings,
@@ -518,64 +420,102 @@ mod tests {
             lock_dir: "/tmp".into(),
             watched: Vec::new(),
             meta: crate::run::Verbatim::of(&()).unwrap(),
-        };
-        let slurm = Slurm {
-            tprimat: "/bin/tprimat".into(),
-            commands: Commands::new(BTreeMap::new()),
-        };
-        slurm.job(spec, tempfile::tempfile().unwrap(), false)
+        }
     }
 
     #[test]
-    fn a_run_is_claimed_once_and_its_environment_does_not_stay() {
+    fn a_run_that_is_cancelled_before_its_submission_is_not_submitted() {
         let folder = tempfile::tempdir().unwrap();
-        let spec = RunSpec {
-            dir: folder.path().to_owned(),
-            ..job(Settings::default(), Vendor::Cpu).spec
+        let bin = folder.path().join("bin");
+        files::create_dir_all(&bin).unwrap();
+        crate::mock::program(&bin.join("squeue"), "#!/bin/sh\n".to_owned());
+        let sbatch = format!("#!/bin/sh\n: > {}/submitted\n", folder.path().display());
+        crate::mock::program(&bin.join("sbatch"), sbatch);
+        let settings = Settings {
+            cancel_on_interrupt: true,
+            ..Settings::default()
         };
-        write_private(
-            &environment_path(folder.path()),
-            br#"{"HF_TOKEN":"secret"}"#,
-        )
-        .unwrap();
-        let text = serde_json::to_vec(&spec).unwrap();
-        files::write_atomically(&spec_path(folder.path()), &text, Durability::Plain).unwrap();
-        assert_eq!(
-            claim(folder.path()).unwrap().unwrap().env["HF_TOKEN"],
-            "secret"
-        );
-        assert!(!environment_path(folder.path()).exists());
-        assert_eq!(claim(folder.path()).unwrap(), None);
+        let spec = RunSpec {
+            dir: folder.path().join("run"),
+            ..spec(settings, Vendor::Cpu)
+        };
+        let slurm = Slurm {
+            tprimat: "/bin/tprimat".into(),
+            commands: Commands::new([("PATH".to_owned(), bin.display().to_string())].into()),
+        };
+        let run = slurm.start(&spec).unwrap();
+        assert_eq!(run.terminate(), Interrupted::IsCancelled);
+        assert!(matches!(run.wait(&mut || ()), Err(Error::Interrupted(0))));
+        assert!(!spec.dir.exists() && !folder.path().join("submitted").exists());
     }
 
     #[test]
     fn a_claim_that_cannot_be_read_now_ends_no_wait() {
         let folder = tempfile::tempdir().unwrap();
-        let mut one = job(Settings::default(), Vendor::Cpu);
-        one.spec.dir = folder.path().to_owned();
-        one.submitted("12".into()).unwrap();
+        let spec = RunSpec {
+            dir: folder.path().to_owned(),
+            ..spec(Settings::default(), Vendor::Cpu)
+        };
+        let slurm = Slurm {
+            tprimat: "/bin/tprimat".into(),
+            commands: Commands::new(BTreeMap::new()),
+        };
+        let one = slurm.attach(spec, tempfile::tempfile().unwrap());
+        assert!(
+            one.submitted("12")
+                .is_err_and(|reason| reason.contains("12"))
+        );
         // Reading a folder fails, as a file does whose server is away.
-        files::create_dir_all(&claim_path(folder.path())).unwrap();
-        assert_eq!(one.look(Duration::ZERO).unwrap(), Standing::Silent);
-        one.cancel(&mut Cancelling::default()).unwrap();
-        assert!(one.told().contains("claim"), "{}", one.told());
-        assert!(matches!(one.left(), Ok(End::GoesOn { slurm_job }) if slurm_job == "12"));
+        files::create_dir_all(&folder.path().join(CLAIM)).unwrap();
+        let reason = one.look(Duration::ZERO, &mut None).unwrap_err();
+        assert!(reason.contains("claim"), "{reason}");
+        assert_eq!(one.cancel(&mut None), Err(reason));
+        one.kill();
+        assert!(matches!(one.wait(&mut || ()), Ok(End::GoesOn { slurm_job }) if slurm_job == "12"));
+    }
+
+    fn asked(settings: Settings, vendor: Vendor) -> String {
+        arguments(&spec(settings, vendor), Path::new("/bin/tprimat")).join(" ")
     }
 
     #[test]
-    fn a_job_is_the_one_that_claimed_the_folder_whatever_was_heard_of_its_submission() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut one = job(Settings::default(), Vendor::Cpu);
-        one.spec.dir = folder.path().to_owned();
-        one.submitted("12".into()).unwrap();
-        assert_eq!(one.current().unwrap().as_deref(), Some("12"));
+    fn what_config_says_reaches_sbatch_and_nothing_else_does() {
+        let plain = asked(Settings::default(), Vendor::Nvd);
         assert!(
-            node::take(folder.path(), "11").unwrap() && !node::take(folder.path(), "12").unwrap()
+            plain.contains("--no-requeue")
+                && plain.contains("--gres=gpu:4")
+                && !plain.contains("--account"),
+            "{plain}"
         );
-        assert_eq!(one.current().unwrap().as_deref(), Some("11"));
-        assert_eq!(
-            noted(&job_path(folder.path())).unwrap().as_deref(),
-            Some("11")
+        let cpu = asked(Settings::default(), Vendor::Cpu);
+        assert!(!cpu.contains("--gres"), "{cpu}");
+        let stated = Settings {
+            account: Some("lab".into()),
+            partition: Some("h100".into()),
+            gres: Some(String::new()),
+            time: Some("04:00:00".into()),
+            cpus: Some(96),
+            exclusive: true,
+            options: vec!["--mail-type=END".into(), "--job-name=mine".into()],
+            ..Settings::default()
+        };
+        let stated = asked(stated, Vendor::Nvd);
+        for part in [
+            "--account=lab",
+            "--partition=h100",
+            "--time=04:00:00",
+            "--cpus-per-task=96",
+            "--exclusive",
+            "--mail-type=END",
+        ] {
+            assert!(stated.contains(part), "{part}: {stated}");
+        }
+        assert!(!stated.contains("gres"), "{stated}");
+        assert!(
+            stated.ends_with(
+                "--job-name=tprimat-r1 --no-requeue --wrap=exec /bin/tprimat __run /shared/runs/r1 job"
+            ),
+            "{stated}"
         );
     }
 }

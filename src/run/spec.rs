@@ -166,6 +166,9 @@ pub enum RunState {
     },
     Running {
         since: f64,
+        /// Names of inputs that were seen to change: the run will not count.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed: Vec<String>,
     },
     Ending,
 }

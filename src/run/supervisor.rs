@@ -42,6 +42,8 @@ use crate::{
 
 /// How often the log's growth is written down: seldom enough to disturb no measurement.
 const LOG_LOOK: Duration = Duration::from_millis(100);
+/// How often the inputs of a run are looked at while it runs.
+const INPUT_LOOK: Duration = Duration::from_secs(1);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -101,8 +103,14 @@ impl Supervisor {
         let asked = Instant::now();
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
-        match &devices {
-            Ok(Some(_)) => self.train(waited_seconds),
+        match devices {
+            Ok(Some(mut locks)) => {
+                let exit = self.train(waited_seconds);
+                if exit.survivors > 0 {
+                    locks.iter_mut().for_each(DeviceLock::leave_signed);
+                }
+                exit
+            }
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         }
@@ -177,9 +185,13 @@ impl Supervisor {
         };
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = self.launch()?;
-        self.tell(&RunState::Running { since: started_at });
+        self.tell(&RunState::Running {
+            since: started_at,
+            changed: Vec::new(),
+        });
         let sampler = self.sampler();
-        let end = self.watch(&handle, begun, &mut times);
+        let end = self.watch(&handle, begun, started_at, &mut times);
+        times.look();
         // The clock may be set meanwhile.
         let ended_at = started_at + begun.elapsed().as_secs_f64();
         // A driver may hang, and the end of the run's tree must not wait for it.
@@ -236,7 +248,7 @@ impl Supervisor {
         (exit.changed, exit.undeclared) = (seen.changed, seen.undeclared);
         if !seen.touched.is_empty() {
             self.notes.push(format!(
-                "{} was written while it ran, and has the content again that it began with",
+                "{} was written or touched while it ran, and has the content that it began with",
                 seen.touched.join(", ")
             ));
         }
@@ -306,7 +318,14 @@ impl Supervisor {
         Sampler::start(sampling, move |pid| tree.has(pid))
     }
 
-    fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> TrainerEnd {
+    fn watch(
+        &mut self,
+        handle: &duct::Handle,
+        begun: Instant,
+        since: f64,
+        times: &mut LogTimes,
+    ) -> TrainerEnd {
+        let (mut inputs_at, mut changed) = (begun + INPUT_LOOK, Vec::new());
         let timeout = self
             .spec
             .timeout_seconds
@@ -319,6 +338,9 @@ impl Supervisor {
                 return TrainerEnd::Exited(status);
             }
             times.look();
+            if Instant::now() >= inputs_at {
+                inputs_at = self.look_at_inputs(since, &mut changed);
+            }
             let (now, tree) = (Instant::now(), &self.tree);
             let look = |hang: &mut HangWatch| hang.look(now, || tree.is_stopped());
             if let Some(why) = hang.as_mut().and_then(look) {
@@ -348,6 +370,25 @@ impl Supervisor {
                 );
             }
         }
+    }
+
+    /// Tells of inputs that have another content now; when to look again, so that it takes a
+    /// hundredth of one core at most.
+    fn look_at_inputs(&mut self, since: f64, changed: &mut Vec<String>) -> Instant {
+        let begun = Instant::now();
+        let watched = self.spec.watched.iter_mut();
+        let seen: Vec<String> = watched
+            .filter_map(|one| one.look().then(|| one.name.clone()))
+            .collect();
+        if seen.len() > changed.len() {
+            self.tell(&RunState::Running {
+                since,
+                changed: seen.clone(),
+            });
+            *changed = seen;
+        }
+        let now = Instant::now();
+        now + INPUT_LOOK.max((now - begun) * 100)
     }
 
     fn settle_tree(&mut self, handle: &duct::Handle) -> Ended {

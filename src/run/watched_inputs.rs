@@ -2,10 +2,11 @@
 //! ships with tprimat.
 //!
 //! The plan knows them by content, but a run reads what is there when it gets to it, perhaps hours
-//! later. So the supervisor looks at them right before the trainer starts and when it has ended, also
-//! if its tprimat is dead by then. A run whose inputs had another content at one of these looks is
-//! kept and not counted. A `touch`, or the same bytes written again, changes nothing; an edit that is
-//! taken back before the run ends leaves another inode or time of change, and is told of.
+//! later. So the supervisor looks at them right before the trainer starts, at files every second while
+//! it runs, and when it has ended, also if its tprimat is dead by then. A run whose inputs had another
+//! content at one of these looks is kept and not counted. A `touch`, or the same bytes written again,
+//! changes nothing. Not seen is an edit that is taken back within a second, or before the end in a
+//! checkout; of a file it is told that it was written.
 
 use std::{
     collections::BTreeMap,
@@ -34,6 +35,12 @@ pub struct Watched {
     /// Nobody declares it: the command names it, and it may as well be what the run writes.
     #[serde(default)]
     pub is_guessed: bool,
+    /// It had another content when it was looked at during the run.
+    #[serde(skip)]
+    is_changed: bool,
+    /// It was written or touched, as a look during the run saw.
+    #[serde(skip)]
+    was_touched: bool,
 }
 
 /// As the plan has it.
@@ -120,6 +127,8 @@ impl Watched {
             content,
             stamps: Vec::new(),
             is_guessed: false,
+            is_changed: false,
+            was_touched: false,
         }
     }
 
@@ -152,22 +161,40 @@ impl Watched {
         is_planned
     }
 
-    /// Has it another content than the plan has? Of what was not there: is it now?
+    /// Looks at a file during the run; its bytes are read only if it was written. True where it has,
+    /// or had at an earlier look, another content.
+    pub fn look(&mut self) -> bool {
+        if self.is_changed || !matches!(self.content, Content::File(_)) {
+            return self.is_changed;
+        }
+        let now = self.stamps_now();
+        if !now.as_ref().is_some_and(|now| self.is_same(now)) {
+            self.was_touched = true;
+            self.is_changed = !self.holds_what_was_planned();
+            self.stamps = now.unwrap_or_default();
+        }
+        self.is_changed
+    }
+
+    /// Has it, or had it at a look during the run, another content than the plan has? Of what was
+    /// not there: is it now?
     pub(crate) fn is_written(&self) -> bool {
         if self.is_absent() {
             return self.path.is_file();
         }
         let is_untouched = || self.stamps_now().is_some_and(|now| self.is_untouched(&now));
-        !is_untouched() && !self.holds_what_was_planned()
+        self.is_changed || !is_untouched() && !self.holds_what_was_planned()
     }
 
     /// Was it written, renamed, linked or touched since the look before the start?
     fn is_touched(&self) -> bool {
-        let is_same = |now: Vec<Stamp>| {
-            let mut pairs = self.stamps.iter().zip(&now);
-            self.stamps.len() == now.len() && pairs.all(|(then, now)| then.is_same(now))
-        };
-        !self.is_absent() && !self.files().is_empty() && !self.stamps_now().is_some_and(is_same)
+        let is_same = || self.stamps_now().is_some_and(|now| self.is_same(&now));
+        self.was_touched || !self.is_absent() && !self.files().is_empty() && !is_same()
+    }
+
+    fn is_same(&self, now: &[Stamp]) -> bool {
+        let mut pairs = self.stamps.iter().zip(now);
+        self.stamps.len() == now.len() && pairs.all(|(then, now)| then.is_same(now))
     }
 
     fn is_untouched(&self, now: &[Stamp]) -> bool {
@@ -352,6 +379,13 @@ mod tests {
         );
         fs::remove_file(&path).unwrap();
         assert!(one.is_written());
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        // A look in between sees it, whatever is there in the end.
+        let mut one = one;
+        write_atomically(&path, b"another", Durability::Plain).unwrap();
+        assert!(one.look());
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        assert!(one.look() && one.is_written());
         // A link or a mode is no edit.
         let one = watched(&path);
         fs::hard_link(&path, folder.path().join("link")).unwrap();

@@ -424,7 +424,7 @@ fn a_run_whose_job_was_never_submitted_is_run_now() {
         runs.iter().any(|run| {
             cluster
                 .project
-                .path(&format!("cache/runs/{run}/job.sh"))
+                .path(&format!("cache/runs/{run}/spec.json"))
                 .exists()
         })
     };

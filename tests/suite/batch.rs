@@ -16,14 +16,13 @@ use nix::{
 
 use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER, mock, until};
 
-/// Registers a job in `$DB`, and runs its script there and then. What the files of `$DB` ask for:
+/// Registers a job in `$DB`, and runs its command there and then. What the files of `$DB` ask for:
 /// `deaf`, the answer to the first submission is lost, and squeue does not show that job for a
 /// while; `late`, how many seconds after its end the job's files are seen; `limit`, how many jobs may
 /// be there at once; as many times as `refuse-sbatch` has lines, a refusal; `final`, the state in which
 /// jobs end.
 const SBATCH: &str = r#"
-for a in "$@"; do case $a in --job-name=*) name=${a#*=};; --output=*) out=${a#*=};; --chdir=*) dir=${a#*=};; esac; done
-script="${@: -1}"
+for a in "$@"; do case $a in --job-name=*) name=${a#*=};; --output=*) out=${a#*=};; --chdir=*) dir=${a#*=};; --wrap=*) wrapped=${a#*=};; esac; done
 exec 9>$DB/lock; flock 9
 if [ -s $DB/refuse-sbatch ]; then
     sed -i 1d $DB/refuse-sbatch
@@ -44,8 +43,9 @@ flock -u 9; exec 9>&-
 echo "$name" > $job/name; echo "$dir" > $job/dir; echo RUNNING > $job/state; echo "$*" > $job/asked
 export SLURM_JOB_ID=$id
 work=$dir
-if [ -e $DB/late ]; then work=$job/$(basename $dir); cp -a $dir $work; sed "s|$dir|$work|" $script > $job/script; script=$job/script; fi
-setsid bash -c "sleep $delay; rm -f $job/hidden; cd $dir; sh $script >>$out 2>&1 & echo \$! > $job/pid; wait
+echo "$wrapped" > $job/script
+if [ -e $DB/late ]; then work=$job/$(basename $dir); cp -a $dir $work; sed -i "s|$dir|$work|" $job/script; fi
+setsid bash -c "sleep $delay; rm -f $job/hidden; cd $dir; sh $job/script >>$out 2>&1 & echo \$! > $job/pid; wait
     { cat $DB/final 2>/dev/null || echo COMPLETED; } > $job/state
     if [ -e $DB/late ]; then sleep \$(<$DB/late); [ -d $dir ] && cp -a $work/. $dir/; fi" </dev/null >/dev/null 2>&1 &
 [ $lost ] && { echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1; }
@@ -54,17 +54,14 @@ echo $id
 
 const SQUEUE: &str = r#"
 sleep 0.05
-for a in "$@"; do case $a in --name=*) name=${a#*=};; --format=*) format=${a#*=};; esac; done
-state() { echo "$(<$1/state)|None|$(<$1/name)|$(<$1/dir)"; }
-if [ -n "$name" ] && [ "$format" = %i ]; then
-    for j in $DB/job-*; do [ -e $j/name ] && [ ! -e $j/hidden ] && [ "$(<$j/name)" = "$name" ] && echo ${j##*-}; done; exit 0
+for a in "$@"; do case $a in --jobs=*) id=${a#*=};; esac; done
+shown() { [ -e $1/state ] && [ ! -e $1/hidden ] && echo "${1##*-}|$(<$1/state)|None|node7|$(<$1/name)|$(<$1/dir)"; }
+if [ -n "$id" ]; then
+    [ -d $DB/job-$id ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
+    shown $DB/job-$id; exit 0
 fi
-case $format in
-*%N*) echo "node7|$(<$DB/job-${@: -1}/name)|$(<$DB/job-${@: -1}/dir)";;
-%i*) echo >> $DB/listings; for j in $DB/job-*; do [ -e $j/state ] && echo "${j##*-}|$(state $j)"; done; exit 0;;
-*) id="${@: -1}"; [ -d $DB/job-$id ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }
-   state $DB/job-$id;;
-esac
+echo >> $DB/listings
+for j in $DB/job-*; do shown $j; done; exit 0
 "#;
 
 /// As many times as `refuse` has lines the controller is away.
@@ -73,8 +70,6 @@ echo "$*" >> $DB/scancels
 if [ -s $DB/refuse ]; then sed -i 1d $DB/refuse; echo "scancel: error: Unable to contact slurm controller" >&2; exit 1; fi
 kill -TERM $(<$DB/job-${@: -1}/pid)
 "#;
-
-const SCONTROL: &str = r#"id="${@: -1}"; echo "JobId=$id JobName=$(<$DB/job-$id/name) JobState=$(<$DB/job-$id/state) WorkDir=$(<$DB/job-$id/dir) x=y""#;
 
 /// The parts of `srun` and `apptainer` that matter: they become the command, and leave word of what
 /// they were given.
@@ -105,7 +100,6 @@ impl Cluster {
             ("sbatch", SBATCH),
             ("squeue", SQUEUE),
             ("scancel", SCANCEL),
-            ("scontrol", SCONTROL),
             ("sacct", ""),
             ("srun", SRUN),
             ("apptainer", APPTAINER),
@@ -515,7 +509,7 @@ fn a_launcher_whose_worker_ran_out_of_host_memory_is_said_to_have() {
     fs::write(cluster.db("final"), "OUT_OF_MEMORY").unwrap();
     let ran = cluster.run(&["build"]).ends_with(1);
     assert!(
-        ran.stderr.contains("it took more host memory"),
+        ran.stderr.contains("Slurm job 1 ended: out of memory"),
         "{}",
         ran.stderr
     );

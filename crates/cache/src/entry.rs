@@ -135,9 +135,11 @@ impl Undeclared {
     pub fn suspect(&self) -> Option<String> {
         (!self.changed.is_empty()).then(|| {
             format!(
-                "{INPUTS_CHANGED}: {}; if the runs write that themselves, {} says so for good, and no other run is needed",
+                "{INPUTS_CHANGED}: {}; if the runs write that themselves, {} says so for good, and no other run is needed; if you \
+                 edited it, {} has it measured anew",
                 self.changed.join(", "),
-                inputs_line(&self.changed, "!")
+                inputs_line(&self.changed, "!"),
+                inputs_line(&self.changed, "")
             )
         })
     }

@@ -1,6 +1,7 @@
 //! Who may import whom: the dependencies allowed to each crate, and the order of the modules of `src/`.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -294,4 +295,127 @@ fn files_in_the_lists_of_crates_exist() {
             assert!(exists, "{}", path.display());
         }
     }
+}
+
+/// All paths of a file that begin at `crate` or `super`, with the groups of `use` written out.
+fn paths_of(code: &str) -> Vec<String> {
+    let starts = ["crate::", "super::"];
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(next) = starts.iter().filter_map(|s| code[at..].find(s)).min() {
+        let begin = at + next;
+        let before = code[..begin].chars().next_back();
+        at = begin + starts[0].len();
+        if before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':') {
+            at = begin + tree(&code[begin..], "", &mut found);
+        }
+    }
+    found
+}
+
+/// Writes out one path or group at the start of `text`; how many bytes it has.
+fn tree(text: &str, prefix: &str, found: &mut Vec<String>) -> usize {
+    let is_of_path = |c: char| c.is_alphanumeric() || "_:".contains(c);
+    let length = text.find(|c| !is_of_path(c)).unwrap_or(text.len());
+    let path = format!("{prefix}{}", &text[..length]);
+    if !text[length..].starts_with('{') || !path.ends_with("::") {
+        found.push(path);
+        return length;
+    }
+    let mut at = length + 1;
+    while let Some(part) = text[at..].find(|c: char| is_of_path(c) || c == '}') {
+        at += part;
+        if text[at..].starts_with('}') {
+            return at + 1;
+        }
+        at += tree(&text[at..], &path, found);
+    }
+    text.len()
+}
+
+/// For each file of a module of `src/`, by its path in modules: the files that it uses.
+fn uses_of(module: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let name = |path: &Path| {
+        let path = path.strip_prefix(&src).unwrap().with_extension("");
+        let path = path.to_str().unwrap().replace('/', "::");
+        path.strip_suffix("::mod").unwrap_or(&path).to_owned()
+    };
+    let sources = product_sources(&src.join(module));
+    let names: BTreeSet<String> = sources.iter().map(|(path, _)| name(path)).collect();
+    let uses = sources.iter().map(|(path, code)| {
+        let own = name(path);
+        let used = paths_of(code).into_iter().filter_map(|path| {
+            let mut base = String::new();
+            let mut rest = path.as_str();
+            if let Some(path) = rest.strip_prefix("crate::") {
+                rest = path;
+            } else {
+                base.clone_from(&own);
+                while let Some(path) = rest.strip_prefix("super::") {
+                    base.truncate(base.rfind("::").unwrap_or(0));
+                    rest = path;
+                }
+                base += "::";
+            }
+            let mut whole = format!("{base}{rest}");
+            while !names.contains(&whole) {
+                whole.truncate(whole.rfind("::")?);
+            }
+            (whole != own && whole != module).then_some(whole)
+        });
+        (own.clone(), used.collect())
+    });
+    uses.collect()
+}
+
+/// What a file reaches through those that it uses.
+fn reached(from: &str, uses: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+    let (mut seen, mut waiting) = (BTreeSet::new(), vec![from]);
+    while let Some(next) = waiting.pop() {
+        for used in &uses[next] {
+            if seen.insert(used.clone()) {
+                waiting.push(used);
+            }
+        }
+    }
+    seen
+}
+
+/// A file can be read without all the others: at most two need each other.
+#[test]
+fn no_more_than_two_files_of_a_run_need_each_other() {
+    for module in ["run", "execute"] {
+        let uses = uses_of(module);
+        let all: BTreeMap<&String, BTreeSet<String>> = uses
+            .keys()
+            .map(|file| (file, reached(file, &uses)))
+            .collect();
+        assert!(
+            uses.values().map(BTreeSet::len).sum::<usize>() > 50,
+            "{module}"
+        );
+        for (file, below) in &all {
+            let circle: Vec<&String> = below
+                .iter()
+                .filter(|other| all[other].contains(*file))
+                .collect();
+            assert!(circle.len() <= 2, "{file}: {circle:?}");
+        }
+    }
+}
+
+#[test]
+fn a_path_is_written_out() {
+    let code =
+        "use crate::{a::{B, c::D}, e};\nuse super::f;\nlet x = crate::g::h(super::super::i::J);";
+    let expected = [
+        "crate::a::B",
+        "crate::a::c::D",
+        "crate::e",
+        "super::f",
+        "crate::g::h",
+        "super::super::i::J",
+    ];
+    assert_eq!(paths_of(code), expected);
 }

@@ -15,10 +15,10 @@ pub fn is_active(c: char) -> bool {
 /// `1 cell`, `2 cells`; for nouns whose plural ends in s.
 #[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
-    if count == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{count} {noun}s")
+    let ending = if noun.ends_with('s') { "es" } else { "s" };
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}{ending}"),
     }
 }
 

@@ -2,15 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::Write,
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, channel},
-    },
-    thread::JoinHandle,
+    path::Path,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -19,269 +14,290 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{
-    FIRST_NODE, NODE,
-    heard::Heard,
-    messages::{Listener, Message},
-};
+use super::node::{NODE, Ready, answers_of, read_ready};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     files::{self, Durability, unix_now},
-    host::which,
+    host::{last_line, which},
     job::Vendor,
-    results::{TELEMETRY_SCHEMA, TelemetryHeader},
+    results::TELEMETRY_SCHEMA,
     run::{
-        folder::lock,
+        folder::supervisor_said,
         inbox::{Inbox, frame},
+        slurm,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
     },
-    secrets::masked,
-    words::plain,
 };
 
-const LOOK: Duration = Duration::from_millis(100);
-/// How long after srun's end what it wrote before is still read.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How often the folders of the nodes are looked at, which may be on a network file system.
+const LOOK: Duration = Duration::from_millis(500);
 
-/// How long nodes wait for each other.
-#[derive(Clone, Copy)]
-pub(super) struct Patience {
-    /// From the first node that is ready to the last one: all compare themselves with the run's
-    /// key, and a cold network file system may take minutes to load Python.
-    pub gathering: Duration,
-    /// From the first failure to the end of the nodes that still run: a rank whose peer is gone
-    /// fails in its own words, which often tell more.
-    pub others: Duration,
-}
+/// From the first failure to the end of the nodes that still run: a rank whose peer is gone fails in its
+/// own words, which often tell more.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-const PATIENCE: Patience = Patience {
-    gathering: Duration::from_secs(300),
-    others: Duration::from_secs(60),
-};
+/// How many times longer than that nodes which are ready wait for the last one: all compare themselves
+/// with the run's key, and a cold network file system may take minutes to load Python.
+const GATHERING: u32 = 5;
 
 /// What a node's supervisor may take beyond the run's grace to end its part and to say how it
 /// ended.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// Variables by which a caller's environment changes what srun does with the streams that carry
-/// our messages, or takes our command for something else. srun has no options that undo them.
-const NOT_FOR_SRUN: [&str; 10] = [
-    "SLURM_DEBUG",
-    "SLURM_LABELIO",
-    "SLURM_NO_KILL",
-    "SLURM_OPEN_MODE",
-    "SLURM_SRUN_MULTI",
-    "SLURM_STDERRMODE",
-    "SLURM_STDINMODE",
-    "SLURM_STDOUTMODE",
-    "SLURM_TEST_EXEC",
-    "SLURM_UNBUFFEREDIO",
-];
-
 /// Sees a run through that has a supervisor on each of its nodes.
 pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
     let caller: BTreeMap<String, String> = std::env::vars().collect();
-    let found = which("srun", &caller)
-        .ok_or_else(|| "there is no srun in PATH".to_owned())
-        .and_then(|srun| {
-            // By its path, which nodes have as well. Where this process is from another file than is there
-            // now, the kernel would name none.
-            let tprimat = std::env::args_os().next().map(PathBuf::from);
-            let tprimat = tprimat.ok_or("tprimat was started without a name".to_owned())?;
-            Ok((srun, tprimat))
-        });
-    let started = found.and_then(|(srun, tprimat)| Conductor::start(spec, &srun, &tprimat));
+    // By its path, which nodes have as well. Where this process is from another file than is there
+    // now, the kernel would name none.
+    let tprimat = std::env::args_os().next().unwrap_or_default();
+    let started = match which("srun", &caller) {
+        Some(srun) => start(spec, &srun, Path::new(&tprimat)),
+        None => Err(Error::failed("there is no srun in PATH")),
+    };
     match started {
-        Ok(mut conductor) => {
-            let nodes = spec.nodes();
-            if nodes > 1
-                && let Err(error) = tell_of_telemetry(spec, nodes)
-            {
-                conductor.said = Some(error.to_string());
-            }
-            conductor.see_through(inbox, PATIENCE)
-        }
-        Err(why) => never_ran(ExitKind::LaunchFailed(why), 0.0),
+        Ok(srun) => see_through(spec, srun, inbox, PATIENCE),
+        Err(why) => never_ran(ExitKind::LaunchFailed(why.to_string()), 0.0),
     }
 }
 
 /// Power and energy are of all devices of a run, or of none. The nodes' own files are kept beside
 /// the log, and judged for what disturbed the run.
-fn tell_of_telemetry(spec: &RunSpec, nodes: usize) -> Result<()> {
-    if spec.sampled.is_none_or(|vendor| vendor == Vendor::Cpu) {
+fn tell_of_telemetry(spec: &RunSpec) -> Result<()> {
+    let nodes = spec.nodes();
+    if nodes == 1 || spec.sampled.is_none_or(|vendor| vendor == Vendor::Cpu) {
         return Ok(());
     }
-    let header = TelemetryHeader {
-        schema: TELEMETRY_SCHEMA.to_owned(),
-        source: "none".into(),
-        interval_seconds: 1.0,
-        devices: Vec::new(),
-        unavailable: Some(format!(
-            "the run had {nodes} nodes, whose samples are kept one file a node and are not added up"
-        )),
+    let header = serde_json::json!({
+        "schema": TELEMETRY_SCHEMA, "source": "none", "interval_seconds": 1.0, "devices": [],
+        "unavailable": format!("the run had {nodes} nodes, whose samples are kept one file a node and are not added up"),
+    });
+    let path = spec.dir.join(TELEMETRY);
+    files::write_atomically(&path, format!("{header}\n").as_bytes(), Durability::Plain)
+}
+
+/// Starts a supervisor on each node.
+fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child> {
+    // Made here, before anybody looks for them: a client of a network file system remembers for a
+    // while what it did not find.
+    for node in 0..spec.nodes() {
+        files::create_dir_all(&answers_of(&spec.dir, node))?;
+    }
+    tell_of_telemetry(spec)?;
+    let mut command = Command::new(srun);
+    command
+        .args(arguments(spec))
+        .arg(tprimat)
+        .arg(RUN_ARGUMENT)
+        .arg(&spec.dir)
+        .arg(NODE)
+        .stdin(Stdio::piped())
+        // What srun and the supervisors complain of goes to supervisor.log, as this process's own.
+        .stdout(Stdio::null())
+        // A terminal's Ctrl-C is ours to pass on.
+        .process_group(0);
+    // With these in the caller's environment srun does something else with its streams, with a lost node or
+    // with our command, and it has no options that undo all of them.
+    for name in "STDINMODE STDOUTMODE STDERRMODE NO_KILL SRUN_MULTI".split(' ') {
+        command.env_remove(format!("SLURM_{name}"));
+    }
+    let unblock = || {
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        Ok(())
     };
-    let mut line = serde_json::to_vec(&header).unwrap_or_default();
-    line.push(b'\n');
-    files::write_atomically(&spec.dir.join(TELEMETRY), &line, Durability::Plain)
+    // SAFETY: between fork and exec it makes one system call and allocates nothing.
+    unsafe { command.pre_exec(unblock) };
+    let mut srun = command.spawn().map_err(Error::io("cannot start", srun))?;
+    send(&mut srun, &spec.env);
+    Ok(srun)
 }
 
-struct Conductor<'a> {
-    spec: &'a RunSpec,
-    srun: Child,
-    /// The nodes' lifeline.
-    input: Option<ChildStdin>,
-    messages: Receiver<(usize, Message)>,
-    /// The last thing that srun itself complained of.
-    complaint: Arc<Mutex<String>>,
-    complaints: JoinHandle<()>,
-    /// What a person should know.
-    said: Option<String>,
+/// Tells it to all nodes. One that is gone is missed at its end.
+fn send(srun: &mut Child, variables: &BTreeMap<String, String>) {
+    if let (Some(lifeline), Ok(frame)) = (&mut srun.stdin, frame(variables)) {
+        let _ = lifeline.write_all(&frame);
+    }
 }
 
-impl<'a> Conductor<'a> {
-    fn start(spec: &'a RunSpec, srun: &Path, tprimat: &Path) -> Result<Self, String> {
-        let mut command = Command::new(srun);
-        command
-            .args(arguments(spec))
-            .arg(tprimat)
-            .arg(RUN_ARGUMENT)
-            .arg(&spec.dir)
-            .arg(NODE)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A terminal's Ctrl-C is ours to pass on.
-            .process_group(0);
-        for name in NOT_FOR_SRUN {
-            command.env_remove(name);
+fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Duration) -> RunExit {
+    let nodes = spec.nodes();
+    let mut seen = Seen::default();
+    // When srun ended, and whether all supervisors did so well.
+    let mut over: Option<(Instant, bool)> = None;
+    loop {
+        inbox.wait(LOOK);
+        // Looked at before the folders: what was written before srun's end is then seen.
+        if over.is_none()
+            && let Some(ended) = srun.try_wait().transpose()
+        {
+            let ended_well = ended.is_ok_and(|status| status.success());
+            over = Some((Instant::now(), ended_well));
         }
-        let unblock = || {
-            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            Ok(())
-        };
-        // SAFETY: between fork and exec it makes one system call and allocates nothing.
-        unsafe { command.pre_exec(unblock) };
-        let mut srun = command
-            .spawn()
-            .map_err(|e| format!("cannot start srun: {e}"))?;
-        let (input, output, errors) = (srun.stdin.take(), srun.stdout.take(), srun.stderr.take());
-        let (sender, messages) = channel();
-        std::thread::spawn(move || {
-            let mut listener = Listener::default();
-            if let Some(output) = output {
-                each_line(output, |line| {
-                    let sent = listener.hear(line).map(|message| sender.send(message));
-                    !matches!(sent, Some(Err(_)))
-                });
+        seen.look(spec);
+        seen.was_asked |= inbox.stop();
+        if let Some((since, ended_well)) = over {
+            // A network file system may show late what was written before.
+            let is_late = since.elapsed() >= slurm::patience(ended_well);
+            if seen.ends.len() == nodes || is_late || inbox.is_in_a_hurry() {
+                return seen.exit(spec, patience);
             }
-        });
-        let complaint = Arc::new(Mutex::new(String::new()));
-        let heard = complaint.clone();
-        let complaints = std::thread::spawn(move || {
-            if let Some(errors) = errors {
-                each_line(errors, |line| {
-                    // srun's own words, which go to the file of the run's output.
-                    drop(writeln!(io::stderr(), "{}", masked(&plain::lines(line))));
-                    if !line.trim().is_empty() {
-                        line.trim().clone_into(&mut lock(&heard));
-                    }
-                    true
-                });
-            }
-        });
-        let mut conductor = Self {
-            spec,
-            srun,
-            input,
-            messages,
-            complaint,
-            complaints,
-            said: None,
-        };
-        conductor.send(&spec.env);
-        Ok(conductor)
-    }
-
-    /// A node that is gone says so at its end.
-    fn send(&mut self, variables: &BTreeMap<String, String>) {
-        if let Some(input) = &mut self.input {
-            let _ = frame(variables).and_then(|frame| {
-                input.write_all(&frame)?;
-                input.flush()
-            });
+            continue;
+        }
+        let is_wanted = seen.begun_at.is_none() && srun.stdin.is_some();
+        if is_wanted && seen.ready.len() == nodes {
+            // They meet at the node of rank 0.
+            let (address, port) = seen.ready[&spec.rank_of(0)].clone();
+            let address = ("TPRIMAT_MASTER_ADDR".to_owned(), address);
+            let port = ("TPRIMAT_PORT".to_owned(), port.to_string());
+            send(&mut srun, &BTreeMap::from([address, port]));
+            (seen.begun_at, seen.since) = (Some(unix_now()), None);
+        }
+        if inbox.is_in_a_hurry() {
+            // srun then ends its step without grace.
+            let _ = kill(Pid::from_raw(srun.id().cast_signed()), Signal::SIGTERM);
+        }
+        if seen.is_no_longer_needed(nodes, patience) {
+            drop(srun.stdin.take());
         }
     }
+}
 
-    fn see_through(mut self, inbox: &mut Inbox, patience: Patience) -> RunExit {
-        let nodes = self.spec.nodes();
-        let mut heard = Heard::default();
-        let (mut is_over, mut is_forced) = (false, false);
-        loop {
-            inbox.wait(LOOK);
-            // Looked at before the messages: whatever was said before srun's end is then heard.
-            is_over = is_over || !matches!(self.srun.try_wait(), Ok(None));
-            let wait = if is_over { LAST_WORDS } else { Duration::ZERO };
-            while let Ok((node, message)) = self.messages.recv_timeout(wait) {
-                heard.message(node, message);
-                if heard.begun_at.is_none() && heard.ready.len() == nodes {
-                    self.meet(&mut heard);
+/// What was seen of the nodes.
+#[derive(Default)]
+struct Seen {
+    ready: BTreeMap<usize, Ready>,
+    ends: BTreeMap<usize, RunExit>,
+    /// When the first node was ready; once the nodes have begun, when the first one failed.
+    since: Option<Instant>,
+    /// When they were told to begin, in seconds since 1970.
+    begun_at: Option<f64>,
+    /// Was this process told to end the run?
+    was_asked: bool,
+}
+
+impl Seen {
+    /// Looks at what the nodes have written. What cannot be read now is seen later.
+    fn look(&mut self, spec: &RunSpec) {
+        for node in 0..spec.nodes() {
+            let answers = answers_of(&spec.dir, node);
+            if self.ends.contains_key(&node) {
+                continue;
+            }
+            if let Ok(Some(exit)) = slurm::exit_of_ended(&answers) {
+                // One that has done its work leaves the others to theirs: the first rank alone
+                // writes the last checkpoint.
+                if exit.status != ExitKind::Code(0) {
+                    self.since.get_or_insert_with(Instant::now);
                 }
-            }
-            if is_over {
-                break;
-            }
-            if inbox.is_in_a_hurry() && !is_forced {
-                is_forced = true;
-                // srun then ends its step without grace.
-                let srun = Pid::from_raw(self.srun.id().cast_signed());
-                let _ = kill(srun, Signal::SIGTERM);
-            }
-            heard.was_asked = heard.was_asked || inbox.stop();
-            heard.give_up(nodes, patience);
-            if heard.is_no_longer_needed(nodes, patience) {
-                self.input = None;
+                self.ends.insert(node, exit);
+            } else if !self.ready.contains_key(&node)
+                && let Some(ready) = read_ready(&answers)
+            {
+                self.since.get_or_insert_with(Instant::now);
+                self.ready.insert(node, ready);
             }
         }
-        // Its last words may still be on their way.
-        let over = Instant::now();
-        while !self.complaints.is_finished() && over.elapsed() < LAST_WORDS {
-            std::thread::sleep(LOOK / 10);
-        }
-        let complaint = lock(&self.complaint).clone();
-        heard.exit(nodes, &complaint, self.said.take())
     }
 
-    /// All nodes are what they must be: they begin, and meet at the node of rank 0.
-    fn meet(&mut self, heard: &mut Heard) {
-        let at = |node| heard.ready.get(&node).cloned();
-        let (Some((_, first, _)), Some((_, address, port))) = (at(0), at(self.spec.rank_of(0)))
-        else {
-            return;
+    /// Have nodes waited too long for the others?
+    fn is_late(&self, patience: Duration) -> bool {
+        let most = match self.begun_at {
+            Some(_) => patience,
+            None => patience * GATHERING,
         };
-        heard.begun_at = Some(unix_now());
-        self.send(&BTreeMap::from([
-            (FIRST_NODE.to_owned(), first),
-            ("TPRIMAT_MASTER_ADDR".to_owned(), address),
-            ("TPRIMAT_PORT".to_owned(), port.to_string()),
-        ]));
+        self.since.is_some_and(|since| since.elapsed() >= most)
+    }
+
+    /// Are the nodes to end what they still do?
+    fn is_no_longer_needed(&self, nodes: usize, patience: Duration) -> bool {
+        // One that cannot run keeps all of them from it.
+        let is_refused = self.begun_at.is_none() && !self.ends.is_empty();
+        self.was_asked || is_refused || self.ends.len() == nodes || self.is_late(patience)
+    }
+
+    /// The end of the run, whose srun is over.
+    fn exit(self, spec: &RunSpec, patience: Duration) -> RunExit {
+        let (nodes, missing) = (spec.nodes(), spec.nodes() - self.ends.len());
+        let said = supervisor_said(&spec.dir).unwrap_or_default();
+        let said = last_line(said.as_bytes());
+        let Some(begun_at) = self.begun_at else {
+            let why = |exit: &RunExit| match &exit.status {
+                ExitKind::LaunchFailed(why) => Some(why.clone()),
+                _ => None,
+            };
+            let refused: Vec<String> = self.ends.values().filter_map(why).collect();
+            let status = match (refused.is_empty(), self.is_late(patience), self.was_asked) {
+                (false, ..) => ExitKind::LaunchFailed(refused.join("; ")),
+                (_, true, _) => ExitKind::LaunchFailed(format!(
+                    "{} of {nodes} nodes did not say within {:.0} s that they are ready; nothing was run",
+                    nodes - self.ready.len(),
+                    (patience * GATHERING).as_secs_f64(),
+                )),
+                (_, _, true) => ExitKind::Interrupted,
+                _ => ExitKind::LaunchFailed(format!(
+                    "srun did not start the run on its nodes: {said}"
+                )),
+            };
+            return never_ran(status, 0.0);
+        };
+        let lost =
+            format!("{missing} of {nodes} nodes left no word of how the run ended there: {said}");
+        let mut exit = together(self.ends.into_values().collect(), begun_at);
+        let has_failed = !matches!(exit.status, ExitKind::Code(0) | ExitKind::Interrupted);
+        if missing > 0 && !has_failed {
+            // Whoever is not heard of has not ended well, whatever the others did.
+            exit.status = match self.was_asked {
+                true => ExitKind::Interrupted,
+                false => ExitKind::Lost(lost),
+            };
+        } else if missing > 0 && !self.was_asked {
+            // A failure that is known stays the cause, unless its own log says that it followed
+            // from the loss of a peer.
+            exit.lost_nodes = Some(lost);
+        }
+        exit
     }
 }
 
-/// Hands on each line as text, whatever bytes it is of, until `on_line` wants no more.
-fn each_line(stream: impl Read, mut on_line: impl FnMut(&str) -> bool) {
-    let (mut stream, mut line) = (BufReader::new(stream), Vec::new());
-    while stream
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|length| length > 0)
-        && on_line(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']))
-    {
-        line.clear();
+/// The end of a run that had begun then, from the ends of its nodes: the first failure is the cause of the
+/// others.
+fn together(mut ends: Vec<RunExit>, begun_at: f64) -> RunExit {
+    ends.sort_by(|a, b| a.ended_at.total_cmp(&b.ended_at));
+    let name = |exit: &RunExit| exit.host.clone().unwrap_or_default();
+    let failed = || ends.iter().filter(|exit| exit.status != ExitKind::Code(0));
+    // A node that was told to end is never why the others ended.
+    let cause = failed()
+        .find(|exit| exit.status != ExitKind::Interrupted)
+        .or_else(|| failed().next());
+    let note = |exit: &RunExit| Some(format!("{}: {}", name(exit), exit.note.as_ref()?));
+    let mut notes: Vec<String> = ends.iter().filter_map(note).collect();
+    let of_cause = cause.filter(|_| ends.len() > 1);
+    notes.extend(of_cause.map(|exit| format!("it ended first on {}", name(exit))));
+    let mut names: Vec<String> = ends.iter().map(name).collect();
+    names.sort_unstable();
+    let status = match cause {
+        Some(exit) => exit.status.clone(),
+        None if ends.is_empty() => ExitKind::Interrupted,
+        None => ExitKind::Code(0),
+    };
+    let mut whole = RunExit {
+        host: Some(names.join(",")).filter(|names| !names.is_empty()),
+        note: Some(notes.join("; ")).filter(|note| !note.is_empty()),
+        ..never_ran(status, 0.0)
+    };
+    if ends.is_empty() {
+        whole.started_at = begun_at;
     }
-}
-
-/// How long after the first supervisor's end srun lets the others go on.
-fn last_wait(spec: &RunSpec) -> Duration {
-    PATIENCE.others + spec.grace() + MARGIN
+    for one in ends {
+        whole.started_at = whole.started_at.min(one.started_at);
+        whole.ended_at = one.ended_at;
+        whole.waited_seconds = whole.waited_seconds.max(one.waited_seconds);
+        whole.survivors += one.survivors;
+        whole.changed.extend(one.changed);
+        whole.undeclared.merge(one.undeclared);
+    }
+    whole.changed.sort();
+    whole.changed.dedup();
+    whole
 }
 
 fn arguments(spec: &RunSpec) -> Vec<String> {
@@ -296,7 +312,7 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
         // conductor lets all of them go. One that goes before that has died: srun gives the others
         // time to fail in their own words and to end their parts, then it ends the step.
         "--kill-on-bad-exit=0".into(),
-        format!("--wait={}", last_wait(spec).as_secs()),
+        format!("--wait={}", (PATIENCE + spec.grace() + MARGIN).as_secs()),
         "--input=all".into(),
         "--mpi=none".into(),
         "--cpu-bind=none".into(),
@@ -304,17 +320,13 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
     let Some(job) = &spec.job else {
         return arguments;
     };
-    let is_one_of_several = job.settings.max_jobs.is_some_and(|most| most > 1);
-    match (job.is_step, is_one_of_several) {
-        (false, _) => {}
+    if job.is_step && job.settings.max_jobs.is_some_and(|most| most > 1) {
+        arguments.push("--exact".into());
+        let gpus = (job.vendor != Vendor::Cpu).then(|| format!("--gres=gpu:{}", job.num_gpus));
+        arguments.extend(gpus);
+    } else if job.is_step {
         // Beside the step that tprimat itself may be in.
-        (true, false) => arguments.push("--overlap".into()),
-        (true, true) => {
-            arguments.push("--exact".into());
-            if job.vendor != Vendor::Cpu {
-                arguments.push(format!("--gres=gpu:{}", job.num_gpus));
-            }
-        }
+        arguments.push("--overlap".into());
     }
     let cpus = job.settings.cpus;
     arguments.extend(cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
@@ -323,44 +335,49 @@ fn arguments(spec: &RunSpec) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
-    use crate::{mock, recipe::Nodes, run::spec::JobSpec};
+    use crate::{files::write_atomically, mock, recipe::Nodes, run::spec::JobSpec};
 
-    const SOON: Patience = Patience {
-        gathering: Duration::from_millis(200),
-        others: Duration::from_millis(200),
-    };
+    const SOON: Duration = Duration::from_millis(200);
+
+    /// Writes what a node says into its folder, as its supervisor does.
+    fn says(node: usize, file: &str, text: &str) -> String {
+        format!("echo '{text}' > node-{node}/.new; mv node-{node}/.new node-{node}/{file}\n")
+    }
 
     fn ready(node: usize) -> String {
-        format!(
-            "printf 'tprimat-node {node} . {{\"ready\":{{\"name\":\"n{node}\",\"address\":\"host{node}\",\"port\":{}}}}}\\n'\n",
-            node + 1
-        )
+        let port = node + 1;
+        let text = format!(r#"["host{node}",{port}]"#);
+        says(node, "ready.json", &text)
     }
 
     fn ended(node: usize, status: ExitKind) -> String {
         let exit = serde_json::to_string(&never_ran(status, 0.0)).unwrap();
-        format!(
-            "printf '%s\\n' 'tprimat-node {node} . {{\"ended\":{{\"name\":\"n{node}\",\"exit\":{exit}}}}}'\n"
-        )
+        says(node, "exit.json", &exit)
     }
 
     /// The end of a run of two nodes whose srun is this script.
     fn conducted(script: &str) -> RunExit {
-        conducted_with(Nodes::FirstRankSpeaks, script)
+        let folder = tempfile::tempdir().unwrap();
+        conducted_in(folder.path(), Nodes::FirstRankSpeaks, script)
     }
 
-    fn conducted_with(ranks: Nodes, script: &str) -> RunExit {
-        let folder = tempfile::tempdir().unwrap();
-        let srun = folder.path().join("srun");
-        mock::program(&srun, format!("#!/bin/sh\n{script}"));
-        let spec = spec(folder.path(), ranks);
-        let conductor = Conductor::start(&spec, &srun, Path::new("tprimat")).unwrap();
-        conductor.see_through(&mut Inbox::open(false).unwrap(), SOON)
+    fn conducted_in(folder: &Path, ranks: Nodes, script: &str) -> RunExit {
+        let srun = folder.join("srun");
+        mock::program(
+            &srun,
+            format!("#!/bin/sh\ncd '{}'\n{script}", folder.display()),
+        );
+        let spec = spec(folder, ranks);
+        let srun = start(&spec, &srun, Path::new("tprimat")).unwrap();
+        see_through(&spec, srun, &mut Inbox::open(false).unwrap(), SOON)
     }
 
     fn spec(dir: &Path, ranks: Nodes) -> RunSpec {
+        spec_of(dir, 2, ranks)
+    }
+
+    fn spec_of(dir: &Path, nodes: usize, ranks: Nodes) -> RunSpec {
         RunSpec {
             run_id: "r1".into(),
             dir: dir.to_owned(),
@@ -371,12 +388,12 @@ mod tests {
             job: Some(JobSpec {
                 vendor: Vendor::Cpu,
                 num_gpus: 1,
-                nodes: 2,
+                nodes,
                 ranks,
                 is_step: false,
                 facts: BTreeMap::new(),
                 packages: BTreeMap::new(),
-                python: PathBuf::new(),
+                python: std::path::PathBuf::new(),
                 settings: crate::plan::Slurm::default(),
             }),
             timeout_seconds: None,
@@ -394,6 +411,13 @@ mod tests {
     /// As srun does, this goes on until the lifeline's end.
     const UNTIL_RELEASED: &str = "cat > /dev/null\n";
 
+    /// Its last words, and the end of a step that is killed.
+    const LOST: &str = "echo 'srun: killed' >> supervisor.log; exit 1\n";
+
+    /// Waits until the nodes were told where they meet.
+    const BEGUN: &str =
+        "until grep -q TPRIMAT_MASTER_ADDR heard 2>/dev/null; do sleep 0.05; done\n";
+
     #[test]
     fn nodes_meet_at_the_one_that_has_the_first_rank() {
         for (ranks, address, port) in [
@@ -401,22 +425,19 @@ mod tests {
             (Nodes::LastRankSpeaks, "host1", "2"),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let heard = folder.path().join("heard");
             let script = [
+                "exec 3<&0; cat <&3 > heard &\n",
                 &ready(0),
                 &ready(1),
-                // The end of the nodes' lifeline comes after their own.
+                BEGUN,
                 &ended(0, ExitKind::Code(0)),
                 &ended(1, ExitKind::Code(0)),
-                &format!("cat > '{}'\n", heard.display()),
-            ]
-            .map(String::as_str)
-            .concat();
-            assert_eq!(conducted_with(ranks, &script).status, ExitKind::Code(0));
-            let mut said = std::fs::read(&heard)
-                .unwrap()
-                .into_iter()
-                .collect::<Vec<_>>();
+                // The end of the nodes' lifeline comes after their own.
+                "wait\n",
+            ];
+            let exit = conducted_in(folder.path(), ranks, &script.concat());
+            assert_eq!(exit.status, ExitKind::Code(0));
+            let mut said = std::fs::read(folder.path().join("heard")).unwrap();
             let mut frames = Vec::new();
             while said.len() >= 8 {
                 let text = said.split_off(8);
@@ -434,28 +455,12 @@ mod tests {
                 (told("TPRIMAT_MASTER_ADDR"), told("TPRIMAT_PORT")),
                 (address, port)
             );
-            assert_eq!(told(FIRST_NODE), "host0", "whose cores are the run's");
         }
     }
 
     #[test]
-    fn what_is_no_text_ends_nobodys_word() {
-        let noise = "printf 'a prologue says \\377\\376\\n'; printf '\\377\\n' >&2\n";
-        let script = [
-            noise,
-            &ready(0),
-            &ready(1),
-            noise,
-            &ended(0, ExitKind::Code(0)),
-            &ended(1, ExitKind::Code(0)),
-            UNTIL_RELEASED,
-        ];
-        assert_eq!(conducted(&script.concat()).status, ExitKind::Code(0));
-    }
-
-    #[test]
     fn a_node_that_never_says_that_it_is_ready_is_noticed() {
-        let exit = conducted(&format!("{}{UNTIL_RELEASED}", ready(0)));
+        let exit = conducted(&format!("{}{UNTIL_RELEASED}{}", ready(0), LOST));
         let ExitKind::LaunchFailed(why) = exit.status else {
             panic!("{exit:?}")
         };
@@ -464,8 +469,14 @@ mod tests {
 
     #[test]
     fn a_step_that_is_killed_after_the_start_is_lost_and_was_not_kept_from_starting() {
-        let script = format!("{}{}echo 'srun: killed' >&2; exit 1\n", ready(0), ready(1));
-        let exit = conducted(&script);
+        let script = [
+            "exec 3<&0; cat <&3 > heard &\n",
+            &ready(0),
+            &ready(1),
+            BEGUN,
+            LOST,
+        ];
+        let exit = conducted(&script.concat());
         let ExitKind::Lost(why) = exit.status else {
             panic!("{exit:?}")
         };
@@ -476,15 +487,119 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_wrote_before_the_end_is_waited_for() {
+        let late = format!("(sleep 2; {}) &\n", ended(1, ExitKind::Code(3)).trim_end());
+        let script = [
+            "exec 3<&0; cat <&3 > heard &\n",
+            &ready(0),
+            &ready(1),
+            BEGUN,
+            &ended(0, ExitKind::Interrupted),
+            &late,
+            LOST,
+        ];
+        let exit = conducted(&script.concat());
+        assert_eq!((exit.status, exit.lost_nodes), (ExitKind::Code(3), None));
+    }
+
+    #[test]
     fn a_failure_releases_the_other_nodes_after_their_time() {
         let script = [
             &ready(0),
             &ready(1),
+            "sleep 1\n",
             &ended(1, ExitKind::Code(3)),
             UNTIL_RELEASED,
             &ended(0, ExitKind::Interrupted),
         ];
         let exit = conducted(&script.concat());
         assert_eq!((exit.status, exit.lost_nodes), (ExitKind::Code(3), None));
+    }
+
+    /// How a run ends that began, and of whose nodes these ends were seen, one after the other.
+    fn exit(ends: &[(&str, ExitKind)], nodes: usize, was_asked: bool) -> RunExit {
+        let folder = tempfile::tempdir().unwrap();
+        let said = folder.path().join("supervisor.log");
+        write_atomically(&said, b"srun: n2 is gone\n", Durability::Plain).unwrap();
+        let ends = ends.iter().zip([30.0, 20.0, 10.0]).enumerate();
+        // The last node ended first.
+        let ends = ends.map(|(node, ((name, status), ended_at))| {
+            let exit = RunExit {
+                ended_at,
+                host: Some((*name).to_owned()),
+                ..never_ran(status.clone(), 0.0)
+            };
+            (node, exit)
+        });
+        let seen = Seen {
+            ends: ends.collect(),
+            begun_at: Some(1.0),
+            was_asked,
+            ..Seen::default()
+        };
+        seen.exit(
+            &spec_of(folder.path(), nodes, Nodes::FirstRankSpeaks),
+            Duration::ZERO,
+        )
+    }
+
+    #[test]
+    fn the_first_failure_is_the_cause_and_hosts_are_a_set() {
+        let good = [("n2", ExitKind::Code(0)), ("n1", ExitKind::Code(0))];
+        let whole = exit(&good, 2, false);
+        assert_eq!(
+            (whole.status, whole.host.as_deref(), whole.note),
+            (ExitKind::Code(0), Some("n1,n2"), None)
+        );
+        let failed = [
+            ("n3", ExitKind::Signal(9)),
+            ("n2", ExitKind::Code(3)),
+            ("n1", ExitKind::Interrupted),
+        ];
+        let failed = exit(&failed, 3, false);
+        assert_eq!(failed.status, ExitKind::Code(3));
+        assert!(failed.note.unwrap().contains("n2"));
+    }
+
+    #[test]
+    fn a_known_failure_stays_the_cause_where_other_nodes_left_no_word() {
+        let exit = exit(&[("n1", ExitKind::Code(3))], 2, false);
+        assert_eq!(exit.status, ExitKind::Code(3));
+        let lost = exit.lost_nodes.unwrap();
+        assert!(lost.contains("1 of 2 nodes") && lost.contains("n2 is gone"));
+    }
+
+    #[test]
+    fn a_run_of_which_a_node_left_no_word_never_ended_well() {
+        for status in [ExitKind::Code(0), ExitKind::Interrupted] {
+            let one = [("n1", status)];
+            let lost = exit(&one, 2, false);
+            assert!(matches!(lost.status, ExitKind::Lost(_)), "{lost:?}");
+            // `scancel` of somebody else: srun kills its step at once.
+            assert_eq!(exit(&one, 2, true).status, ExitKind::Interrupted);
+        }
+        let lost = exit(&[], 2, false);
+        assert!(matches!(lost.status, ExitKind::Lost(_)), "{lost:?}");
+        assert!((lost.started_at - 1.0).abs() < 1e-9, "it had begun then");
+    }
+
+    #[test]
+    fn nodes_that_are_ready_wait_for_the_others_only_so_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = spec(folder.path(), Nodes::FirstRankSpeaks);
+        let mut seen = Seen::default();
+        assert!(
+            !seen.is_no_longer_needed(2, Duration::ZERO),
+            "the clock runs from the first node"
+        );
+        let answers = answers_of(folder.path(), 0);
+        let ready = answers.join("ready.json");
+        write_atomically(&ready, br#"["n1",1]"#, Durability::Plain).unwrap();
+        seen.look(&spec);
+        assert!(seen.is_no_longer_needed(2, Duration::ZERO));
+        let ExitKind::LaunchFailed(why) = seen.exit(&spec, Duration::ZERO).status else {
+            panic!("nothing was run")
+        };
+        assert!(why.contains("1 of 2 nodes"), "{why}");
     }
 }

@@ -1,87 +1,148 @@
 //! The half of a run on several nodes that is on each node: a supervisor which srun started.
 
-use std::{path::Path, time::Duration};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use super::{FIRST_NODE, folder_of, messages::Message, name_of_this_node, telemetry_of, this_node};
 use crate::{
     error::{Error, Result},
-    files,
+    files::{self, Durability},
     run::{
-        folder::read_spec_with,
+        folder::{if_there, read_if_there, read_spec_with, write_exit},
         inbox::{receive_environment, settle_down},
         process::part_of_run,
         slurm,
-        spec::{RunSpec, TELEMETRY, hostname},
+        spec::{ExitKind, RunExit, RunSpec, TELEMETRY, hostname, never_ran},
         supervisor::Supervisor,
     },
 };
 
+/// The last word of `tprimat __run DIR node`, the supervisor of one node of the run in DIR.
+pub(crate) const NODE: &str = "node";
+
+const READY: &str = "ready.json";
+
 /// Between two looks whether the conductor still needs this node.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Where a node answers the conductor.
+pub(super) fn answers_of(dir: &Path, node: usize) -> PathBuf {
+    dir.join(format!("node-{node}"))
+}
+
+/// Where the log of a node is: that of node 0 is the run's own.
+pub(super) fn folder_of(dir: &Path, node: usize) -> PathBuf {
+    match node {
+        0 => dir.to_owned(),
+        _ => answers_of(dir, node),
+    }
+}
+
+/// A file that a node left beside those of node 0, and its name among an attempt's outputs.
+pub(crate) struct NodeFile {
+    pub node: usize,
+    pub name: String,
+    pub path: PathBuf,
+}
+
+/// Logs and samples of each node of a run of several, as far as they are there.
+pub(crate) fn files_of(dir: &Path, nodes: usize) -> Result<(Vec<NodeFile>, Vec<NodeFile>)> {
+    let (mut logs, mut samples) = (Vec::new(), Vec::new());
+    for node in (0..nodes).filter(|_| nodes > 1) {
+        if node > 0 {
+            let log = folder_of(dir, node).join("log");
+            logs.extend(regular(node, format!("log.node-{node}"), log)?);
+        }
+        // Not the run's: it is of one node's devices.
+        let path = answers_of(dir, node).join(TELEMETRY);
+        samples.extend(regular(node, format!("telemetry.node-{node}.jsonl"), path)?);
+    }
+    Ok((logs, samples))
+}
+
+/// A folder may have come with somebody's project, so nothing is followed through links.
+fn regular(node: usize, name: String, path: PathBuf) -> Result<Option<NodeFile>> {
+    let found = if_there(&path, std::fs::symlink_metadata(&path))?;
+    let is_own = files::is_own(&path) && path.parent().is_some_and(files::is_own);
+    let is_regular = is_own && found.is_some_and(|found| found.is_file());
+    Ok(is_regular.then_some(NodeFile { node, name, path }))
+}
+
+/// Where the others find a node, and a port that was free there just now. A node says it when it is what
+/// the run's key says, and then waits for the others.
+pub(super) type Ready = (String, u16);
+
+pub(super) fn read_ready(answers: &Path) -> Option<Ready> {
+    let text = read_if_there(&answers.join(READY)).ok()??;
+    serde_json::from_slice(&text).ok()
+}
+
+fn say_ready(answers: &Path) -> Result<()> {
+    let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|bound| bound.local_addr());
+    let bound = bound.map_err(Error::io("cannot find a free port on", "0.0.0.0"))?;
+    let ready: Ready = (hostname().unwrap_or_default(), bound.port());
+    let text = serde_json::to_vec(&ready).unwrap_or_default();
+    files::write_atomically(&answers.join(READY), &text, Durability::Plain)
+}
+
 /// The supervisor of one node of a run, which srun started for the run's conductor.
 pub(crate) fn supervise(dir: &Path) -> Result<()> {
-    let (Some(number), true) = (this_node(), slurm::is_of_this_job(dir)) else {
-        return Err(Error::Failed {
-            message: "only tprimat itself starts the supervisor of a node, within a Slurm job"
-                .into(),
-            help: None,
-        });
-    };
-    let name = name_of_this_node();
+    let number = std::env::var("SLURM_NODEID").ok();
+    let number: usize = number
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(|| Error::failed("only srun starts the supervisor of a node"))?;
+    let inbox = settle_down(true)?;
+    let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let answers = answers_of(dir, number);
+    // As Slurm names it.
+    let host = std::env::var("SLURMD_NODENAME").ok().or_else(hostname);
     // The other nodes wait for this one, so it says whatever keeps it from running.
-    let mut supervisor = match prepare(dir, number, &name) {
-        Ok(supervisor) => supervisor,
+    let refused = |why: String| never_ran(ExitKind::LaunchFailed(why), 0.0);
+    let (exit, mut inbox) = match read_spec_with(dir, env) {
         Err(why) => {
-            Message::Refused { name, why }.say(number);
-            return Ok(());
+            let name = host.as_deref().unwrap_or("this node");
+            (refused(format!("{name}: {why}")), inbox)
+        }
+        Ok(spec) => {
+            let sampled = if spec.nodes() == 1 { dir } else { &answers };
+            let spec = RunSpec {
+                // Each node ends its own processes, also where two nodes are one host.
+                run_id: part_of_run(&spec.run_id, number),
+                dir: folder_of(dir, number),
+                ..spec
+            };
+            let mut supervisor = Supervisor::new(spec, inbox, sampled.join(TELEMETRY));
+            let exit = measure(&mut supervisor, dir, number).unwrap_or_else(refused);
+            (exit, supervisor.inbox)
         }
     };
-    // The lifeline's end: another node cannot run, or the run is no longer wanted.
-    let Ok(mut meeting) = receive_environment() else {
-        return Ok(());
-    };
-    let first = meeting.remove(FIRST_NODE);
-    let rank = supervisor.spec.rank_of(number).to_string();
-    let env = &mut supervisor.spec.env;
-    env.extend(meeting);
-    env.insert("TPRIMAT_NODE_RANK".into(), rank);
-    // Two nodes of one host: the first one holds the host's cores for all of the run.
-    if number > 0 && first.is_some() && first == hostname() {
-        supervisor.spec.devices.retain(|device| device != "cpu");
-    }
-    let exit = Box::new(supervisor.measure());
-    Message::Ended { name, exit }.say(number);
+    write_exit(&answers, &RunExit { host, ..exit })?;
     // srun takes a supervisor that goes before the conductor lets it go for one that died.
-    while !supervisor.inbox.stop() {
-        supervisor.inbox.wait(LINGER);
+    while !inbox.stop() {
+        inbox.wait(LINGER);
     }
     Ok(())
 }
 
-/// All that comes before the run's start, up to the word that this node is ready; in words why it
-/// cannot run there.
-fn prepare(dir: &Path, number: usize, name: &str) -> Result<Supervisor, String> {
-    let here = |error: Error| format!("{name}: {error}");
-    let inbox = settle_down(true).map_err(here)?;
-    let env = receive_environment()
-        .map_err(|e| here(Error::io("cannot receive the environment of", dir)(e)))?;
-    let spec = read_spec_with(dir, env).map_err(here)?;
-    let spec = RunSpec {
-        // Each node ends its own processes, also where two nodes are one host.
-        run_id: part_of_run(&spec.run_id, number),
-        dir: folder_of(dir, number),
-        ..spec
-    };
-    files::create_dir_all(&spec.dir).map_err(here)?;
-    let telemetry = if spec.nodes() > 1 {
-        telemetry_of(dir, number)
-    } else {
-        spec.dir.join(TELEMETRY)
-    };
-    let mut supervisor = Supervisor::new(spec, inbox, telemetry);
+/// The part of the run in `dir` that this node has; in words why it cannot run here.
+fn measure(supervisor: &mut Supervisor, dir: &Path, number: usize) -> Result<RunExit, String> {
     let note = slurm::settle_in(&mut supervisor.spec)?;
     supervisor.notes.extend(note);
-    Message::ready(name).map_err(here)?.say(number);
-    Ok(supervisor)
+    say_ready(&answers_of(dir, number)).map_err(|error| error.to_string())?;
+    // The lifeline's end: another node cannot run, or the run is no longer wanted.
+    let Ok(meeting) = receive_environment() else {
+        return Ok(never_ran(ExitKind::Interrupted, 0.0));
+    };
+    let spec = &mut supervisor.spec;
+    let rank = spec.rank_of(number).to_string();
+    spec.env.extend(meeting);
+    spec.env.insert("TPRIMAT_NODE_RANK".into(), rank);
+    // Two nodes of one host: the first one holds the host's cores for all of the run.
+    let first = read_ready(&answers_of(dir, 0)).map(|(address, _)| address);
+    if number > 0 && first.is_some() && first == hostname() {
+        spec.devices.retain(|device| device != "cpu");
+    }
+    Ok(supervisor.measure())
 }

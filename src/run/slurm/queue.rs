@@ -4,16 +4,19 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use super::{JOB_PREFIX, job_name};
+use super::claim::{JOB_PREFIX, job_name};
 use crate::{
-    host::{self, AskError, ask_while},
-    run::spec::{ExitKind, RunSpec},
+    host::{self, AskError, ask_while, last_line},
+    run::{
+        folder::lock,
+        spec::{ExitKind, RunSpec},
+    },
 };
 
 /// A command of Slurm that takes longer does not answer.
@@ -24,54 +27,43 @@ const HURRIED: Duration = Duration::from_secs(1);
 /// Otherwise each of them would ask Slurm anew every few seconds.
 const FULL: Duration = Duration::from_secs(5);
 
+/// What is asked for, in lines of [`Shown::in_list`].
+const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
+const RECORDED: &str =
+    "--noheader --allocations --parsable2 --format=JobIDRaw,State,Reason,NodeList,JobName,WorkDir";
+
 /// Slurm's commands, as the caller would run them. Clones share one look at the queue.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Commands {
     /// The caller's: PATH to the commands, and where Slurm's configuration is.
     env: BTreeMap<String, String>,
+    /// When the queue was listed last, and what came of it.
     listed: Arc<Mutex<Option<Listed>>>,
     /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
     is_hurried: Arc<AtomicBool>,
     /// When Slurm last refused a job because the user has too many.
-    full_since: Arc<Mutex<Option<Instant>>>,
-    /// Was the user told how to keep a build below that limit?
-    is_limit_told: Arc<AtomicBool>,
+    refused_at: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The caller's jobs, as Slurm listed them.
-struct Listed {
-    /// Before Slurm was asked; where it did not answer, when that was given up, so that those who
-    /// waited for the answer do not each ask again.
-    at: Instant,
-    jobs: Result<HashMap<String, Shown>, SlurmError>,
-}
+type Answer<T> = Result<T, SlurmError>;
+type Listed = (Instant, Answer<Jobs>);
+/// By their ids.
+type Jobs = Arc<HashMap<String, Shown>>;
 
 /// Why Slurm did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SlurmError {
-    #[error("there is no {0} in PATH")]
-    NotInstalled(String),
-    #[error(transparent)]
-    NotAsked(#[from] AskError),
-    /// What the failed command printed. `sbatch` may name the reason in a line before the last.
-    #[error("{}", .0.join("; "))]
-    Refused(Vec<String>),
-}
-
-/// Why a job was refused, as far as it decides what follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The user, the account or the QOS has too many jobs in the queue: one can be submitted when
-    /// others have ended. A Slurm that names no limit may mean another one.
-    TooManyJobs { is_named: bool },
-    /// It would be refused again.
-    Lasting,
+#[error("{said}")]
+pub(super) struct SlurmError {
+    said: String,
+    /// Will the same get through later?
+    pub is_passing: bool,
 }
 
 impl SlurmError {
-    /// Will the same get through later? Slurm's commands exit alike whatever went wrong, so only
-    /// their words say so.
-    pub fn is_passing(&self) -> bool {
+    /// Of a command that failed: all that it printed, since `sbatch` may name the reason in a line
+    /// before the last. Slurm's commands exit alike whatever went wrong, so only their words say what
+    /// passes; a line before the last one tells of an attempt that sbatch has repeated by itself.
+    fn of_words(stderr: &[u8]) -> Self {
         const PASSING: [&str; 5] = [
             "Unable to contact",
             "Socket timed out",
@@ -79,91 +71,93 @@ impl SlurmError {
             "temporarily",
             "Zero Bytes were transmitted",
         ];
-        match self {
-            Self::NotInstalled(_) | Self::NotAsked(AskError::NotRun(_)) => false,
-            Self::NotAsked(AskError::NoAnswer(_)) => true,
-            // A line before the last one tells of an attempt that sbatch has repeated by itself.
-            Self::Refused(lines) => lines
-                .last()
-                .is_some_and(|said| PASSING.iter().any(|part| said.contains(part))),
+        let text = String::from_utf8_lossy(stderr).replace("sbatch: error: ", "");
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let last = last_line(stderr);
+        Self {
+            said: lines.collect::<Vec<_>>().join("; "),
+            is_passing: PASSING.iter().any(|part| last.contains(part)),
         }
     }
 
-    /// Of a submission that was refused.
-    pub fn refusal(&self) -> Refusal {
-        let Self::Refused(lines) = self else {
-            return Refusal::Lasting;
-        };
-        let Some((last, before)) = lines.split_last() else {
-            return Refusal::Lasting;
-        };
-        if !last.contains("Job violates accounting/QOS policy") {
-            return Refusal::Lasting;
+    /// As the reason of a wait.
+    pub fn told(&self) -> String {
+        format!("Slurm, which does not answer: {self}")
+    }
+
+    /// Where a job was refused because there are too many of the user, the account or the QOS: how the
+    /// names of those begin whose ends may make room. Slurm may name its limit. Where it does not, the
+    /// refusal may be for something that no end of a stranger's job changes.
+    pub fn makes_room(&self) -> Option<&'static str> {
+        if !self.said.contains("Job violates accounting/QOS policy") {
+            return None;
         }
-        // `QOSMaxSubmitJobPerUserLimit`, in a line of its own.
-        let mut limits = before
-            .iter()
-            .filter_map(|line| line.split_whitespace().next_back())
-            .filter(|word| word.starts_with("QOS") || word.starts_with("Assoc"))
-            .peekable();
-        if limits.peek().is_none() {
-            Refusal::TooManyJobs { is_named: false }
-        } else if limits.any(|limit| limit.contains("SubmitJob")) {
-            Refusal::TooManyJobs { is_named: true }
-        } else {
-            Refusal::Lasting
+        let is_limit = |word: &&str| word.starts_with("QOS") || word.starts_with("Assoc");
+        let mut limits = self.said.split([' ', ';']).filter(is_limit).peekable();
+        match limits.peek() {
+            None => Some(JOB_PREFIX),
+            Some(_) => limits
+                .any(|limit| limit.contains("SubmitJob"))
+                .then_some(""),
         }
-    }
-
-    fn knows_no_such_job(&self) -> bool {
-        matches!(self, Self::Refused(lines) if lines.iter().any(|said| said.contains("Invalid job id")))
-    }
-}
-
-/// The lines that say something, without the `sbatch: error: ` before each. More than a few are a
-/// plugin's talk.
-fn lines_of(stderr: &[u8]) -> Vec<String> {
-    const MOST: usize = 5;
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text
-        .lines()
-        .map(|line| match line.split_once(": error: ") {
-            Some((program, said)) if !program.contains(char::is_whitespace) => said.trim(),
-            _ => line.trim(),
-        })
-        .filter(|line| !line.is_empty())
-        .collect();
-    if lines.is_empty() {
-        return vec!["it said nothing".to_owned()];
-    }
-    let last = lines.iter().skip(lines.len().saturating_sub(MOST));
-    last.map(|line| (*line).to_owned()).collect()
-}
-
-/// A job of ours. Slurm gives an id once more where its controller died before it had noted the
-/// first job of that id, so what has neither this name nor this folder is not what was submitted. One
-/// of the two is enough: a job may be renamed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OwnJob<'a> {
-    pub id: &'a str,
-    /// Its run, in whose folder it was started.
-    pub spec: &'a RunSpec,
-}
-
-impl OwnJob<'_> {
-    fn is(&self, name: &str, dir: &str) -> bool {
-        name == job_name(&self.spec.run_id) || Path::new(dir) == self.spec.dir
     }
 }
 
 /// What Slurm shows of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    name: String,
-    dir: String,
+    /// Empty where Slurm answers and knows no such job any more.
     pub state: String,
     /// Why it waits; empty where there is no reason.
     pub reason: String,
+    /// Where it runs or ran, where that is known.
+    pub nodes: Option<String>,
+    pub name: String,
+    pub dir: String,
+}
+
+impl Shown {
+    /// `id|state|reason|nodes|name|folder`, of which the folder may have any character.
+    fn in_list(line: &str) -> Option<(String, Self)> {
+        let fields: Vec<&str> = line.trim().splitn(6, '|').collect();
+        let [id, state, reason, nodes, name, dir] = fields[..] else {
+            return None;
+        };
+        // Slurm has words for what there is not: `None`, `None assigned`, `(null)`.
+        let is_said =
+            |text: &&str| !text.is_empty() && !text.starts_with('(') && !text.starts_with("None");
+        let shown = Self {
+            state: state.to_owned(),
+            reason: Some(reason).filter(is_said).unwrap_or_default().to_owned(),
+            nodes: Some(nodes).filter(is_said).map(str::to_owned),
+            name: name.to_owned(),
+            dir: dir.to_owned(),
+        };
+        Some((id.to_owned(), shown))
+    }
+
+    /// Is it the job of this run? Slurm gives an id once more where its controller died before it had
+    /// noted the first job of that id, so what has neither this name nor this folder is not what was
+    /// submitted. One of the two is enough: a job may be renamed.
+    pub fn is_of(&self, spec: &RunSpec) -> bool {
+        self.name == job_name(&spec.run_id) || Path::new(&self.dir) == spec.dir
+    }
+
+    /// In words that follow the job's id.
+    pub fn told(&self) -> String {
+        let because = if self.reason.is_empty() { "" } else { ": " };
+        format!("{}{because}{}", self.state.to_lowercase(), self.reason)
+    }
+
+    pub fn is_over(&self) -> bool {
+        let ends = ["", "COMPLETED", "FAILED", "REVOKED"];
+        ends.contains(&self.state.as_str()) || fate_of("", &self.state).is_some()
+    }
+
+    /// Slurm says so of a job whose command ended with 0: the supervisor had recorded the exit.
+    pub fn ended_well(&self) -> bool {
+        self.state == "COMPLETED"
+    }
 }
 
 impl Commands {
@@ -171,34 +165,18 @@ impl Commands {
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
             env,
-            listed: Arc::default(),
-            is_hurried: Arc::default(),
-            full_since: Arc::default(),
-            is_limit_told: Arc::default(),
+            ..Self::default()
         }
     }
 
     /// Did Slurm say just now that the user has too many jobs?
     pub(super) fn is_full(&self) -> bool {
-        let since = self
-            .full_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|since| since.elapsed() < FULL)
+        lock(&self.refused_at).is_some_and(|at| at.elapsed() < FULL)
     }
 
-    /// `is_full`: what the last submission has shown.
-    pub(super) fn note_full(&self, is_full: bool) {
-        let mut since = self
-            .full_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *since = is_full.then(Instant::now);
-    }
-
-    /// True once for a build.
-    pub(super) fn tells_of_limit(&self) -> bool {
-        !self.is_limit_told.swap(true, Ordering::SeqCst)
+    /// Notes that it did; true the first time in a build.
+    pub(super) fn note_full(&self) -> bool {
+        lock(&self.refused_at).replace(Instant::now()).is_none()
     }
 
     /// From now on answers that do not come at once are not waited for.
@@ -207,247 +185,107 @@ impl Commands {
     }
 
     /// What it printed.
-    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, SlurmError> {
-        let program = host::which(program, &self.env)
-            .ok_or_else(|| SlurmError::NotInstalled(program.to_owned()))?;
-        let patience = || {
-            if self.is_hurried.load(Ordering::SeqCst) {
-                HURRIED
-            } else {
-                PATIENCE
-            }
+    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
+        let program = host::which(program, &self.env).ok_or_else(|| SlurmError {
+            said: format!("there is no {program} in PATH"),
+            is_passing: false,
+        })?;
+        let patience = || match self.is_hurried.load(Ordering::SeqCst) {
+            true => HURRIED,
+            false => PATIENCE,
         };
         let command = duct::cmd(program, arguments).full_env(&self.env);
-        let said = ask_while(&command, &patience)?;
-        if said.status.success() {
-            Ok(String::from_utf8_lossy(&said.stdout).into_owned())
-        } else {
-            Err(SlurmError::Refused(lines_of(&said.stderr)))
+        let said = ask_while(&command, &patience).map_err(|why| SlurmError {
+            said: why.to_string(),
+            is_passing: matches!(why, AskError::NoAnswer(_)),
+        })?;
+        match said.status.success() {
+            true => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
+            false => Err(SlurmError::of_words(&said.stderr)),
         }
     }
 
-    /// How a job stands; `None`: Slurm answers, and knows no such job any more. One listing of all
-    /// the caller's jobs, at most `age` old, answers for everybody who waits for one.
-    pub(super) fn state(&self, job: OwnJob, age: Duration) -> Result<Option<Shown>, SlurmError> {
+    /// All of the caller's jobs by their ids. One listing, at most `age` old, answers for everybody who
+    /// waits for one: a cluster has many users.
+    pub(super) fn list(&self, age: Duration) -> Answer<Jobs> {
+        let wanted = Instant::now();
         // Held while Slurm is asked: whoever comes meanwhile gets the same answer.
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if listed
-            .as_ref()
-            .is_none_or(|listed| listed.at.elapsed() > age)
-        {
-            let begun = Instant::now();
-            let jobs = self.list();
-            let at = if jobs.is_ok() { begun } else { Instant::now() };
-            *listed = Some(Listed { at, jobs });
-        }
-        let found = match listed.as_ref().map(|listed| &listed.jobs) {
-            Some(Ok(jobs)) => jobs.get(job.id).cloned(),
-            Some(Err(why)) => return Err(why.clone()),
-            None => None,
-        };
-        drop(listed);
-        if found.is_some() {
-            return Ok(found.filter(|shown| job.is(&shown.name, &shown.dir)));
-        }
-        // Submitted after the listing, or not the caller's own: only an answer about this very job
-        // says that it is gone.
-        match self.run(
-            "squeue",
-            &[
-                "--noheader",
-                "--states=all",
-                "--format=%T|%r|%j|%Z",
-                "--jobs",
-                job.id,
-            ],
-        ) {
-            Ok(said) => Ok(said
-                .lines()
-                .next()
-                .and_then(|line| shown(line.trim()))
-                .filter(|shown| job.is(&shown.name, &shown.dir))),
-            Err(why) if why.knows_no_such_job() => Ok(None),
-            Err(why) => Err(why),
+        let mut listed = lock(&self.listed);
+        match &*listed {
+            Some((at, jobs)) if *at + age >= wanted => jobs.clone(),
+            _ => {
+                let begun = Instant::now();
+                let user = nix::unistd::geteuid();
+                let jobs = self.ask("squeue", &format!("{LISTED} --user={user}"));
+                // Where it did not answer, those who waited for the answer do not each ask again.
+                let at = if jobs.is_ok() { begun } else { Instant::now() };
+                *listed = Some((at, jobs.clone()));
+                jobs
+            }
         }
     }
 
-    /// Has the caller another job in the queue than the one of this name, whose end may make room? It
-    /// may be of another build. Where Slurm `names_limit` of jobs, it may be any; else the refusal may
-    /// be for something that no end of a stranger's job changes.
-    pub(super) fn has_other_jobs(&self, name: &str, names_limit: bool) -> Result<bool, SlurmError> {
-        let is_other = |shown: &Shown| {
-            let counts = names_limit || shown.name.starts_with(JOB_PREFIX);
-            shown.name != name && counts && !is_final(&shown.state)
-        };
-        Ok(self.list()?.values().any(is_other))
+    /// The jobs that a command lists.
+    fn ask(&self, program: &str, words: &str) -> Answer<Jobs> {
+        let said = self.run(program, &words.split(' ').collect::<Vec<_>>())?;
+        Ok(Arc::new(said.lines().filter_map(Shown::in_list).collect()))
     }
 
-    fn list(&self) -> Result<HashMap<String, Shown>, SlurmError> {
-        let user = format!("--user={}", nix::unistd::geteuid());
-        let said = self.run(
-            "squeue",
-            &[
-                "--noheader",
-                "--states=all",
-                "--format=%i|%T|%r|%j|%Z",
-                &user,
-            ],
-        )?;
-        let jobs = said.lines().filter_map(|line| {
-            let (id, rest) = line.trim().split_once('|')?;
-            Some((id.to_owned(), shown(rest)?))
-        });
-        Ok(jobs.collect())
+    /// How a job stands; `age`: of an answer that somebody else got.
+    pub(super) fn state(&self, id: &str, spec: &RunSpec, age: Duration) -> Answer<Shown> {
+        match self.list(age)?.get(id) {
+            Some(shown) if shown.is_of(spec) => Ok(shown.clone()),
+            // Submitted after the listing, or over for long, or not the caller's own.
+            _ => self.shown(id, spec),
+        }
+    }
+
+    /// The same of this job alone, from the controller or else from the accounting.
+    pub(super) fn shown(&self, id: &str, spec: &RunSpec) -> Answer<Shown> {
+        // Asked for no job, Slurm tells of all.
+        if id.is_empty() {
+            return Ok(Shown::default());
+        }
+        let own = |jobs: &Jobs| jobs.get(id).filter(|shown| shown.is_of(spec)).cloned();
+        let listed = self.ask("squeue", &format!("{LISTED} --jobs={id}"));
+        let recorded = || own(&self.ask("sacct", &format!("{RECORDED} --jobs={id}")).ok()?);
+        match (listed.as_ref().ok().and_then(own).or_else(recorded), listed) {
+            (Some(shown), _) => Ok(shown),
+            (None, Err(why)) if !why.said.contains("Invalid job id") => Err(why),
+            // Another job has the id by now, or none.
+            _ => Ok(Shown::default()),
+        }
     }
 
     /// How long a job may still run; `None`: without end, or not known.
     pub(crate) fn seconds_left(&self, id: &str) -> Option<f64> {
-        let said = self
-            .run("squeue", &["--noheader", "--format=%L", "--jobs", id])
-            .ok()?;
-        seconds(said.trim())
-    }
-
-    pub(super) fn find(&self, name: &str) -> Result<Option<String>, SlurmError> {
-        let named = format!("--name={name}");
-        let said = self.run(
-            "squeue",
-            &["--noheader", "--states=all", "--format=%i", &named],
-        )?;
-        Ok(said.split_whitespace().next().map(str::to_owned))
-    }
-
-    /// The last state that Slurm or its accounting knows of a job.
-    pub(super) fn last_state(&self, job: OwnJob) -> Option<String> {
-        // Asked for no job, Slurm tells of all.
-        if job.id.is_empty() {
-            return None;
-        }
-        let shown = self
-            .run("scontrol", &["--oneliner", "show", "job", job.id])
-            .ok();
-        let word = |text: &str, key: &str| {
-            let mut words = text.split_whitespace();
-            let found = words.find_map(|word| word.strip_prefix(key));
-            found.unwrap_or_default().to_owned()
-        };
-        shown
-            .filter(|text| job.is(&word(text, "JobName="), &word(text, "WorkDir=")))
-            .map(|text| word(&text, "JobState="))
-            .or_else(|| self.recorded(job, "State"))
-    }
-
-    /// What the accounting has of a job, where there is one.
-    fn recorded(&self, job: OwnJob, field: &str) -> Option<String> {
-        let format = format!("--format={field},JobName,WorkDir");
-        let arguments = [
-            "--noheader",
-            "--allocations",
-            "--parsable2",
-            &format,
-            "--jobs",
-            job.id,
-        ];
-        let said = self.run("sacct", &arguments).ok()?;
-        said.lines().find_map(|line| {
-            let (found, rest) = line.trim().split_once('|')?;
-            let (name, dir) = rest.split_once('|')?;
-            (job.is(name, dir) && !found.is_empty()).then(|| found.to_owned())
-        })
-    }
-
-    /// The node that a job ran on.
-    pub(super) fn node(&self, job: OwnJob) -> Option<String> {
-        if job.id.is_empty() {
-            return None;
-        }
-        let arguments = [
-            "--noheader",
-            "--states=all",
-            "--format=%N|%j|%Z",
-            "--jobs",
-            job.id,
-        ];
-        let said = self.run("squeue", &arguments).unwrap_or_default();
-        let shown = said.lines().find_map(|line| {
-            let (node, rest) = line.trim().split_once('|')?;
-            let (name, dir) = rest.split_once('|')?;
-            (job.is(name, dir) && !node.is_empty()).then(|| node.to_owned())
-        });
-        shown
-            .or_else(|| self.recorded(job, "NodeList"))
-            .filter(|node| !node.starts_with("None"))
+        let said = self.run("squeue", &["--noheader", "--format=%L", "--jobs", id]);
+        seconds(said.ok()?.trim())
     }
 }
 
 /// Slurm's `days-hours:minutes:seconds`, of which the first ones may be left out.
 fn seconds(text: &str) -> Option<f64> {
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u32>().ok()?, clock),
-        None => (0, text),
-    };
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let mut all = 0.0;
     for part in clock.split(':') {
         all = all * 60.0 + f64::from(part.parse::<u32>().ok()?);
     }
-    Some(f64::from(days) * 86_400.0 + all)
+    Some(f64::from(days.parse::<u32>().ok()?) * 86_400.0 + all)
 }
 
-/// `state|reason|name|folder`.
-fn shown(line: &str) -> Option<Shown> {
-    let (state, rest) = line.split_once('|')?;
-    let (reason, rest) = rest.split_once('|')?;
-    let (name, dir) = rest.split_once('|')?;
-    let reason = if reason == "None" {
-        String::new()
-    } else {
-        reason.to_owned()
-    };
-    Some(Shown {
-        name: name.to_owned(),
-        dir: dir.to_owned(),
-        state: state.to_owned(),
-        reason,
-    })
-}
-
+/// How a run ended whose job Slurm ended, with Slurm's own word; `None`: Slurm did not end it.
 pub(super) fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
     // `CANCELLED by 1000`
-    match state.split_whitespace().next().unwrap_or_default() {
-        "NODE_FAIL" => Some(ExitKind::Lost(format!("the node of Slurm job {id} failed"))),
-        "BOOT_FAIL" => Some(ExitKind::Lost(format!(
-            "the node of Slurm job {id} did not start"
-        ))),
-        "PREEMPTED" => Some(ExitKind::Killed(format!(
-            "Slurm preempted job {id} for another one"
-        ))),
-        "OUT_OF_MEMORY" => Some(out_of_host_memory(id)),
-        "CANCELLED" => Some(ExitKind::Killed(format!("Slurm job {id} was cancelled"))),
+    let state = state.split_whitespace().next()?;
+    let said = state.to_lowercase().replace('_', " ");
+    let said = format!("Slurm job {id} ended: {said}");
+    match state {
+        "NODE_FAIL" | "BOOT_FAIL" => Some(ExitKind::Lost(said)),
+        "PREEMPTED" | "OUT_OF_MEMORY" | "CANCELLED" => Some(ExitKind::Killed(said)),
         "TIMEOUT" | "DEADLINE" => Some(ExitKind::Timeout),
         _ => None,
     }
-}
-
-pub(super) fn out_of_host_memory(id: &str) -> ExitKind {
-    ExitKind::Killed(format!(
-        "Slurm ended job {id}: it took more host memory than it had asked for"
-    ))
-}
-
-pub(super) fn is_final(state: &str) -> bool {
-    const FINAL: [&str; 10] = [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    ];
-    FINAL.contains(&state)
 }
 
 #[cfg(test)]
@@ -456,28 +294,25 @@ mod tests {
 
     #[test]
     fn what_gets_through_later_is_told_from_what_never_will() {
-        let refused = |said: &str| SlurmError::Refused(lines_of(said.as_bytes()));
-        assert!(SlurmError::from(AskError::NoAnswer(30)).is_passing());
-        assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing());
+        let refused = |said: &str| SlurmError::of_words(said.as_bytes());
+        assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing);
         // No message of ours decides, whatever a trainer's or a cluster's words have in them.
         for never in [
-            SlurmError::NotInstalled("sbatch".to_owned()),
-            SlurmError::from(AskError::NotRun("no answer in 3 s".to_owned())),
-            refused("sbatch: error: invalid partition specified: no answer in sight"),
+            "sbatch: error: invalid partition specified: no answer in sight",
             // sbatch has waited by itself, and what it was told then is what counts.
-            refused(
-                "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: Invalid account",
-            ),
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: Invalid account",
         ] {
-            assert!(!never.is_passing(), "{never}");
+            assert!(!refused(never).is_passing, "{never}");
         }
-        assert!(refused("slurm_load_jobs error: Invalid job id specified").knows_no_such_job());
+        let nothing = Commands::new([("PATH".to_owned(), "/nowhere".to_owned())].into());
+        let absent = nothing.run("sbatch", &[]).unwrap_err();
+        assert!(!absent.is_passing && absent.to_string().contains("no sbatch in PATH"));
     }
 
     #[test]
     fn a_limit_on_the_number_of_jobs_is_told_from_other_refusals() {
         const POLICY: &str = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)";
-        let refusal = |said: &str| SlurmError::Refused(lines_of(said.as_bytes())).refusal();
+        let refusal = |said: &str| SlurmError::of_words(said.as_bytes());
         for limit in [
             "QOSMaxSubmitJobPerUserLimit",
             "QOSMaxSubmitJobPerAccountLimit",
@@ -485,19 +320,17 @@ mod tests {
             "AssocMaxSubmitJobLimit",
             "AssocGrpSubmitJobsLimit",
         ] {
-            let said = format!("sbatch: error: {limit}\n{POLICY}\n");
-            assert_eq!(
-                refusal(&said),
-                Refusal::TooManyJobs { is_named: true },
-                "{limit}"
-            );
+            let said = refusal(&format!("sbatch: error: {limit}\n{POLICY}\n"));
+            assert_eq!(said.makes_room(), Some(""), "{limit}");
         }
-        assert_eq!(refusal(POLICY), Refusal::TooManyJobs { is_named: false });
-        let too_long = format!("sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}");
-        assert_eq!(refusal(&too_long), Refusal::Lasting);
+        assert_eq!(refusal(POLICY).makes_room(), Some(JOB_PREFIX));
+        let too_long = refusal(&format!(
+            "sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}"
+        ));
+        assert_eq!(too_long.makes_room(), None);
         let absent = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified";
-        assert_eq!(refusal(absent), Refusal::Lasting);
-        let told = SlurmError::Refused(lines_of(too_long.as_bytes())).to_string();
+        assert_eq!(refusal(absent).makes_room(), None);
+        let told = too_long.to_string();
         assert!(
             told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),
             "{told}"
@@ -516,16 +349,24 @@ mod tests {
     fn each_end_that_slurm_knows_is_told_apart() {
         let is = |state: &str| fate_of("7", state);
         assert!(matches!(is("NODE_FAIL"), Some(ExitKind::Lost(_))));
-        assert!(
-            matches!(is("PREEMPTED"), Some(ExitKind::Killed(why)) if why.contains("preempted"))
-        );
-        assert!(
-            matches!(is("OUT_OF_MEMORY"), Some(ExitKind::Killed(why)) if why.contains("host memory"))
-        );
-        assert!(
-            matches!(is("CANCELLED by 1000"), Some(ExitKind::Killed(why)) if why.contains("cancelled"))
-        );
+        for (state, word) in [
+            ("PREEMPTED", "preempted"),
+            ("OUT_OF_MEMORY", "out of memory"),
+            ("CANCELLED by 1000", "cancelled"),
+        ] {
+            assert!(matches!(is(state), Some(ExitKind::Killed(why)) if why.contains(word)));
+        }
         assert_eq!(is("TIMEOUT"), Some(ExitKind::Timeout));
         assert_eq!((is("COMPLETED"), is("RUNNING"), is("")), (None, None, None));
+        let is_over = |state: &str| {
+            let state = state.to_owned();
+            Shown {
+                state,
+                ..Shown::default()
+            }
+            .is_over()
+        };
+        assert!(is_over("CANCELLED by 1000") && is_over("FAILED") && is_over(""));
+        assert!(!is_over("RUNNING") && !is_over("COMPLETING") && !is_over("REQUEUED"));
     }
 }

@@ -116,7 +116,7 @@ fn a_run_that_changes_a_file_of_its_command_is_replaced_once_and_counts_once_the
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
     let told = "inputs changed while it ran: out.txt; if the runs write that themselves, `inputs: [\"!out.txt\"]` says so for \
-                good, and no other run is needed";
+                good, and no other run is needed; if you edited it, `inputs: [\"out.txt\"]` has it measured anew";
     for told in [told, "not started: out.txt changed"] {
         assert!(built.stderr.contains(told), "{told}: {}", built.stderr);
     }

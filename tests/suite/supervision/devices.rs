@@ -128,7 +128,7 @@ fn a_device_that_a_killed_run_may_still_use_is_refused_by_name() {
     let [(worker, _)] = worker[..] else {
         panic!("{worker:?}")
     };
-    let said = format!("may still use cpu (process {worker}); its supervisor was killed");
+    let said = format!("process {worker} may still use cpu, and nobody watches it any more");
     assert!(refused.stderr.contains(&said), "{}", refused.stderr);
     assert_eq!(other.launches(), 0);
     kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();

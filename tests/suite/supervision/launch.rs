@@ -222,7 +222,9 @@ fn a_job_that_is_started_twice_ends_well_only_where_its_run_has_ended() {
 fn a_node_that_cannot_begin_says_so_to_the_nodes_that_wait_for_it() {
     let project = Project::empty();
     let dir = project.path("run");
-    project.write("run/claim", "77").write("run/spec.json", "{");
+    project
+        .write("run/spec.json", "{")
+        .write("run/node-1/supervisor.log", "");
     let mut node = Command::new(TPRIMAT)
         .arg(RUN_ARGUMENT)
         .arg(&dir)
@@ -231,16 +233,15 @@ fn a_node_that_cannot_begin_says_so_to_the_nodes_that_wait_for_it() {
         .env("SLURM_NODEID", "1")
         .env("SLURMD_NODENAME", "n2")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     // An empty environment, as the conductor sends it.
     let frame = [&2_u64.to_le_bytes()[..], b"{}"].concat();
     std::io::Write::write_all(&mut node.stdin.take().unwrap(), &frame).unwrap();
-    let node = node.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&node.stdout);
+    assert!(node.wait().unwrap().success());
+    let said = project.read("run/node-1/exit.json");
     assert!(
-        said.contains("refused") && said.contains("n2: cannot read"),
+        said.contains("launch_failed") && said.contains("n2: cannot read"),
         "{said}"
     );
 }
