@@ -63,7 +63,7 @@ pub mod recipe;
 pub mod run;
 pub mod shipped;
 
-pub use tprimat_base::{digest, error, files, secrets};
+pub use tprimat_base::{digest, error, files, growing, secrets};
 pub use tprimat_cache as cache;
 pub use tprimat_figures as figures;
 pub use tprimat_job as job;

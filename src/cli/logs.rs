@@ -18,6 +18,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::{self, reading},
     graph::State,
+    growing,
     import::Source,
     matrix::Selection,
     plan::{Asked, Support},
@@ -377,7 +378,7 @@ fn so_far(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
 /// How much of the log of a run that goes on was shown.
 struct Shown<'a> {
     dir: &'a Path,
-    log: run::Growing,
+    log: growing::Growing,
     pending: Vec<u8>,
     secrets: Vec<Secrets>,
     is_known: bool,
@@ -387,7 +388,7 @@ impl<'a> Shown<'a> {
     fn of(dir: &'a Path, declared: &BTreeMap<String, String>) -> Self {
         Self {
             dir,
-            log: run::Growing::new(&dir.join("log")),
+            log: growing::Growing::new(&dir.join("log")),
             pending: Vec::new(),
             secrets: vec![
                 Secrets::of_caller(),

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::{event_sink::EventSink, events::Event, train_work::TrainWork};
 use crate::{
+    growing::Tail,
     logs,
     results::TelemetryLine,
     run::{
         devices::Holder,
         executor::Run,
-        progress::Tail,
         spec::{RunState, TELEMETRY},
     },
 };

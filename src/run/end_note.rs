@@ -11,7 +11,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{folder::read_exit, spec::RunExit};
+use super::{
+    folder::{is_log_seen, read_exit},
+    spec::RunExit,
+};
 use crate::{
     error::Result,
     files::{self, MOST_BYTES},
@@ -65,7 +68,7 @@ pub(crate) fn noted_end(dir: &Path) -> Option<RunExit> {
     let holds = note
         .boot
         .is_none_or(|boot| this_boot().is_ok_and(|now| now == boot));
-    holds.then_some(note.exit)
+    Some(note.exit).filter(|exit| holds && is_log_seen(dir, exit))
 }
 
 /// How the run of a folder ended whose supervisor is gone: as it recorded it, or else as its trainer

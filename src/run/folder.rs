@@ -111,17 +111,24 @@ pub(crate) fn write_spec(spec: &RunSpec, durability: Durability) -> Result<()> {
     files::write_atomically(&spec_path(&spec.dir), &text, durability)
 }
 
-/// How the run of a folder ended; `None` as long as nobody has recorded it, and where a power cut took
-/// a record that was not on disk yet. Any other record that is there and cannot be read is an error:
+/// How the run of a folder ended; `None` as long as nobody has recorded it, as long as its log is not
+/// seen whole, and where a power cut took a record that was not on disk yet. Any other record that is there and cannot be read is an error:
 /// taken for none, a run that ended well would be made again.
 pub(crate) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
     let path = exit_path(dir);
     let Some(text) = read_if_there(&path)?.filter(|text| !was_never_written(text)) else {
         return Ok(None);
     };
-    let exit = serde_json::from_slice(&text);
-    exit.map(Some)
-        .map_err(|e| Error::io("cannot read", path)(e.into()))
+    let exit: RunExit =
+        serde_json::from_slice(&text).map_err(|e| Error::io("cannot read", path)(e.into()))?;
+    Ok(Some(exit).filter(|exit| is_log_seen(dir, exit)))
+}
+
+/// Is all of the log there that a record speaks of? A part of it would be taken for a run that ended
+/// early.
+pub(crate) fn is_log_seen(dir: &Path, exit: &RunExit) -> bool {
+    let length = fs::metadata(log_path(dir)).map_or(0, |found| found.len());
+    exit.log_bytes.is_none_or(|bytes| length >= bytes)
 }
 
 /// Records how the run of a folder ended, after everything that was brought to disk.
@@ -218,7 +225,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{Durability, write_atomically};
+    use crate::{
+        files::write_atomically,
+        run::spec::{ExitKind, never_ran},
+    };
 
     #[test]
     fn a_run_without_a_record_of_its_end_lasted_as_long_as_it_was_seen() {
@@ -237,5 +247,22 @@ mod tests {
         write("state.json", r#"{"state":"ending"}"#);
         write("times", "10.600000 0\n70.250000 1155\n71.2");
         assert_eq!(last_seen(dir), (10.6, 70.25));
+    }
+
+    /// A network file system may show exit.json first.
+    #[test]
+    fn a_record_is_not_seen_before_all_of_its_log_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let exit = RunExit {
+            log_bytes: Some(5),
+            ..never_ran(ExitKind::Code(0), 0.0)
+        };
+        write_exit(dir, &exit).unwrap();
+        assert_eq!(read_exit(dir).unwrap(), None, "no log is there");
+        for (text, is_seen) in [("who", false), ("whole", true), ("whole, and more", true)] {
+            write_atomically(&log_path(dir), text.as_bytes(), Durability::Plain).unwrap();
+            assert_eq!(read_exit(dir).unwrap().is_some(), is_seen, "{text}");
+        }
     }
 }

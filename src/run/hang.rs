@@ -11,9 +11,9 @@ use std::{
 
 use super::{
     hang::pace::{Pace, StepLine},
-    progress::Tail,
     spec::{Hang, RunSpec},
 };
+use crate::growing::Tail;
 use crate::{
     files::{Durability, write_atomically},
     host::{ask_while, which},

@@ -13,7 +13,8 @@ use crate::files::unix_now;
 pub(crate) struct LogTimes {
     pub log: File,
     sidecar: File,
-    known: u64,
+    /// How long the log was at the last look.
+    pub known: u64,
 }
 
 impl LogTimes {

@@ -124,6 +124,12 @@ pub struct RunExit {
     /// Like `changed`, for files that nobody declares and only the command names.
     #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
     pub undeclared: Undeclared,
+    /// How long its log was. A network file system may show this record before all of the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_bytes: Option<u64>,
+    /// Its file system had no room when the trainer ended, so a failure shows nothing of the run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disk_full: bool,
     /// Nodes of several that left no word, where others did; in words which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_nodes: Option<String>,
@@ -302,6 +308,8 @@ pub(crate) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         survivors: 0,
         changed: Vec::new(),
         undeclared: Undeclared::default(),
+        log_bytes: None,
+        disk_full: false,
         lost_nodes: None,
         host: hostname(),
         note: None,

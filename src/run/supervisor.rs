@@ -20,6 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::sys::statvfs::statvfs;
+
 use super::{
     contained::Contained,
     devices::{self, Claim, DeviceLock},
@@ -205,6 +207,8 @@ impl Supervisor {
             status: self.end_container_and_judge(&end, contained.as_ref(), &handle),
             started_at,
             ended_at,
+            log_bytes: Some(times.known),
+            disk_full: statvfs(&self.spec.dir).is_ok_and(|found| found.blocks_available() == 0),
             ..never_ran(ExitKind::Interrupted, waited_seconds)
         };
         let ended = match &end {
@@ -237,6 +241,7 @@ impl Supervisor {
             sampler.wait(LAST_SAMPLE);
         }
         exit.note = self.finish_log(&mut times, is_gone);
+        exit.log_bytes = Some(times.known);
         exit.survivors = ended.survivors;
         Ok(exit)
     }

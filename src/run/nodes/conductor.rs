@@ -22,7 +22,7 @@ use crate::{
     job::Vendor,
     results::TELEMETRY_SCHEMA,
     run::{
-        folder::supervisor_said,
+        folder::{log_path, supervisor_said},
         inbox::{Inbox, frame},
         slurm,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
@@ -55,7 +55,12 @@ pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
         None => Err(Error::failed("there is no srun in PATH")),
     };
     match started {
-        Ok(srun) => see_through(spec, srun, inbox, PATIENCE),
+        Ok(srun) => RunExit {
+            log_bytes: std::fs::metadata(log_path(&spec.dir))
+                .map(|log| log.len())
+                .ok(),
+            ..see_through(spec, srun, inbox, PATIENCE)
+        },
         Err(why) => never_ran(ExitKind::LaunchFailed(why.to_string()), 0.0),
     }
 }

@@ -118,7 +118,16 @@ pub(crate) fn supervise(dir: &Path) -> Result<()> {
             (exit, supervisor.inbox)
         }
     };
-    write_exit(&answers, &RunExit { host, ..exit })?;
+    // The log of node 0 is elsewhere, and the conductor says how long it is.
+    let log_bytes = None;
+    write_exit(
+        &answers,
+        &RunExit {
+            host,
+            log_bytes,
+            ..exit
+        },
+    )?;
     // srun takes a supervisor that goes before the conductor lets it go for one that died.
     while !inbox.stop() {
         inbox.wait(LINGER);

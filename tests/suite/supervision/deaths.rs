@@ -41,6 +41,8 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         survivors: 0,
         changed: Vec::new(),
         undeclared: Default::default(),
+        log_bytes: None,
+        disk_full: false,
         lost_nodes: None,
         host: None,
         note: None,
