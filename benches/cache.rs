@@ -59,7 +59,6 @@ fn attempt(n: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
-        is_held: false,
         recorded: 0,
     }
 }

@@ -332,7 +332,10 @@ fn events(args: &BuildArgs) -> Result<EventSink> {
         Verbosity::Normal => Amount::Measurements,
         Verbosity::Verbose => Amount::EveryTask,
     };
-    if std::io::stderr().is_terminal() && amount != Amount::Failures {
+    // A terminal that calls itself dumb cannot draw over a line.
+    let draws = std::io::stderr().is_terminal()
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    if draws && amount != Amount::Failures {
         events.add(Bars::new(amount));
     } else {
         let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);

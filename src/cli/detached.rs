@@ -143,13 +143,21 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let mut child = command
         .spawn()
         .map_err(Error::io("cannot start", "the build"))?;
-    while !fs::metadata(dir.join(EVENTS)).is_ok_and(|events| events.len() > 0) {
+    let has_begun = || {
+        let events = fs::read_to_string(dir.join(EVENTS)).unwrap_or_default();
+        events.contains("\"build_started\"")
+    };
+    loop {
+        let begun = has_begun();
         let ended = child.try_wait();
         if let Some(status) = ended.map_err(failed("cannot wait for the build in"))? {
             // What is wrong with the project is told here, not in a file.
             let said = fs::read_to_string(dir.join(LOG)).unwrap_or_default();
             say(said.trim_end());
             return Ok(status.code().unwrap_or(exit::FAILED));
+        }
+        if begun {
+            break;
         }
         thread::sleep(LOOK);
     }

@@ -1,4 +1,5 @@
-//! output/: what people open. Written from the cache, whole or not at all.
+//! output/: what people open. Each file is written from the cache, whole or not at all; while a build
+//! runs, the page alone is ahead of the others.
 
 mod outdated;
 mod running;

@@ -428,7 +428,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bin = folder.path().join("bin");
         files::create_dir_all(&bin).unwrap();
-        crate::mock::program(&bin.join("squeue"), "#!/bin/sh\n".to_owned());
+        crate::mock::program(&bin.join("squeue"), "#!/bin/sh\n");
         let sbatch = format!("#!/bin/sh\n: > {}/submitted\n", folder.path().display());
         crate::mock::program(&bin.join("sbatch"), sbatch);
         let settings = Settings {

@@ -51,7 +51,6 @@ impl Scheduler<'_> {
         left: Derived,
         statuses: &mut Statuses,
     ) -> Result<()> {
-        self.room.cool_down_anew();
         let task = self.engine.dag.task(node);
         let name = label(self.engine.plan, &task);
         let seconds = run.since.elapsed().as_secs_f64();
@@ -72,7 +71,10 @@ impl Scheduler<'_> {
         }
         statuses.set(node, Status::fresh(key, left.outputs));
         self.say_ended_well(name, seconds);
-        self.done(node, statuses)
+        let done = self.done(node, statuses);
+        // Whoever listens may have used the CPU as well: the page is written between runs.
+        self.room.cool_down_anew();
+        done
     }
 
     fn take_in_training(

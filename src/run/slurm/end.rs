@@ -186,8 +186,8 @@ mod tests {
         };
         // Its own job ended well, so its exit.json is somewhere.
         let elsewhere = Path::new("/elsewhere");
-        assert!(matches!(of("tprimat-run", elsewhere), None));
-        assert!(matches!(of("renamed", &spec.dir), None));
+        assert!(of("tprimat-run", elsewhere).is_none());
+        assert!(of("renamed", &spec.dir).is_none());
         assert!(matches!(
             of("tprimat-another", elsewhere),
             Some(End::Over(_))
@@ -236,7 +236,7 @@ mod tests {
         // Which knows of no job, and while it is asked one may claim the folder.
         let squeue = |meanwhile: String| write_command(folder.path(), "squeue", &meanwhile);
         squeue(format!("echo 7 > {}/claim", dir.display()));
-        assert!(matches!(left(&spec, &commands, Duration::ZERO), None));
+        assert!(left(&spec, &commands, Duration::ZERO).is_none());
         assert_eq!(noted_job(dir).unwrap().as_deref(), Some("7"));
         // Where none came, none can come any more.
         fs::remove_file(dir.join("claim")).unwrap();
