@@ -41,14 +41,8 @@ const OPEN_TO_ALL: u32 = 0o666;
 #[derive(Debug)]
 pub(crate) struct DeviceLock {
     file: File,
-    signed: bool,
-}
-
-impl DeviceLock {
-    /// Leaves the name of the run in the lock, for processes of it are left.
-    pub fn leave_signed(&mut self) {
-        self.signed = false;
-    }
+    /// Is the name of the run to be taken out of it again?
+    pub signed: bool,
 }
 
 pub(crate) enum Claim {

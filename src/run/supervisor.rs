@@ -108,9 +108,9 @@ impl Supervisor {
         match devices {
             Ok(Some(mut locks)) => {
                 let exit = self.train(waited_seconds);
-                if exit.survivors > 0 {
-                    locks.iter_mut().for_each(DeviceLock::leave_signed);
-                }
+                // What could not be ended may still have the devices, and is known by the name.
+                let is_gone = exit.survivors == 0;
+                locks.iter_mut().for_each(|lock| lock.signed &= is_gone);
                 exit
             }
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),

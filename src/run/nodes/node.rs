@@ -100,7 +100,7 @@ pub(crate) fn supervise(dir: &Path) -> Result<()> {
     let host = std::env::var("SLURMD_NODENAME").ok().or_else(hostname);
     // The other nodes wait for this one, so it says whatever keeps it from running.
     let refused = |why: String| never_ran(ExitKind::LaunchFailed(why), 0.0);
-    let (exit, mut inbox) = match read_spec_with(dir, env) {
+    let (mut exit, mut inbox) = match read_spec_with(dir, env) {
         Err(why) => {
             let name = host.as_deref().unwrap_or("this node");
             (refused(format!("{name}: {why}")), inbox)
@@ -119,15 +119,8 @@ pub(crate) fn supervise(dir: &Path) -> Result<()> {
         }
     };
     // The log of node 0 is elsewhere, and the conductor says how long it is.
-    let log_bytes = None;
-    write_exit(
-        &answers,
-        &RunExit {
-            host,
-            log_bytes,
-            ..exit
-        },
-    )?;
+    (exit.host, exit.log_bytes) = (host, None);
+    write_exit(&answers, &exit)?;
     // srun takes a supervisor that goes before the conductor lets it go for one that died.
     while !inbox.stop() {
         inbox.wait(LINGER);
