@@ -317,18 +317,6 @@ fn a_killed_supervisor_leaves_nothing() {
 }
 
 #[test]
-fn tprimat_and_its_supervisor_killed_at_once_leave_nothing() {
-    for name in ["docker", "podman"] {
-        nothing_is_left_when(name, |engine, build| {
-            let supervisor = engine.supervisor();
-            kill(of(build), Signal::SIGSTOP).unwrap();
-            kill(supervisor, Signal::SIGKILL).unwrap();
-            kill(of(build), Signal::SIGKILL).unwrap();
-        });
-    }
-}
-
-#[test]
 fn a_timeout_ends_the_container() {
     let engine = Engine::new("docker", WAITS);
     engine.project.edit(
@@ -342,28 +330,30 @@ fn a_timeout_ends_the_container() {
 }
 
 #[test]
-fn what_a_power_cut_leaves_is_removed_by_the_next_build() {
-    let engine = Engine::new("docker", WAITS);
-    let mut build = engine.started();
-    // Everybody who could tidy up is killed at once, as far as signals can be at once.
-    let outside: Vec<i32> = engine
-        .project
-        .processes()
-        .into_iter()
-        .filter(|(_, line)| line.contains("tprimat"))
-        .map(|(pid, _)| pid)
-        .collect();
-    for pid in &outside {
-        let _ = kill(Pid::from_raw(*pid), Signal::SIGSTOP);
+fn what_is_left_when_all_are_killed_at_once_is_removed_by_the_next_build() {
+    for name in ["docker", "podman"] {
+        let engine = Engine::new(name, WAITS);
+        let mut build = engine.started();
+        // Everybody who could tidy up is killed at once, as far as signals can be at once.
+        let outside: Vec<i32> = engine
+            .project
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.contains("tprimat"))
+            .map(|(pid, _)| pid)
+            .collect();
+        for pid in &outside {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGSTOP);
+        }
+        for pid in &outside {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        build.wait().unwrap();
+        assert_eq!(engine.containers().len(), 1, "nobody is left to remove it");
+        engine.project.write("trainer.sh", &trainer());
+        engine.run(&["build"]).ends_with(0);
+        assert!(engine.is_clear(), "{:?}", engine.containers());
     }
-    for pid in &outside {
-        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
-    }
-    build.wait().unwrap();
-    assert_eq!(engine.containers().len(), 1, "nobody is left to remove it");
-    engine.project.write("trainer.sh", &trainer());
-    engine.run(&["build"]).ends_with(0);
-    assert!(engine.is_clear(), "{:?}", engine.containers());
 }
 
 #[test]
