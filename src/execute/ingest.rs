@@ -96,9 +96,6 @@ pub fn ingest(
     {
         evidence.insert(0, format!("it ran longer than its time limit, {limit} s"));
     }
-    let full = exit
-        .is_some_and(|exit| exit.disk_full)
-        .then_some("the disk was full when it ended");
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
         key: measured.key,
@@ -127,11 +124,7 @@ pub fn ingest(
             &measured.log_section,
             &measured.statistics,
         )?
-        .or_else(|| attempt.undeclared.suspect())
-        .or_else(|| {
-            full.filter(|_| attempt.outcome != RunOutcome::Ok)
-                .map(str::to_owned)
-        }),
+        .or_else(|| attempt.undeclared.suspect()),
     };
     if ended_before_it_began(exit, log) {
         return Ok(attempt);

@@ -111,9 +111,9 @@ pub(crate) fn write_spec(spec: &RunSpec, durability: Durability) -> Result<()> {
     files::write_atomically(&spec_path(&spec.dir), &text, durability)
 }
 
-/// How the run of a folder ended; `None` as long as nobody has recorded it, as long as its log is not
-/// seen whole, and where a power cut took a record that was not on disk yet. Any other record that is there and cannot be read is an error:
-/// taken for none, a run that ended well would be made again.
+/// How the run of a folder ended. `None`: nobody has recorded it, or its log is not seen whole yet, or a
+/// power cut took the record before it was on disk. A record that is there and cannot be read is an
+/// error, because a run that ended well would be made again if it were taken for none.
 pub(crate) fn read_exit(dir: &Path) -> Result<Option<RunExit>> {
     let path = exit_path(dir);
     let Some(text) = read_if_there(&path)?.filter(|text| !was_never_written(text)) else {
@@ -165,7 +165,7 @@ pub(crate) fn supervisor_said(dir: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
 }
 
-/// The last `most` bytes of a file, or all of it if it is shorter. Empty if there is no such file.
+/// Reads the end of a file, at most `most` bytes of it. A file that does not exist reads as empty.
 pub(crate) fn tail_of(path: &Path, most: u64) -> Result<Vec<u8>> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {

@@ -127,9 +127,6 @@ pub struct RunExit {
     /// How long its log was. A network file system may show this record before all of the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_bytes: Option<u64>,
-    /// Its file system had no room when the trainer ended, so a failure shows nothing of the run.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub disk_full: bool,
     /// Nodes of several that left no word, where others did; in words which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_nodes: Option<String>,
@@ -269,9 +266,9 @@ fn one() -> usize {
 /// When a run counts as hung.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hang {
-    /// No step for so many times the median step,
+    /// It hangs when no step came for this many times the median step time, and for `least_seconds`.
     pub factor: f64,
-    /// and for at least so long.
+    /// The shortest silence that counts as a hang, in seconds.
     pub least_seconds: f64,
     /// The run's last step: what comes after it is not a step.
     pub steps: u64,
@@ -309,7 +306,6 @@ pub(crate) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         changed: Vec::new(),
         undeclared: Undeclared::default(),
         log_bytes: None,
-        disk_full: false,
         lost_nodes: None,
         host: hostname(),
         note: None,

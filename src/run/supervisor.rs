@@ -20,8 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::statvfs::statvfs;
-
 use super::{
     contained::Contained,
     devices::{self, Claim, DeviceLock},
@@ -208,7 +206,6 @@ impl Supervisor {
             started_at,
             ended_at,
             log_bytes: Some(times.known),
-            disk_full: statvfs(&self.spec.dir).is_ok_and(|found| found.blocks_available() == 0),
             ..never_ran(ExitKind::Interrupted, waited_seconds)
         };
         let ended = match &end {

@@ -19,7 +19,7 @@ use crate::{
     report::{self, Meta},
 };
 
-/// Of the time of a build, writing its page takes one part of so many at most.
+/// After a page that took 1 s to write, no other one is written for so many seconds.
 const PARTS: u32 = 20;
 
 /// Listens to a build and writes its page: while the event is told that a run is over, nobody starts

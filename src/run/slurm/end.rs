@@ -87,7 +87,8 @@ fn has_oom_kill(dir: &Path) -> bool {
     })
 }
 
-/// Of a job that is over and whose exit.json is not seen here. `shown`: its last state.
+/// How the wait for a job ends that Slurm says is over while this host does not see its exit.json.
+/// `shown`: the last state that Slurm gave.
 pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, shown: Shown) -> End {
     let id = noted_job(&spec.dir).ok().flatten().unwrap_or_default();
     // The accounting may know by now what the controller has forgotten.

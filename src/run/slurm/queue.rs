@@ -60,8 +60,8 @@ pub(super) struct SlurmError {
 }
 
 impl SlurmError {
-    /// Of a command that failed: all that it printed, since `sbatch` may name the reason in a line
-    /// before the last. Slurm's commands exit alike whatever went wrong, so only their words say what
+    /// All that the command printed before it failed: `sbatch` may name the reason in a line before the
+    /// last one. Slurm's commands exit alike whatever went wrong, so only their words say what
     /// passes; a line before the last one tells of an attempt that sbatch has repeated by itself.
     fn of_words(stderr: &[u8]) -> Self {
         const PASSING: [&str; 5] = [

@@ -42,7 +42,6 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
         changed: Vec::new(),
         undeclared: Default::default(),
         log_bytes: None,
-        disk_full: false,
         lost_nodes: None,
         host: None,
         note: None,
