@@ -233,8 +233,10 @@ class CallbackTests(unittest.TestCase):
             hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=32
         )
         data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 16
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
         args = transformers.TrainingArguments(
-            output_dir="/nowhere", save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, max_steps=4,
+            output_dir=folder.name, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, max_steps=4,
             per_device_train_batch_size=2, gradient_accumulation_steps=2, seed=9, **arguments,
         )  # fmt: skip
         trainer = transformers.Trainer(transformers.LlamaForCausalLM(config), args, train_dataset=data)
