@@ -43,8 +43,7 @@ pub struct Options {
 pub const REPLACEMENTS: usize = 2;
 
 /// Why a task is fresh that this tprimat would do again.
-const STANDS: &str =
-    "what it was made from is gone, so what another version of tprimat made of it stands";
+const STANDS: &str = "as another version of tprimat made it, because a log or a result is gone";
 
 /// What must be there for a repeat to count as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +304,7 @@ impl Engine<'_> {
             (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
             (_, outputs) => self.found(key, outputs),
         };
-        let is_lost = || lost_log(self.cache, attempt).is_some();
+        let is_lost = || need == Need::Records || lost_log(self.cache, attempt).is_some();
         self.or_earlier(status, &preimage, need, is_lost)
     }
 
