@@ -27,7 +27,7 @@ WHEEL_TOOLS := target/wheel-tools
 
 wheel: $(WHEEL_TOOLS)/.ready
 	rm -rf target/wheels
-	PATH=$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH maturin build --release --locked --zig --compatibility manylinux_2_17
+	PATH=$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH maturin build --locked --zig --compatibility manylinux_2_17
 	.ci/wheel target/wheels/tprimat-*.whl
 
 $(WHEEL_TOOLS)/.ready: Makefile
