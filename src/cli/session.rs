@@ -20,7 +20,7 @@ use super::{
     output, project,
 };
 use crate::{
-    cache::{Cache, TaskKind},
+    cache::{Cache, Fault, TaskKind},
     config::Config,
     error::Result,
     execute::{
@@ -166,19 +166,33 @@ impl Session {
         Ok(session)
     }
 
-    /// Tells what of the cache's records could not be read, each byte once. Some damage is met only when a
-    /// record is asked for, so this is called again when the states of all tasks are known.
+    /// Tells what of the cache's records could not be read, each once. Most are met only when a record
+    /// is asked for, so this is called again when the states of all tasks are known.
     pub fn tell_damage(&self) {
-        let bytes = self.cache.unreadable_bytes();
-        let told = self.damage_told.swap(bytes, Ordering::Relaxed);
-        if bytes > told {
-            output::say(&format!(
-                "warning: {}{} of the cache's records cannot be read: runs may be missing; `{}` says where",
-                if told > 0 { "another " } else { "" },
-                counted((bytes - told) as usize, "byte"),
-                self.plan.asked.of_project(&["cache", "verify"])
-            ));
+        let faults = self.cache.faults();
+        let told = self
+            .damage_told
+            .swap(faults.len() as u64, Ordering::Relaxed);
+        let Some((path, fault)) = faults.iter().next() else {
+            return;
+        };
+        if faults.len() as u64 <= told {
+            return;
         }
+        let path = self.cache.root().join(path);
+        let what = match fault {
+            Fault::Damaged => "is damaged".to_owned(),
+            Fault::Unread(why) => format!("cannot be read ({why})"),
+        };
+        let more = match faults.len() - 1 {
+            0 => String::new(),
+            more => format!(", and so are {more} more"),
+        };
+        output::say(&format!(
+            "warning: {} {what}{more}: what was recorded there does not count; `{}` names all",
+            path.display(),
+            self.plan.asked.of_project(&["cache", "verify"])
+        ));
     }
 
     /// The states of all tasks, for commands that show what there is.

@@ -219,37 +219,36 @@ pub fn runs(
     claims: &Claims,
     on_damage: OnDamage,
 ) -> Result<Vec<ImportedRun>> {
-    let counted = imports.counted(cell, cache).into_iter();
+    let counted = imports.counted(cell).into_iter();
     let runs = counted.map(|(number, recorded)| {
-        let run = recorded.and_then(|of| ImportedRun::read(cache, number, of, claims));
+        let run = ImportedRun::read(cache, number, recorded, claims);
         unless_damaged(cell, number, run, on_damage)
     });
     runs.filter_map(Result::transpose).collect()
 }
 
 /// What was imported of a cell and set aside, for its summary to name.
-pub fn set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Vec<Dropped>> {
+pub fn set_aside(imports: &Imports, cell: &str) -> Vec<Dropped> {
     let dropped = |(repeat, why): (u32, SetAside)| Dropped {
         repeat,
         set_aside: vec![why.reason],
         ..Dropped::default()
     };
-    let all = imports.set_aside_of(cell, cache)?;
-    Ok(all.into_iter().map(dropped).collect())
+    let all = imports.set_aside_of(cell).into_iter();
+    all.map(dropped).collect()
 }
 
 /// Which import of a cell was set aside and why, and how it is taken back; none where none was.
-pub fn told_set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Option<String>> {
-    let all = imports.set_aside_of(cell, cache)?;
-    let Some((first, why)) = all.first() else {
-        return Ok(None);
-    };
+#[must_use]
+pub fn told_set_aside(imports: &Imports, cell: &str) -> Option<String> {
+    let all = imports.set_aside_of(cell);
+    let (first, why) = all.first()?;
     let what = match all.len() {
         1 => "its import was set aside".to_owned(),
         n => format!("its {n} imports were set aside, the first"),
     };
     let restore = format!("`tprimat attempts restore {cell}#{first}` lets it count again");
-    Ok(Some(format!("{what} ({}); {restore}", why.reason)))
+    Some(format!("{what} ({}); {restore}", why.reason))
 }
 
 /// The statistics over a cell's imports; they say what they are.
