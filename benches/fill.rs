@@ -89,6 +89,8 @@ fn fill(root: PathBuf) -> Result<usize> {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
+            commit: None,
+            origin: None,
             recorded: 0,
         })?;
         count += 1;

@@ -85,14 +85,14 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     if globals.json && pushed.cut.is_none() {
         print_json(
             "cache_push",
-            &json!({ "remote": remote.address(), "runs": pushed.runs, "decisions": pushed.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
+            &json!({ "remote": remote.address(), "runs": pushed.counts.runs, "imports": pushed.counts.imports, "decisions": pushed.counts.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
         )?;
         return Ok(exit::OK);
     }
     for name in repaired {
         say(&format!("note: was damaged, and replaced: {name}"));
     }
-    let told = told(pushed.runs, pushed.decisions);
+    let told = remote::counts(&pushed.counts);
     if let Some(cut) = pushed.cut {
         say(&format!(
             "note: {told} pushed to {} before it broke off",
@@ -110,14 +110,6 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     }
     say_incomplete(pushed.incomplete);
     Ok(exit::OK)
-}
-
-/// `3 runs`, `3 runs and 1 decision`.
-fn told(runs: usize, decisions: usize) -> String {
-    match decisions {
-        0 => counted(runs, "run"),
-        more => format!("{} and {}", counted(runs, "run"), counted(more, "decision")),
-    }
 }
 
 fn say_incomplete(incomplete: usize) {
@@ -169,8 +161,8 @@ fn code_of(pulled: &Pulled) -> i32 {
 
 fn pulled_json(what: &str, from: &str, pulled: &Pulled) -> serde_json::Value {
     json!({
-        what: from, "runs": pulled.runs, "decisions": pulled.decisions, "objects": pulled.objects,
-        "refused": pulled.refused,
+        what: from, "runs": pulled.counts.runs, "imports": pulled.counts.imports,
+        "decisions": pulled.counts.decisions, "objects": pulled.objects, "refused": pulled.refused,
     })
 }
 
@@ -446,14 +438,14 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     if globals.json {
         print_json(
             "cache_export",
-            &json!({ "file": args.file, "runs": exported.runs, "decisions": exported.decisions, "incomplete": exported.incomplete }),
+            &json!({ "file": args.file, "runs": exported.counts.runs, "imports": exported.counts.imports, "decisions": exported.counts.decisions, "incomplete": exported.incomplete }),
         )?;
         return Ok(code);
     }
     print(&format!(
         "{}: {}; `tprimat cache import` takes it in\n",
         args.file.display(),
-        told(exported.runs, exported.decisions)
+        remote::counts(&exported.counts)
     ))?;
     say_incomplete(exported.incomplete);
     Ok(code)
@@ -481,7 +473,7 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     print(&format!(
         "{}: new here: {}\n",
         name.display(),
-        told(pulled.runs, pulled.decisions)
+        remote::counts(&pulled.counts)
     ))?;
     say("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
     Ok(code_of(&pulled))

@@ -13,7 +13,7 @@ use super::{
     flags::{Common, Measured},
     imported_runs,
     output::{leave_out, print, print_json},
-    project,
+    project, remote,
     session::Session,
 };
 use crate::{
@@ -196,17 +196,12 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
         }
         // It is refused where somebody else controls it.
         let other = Remote::of_cache(Cache::open(&folder)?.root());
-        let before = Imports::of(cache).count();
         let pulled = other.pull(cache, &other.list(None)?, &|_, _| Ok(()))?;
-        let imports = Imports::of(cache).count() - before;
-        let runs = pulled.runs.saturating_sub(imports);
         if !as_json {
             print(&format!(
-                "{}: new here: {}, {} and {}\n",
+                "{}: new here: {}\n",
                 folder.display(),
-                counted(runs, "run"),
-                counted(imports, "import"),
-                counted(pulled.decisions, "decision")
+                remote::counts(&pulled.counts)
             ))?;
         }
         for refused in &pulled.refused {
@@ -214,8 +209,7 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
         }
         refused |= !pulled.refused.is_empty();
         told.push(json!({
-            "cache": folder, "runs": runs, "imports": imports, "decisions": pulled.decisions,
-            "objects": pulled.objects, "refused": pulled.refused,
+            "cache": folder, "new": pulled.counts, "objects": pulled.objects, "refused": pulled.refused,
         }));
         if let Some(cut) = pulled.cut {
             return Err(cut);

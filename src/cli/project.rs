@@ -89,7 +89,7 @@ pub fn of_imports(globals: &Globals, common: &Common) -> Result<Option<PlanReque
 /// Did tprimat make this folder for its cache?
 #[must_use]
 pub fn is_cache(folder: &Path) -> bool {
-    folder.join("CACHEDIR.TAG").is_file() && folder.join("segments").is_dir()
+    folder.join("CACHEDIR.TAG").is_file() && folder.join("records").is_dir()
 }
 
 /// The caller's environment, as far as it is text.

@@ -15,7 +15,7 @@ use super::{
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    cache::{Attempt, Cache, Pulled, Remote, TaskKind, Unreachable},
+    cache::{Attempt, Cache, Counts, Pulled, Remote, TaskKind, Unreachable},
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result},
@@ -209,7 +209,7 @@ impl Sharing {
         let mut state = self.state();
         // What is damaged there is told once a build.
         pulled.refused.retain(|one| !state.refused.contains(one));
-        state.pulled += pulled.runs;
+        state.pulled += pulled.counts.runs;
         state.refused.extend(pulled.refused.iter().cloned());
         drop(state);
         told(&self.remote, &pulled)
@@ -233,7 +233,7 @@ impl Sharing {
             .remote
             .push(cache, &records, &listing, &|_, _| goes_on());
         let mut state = self.state();
-        state.pushed += pushed.runs;
+        state.pushed += pushed.counts.runs;
         state.unshared.retain(|id| !pushed.there.contains(id));
         drop(state);
         pushed.cut.map_or(Ok(()), Err)
@@ -307,21 +307,23 @@ impl Sharing {
     }
 }
 
+/// `3 runs`, `3 runs, 1 import, 2 decisions`.
+#[must_use]
+pub fn counts(counts: &Counts) -> String {
+    let mut parts = vec![counted(counts.runs, "run")];
+    let others = [(counts.imports, "import"), (counts.decisions, "decision")];
+    let others = others.into_iter().filter(|(count, _)| *count > 0);
+    parts.extend(others.map(|(count, what)| counted(count, what)));
+    parts.join(", ")
+}
+
 /// What a pull is worth telling.
 pub fn told(remote: &Remote, pulled: &Pulled) -> Vec<String> {
     let mut told = Vec::new();
     let from = remote.address();
-    if pulled.runs > 0 {
-        told.push(format!(
-            "{} pulled from {from}",
-            counted(pulled.runs, "run")
-        ));
-    }
-    if pulled.decisions > 0 {
-        let decisions = counted(pulled.decisions, "decision");
-        told.push(format!("{decisions} on runs pulled from {from}"));
-    }
-    if told.is_empty() && pulled.objects > 0 {
+    if pulled.counts != Counts::default() {
+        told.push(format!("{} pulled from {from}", counts(&pulled.counts)));
+    } else if pulled.objects > 0 {
         let files = counted(pulled.objects, "file");
         told.push(format!(
             "{files} that this cache had lost brought back from {from}"

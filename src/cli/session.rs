@@ -209,10 +209,8 @@ impl Session {
             _ => ("the summaries", "are", "them"),
         };
         output::say(&format!(
-            "warning: {summaries} of {} {are} damaged in the cache; `{}` removes {them}, and then `{}` makes {them} again from the \
-             results",
+            "warning: {summaries} of {} {are} damaged in the cache; `{}` makes {them} again from the results",
             blocked::few(&damaged),
-            self.plan.asked.of_project(&["cache", "verify", "--repair"]),
             self.plan.command("build", &[])
         ));
         // To this process what it has found damaged is not there any more.

@@ -296,8 +296,9 @@ impl Imports {
         if let Some(known) = known.filter(|known| known.recorded.log == recorded.log) {
             return Ok((known.number, true));
         }
-        let last = all.runs(cell).iter().map(|run| run.number).max();
-        let number = known.map_or(last.unwrap_or(0) + 1, |known| known.number);
+        let is_taken = |number: &u32| all.runs(cell).iter().any(|run| run.number == *number);
+        let free = (1..).find(|number| !is_taken(number)).unwrap_or(u32::MAX);
+        let number = known.map_or(free, |known| known.number);
         cache.record_import(&attempt(cell, number, recorded)?)?;
         Ok((number, known.is_some()))
     }
@@ -456,14 +457,15 @@ mod tests {
             remote.pull(&ours, &listing, &|_, _| Ok(())).unwrap()
         };
         let pulled = merge();
-        assert_eq!((pulled.runs, pulled.decisions), (2, 1), "{pulled:?}");
+        let counts = pulled.counts;
+        assert_eq!((counts.runs, counts.imports, counts.decisions), (0, 2, 1));
         let all = Imports::of(&ours);
         let numbers: Vec<u32> = all.kept(cell).iter().map(|run| run.number).collect();
         assert_eq!(numbers, [1, 2, 3], "each has a number of its own");
         assert_eq!(all.set_aside_of(cell), [(2, why)]);
         // Whoever takes the decision back here keeps it so.
         Imports::set_aside(&ours, &all.kept(cell)[1], None).unwrap();
-        assert_eq!(merge().decisions, 0);
+        assert_eq!(merge().counts.decisions, 0);
         assert_eq!(Imports::of(&ours).count_set_aside(cell), 0);
     }
 }

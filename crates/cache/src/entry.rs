@@ -59,6 +59,9 @@ pub struct Entry {
     pub outputs: Vec<Output>,
 }
 
+/// Begins the id of an import; that of a run begins with its date.
+pub const IMPORT: &str = "import-";
+
 /// One execution of a train key. Immutable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {

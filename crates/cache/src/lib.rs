@@ -34,7 +34,7 @@ pub use lock::{KeyLock, claim_unused};
 pub use objects::{JsonLayout, ObjectReader};
 pub use records::{Fault, Faults, MOST_TEXT};
 pub use remote::{
-    Damaged, Listing, Progress, Pulled, Pushed, Remote, Repaired, Shared, Unreachable,
+    Counts, Damaged, Listing, Progress, Pulled, Pushed, Remote, Repaired, Shared, Unreachable,
 };
 pub use store::{CONTAINER_HOME, Cache, DETACHED};
 pub use upkeep::{Garbage, Limits, NamedObject, Usage, Verified};

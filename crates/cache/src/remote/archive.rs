@@ -47,10 +47,9 @@ impl Cache {
         let mut pushed = Pushed::default();
         for record in self.shared_records(None) {
             let put = |name: &str, bytes: Vec<u8>| archive.add(name, &bytes);
-            match (self.give(&record, &put, &refused)?, record.run()) {
-                (None, _) => pushed.incomplete += 1,
-                (Some(_), Some(_)) => pushed.runs += 1,
-                (Some(_), None) => pushed.decisions += 1,
+            match self.give(&record, &put, &refused)? {
+                None => pushed.incomplete += 1,
+                Some(_) => pushed.counts.add(&record),
             }
         }
         let (tar, _) = archive

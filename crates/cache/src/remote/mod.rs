@@ -35,8 +35,8 @@ use tprimat_base::{
 };
 
 use super::{records::RECORDS, store::Cache};
-pub use shared::Shared;
 use shared::{Content, MOST_BYTES};
+pub use shared::{Counts, Shared};
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
@@ -82,9 +82,7 @@ pub type Listing = BTreeSet<Shared>;
 /// What a pull brought.
 #[derive(Debug, Default)]
 pub struct Pulled {
-    pub runs: usize,
-    /// Runs that were set aside, restored or are to be measured anew.
-    pub decisions: usize,
+    pub counts: Counts,
     pub objects: usize,
     /// What the remote has and is not what its name says, each with the reason.
     pub refused: Vec<String>,
@@ -95,8 +93,7 @@ pub struct Pulled {
 /// What a push did.
 #[derive(Debug, Default)]
 pub struct Pushed {
-    pub runs: usize,
-    pub decisions: usize,
+    pub counts: Counts,
     /// The ids of all its runs that are there now, whoever put them there.
     pub there: Vec<String>,
     /// Records that are damaged here, and runs of which this cache has lost a file.
@@ -234,10 +231,7 @@ impl Remote {
         nix::unistd::syncfs(root.as_fd()).map_err(|e| cache.refused()(e.into()))?;
         for (record, bytes) in received {
             if cache.admit(record, &bytes)? {
-                match record.run() {
-                    Some(_) => pulled.runs += 1,
-                    None => pulled.decisions += 1,
-                }
+                pulled.counts.add(record);
             }
         }
         Ok(pulled)
@@ -262,14 +256,14 @@ impl Remote {
             let put = |name: &str, bytes| self.store.put_if_absent(name, bytes);
             let put = cache.give(record, &put, &|error| self.lost(error))?;
             let mut pushed = held(&pushed);
-            match (put, record.run()) {
-                (None, _) => pushed.incomplete += 1,
-                (Some(is_new), Some(id)) => {
-                    pushed.runs += usize::from(is_new);
-                    pushed.there.push(id.to_owned());
-                }
-                (Some(is_new), None) => pushed.decisions += usize::from(is_new),
+            let Some(is_new) = put else {
+                pushed.incomplete += 1;
+                return Ok(());
+            };
+            if is_new {
+                pushed.counts.add(record);
             }
+            pushed.there.extend(record.run().map(str::to_owned));
             Ok(())
         });
         let mut pushed = pushed.into_inner().unwrap_or_else(PoisonError::into_inner);

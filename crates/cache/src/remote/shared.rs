@@ -5,6 +5,7 @@ use std::{
     io::{self, Cursor, Read},
 };
 
+use serde::Serialize;
 use tprimat_base::{
     digest::Digest,
     error::{Error, Result},
@@ -12,7 +13,7 @@ use tprimat_base::{
 };
 
 use crate::{
-    entry::{Attempt, Output},
+    entry::{Attempt, IMPORT, Output},
     objects::{check_expected, decoded},
     records::{Decision, Name, RECORDS, TEXTS, digest_of, read_record},
     sealed,
@@ -54,6 +55,10 @@ impl Shared {
         format!("{RECORDS}/{}/{}", self.key, self.name.file())
     }
 
+    fn is_import(&self) -> bool {
+        self.run().is_some_and(|id| id.starts_with(IMPORT))
+    }
+
     /// The run's id, unless it is a decision.
     #[must_use]
     pub fn run(&self) -> Option<&str> {
@@ -61,6 +66,26 @@ impl Shared {
             Name::Attempt(id) => Some(id),
             _ => None,
         }
+    }
+}
+
+/// How many records of each kind were new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub runs: usize,
+    pub imports: usize,
+    /// Runs and imports that were set aside or restored, and keys that are measured anew.
+    pub decisions: usize,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, record: &Shared) {
+        let count = match record.run() {
+            None => &mut self.decisions,
+            Some(_) if record.is_import() => &mut self.imports,
+            Some(_) => &mut self.runs,
+        };
+        *count += 1;
     }
 }
 

@@ -166,10 +166,10 @@ proptest! {
         }
         prop_assert_eq!(world.state(0), world.state(1));
         for host in [0, 1] {
-            let Pushed { runs, incomplete, .. } = world.push(host);
-            prop_assert_eq!((runs, incomplete), (0, 0));
-            let Pulled { runs, decisions, objects, .. } = world.pull(host);
-            prop_assert_eq!((runs, decisions, objects), (0, 0, 0));
+            let Pushed { counts, incomplete, .. } = world.push(host);
+            prop_assert_eq!((counts, incomplete), (Counts::default(), 0));
+            let Pulled { counts, objects, .. } = world.pull(host);
+            prop_assert_eq!((counts, objects), (Counts::default(), 0));
         }
     }
 }
@@ -179,7 +179,7 @@ fn texts_that_an_attempt_names_travel_with_it() {
     let world = World::new();
     world.run(0, 1, 1, 10);
     world.push(0);
-    assert_eq!(world.pull(1).runs, 1);
+    assert_eq!(world.pull(1).counts.runs, 1);
     let text = "the job of key 1";
     assert_eq!(
         world.hosts[1].preimage(&Digest::of(text)).as_deref(),
@@ -203,7 +203,7 @@ fn a_transfer_that_breaks_off_says_what_went_before_and_why_it_broke_off() {
         "{pushed:?}"
     );
     let there = remote.list(None).unwrap().len();
-    assert_eq!((pushed.runs, pushed.there.len()), (there, there));
+    assert_eq!((pushed.counts.runs, pushed.there.len()), (there, there));
     assert!((1..all as usize).contains(&there), "{there} were pushed");
 
     world.push(0);
@@ -214,9 +214,9 @@ fn a_transfer_that_breaks_off_says_what_went_before_and_why_it_broke_off() {
         "{pulled:?}"
     );
     let here = world.hosts[1].all_attempts().len();
-    assert_eq!(pulled.runs, here);
+    assert_eq!(pulled.counts.runs, here);
     assert!((1..all as usize).contains(&here), "{here} were pulled");
-    assert_eq!(world.pull(1).runs, all as usize - here);
+    assert_eq!(world.pull(1).counts.runs, all as usize - here);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn only_the_keys_that_are_asked_for_come() {
     let pulled = remote
         .pull(&world.hosts[1], &listing, &|_, _| Ok(()))
         .unwrap();
-    assert_eq!(pulled.runs, 1);
+    assert_eq!(pulled.counts.runs, 1);
     assert_eq!(world.hosts[1].all_attempts()[0].key, wanted);
 }
 
@@ -282,7 +282,7 @@ fn what_is_not_what_its_name_says_is_never_taken_and_is_repaired_from_a_host_tha
     ] {
         edited(name, edit);
         let pulled = world.pull(1);
-        assert_eq!((pulled.runs, pulled.refused.len()), (0, 1), "{name}");
+        assert_eq!((pulled.counts.runs, pulled.refused.len()), (0, 1), "{name}");
         assert!(pulled.refused[0].starts_with(&record), "{pulled:?}");
         assert!(world.hosts[1].all_attempts().is_empty(), "{name}");
         let (remote, listing) = (world.remote(), world.remote().list(None).unwrap());
@@ -303,7 +303,7 @@ fn what_is_not_what_its_name_says_is_never_taken_and_is_repaired_from_a_host_tha
     fs::remove_file(place(&log)).unwrap();
     assert!(world.pull(1).refused[0].contains("is not there"));
     write_atomically(&place(&log), &good[&log], Durability::Plain).unwrap();
-    assert_eq!(world.pull(1).runs, 1);
+    assert_eq!(world.pull(1).counts.runs, 1);
     assert_eq!(world.state(0), world.state(1));
 }
 
@@ -343,7 +343,7 @@ fn a_forged_attempt_is_refused() {
         let forged = crate::sealed::seal(&attempt).unwrap();
         write_atomically(&place, &forged, Durability::Plain).unwrap();
         let pulled = world.pull(1);
-        assert_eq!((pulled.runs, pulled.refused.len()), (0, 1), "{what}");
+        assert_eq!((pulled.counts.runs, pulled.refused.len()), (0, 1), "{what}");
     }
 }
 
@@ -416,11 +416,14 @@ fn an_archive_brings_everything_and_an_incomplete_run_is_left_out() {
     let path = world.folder.path().join("all.tar.zst");
     let file = fs::File::create(&path).unwrap();
     let told = world.hosts[0].export(file).unwrap();
-    assert_eq!((told.runs, told.decisions, told.incomplete), (1, 1, 1));
+    assert_eq!(
+        (told.counts.runs, told.counts.decisions, told.incomplete),
+        (1, 1, 1)
+    );
     let taken = world.hosts[1]
         .import(fs::File::open(&path).unwrap(), &path)
         .unwrap();
-    assert_eq!((taken.runs, taken.decisions), (1, 1));
+    assert_eq!((taken.counts.runs, taken.counts.decisions), (1, 1));
     assert_eq!(world.state(1), world.state(0)[..1]);
 }
 
