@@ -54,6 +54,7 @@ fn fill(root: PathBuf) -> Result<usize> {
         measured: std::collections::BTreeMap::new(),
         verdicts: Verdicts::default(),
         written: std::sync::OnceLock::new(),
+        earlier: std::sync::OnceLock::new(),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;

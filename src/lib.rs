@@ -2,7 +2,7 @@
 //!
 //! The path of one cell through the code, from `tprimat build` to the published page, is listed in
 //! ARCHITECTURE.md ("The path of one cell"). The table below lists who may import whom: a module of
-//! `src/` may use the modules above it and none below it (`crates/code/tests/arrows.rs`).
+//! `src/` may use the modules above it and none below it (`tests/suite/arrows.rs`).
 //!
 //! | module or crate | from | to |
 //! |---|---|---|
@@ -28,7 +28,6 @@
 //! | [`job`] | – | what tprimat and a trainer tell each other: job, exit codes, classes of failure |
 //! | [`words`] | text of others | text that is safe to print; secrets left out; the nearest right name |
 //! | [`digest`], [`error`], [`files`], [`secrets`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files, what nobody may read |
-//! | `tprimat_code` | sources of a crate | for build scripts: a digest of the code, which goes into cache keys |
 //! | `tprimat_samples` | a tokenised dataset | its samples, in the order that trainers see them |
 //! | `tprimat_render` | templates, a job | launch files |
 //! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill; a folder or bucket where caches share them |

@@ -2,11 +2,17 @@
 
 use std::{env, path::PathBuf};
 
+#[path = "../../sources.rs"]
+#[expect(dead_code, reason = "tprimat's build script needs the rest")]
+mod sources;
+
 fn main() {
-    println!(
-        "cargo::rustc-env=TPRIMAT_CODE={}",
-        tprimat_code::of_package()
-    );
+    let folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let digest = sources::digest(&folder.join("../.."), sources::NATIVE);
+    println!("cargo::rustc-env=TPRIMAT_NATIVE={digest}");
+    for path in sources::NATIVE {
+        println!("cargo::rerun-if-changed=../../{path}");
+    }
     link_native();
 }
 

@@ -263,6 +263,7 @@ impl Session {
             compare_settings: json!(CompareConfig::of(&self.plan)),
             trainings: OnceLock::new(),
             written: OnceLock::new(),
+            earlier: OnceLock::new(),
             measured: BTreeMap::new(),
             verdicts: Verdicts::default(),
         }

@@ -44,7 +44,6 @@ pub enum FiguresFrom {
         set_aside: Vec<Digest>,
         claims: Digest,
         statistics: Statistics,
-        code: String,
     },
     /// It ran, and how it failed is known.
     Failure {
@@ -136,7 +135,6 @@ impl Engine<'_> {
             set_aside: imports.set_aside_digests(cell),
             claims: Digest::of(claims),
             statistics: import::statistics(self.plan),
-            code: self.code.import.clone(),
         })
     }
 

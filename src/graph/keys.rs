@@ -3,15 +3,15 @@
 //!
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
-//! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
+//! | render | template text, names of the launch files, job | prices, descriptions, plot style |
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset, tokenizer and container image, vendor, GPU count, repeat, `share`, `launch_abi`, `nodes` of a run on several whose last rank prints the steps, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
-//! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, settings that the recipe does not hand over, the parser's source | templates that render the same bytes |
-//! | aggregate | digests of the results, what was measured and does not count, statistics settings, its source | prices |
-//! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
-//! | plot, report | digests of what they draw and publish (of a report also the jobs and results), their source | anything else |
+//! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, settings that the recipe does not hand over | templates that render the same bytes |
+//! | aggregate | digests of the results, what was measured and does not count, statistics settings | prices |
+//! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks | anything else |
+//! | plot, report | digests of what they draw and publish (of a report also the jobs and results) | anything else |
 //!
-//! With the source of render, compare, plot and report go the libraries that shape what they make,
-//! as Cargo.lock pins them.
+//! All but the train key also cover one digest of tprimat's analysis: the sources that can decide a
+//! value, and Cargo.lock (`sources.rs`). Another tprimat computes them again, and trains nothing for it.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ use crate::{
     figures::Dropped,
     job::RunOutcome,
     matrix::CellId,
-    plan::preimage::{Preimage, RANKS},
+    plan::preimage::{ANALYSIS, Preimage, RANKS},
     recipe::Nodes,
     words::secret::public_value,
 };
@@ -36,7 +36,7 @@ impl Engine<'_> {
         let recipe = self.plan.recipe(cell);
         let image = Preimage::new(TaskKind::Render)
             .field("launch_files", &recipe.launch_digest)
-            .field("code", &self.code.render)
+            .field(ANALYSIS, &self.code.analysis)
             .field("job", &prepared.job_digest)
             .fields(
                 "template",
@@ -156,7 +156,7 @@ impl Engine<'_> {
             .field("outcome", &outcome)
             .field("job", &prepared.job_digest)
             .field("log", &self.plan.recipe(cell).file.log)
-            .field("code", &self.code.parse)
+            .field(ANALYSIS, &self.code.analysis)
             .fields(
                 "output",
                 attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)),
@@ -195,7 +195,7 @@ impl Engine<'_> {
                 "statistics",
                 &self.plan.prepared(cell).map(|p| &p.resolved.statistics),
             )
-            .field("code", &self.code.aggregate)
+            .field(ANALYSIS, &self.code.analysis)
             .fields(
                 "result",
                 results
@@ -231,14 +231,14 @@ impl Engine<'_> {
                         .collect::<String>(),
                 ),
             )
-            .field("code", &self.code.compare)
+            .field(ANALYSIS, &self.code.analysis)
             .fields("cell", cells.iter().map(|(id, state)| (*id, state)))
             .finish()
     }
 
     pub(super) fn plot_key(&self, compare: &[Output]) -> Keyed {
         Preimage::new(TaskKind::Plot)
-            .field("code", &self.code.plot)
+            .field(ANALYSIS, &self.code.analysis)
             .fields(
                 "compare",
                 compare.iter().map(|o| (o.name.as_str(), o.digest)),
@@ -255,7 +255,7 @@ impl Engine<'_> {
             .map(|(cell, prepared)| (prepared.job_digest, results(cell).collect()))
             .collect();
         Preimage::new(TaskKind::Report)
-            .field("code", &self.code.report)
+            .field(ANALYSIS, &self.code.analysis)
             .field("matrix", &self.plan.matrix.name)
             .field(
                 "cells",

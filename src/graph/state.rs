@@ -12,11 +12,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    Artifacts, CodeDigests, Dag, Present, Reason, State, Status, Statuses, Task, TaskId, Trainings,
-    Written, label,
+    Artifacts, CodeDigests, Dag, Earlier, Present, Reason, State, Status, Statuses, Task, TaskId,
+    Trainings, Written, attempt_logs::lost_log, earlier::is_readable, label,
 };
 use crate::{
-    cache::{Attempt, Cache, Output, TaskKind},
+    cache::{Attempt, Cache, Entry, Output, TaskKind},
     digest::Digest,
     error::Result,
     figures::{Dropped, NotCounted},
@@ -42,6 +42,9 @@ pub struct Options {
 /// but not counted.
 pub const REPLACEMENTS: usize = 2;
 
+/// Why a task is fresh that this tprimat would do again.
+const STANDS: &str = "as another version of tprimat made it, because a log or a result is gone";
+
 /// What must be there for a repeat to count as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
@@ -63,6 +66,8 @@ pub struct Engine<'a> {
     pub trainings: OnceLock<Trainings>,
     /// Attempts that wrote files of their commands, looked up where no other one serves.
     pub written: OnceLock<Written>,
+    /// What another tprimat made, looked up where a log or a result is lost.
+    pub earlier: OnceLock<Earlier>,
     /// Cells that a build sums up although they are not selected, with their measured repeats.
     pub measured: BTreeMap<CellId, Vec<u32>>,
     pub verdicts: Verdicts,
@@ -292,12 +297,37 @@ impl Engine<'_> {
 
     /// The state of parsing what an attempt left.
     pub(super) fn parse_of(&self, cell: CellId, attempt: &Attempt, need: Need) -> Status {
-        let (key, _) = self
+        let (key, preimage) = self
             .parse_key(cell, attempt)
             .expect("the cell is supported");
-        match (need, self.cache.outputs(&key)) {
+        let status = match (need, self.cache.outputs(&key)) {
             (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
             (_, outputs) => self.found(key, outputs),
+        };
+        let is_lost = || need == Need::Records || lost_log(self.cache, attempt).is_some();
+        self.or_earlier(status, &preimage, need, is_lost)
+    }
+
+    /// What another tprimat made, if this one cannot: what it was made from is lost.
+    fn or_earlier(
+        &self,
+        status: Status,
+        preimage: &str,
+        need: Need,
+        is_lost: impl FnOnce() -> bool,
+    ) -> Status {
+        if status.state == State::Fresh || !is_lost() {
+            return status;
+        }
+        let earlier = self.earlier.get_or_init(|| Earlier::of(self.cache));
+        let entry = earlier.entry(preimage);
+        let serves = |entry: &&Entry| need == Need::Records || is_readable(self.cache, entry);
+        match entry.filter(serves) {
+            Some(entry) => Status {
+                reason: Some(Reason::Because(STANDS.to_owned())),
+                ..Status::fresh(entry.key, entry.outputs.clone())
+            },
+            None => status,
         }
     }
 
@@ -342,7 +372,9 @@ impl Engine<'_> {
                 ),
             };
         }
-        self.recorded(self.aggregate_key(cell, &results, dropped).0)
+        let (key, preimage) = self.aggregate_key(cell, &results, dropped);
+        let is_lost = || results.iter().any(|(_, result)| !self.cache.has(result));
+        self.or_earlier(self.recorded(key), &preimage, Need::Outputs, is_lost)
     }
 
     fn compare(&self, statuses: &Statuses) -> Status {

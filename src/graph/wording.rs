@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     figures::ChangedSetting,
     job::Job,
-    plan::preimage::{Change, unescaped},
+    plan::preimage::{ANALYSIS, Change, unescaped},
     sentences::changed_setting,
     words::secret::public_value,
 };
@@ -183,7 +183,7 @@ fn field(path: &str) -> Option<Field> {
     match path {
         "repeat" => None,
         "attempt" => named(Kind::Content, "the run that counts"),
-        "code" => named(Kind::Content, "tprimat's code for this task"),
+        ANALYSIS => named(Kind::Content, "tprimat's own analysis"),
         "launch_files" => named(Kind::Setting, "names of the launch files"),
         "log" => named(Kind::Content, "[log] of recipe.toml"),
         "order" => named(Kind::Content, "the list of cells"),

@@ -154,6 +154,18 @@ impl Preimage {
 /// other logs are read as well.
 pub const RANKS: &str = "ranks";
 
+/// The field of a derived task that holds the digest of tprimat's analysis.
+pub const ANALYSIS: &str = "analysis";
+
+/// A derived task's pre-image without that field: what it has in common with the same task of
+/// another tprimat.
+#[must_use]
+pub fn without_analysis(preimage: &str) -> String {
+    let begin = format!("{ANALYSIS} = ");
+    let lines = preimage.split_inclusive('\n');
+    lines.filter(|line| !line.starts_with(&begin)).collect()
+}
+
 /// A training's pre-image as it would be if these files were not among its inputs.
 #[must_use]
 pub fn without_inputs(preimage: &str, names: &[impl AsRef<str>]) -> String {

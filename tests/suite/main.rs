@@ -15,6 +15,7 @@
 mod support;
 
 mod abilities;
+mod arrows;
 mod batch;
 mod blocked;
 mod builds;
@@ -23,6 +24,7 @@ mod compare;
 mod damaged;
 mod data;
 mod detached;
+mod digests;
 mod disks;
 mod document_settings;
 mod documents;

@@ -91,7 +91,7 @@ struct Arguments {
 fn main() -> ExitCode {
     // tprimat asks before it starts runs: which sources is this the trainer of?
     if std::env::args_os().skip(1).eq(["--code"]) {
-        println!("{}", env!("TPRIMAT_CODE"));
+        println!("{}", env!("TPRIMAT_NATIVE"));
         return ExitCode::SUCCESS;
     }
     let arguments = Arguments::parse();

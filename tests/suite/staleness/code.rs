@@ -1,11 +1,12 @@
-//! Other sources of tprimat itself: the digests of the code are in keys.
+//! Other sources of tprimat itself: their digests are in keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use tprimat::{
+    cache::TaskKind,
     execute::{self, BuildOptions, EventSink, TrainHost},
-    graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
+    graph::{CodeDigests, Dag, Engine, Options, State, TaskId, Verdicts, label},
     plan::{CompareConfig, Plan, PlanRequest},
     run,
 };
@@ -29,6 +30,7 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         compare_settings: json!(CompareConfig::of(&plan)),
         trainings: std::sync::OnceLock::new(),
         written: std::sync::OnceLock::new(),
+        earlier: std::sync::OnceLock::new(),
         measured: std::collections::BTreeMap::new(),
         verdicts: Verdicts::default(),
     })
@@ -48,94 +50,58 @@ fn stale_with(project: &Project, code: CodeDigests) -> BTreeSet<String> {
     })
 }
 
-#[test]
-fn the_source_of_a_stage_is_read_by_it_and_later() {
-    let project = Project::built();
-    let now = CodeDigests::default;
-    let kinds = |code: CodeDigests| -> String {
-        let kinds: BTreeSet<String> = stale_with(&project, code)
-            .iter()
-            .map(|id| id.split(' ').next().unwrap().to_owned())
-            .collect();
-        kinds.into_iter().collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(kinds(now()), "");
-    assert_eq!(
-        kinds(CodeDigests {
-            parse: "other".into(),
-            ..now()
-        }),
-        "aggregate compare parse plot report"
-    );
-    assert_eq!(
-        kinds(CodeDigests {
-            aggregate: "other".into(),
-            ..now()
-        }),
-        "aggregate compare plot report"
-    );
-    assert_eq!(
-        kinds(CodeDigests {
-            compare: "other".into(),
-            ..now()
-        }),
-        "compare plot report"
-    );
-    assert_eq!(
-        kinds(CodeDigests {
-            plot: "other".into(),
-            ..now()
-        }),
-        "plot report"
-    );
-    assert_eq!(
-        kinds(CodeDigests {
-            report: "other".into(),
-            ..now()
-        }),
-        "report"
-    );
-    // It renders the same bytes, so nothing is launched that was not.
-    assert_eq!(
-        kinds(CodeDigests {
-            render: "other".into(),
-            ..now()
-        }),
-        "render"
-    );
+/// With an analysis that has this name instead of the present digest.
+fn analysis(name: &str) -> CodeDigests {
+    CodeDigests {
+        analysis: name.to_owned(),
+        ..CodeDigests::default()
+    }
+}
+
+fn kinds(labels: &BTreeSet<String>) -> String {
+    let kinds: BTreeSet<&str> = labels
+        .iter()
+        .filter_map(|id| id.split(' ').next())
+        .collect();
+    kinds.into_iter().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn another_cargo_lock_trains_nothing_even_where_logs_are_lost() {
+fn another_analysis_makes_all_again_that_was_derived() {
     let project = Project::built();
-    project.lose_log(&format!("{SMALL}#1"));
-    // All digests that cover libraries.
-    let other = || "other".to_owned();
-    let code = CodeDigests {
-        render: other(),
-        compare: other(),
-        plot: other(),
-        report: other(),
+    let stale = |code| kinds(&stale_with(&project, code));
+    assert_eq!(stale(CodeDigests::default()), "");
+    assert_eq!(
+        stale(analysis("other")),
+        "aggregate compare parse plot render report"
+    );
+    // The trainer of these runs is another one.
+    let native = CodeDigests {
+        native: "other".into(),
         ..CodeDigests::default()
     };
-    let stale = stale_with(&project, code);
-    let kinds: BTreeSet<&str> = stale.iter().filter_map(|id| id.split(' ').next()).collect();
-    assert_eq!(
-        kinds.into_iter().collect::<Vec<_>>(),
-        ["compare", "plot", "render", "report"],
-        "{stale:?}"
-    );
+    assert_eq!(stale(native), "");
 }
 
 #[test]
-fn another_parser_reads_the_logs_again_and_trains_nothing() {
+fn what_changed_is_named_after_the_analysis() {
     let project = Project::built();
-    let code = || CodeDigests {
-        parse: "other".into(),
-        ..CodeDigests::default()
-    };
-    assert_eq!(stale_with(&project, code()).len(), 4 + 2 + 3);
-    let summary = with_engine(&project, code(), |engine| {
+    let why = with_engine(&project, analysis("other"), |engine| {
+        let statuses = engine.evaluate_all().unwrap();
+        let is_parse = |of: &TaskId| engine.dag.task(*of).kind == TaskKind::Parse;
+        let node = engine.dag.order.iter().copied().find(is_parse).unwrap();
+        let task = label(engine.plan, &engine.dag.task(node));
+        let reason = statuses.get(node).reason.clone().unwrap();
+        reason.describe(engine, TaskKind::Parse, &task, || {
+            engine.present(node, &statuses)
+        })
+    });
+    assert_eq!(why, "tprimat's own analysis changed");
+}
+
+/// Makes what is stale with these digests.
+fn build_with(project: &Project, code: CodeDigests) {
+    with_engine(project, code, |engine| {
         let host = TrainHost {
             project: project.root().to_owned(),
             runs: project.path("cache/runs"),
@@ -160,30 +126,54 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
         );
         let interrupts = execute::install_interrupt_handler().unwrap();
         let mut statuses = engine.evaluate_all().unwrap();
-        execute::build(engine, &mut statuses, &options, &host, interrupts, &sink).unwrap()
+        let built = execute::build(engine, &mut statuses, &options, &host, interrupts, &sink);
+        built.unwrap();
     });
-    // It reads the same in them, so nothing after it runs.
-    assert_eq!((summary.ran, project.launches()), (4, 4));
-    assert_eq!(stale_with(&project, code()), BTreeSet::new());
-    // The results of the first parser are there as well.
-    project.expect_nothing();
 }
 
 #[test]
-fn a_lost_log_is_measured_again_when_another_parser_needs_it() {
+fn another_analysis_reads_the_logs_again_and_trains_nothing() {
     let project = Project::built();
-    project.lose_log(&format!("{SMALL}#1"));
-    project.expect_nothing();
-    let stale = stale_with(
-        &project,
-        CodeDigests {
-            parse: "other".into(),
-            ..CodeDigests::default()
-        },
-    );
-    let trains: Vec<_> = stale
-        .into_iter()
-        .filter(|id| id.starts_with("train "))
-        .collect();
-    assert_eq!(trains, [format!("train {SMALL}#1")]);
+    assert_eq!(stale_with(&project, analysis("other")).len(), 2 + 4 + 2 + 3);
+    build_with(&project, analysis("other"));
+    assert_eq!(project.launches(), 4);
+    assert_eq!(stale_with(&project, analysis("other")), BTreeSet::new());
+    // What the first one made is there as well. Published files say of which summary they are.
+    project.expect(&["report m"], &["report m"]);
+}
+
+/// Nobody wants to train again because tprimat was updated.
+#[test]
+fn where_a_log_is_lost_the_result_of_another_analysis_stands() {
+    let project = Project::built();
+    let first = format!("{SMALL}#1");
+    project.lose_log(&first);
+    let stale = stale_with(&project, analysis("other"));
+    assert_eq!(kinds(&stale), "aggregate compare parse plot render report");
+    assert!(!stale.contains(&format!("parse {first}")), "{stale:?}");
+    build_with(&project, analysis("other"));
+    assert_eq!(project.launches(), 4);
+    assert_eq!(stale_with(&project, analysis("other")), BTreeSet::new());
+    // Where the result is lost too, the last summary that was made of it.
+    project.lose_result(&first);
+    let stale = stale_with(&project, analysis("third"));
+    assert!(!stale.contains(&format!("aggregate {SMALL}")), "{stale:?}");
+    assert!(!kinds(&stale).contains("train"), "{stale:?}");
+    build_with(&project, analysis("third"));
+    assert_eq!(project.launches(), 4);
+    assert_eq!(stale_with(&project, analysis("third")), BTreeSet::new());
+}
+
+/// What another analysis read of another job, or of another attempt, is no result of this one.
+#[test]
+fn a_lost_log_is_measured_again_when_nothing_was_read_from_it_for_this_job() {
+    let project = Project::built();
+    let first = format!("{SMALL}#1");
+    project
+        .lose_log(&first)
+        .lose_result(&first)
+        .lose_summary(SMALL);
+    let stale = stale_with(&project, analysis("other"));
+    let trains = stale.iter().filter(|id| id.starts_with("train "));
+    assert_eq!(trains.collect::<Vec<_>>(), [&format!("train {first}")]);
 }

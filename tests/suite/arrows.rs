@@ -6,19 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tprimat_code::{foreign_dependencies, own_dependencies};
+/// The folder of the workspace.
+pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Every crate, and the crates that its manifest depends on.
-const ALLOWED: &[(&str, &[&str])] = &[
+pub const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &["job", "words"]),
     ("cache", &["base", "job"]),
-    ("code", &[]),
     ("figures", &["job", "logs", "results", "words"]),
     ("job", &[]),
     ("logs", &["job", "words"]),
     ("native", &["job", "samples"]),
     ("plot", &["base", "figures", "results", "sentences"]),
-    ("remote", &["base", "cache"]),
     ("render", &["base", "job"]),
     (
         "report",
@@ -44,15 +43,32 @@ const MODULES: &[&str] = &[
     "run", "execute", "cli",
 ];
 
-fn manifest(name: &str) -> String {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    fs::read_to_string(crates.join(name).join("Cargo.toml"))
-        .unwrap_or_else(|e| panic!("{name}: {e}"))
+fn crates() -> PathBuf {
+    Path::new(ROOT).join("crates")
+}
+
+/// The names of all that a crate's manifest depends on, sorted.
+fn dependencies(folder: &Path) -> Vec<String> {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let mut names: Vec<String> = manifest["dependencies"]
+        .as_table()
+        .map_or_else(Vec::new, |found| found.keys().cloned().collect());
+    names.sort();
+    names
+}
+
+/// The crates of this workspace among them, without their common prefix.
+fn own_dependencies(name: &str) -> Vec<String> {
+    let names = dependencies(&crates().join(name)).into_iter();
+    names
+        .filter_map(|name| Some(name.strip_prefix("tprimat-")?.to_owned()))
+        .collect()
 }
 
 #[test]
 fn each_crate_depends_on_those_it_may_and_no_others() {
-    let folders = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
+    let folders = fs::read_dir(crates()).unwrap();
     let mut found: Vec<String> = folders
         .map(|folder| folder.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -62,15 +78,14 @@ fn each_crate_depends_on_those_it_may_and_no_others() {
         ALLOWED.iter().map(|(name, _)| *name).collect::<Vec<_>>()
     );
     for (name, may) in ALLOWED {
-        assert_eq!(own_dependencies(&manifest(name)), *may, "{name}");
+        assert_eq!(own_dependencies(name), *may, "{name}");
     }
 }
 
 /// ARCHITECTURE.md has the same list.
 #[test]
 fn the_table_of_crates_is_as_the_manifests_are() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let page = fs::read_to_string(Path::new(ROOT).join("ARCHITECTURE.md")).unwrap();
     for (name, may) in ALLOWED {
         let start = format!("| `{name}` | ");
         let row = page.lines().find_map(|line| line.strip_prefix(&start));
@@ -82,39 +97,17 @@ fn the_table_of_crates_is_as_the_manifests_are() {
     }
 }
 
-/// A crate without this call would be missing from the code digests of the crates that use it.
-#[test]
-fn each_crate_that_another_calls_announces_its_code() {
-    for (name, _) in ALLOWED
-        .iter()
-        .filter(|(name, _)| !["code", "native"].contains(name))
-    {
-        let (manifest, script) = (manifest(name), format!("../{name}/build.rs"));
-        assert!(
-            manifest.contains(&format!("\nlinks = \"tprimat_{name}\"\n")),
-            "{name}"
-        );
-        let script =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).unwrap();
-        assert!(script.contains("tprimat_code::announce();"), "{name}");
-    }
-}
-
 #[test]
 fn only_the_native_trainer_links_libtorch() {
-    let with_torch = |manifest: &str| foreign_dependencies(manifest).contains(&"tch");
-    assert!(with_torch(&manifest("native")));
-    let others = ALLOWED
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| *name != "native");
-    for (name, text) in others
-        .map(|name| (name, manifest(name)))
-        .chain([("the build system", manifest(".."))])
-    {
-        assert!(
-            !with_torch(&text) && !own_dependencies(&text).contains(&"native"),
-            "{name}"
+    let links_it = |name: &String| ["tch", "torch-sys", "tprimat-native"].contains(&&**name);
+    let folders = ALLOWED.iter().map(|(name, _)| crates().join(name));
+    for folder in folders.chain([ROOT.into()]) {
+        let is_native = folder.ends_with("native");
+        assert_eq!(
+            dependencies(&folder).iter().any(links_it),
+            is_native,
+            "{}",
+            folder.display()
         );
     }
 }
@@ -197,7 +190,7 @@ fn no_code_knows_a_shipped_framework_by_its_id() {
         ("logs/src/format.rs", "nemo"),
         ("plot/src/style.rs", "*"),
     ];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(ROOT);
     let ids: Vec<String> = fs::read_dir(root.join("recipes"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -207,7 +200,7 @@ fn no_code_knows_a_shipped_framework_by_its_id() {
     assert!(ids.len() > 10, "{ids:?}");
     let mut folders = vec![root.join("src")];
     for (name, _) in ALLOWED {
-        folders.push(root.join("crates").join(name).join("src"));
+        folders.push(crates().join(name).join("src"));
     }
     for (path, code) in folders.iter().flat_map(|folder| product_sources(folder)) {
         for id in &ids {
@@ -222,7 +215,7 @@ fn no_code_knows_a_shipped_framework_by_its_id() {
 
 #[test]
 fn each_module_uses_those_before_it_and_none_later() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let src = Path::new(ROOT).join("src");
     let mut declared: Vec<String> = fs::read_to_string(src.join("lib.rs"))
         .unwrap()
         .lines()
@@ -247,15 +240,14 @@ fn each_module_uses_those_before_it_and_none_later() {
     assert!(imports > 100, "{imports} imports");
 }
 
-/// A sentence that results or figures compose is in the keys of their tasks: to reword it would make all
-/// summaries stale. Names of metrics are the longest texts that they may hold.
+/// Results and figures find facts, and `crates/sentences` has the words for them, in one place. Names
+/// of metrics are the longest texts that the two may hold.
 #[test]
 fn results_and_figures_hold_no_sentence() {
     const LONGEST_NAME: usize = 4;
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut seen = 0;
     for name in ["figures", "results"] {
-        for (path, code) in product_sources(&crates.join(name).join("src")) {
+        for (path, code) in product_sources(&crates().join(name).join("src")) {
             // A lint's reason is for developers.
             let lines: Vec<&str> = code
                 .lines()
@@ -278,9 +270,8 @@ fn results_and_figures_hold_no_sentence() {
 /// The tables at the head of a crate's lib.rs name its files.
 #[test]
 fn files_in_the_lists_of_crates_exist() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for name in ["figures", "results"] {
-        let folder = crates.join(name).join("src");
+        let folder = crates().join(name).join("src");
         let text = fs::read_to_string(folder.join("lib.rs")).unwrap();
         let files: Vec<&str> = text
             .lines()
@@ -335,7 +326,7 @@ fn tree(text: &str, prefix: &str, found: &mut Vec<String>) -> usize {
 
 /// For each file of a module of `src/`, by its path in modules: the files that it uses.
 fn uses_of(module: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let src = Path::new(ROOT).join("src");
     let name = |path: &Path| {
         let path = path.strip_prefix(&src).unwrap().with_extension("");
         let path = path.to_str().unwrap().replace('/', "::");

@@ -1,3 +1,0 @@
-fn main() {
-    tprimat_code::announce();
-}
