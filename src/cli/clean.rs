@@ -22,8 +22,8 @@ use crate::{
 
 /// What a cache is made of. Runs of killed builds stay: they may hold measurements that no build
 /// has taken in.
-const PARTS: [&str; 7] = [
-    "records", "objects", "texts", "made", "memos", "locks", "tmp",
+const PARTS: [&str; 8] = [
+    "records", "objects", "texts", "made", "damaged", "memos", "locks", "tmp",
 ];
 
 pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {

@@ -15,7 +15,7 @@ use crate::{
 
 impl Engine<'_> {
     /// Reads whatever stale tasks would read of the cache, all summaries, and the comparison, which a
-    /// build shows at its end. How many of these files are damaged: to the next evaluation
+    /// build shows at its end. How many of these files are damaged: they are put aside, so to the next evaluation
     /// they are missing.
     pub fn find_damaged(&self, statuses: &Statuses) -> Result<usize> {
         let mut needed = self.left_by(self.dag.over_all(TaskKind::Compare), statuses);
@@ -38,7 +38,13 @@ impl Engine<'_> {
                 // It may be sound, and nothing is made in its place. The task that needs it says why
                 // it cannot be read.
                 Err(error) if is_of_one_file(&error) => Ok(0),
-                is_sound => Ok(usize::from(!is_sound?)),
+                is_sound => {
+                    let is_damaged = !is_sound?;
+                    if is_damaged {
+                        self.cache.put_aside(&digest)?;
+                    }
+                    Ok(usize::from(is_damaged))
+                }
             }
         });
         damaged.sum()

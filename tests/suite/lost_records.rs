@@ -133,6 +133,8 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     let why = "its log and its result cannot be read";
     let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
     assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
+    project.lose_log(&format!("{CELL}#1"));
+    project.lose(result());
     let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
     let said = ran.stderr.replace("\n", " ");
     assert!(

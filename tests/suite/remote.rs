@@ -409,7 +409,7 @@ fn a_build_with_nothing_to_do_sees_what_another_host_withdrew() {
         .run(&[&build[..], &["--remeasure"]].concat())
         .ends_with(0);
     let ran = first.run(&build).ends_with(0);
-    assert!(ran.stderr.contains("1 run pulled"), "{ran:?}");
+    assert!(ran.stderr.contains("1 run, 1 decision pulled"), "{ran:?}");
     assert_eq!((first.launches(), second.launches()), (2, 1));
     assert_eq!(published(&first), published(&second));
 }

@@ -310,7 +310,7 @@ fn events_are_written_over_no_file_of_the_project() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);
     let record = files_below(&project.path("cache/records")).remove(0);
-    let record = record.strip_prefix(project.folder()).unwrap();
+    let record = record.strip_prefix(project.root()).unwrap();
     let all = [
         "config.yaml",
         "matrix.toml",

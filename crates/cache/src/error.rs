@@ -37,12 +37,6 @@ pub enum CacheError {
     ObjectTooLarge { digest: Digest, most_mib: u64 },
     #[error("{}: {why}; nothing was taken in", .path.display())]
     Archive { path: PathBuf, why: String },
-    #[error(
-        "{} cannot be read, and the files that it names would be removed as nobody's; nothing was removed. Bring it back \
-         from a backup, or remove it: what it tells then counts as never done",
-        .0.display()
-    )]
-    NotCollected(PathBuf),
     #[error("key {} has no generation left", .0.short())]
     NoGenerationLeft(Digest),
     /// `again`: what makes it anew.

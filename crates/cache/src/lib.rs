@@ -9,6 +9,7 @@
 //! objects/ab/cdef…                    a file by its digest, zstd-compressed where that makes it smaller
 //! texts/DIGEST                        a text or a small input that keys name by its digest
 //! made/KEY.json                       what was derived under a key; made again where it is gone
+//! damaged/DIGEST                      an object that had other bytes, put aside by a build
 //! in-use                              locked while a build uses the cache
 //! memos/ locks/ tmp/                  the last build's notes; keys in flight; files being written
 //! ```

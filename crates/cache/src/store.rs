@@ -33,7 +33,8 @@ const NEW: &str = "new-";
 
 /// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and
 /// what a disk of its own has.
-const LAYOUT: [&str; 15] = [
+const LAYOUT: [&str; 16] = [
+    DAMAGED,
     RECORDS,
     "objects",
     TEXTS,
@@ -52,6 +53,8 @@ const LAYOUT: [&str; 15] = [
 ];
 const TAG: &str = "CACHEDIR.TAG";
 
+/// Objects that had other bytes than their digests name, put aside by a build.
+pub(super) const DAMAGED: &str = "damaged";
 /// The folder of a cache in which builds without a terminal leave what they said.
 pub const DETACHED: &str = "detached";
 /// The folder of a cache that is the home of processes in containers.

@@ -22,7 +22,7 @@ use super::{
     entry::{Attempt, Output, TaskKind},
     error::CacheError,
     records::{Fault, TEXTS, digest_of},
-    store::Cache,
+    store::{Cache, DAMAGED},
 };
 
 /// An object that no record names may be one that is being recorded.
@@ -186,14 +186,33 @@ impl Cache {
                 verified.damaged_records.push(path);
             }
         }
+        // Most marks are known by their names, and nobody else reads them.
+        let records = self.shared_records(None).into_iter();
+        let damaged = records.filter(|record| !self.can_read(record));
+        let mut damaged: BTreeSet<PathBuf> = damaged.map(|r| self.root.join(r.name())).collect();
         for (path, fault) in self.faults() {
             let path = self.root.join(path);
             match fault {
-                Fault::Damaged => verified.damaged_records.push(path),
-                Fault::Unread(why) => verified.unread.push((path, why)),
+                Fault::Damaged => drop(damaged.insert(path)),
+                Fault::Unread(why) => {
+                    damaged.remove(&path);
+                    verified.unread.push((path, why));
+                }
             }
         }
+        verified.damaged_records.extend(damaged);
         Ok(verified)
+    }
+
+    /// Moves an object that this process has found damaged out of the way of the one that is made in
+    /// its place, so that no later process takes it for sound. Its bytes stay, in `damaged/`; in a
+    /// cache that cannot be written to, everything does.
+    pub fn put_aside(&self, digest: &Digest) -> Result<()> {
+        if !self.is_known_damaged(digest) || self.ensure_writable().is_err() {
+            return Ok(());
+        }
+        let to = self.root().join(DAMAGED).join(digest.to_string());
+        files::move_to(&self.object_path(digest), &to)
     }
 
     /// Whose files some objects are: those of runs first. Reads all records.
@@ -248,7 +267,17 @@ impl Cache {
     pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
         let (named, now) = (self.named(), SystemTime::now());
         if let Some(path) = self.faults().into_keys().next() {
-            return Err(CacheError::NotCollected(self.root.join(path)).into());
+            let path = self.root.join(path);
+            return Err(Error::Failed {
+                message: format!(
+                    "{} cannot be read, and the files that it names would be removed as nobody's; nothing was removed",
+                    path.display()
+                ),
+                help: Some(
+                    "bring it back from a backup or by `tprimat cache pull`, or remove it: what it tells then counts as never done"
+                        .into(),
+                ),
+            });
         }
         let stored = self.stored()?;
         let mut left: u64 = stored.iter().map(|object| object.bytes).sum();

@@ -181,6 +181,11 @@ impl Cache {
         content.is_some_and(|(_, content)| content.outputs.iter().all(|o| self.has(&o.digest)))
     }
 
+    /// Is it what was written?
+    pub(crate) fn can_read(&self, record: &Shared) -> bool {
+        self.content(record).is_some()
+    }
+
     fn content(&self, record: &Shared) -> Option<(Vec<u8>, Content)> {
         let bytes = read_record(&self.root().join(record.name())).ok()?;
         let content = Content::read(record, &bytes).ok()?;
