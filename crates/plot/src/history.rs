@@ -102,7 +102,8 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory) {
         if let Some(since) = &m.since {
             let number = (notes.len() + 1).to_string();
             let (date, causes) = (minute(m.started_at), causes(since, MOST_CAUSES));
-            notes.push(format!("{number}   {date}: {causes}; {}", speed(since)));
+            let speed = rate(m).map_or_else(|| "no run counts".to_owned(), |_| speed(since));
+            notes.push(format!("{number}   {date}: {causes}; {speed}"));
             let before = x.at(at - 0.5);
             canvas.dashed((before, top), (before, bottom), FAINT);
             canvas.label(&number, (before, top), SMALL, INK, Anchor::Middle);
