@@ -18,10 +18,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Problem, Result},
-    execute::{
-        history::run_of,
-        reading::{self, UncountedRun},
-    },
+    execute::reading::{self, UncountedRun, run_of},
     figures, files,
     graph::{Engine, Reason, State, Status, Statuses},
     import::Imports,

@@ -88,6 +88,12 @@ impl Project {
         }
     }
 
+    /// The same where the project has no matrix that can be read, and what was recorded has to do.
+    pub fn without_matrix(self) -> Result<Session> {
+        let plan = Plan::without_matrix(&self.request, self.config)?;
+        Session::of(self.request, plan)
+    }
+
     pub fn root(&self) -> &Path {
         &self.request.root
     }

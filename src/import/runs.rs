@@ -251,10 +251,9 @@ pub fn told_set_aside(imports: &Imports, cell: &str) -> Option<String> {
     Some(format!("{what} ({}); {restore}", why.reason))
 }
 
-/// The statistics over a cell's imports; they say what they are.
-#[must_use]
-pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
-    let mut results: Vec<(u32, RunResult)> =
+/// Takes the rate from runs that are another one once more.
+pub fn mark_repeated(runs: &mut [ImportedRun], statistics: &Statistics) {
+    let results: Vec<(u32, RunResult)> =
         runs.iter().map(|r| (r.number, r.result.clone())).collect();
     let sources = |n: u32| {
         let run = runs.iter().find(|run| run.number == n);
@@ -263,16 +262,25 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
     // Several repeats in one file are what its author measured, whatever they look like.
     let are_of_two_files = |a: u32, b: u32| sources(a) != sources(b);
     let repeated = repeated_runs(&results, statistics, are_of_two_files);
-    for (at, same) in repeated.into_iter().enumerate() {
+    for (run, same) in runs.iter_mut().zip(repeated) {
         if let Some(other) = same {
             let why = format!(
                 "it is the same run as repeat {other}: every step has the same time and loss"
             );
-            results[at].1.no_rate.get_or_insert(why.into());
+            run.result.no_rate.get_or_insert(why.into());
         }
     }
+}
+
+/// The statistics over a cell's imports; they say what they are.
+#[must_use]
+pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
+    let mut runs = runs.to_vec();
+    mark_repeated(&mut runs, statistics);
+    let results: Vec<(u32, RunResult)> =
+        runs.iter().map(|r| (r.number, r.result.clone())).collect();
     let mut summary = summarize(&results, statistics);
-    for (repeat, run) in summary.repeats.iter_mut().zip(runs) {
+    for (repeat, run) in summary.repeats.iter_mut().zip(&runs) {
         repeat.telemetry = run.telemetry.clone();
         // What was metered are the steps that its author measured, which another warm-up makes
         // others.
@@ -284,7 +292,7 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         }
     }
     let mut notes: Vec<Note> = Vec::new();
-    for run in runs {
+    for run in &runs {
         let n = run.number;
         let published = run
             .result
