@@ -353,12 +353,17 @@ impl Cache {
         if next > MOST_NUMBER {
             return Err(CacheError::NoGenerationLeft(*key).into());
         }
+        self.note_generation(key, next)?;
+        Ok(next)
+    }
+
+    fn note_generation(&self, key: &Digest, generation: u32) -> Result<()> {
         let opened = sealed::seal(&Decision {
             reason: None,
             at: files::unix_now(),
         })?;
-        self.write_record(key, &Name::Generation(next), &opened)?;
-        Ok(next)
+        let name = Name::Generation(generation);
+        self.write_record(key, &name, &opened).map(drop)
     }
 
     /// Returns when the attempt is on disk with the outputs that it names. What it was made of may go
@@ -369,6 +374,9 @@ impl Cache {
         let (name, bytes) = sealed_attempt(attempt)?;
         let outputs: Vec<&Digest> = attempt.outputs.iter().map(|one| &one.digest).collect();
         self.sync_objects(&outputs)?;
+        if attempt.generation > 0 {
+            self.note_generation(&attempt.key, attempt.generation)?;
+        }
         self.write_record(&attempt.key, &name, &bytes)?;
         self.add_to_index(
             TaskKind::Train,

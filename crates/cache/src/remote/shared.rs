@@ -163,7 +163,8 @@ fn digests_in(text: &str) -> Vec<Digest> {
 }
 
 impl Cache {
-    /// Every record that caches share, of these keys or of all. None is read.
+    /// Every record that caches share, of these keys or of all, decisions first: wherever a copy breaks
+    /// off, no run counts that was set aside. None is read.
     #[must_use]
     pub fn shared_records(&self, keys: Option<&BTreeSet<Digest>>) -> Vec<Shared> {
         let keys = keys.map_or_else(|| self.keys(), |keys| keys.iter().copied().collect());
@@ -171,7 +172,9 @@ impl Cache {
             let names = self.names_of(&key).into_iter();
             names.map(move |name| Shared { key, name })
         };
-        keys.into_iter().flat_map(of_key).collect()
+        let mut records: Vec<Shared> = keys.into_iter().flat_map(of_key).collect();
+        records.sort_by_key(|record| record.run().is_some());
+        records
     }
 
     /// Is the record here, with all the files that it names? Their bytes are not read.

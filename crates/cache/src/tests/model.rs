@@ -194,6 +194,8 @@ impl World {
                 self.runs += 1;
                 let attempt = attempt(key, generation, key, self.runs);
                 record_with_outputs(&self.caches[who], &attempt).unwrap();
+                let opened = self.model.generations.entry(attempt.key).or_default();
+                *opened = generation.max(*opened);
                 let id = (attempt.key, attempt.id.clone());
                 self.model.attempts.insert(id, attempt);
             }
