@@ -1,7 +1,7 @@
 //! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it
 //! counts. `set-aside` and `restore` decide that by hand.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ fn lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
     let (engine, statuses) = session.look()?;
     let past = PastMeasurements::of(&session.cache, &session.plan);
     let mut lines = Vec::new();
-    for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
+    for (repeat, attempt) in past.of_cell_and_keys(&engine, &statuses, id, Some(cell)) {
         if only.is_none_or(|only| only == repeat) {
             lines.push(line(&engine, &statuses, cell, repeat, attempt, &past)?);
         }
@@ -141,36 +141,6 @@ fn meant(session: &Session, name: &str, may: fn(&Line) -> bool, what: &str) -> R
             ))))
         }
     }
-}
-
-/// Runs under the cell's own name, and those of its present keys that another cell's name stands
-/// on; the oldest first.
-fn attempts_of(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-    past: &PastMeasurements,
-) -> Vec<(u32, Attempt)> {
-    let mut found: BTreeMap<(u64, String), (u32, Attempt)> = BTreeMap::new();
-    let mut add = |repeat: u32, attempt: Attempt| {
-        found.insert((attempt.recorded, attempt.id.clone()), (repeat, attempt));
-    };
-    for (repeat, attempt) in past.shared(engine, statuses, cell) {
-        add(repeat, attempt.clone());
-    }
-    for repeat in 1..=repeats(engine, cell) {
-        if let Some(key) = statuses
-            .get(engine.dag.node(TaskKind::Train, cell, repeat))
-            .key
-        {
-            engine
-                .cache
-                .attempts(&key)
-                .into_iter()
-                .for_each(|attempt| add(repeat, attempt));
-        }
-    }
-    found.into_values().collect()
 }
 
 /// How many repeats the cell has; 0 where it is unsupported, for then it has no tasks.

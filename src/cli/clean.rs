@@ -22,7 +22,9 @@ use crate::{
 
 /// What a cache is made of. Runs of killed builds stay: they may hold measurements that no build
 /// has taken in.
-const PARTS: [&str; 6] = ["objects", "segments", "snapshot", "memos", "locks", "tmp"];
+const PARTS: [&str; 8] = [
+    "records", "objects", "texts", "made", "damaged", "memos", "locks", "tmp",
+];
 
 pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
     let project = Project::open(globals, &[])?;

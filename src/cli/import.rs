@@ -13,11 +13,11 @@ use super::{
     flags::{Common, Measured},
     imported_runs,
     output::{leave_out, print, print_json},
-    project,
+    project, remote,
     session::Session,
 };
 use crate::{
-    cache::Cache,
+    cache::{Cache, Remote},
     config,
     error::{Error, Problem, Result, did_you_mean, exit},
     files::Durability,
@@ -183,7 +183,7 @@ fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
 fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
     let Session { plan, cache, .. } = session;
     cache.ensure_writable()?;
-    let mut told = Vec::new();
+    let (mut told, mut refused) = (Vec::new(), false);
     for name in names {
         let Some(folder) = cache_in(plan, Path::new(name)) else {
             continue;
@@ -194,28 +194,33 @@ fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
                 problem.help("name another project's folder, or its cache"),
             ));
         }
-        let other = Cache::open(&folder)?;
-        let adopted = cache.adopt(&other, &Imports::key())?;
-        let imports = Imports::adopt(cache, &other, leave_out)?;
+        // It is refused where somebody else controls it.
+        let other = Remote::of_cache(Cache::open(&folder)?.root());
+        let pulled = other.pull(cache, &other.list(None)?, &|_, _| Ok(()))?;
         if !as_json {
             print(&format!(
-                "{}: new here: {}, {} and {}\n",
+                "{}: new here: {}\n",
                 folder.display(),
-                counted(adopted.attempts, "run"),
-                counted(imports, "import"),
-                counted(adopted.records - adopted.attempts, "other record")
+                remote::counts(&pulled.counts)
             ))?;
         }
+        for refused in &pulled.refused {
+            eprintln!("note: {}: left out: {refused}", folder.display());
+        }
+        refused |= !pulled.refused.is_empty();
         told.push(json!({
-            "cache": folder, "runs": adopted.attempts, "imports": imports, "records": adopted.records, "objects": adopted.objects,
+            "cache": folder, "new": pulled.counts, "objects": pulled.objects, "refused": pulled.refused,
         }));
+        if let Some(cut) = pulled.cut {
+            return Err(cut);
+        }
     }
     if as_json {
         print_json("adopted", &json!({ "adopted": told }))?;
     } else {
         eprintln!("{}", after_adoption(session));
     }
-    Ok(exit::OK)
+    Ok(if refused { exit::FAILED } else { exit::OK })
 }
 
 /// What to do with what was taken over. Runs are of cells, which only a configuration has.
@@ -622,7 +627,7 @@ fn filed(
              that one back\n"
         );
     }
-    let kept = Imports::of(cache).kept(&cell, cache, leave_out)?;
+    let kept = Imports::of(cache).kept(&cell);
     if let Some(why) = kept
         .into_iter()
         .find(|run| run.number == n)

@@ -27,7 +27,7 @@ pub fn of(cache: &Cache, asked: &str) -> Result<Vec<ImportedLine>> {
     let Some(cell) = imports.named_kept(name) else {
         return Ok(lines);
     };
-    for run in imports.kept(cell, cache, leave_out)? {
+    for run in imports.kept(cell) {
         if only.is_none_or(|only| only == run.number) {
             lines.push(ImportedLine {
                 cell: cell.to_owned(),
@@ -124,6 +124,7 @@ impl ImportedLine {
             number,
             recorded,
             set_aside,
+            ..
         } = &self.run;
         json!({
             "id": recorded.id(), "cell": self.cell, "repeat": number, "file": recorded.from(),
@@ -133,7 +134,7 @@ impl ImportedLine {
 
     /// It stays in the cache, and counts in no comparison.
     pub fn set_aside(&self, cache: &Cache, why: &SetAside, asked: &Asked) -> Result<i32> {
-        Imports::set_aside(cache, &self.cell, self.run.number, Some(why))?;
+        Imports::set_aside(cache, &self.run, Some(why))?;
         let name = self.name();
         eprintln!(
             "set aside the import {name} ({}); no comparison counts it",
@@ -161,7 +162,7 @@ impl ImportedLine {
             others.iter().map(|run| &run.result.contract),
             "take back what the cell holds first",
         )?;
-        Imports::set_aside(cache, &self.cell, self.run.number, None)?;
+        Imports::set_aside(cache, &self.run, None)?;
         eprintln!("the import {} counts again", self.name());
         Ok(exit::OK)
     }

@@ -201,7 +201,7 @@ fn contradicted(summary: &Summary) -> Vec<String> {
 
 fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) -> Result<()> {
     let cell = row["cell"].as_str().unwrap_or_default().to_owned();
-    let set_aside = imports.set_aside_of(&cell, cache)?;
+    let set_aside = imports.set_aside_of(&cell);
     if !set_aside.is_empty() {
         let told =
             |(number, why): &(u32, SetAside)| json!({ "repeat": number, "reason": why.reason });

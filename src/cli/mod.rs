@@ -32,7 +32,6 @@ mod init;
 mod list;
 mod lock;
 mod logs;
-mod memo;
 mod notify;
 mod output;
 mod parse;

@@ -18,10 +18,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Problem, Result},
-    execute::{
-        history::run_of,
-        reading::{self, UncountedRun},
-    },
+    execute::reading::{self, UncountedRun, run_of},
     figures, files,
     graph::{Engine, Reason, State, Status, Statuses},
     import::Imports,
@@ -89,7 +86,7 @@ pub fn of_imports(globals: &Globals, common: &Common) -> Result<Option<PlanReque
 /// Did tprimat make this folder for its cache?
 #[must_use]
 pub fn is_cache(folder: &Path) -> bool {
-    folder.join("CACHEDIR.TAG").is_file() && folder.join("segments").is_dir()
+    folder.join("CACHEDIR.TAG").is_file() && folder.join("records").is_dir()
 }
 
 /// The caller's environment, as far as it is text.

@@ -120,7 +120,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         if has_imports {
             return imported(plan, cache, &imports, id, args, globals.json);
         }
-        if let Some(why) = import::told_set_aside(cache, &imports, id)? {
+        if let Some(why) = import::told_set_aside(&imports, id) {
             eprintln!("note: nothing was measured, and {why}");
         }
         let past = reading::PastMeasurements::of(cache, plan);
@@ -429,19 +429,19 @@ fn imported(
     match repeat {
         Some(n) => {
             let found = runs.iter().find(|run| run.number == n);
-            let run = found.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
+            let run = found.ok_or_else(|| not_counted(plan, imports, id, n))?;
             if as_json {
                 print_document(&labelled(&run.result, run)?)?
             } else {
                 let summary = import::summary(&runs, &statistics);
                 let repeat = summary.repeats.iter().find(|repeat| repeat.repeat == n);
-                let repeat = repeat.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
+                let repeat = repeat.ok_or_else(|| not_counted(plan, imports, id, n))?;
                 print(&import::tell(id, run, repeat, &statistics))?;
             }
         }
         None => {
             if runs.is_empty()
-                && let Some(why) = import::told_set_aside(cache, imports, id)?
+                && let Some(why) = import::told_set_aside(imports, id)
             {
                 return Err(Error::NothingSelected {
                     message: format!("nothing of `{id}` counts: {why}"),
@@ -451,7 +451,7 @@ fn imported(
                     )),
                 });
             }
-            let dropped = import::set_aside(cache, imports, id)?;
+            let dropped = import::set_aside(imports, id);
             let summary = import::summary(&runs, &statistics).disclosing(dropped);
             if as_json {
                 let from: Vec<_> = runs.iter().map(|r| &r.recorded).collect();
@@ -468,8 +468,8 @@ fn imported(
 }
 
 /// Why `CELL#n` shows no import.
-fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
-    let kept = imports.kept(id, cache, leave_out).unwrap_or_default();
+fn not_counted(plan: &Plan, imports: &Imports, id: &str, n: u32) -> Error {
+    let kept = imports.kept(id);
     let set_aside = kept
         .iter()
         .find(|run| run.number == n)

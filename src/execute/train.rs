@@ -26,7 +26,7 @@ use crate::{
         Run, RunSpec, attempt_id,
         devices::left_on,
         folder::{making, remove},
-        watched_inputs::{not_started, outdated},
+        watched_inputs::{Watched, not_started, outdated},
     },
 };
 
@@ -45,7 +45,6 @@ pub fn train(
             trained => trained,
         });
     }
-    cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
         return Ok(Trained::Found(Box::new(done)));
     }
@@ -55,6 +54,7 @@ pub fn train(
             return Ok(Trained::Found(Box::new(done)));
         }
     }
+    cache.check_read()?;
     let mut watched = work.launch.watched.clone();
     watched.extend(
         host.native_seen
@@ -70,6 +70,9 @@ pub fn train(
         && let Some(why) = too_long(work, host)
     {
         return Ok(Trained::Nothing(why));
+    }
+    for input in watched.iter().filter_map(Watched::small_content) {
+        cache.record_preimage(input)?;
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);

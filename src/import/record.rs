@@ -1,29 +1,27 @@
-//! What the cache keeps of imports: the raw files as objects, and one list of which cell each is
-//! of.
-//!
-//! The list is an entry under a key of its own that no task has, so that no build can take an
-//! import for its result.
+//! What the cache keeps of an import: an attempt with another origin, under a key that no task can
+//! have, so that no build can take an import for its result. Its outputs are the raw files; marks
+//! set it aside and restore it as they do runs.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{Cache, CacheError, Entry, Output, SetAside, TaskKind, is_of_one_file},
+    cache::{Attempt, Cache, Output, SetAside, Undeclared, is_of_one_file},
     config::{framework_named, vendor_named, vendor_names},
     digest::Digest,
     error::{Error, Result},
-    files::{self, Durability},
+    files,
+    job::RunOutcome,
     logs::LogSection,
     results::IMPORT,
 };
 
 const SCHEMA: &str = "tprimat.import/1";
-/// Pre-image of the list's key; no task's pre-image begins so.
-const LIST: &str = "tprimat-imports 1\n";
-const RECORD: &str = "import.json";
-/// Beside the record of a run that was set aside.
-const SET_ASIDE: &str = "set-aside.json";
+/// Pre-image of the key of all imports; no task's pre-image begins so.
+const PREIMAGE: &str = "tprimat-imports 1\n";
+/// Begins the task of an import, before its cell.
+const TASK: &str = "import ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -110,20 +108,13 @@ impl Recorded {
 
 /// All imports of a cache, by cell.
 #[derive(Clone, Debug, Default)]
-pub struct Imports {
-    /// Digests of the records that count.
-    runs: BTreeMap<String, Vec<Digest>>,
-    /// Those that were set aside as well.
-    kept: BTreeMap<String, Vec<Kept>>,
-    outputs: Vec<Output>,
-}
+pub struct Imports(BTreeMap<String, Vec<KeptRun>>);
 
-/// An import as the list has it.
-#[derive(Clone, Debug)]
-struct Kept {
+/// What the cache keeps of an import beside its files.
+#[derive(Serialize, Deserialize)]
+struct Origin {
     number: u32,
-    record: Digest,
-    set_aside: Option<Digest>,
+    run: Recorded,
 }
 
 /// One imported run of a cell, whether it counts or not.
@@ -133,6 +124,7 @@ pub struct KeptRun {
     pub number: u32,
     pub recorded: Recorded,
     pub set_aside: Option<SetAside>,
+    attempt: Attempt,
 }
 
 /// An import that cannot be shown, since a file of it is gone from the cache or damaged there.
@@ -170,93 +162,65 @@ pub(super) fn unless_damaged<T>(
     }
 }
 
-fn key() -> Digest {
-    Digest::of(LIST)
-}
-
 impl Imports {
     #[must_use]
     pub fn of(cache: &Cache) -> Self {
-        Self::listed(cache.outputs(&key()).unwrap_or_default())
-    }
-
-    /// The imports of a list, as its record names them.
-    fn listed(outputs: Vec<Output>) -> Self {
-        let mut kept: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
-        for output in &outputs {
-            // `CELL#2:import.json`; the raw files stand there too, so that nothing takes them for
-            // garbage.
-            let Some((cell, number, file)) = output.name.rsplit_once(':').and_then(|(at, file)| {
-                let (cell, number) = at.split_once('#')?;
-                Some((cell, number.parse::<u32>().ok()?, file))
-            }) else {
+        let mut attempts = cache.attempts(&Digest::of(PREIMAGE));
+        attempts.sort_by_key(|attempt| attempt.recorded);
+        let mut cells: BTreeMap<String, Vec<KeptRun>> = BTreeMap::new();
+        for attempt in attempts {
+            let origin = attempt.origin.clone().map(serde_json::from_value::<Origin>);
+            let (Some(Ok(origin)), Some(cell)) = (origin, attempt.task.strip_prefix(TASK)) else {
                 continue;
             };
-            let runs = kept.entry(cell.to_owned()).or_default();
-            match file {
-                RECORD => runs.push(Kept {
-                    number,
-                    record: output.digest,
-                    set_aside: None,
-                }),
-                SET_ASIDE => runs
-                    .iter_mut()
-                    .filter(|run| run.number == number)
-                    .for_each(|run| run.set_aside = Some(output.digest)),
-                _ => {}
-            }
+            let runs = cells.entry(cell.to_owned()).or_default();
+            runs.push(KeptRun {
+                number: origin.number,
+                recorded: origin.run,
+                set_aside: attempt.set_aside.clone(),
+                attempt,
+            });
         }
-        let counts = |runs: &[Kept]| -> Vec<Digest> {
-            let counted = runs.iter().filter(|run| run.set_aside.is_none());
-            counted.map(|run| run.record).collect()
-        };
-        let runs = kept
-            .iter()
-            .map(|(cell, runs)| (cell.clone(), counts(runs)))
-            .filter(|(_, runs)| !runs.is_empty())
-            .collect();
-        Self {
-            runs,
-            kept,
-            outputs,
-        }
+        cells.values_mut().for_each(|runs| number_apart(runs));
+        Self(cells)
+    }
+
+    fn runs(&self, cell: &str) -> &[KeptRun] {
+        self.0.get(cell).map_or(&[], Vec::as_slice)
+    }
+
+    fn counted_of(&self, cell: &str) -> impl Iterator<Item = &KeptRun> {
+        self.runs(cell).iter().filter(|run| run.set_aside.is_none())
     }
 
     /// Cells that have imports, sorted.
-    pub fn cells(&self) -> impl Iterator<Item = &str> {
-        self.runs.keys().map(String::as_str)
+    pub fn cells(&self) -> impl Iterator<Item = &str> + Clone {
+        self.kept_cells()
+            .filter(|cell| self.counted_of(cell).next().is_some())
     }
 
     /// The same with those whose imports were all set aside.
-    pub fn kept_cells(&self) -> impl Iterator<Item = &str> {
-        self.kept.keys().map(String::as_str)
+    pub fn kept_cells(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.keys().map(String::as_str)
     }
 
     /// How many imports there are of all cells, whether they count or not.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.kept.values().map(Vec::len).sum()
+        self.0.values().map(Vec::len).sum()
     }
 
     /// How many imports of a cell were set aside.
     #[must_use]
     pub fn count_set_aside(&self, cell: &str) -> usize {
-        let kept = self.kept.get(cell).into_iter().flatten();
-        kept.filter(|run| run.set_aside.is_some()).count()
+        self.set_aside_of(cell).len()
     }
 
     /// The imports of a cell that were set aside: number and reason.
-    pub fn set_aside_of(&self, cell: &str, cache: &Cache) -> Result<Vec<(u32, SetAside)>> {
-        let kept = self.kept.get(cell).into_iter().flatten();
-        kept.filter_map(|run| Some((run.number, run.set_aside?)))
-            .map(|(number, why)| match read(cache, &why) {
-                // It does not count, whatever was said of it.
-                Err(error) if is_of_one_file(&error) => {
-                    let reason = "the reason is gone from the cache or damaged".to_owned();
-                    Ok((number, SetAside { reason, at: 0.0 }))
-                }
-                read => Ok((number, read?)),
-            })
+    #[must_use]
+    pub fn set_aside_of(&self, cell: &str) -> Vec<(u32, SetAside)> {
+        let runs = self.runs(cell).iter();
+        runs.filter_map(|run| Some((run.number, run.set_aside.clone()?)))
             .collect()
     }
 
@@ -264,196 +228,133 @@ impl Imports {
     /// one cell has them.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&str> {
-        meant(self.runs.keys(), name)
+        meant(self.cells(), name)
     }
 
     /// The same among cells whose imports were all set aside as well.
     #[must_use]
     pub fn named_kept(&self, name: &str) -> Option<&str> {
-        meant(self.kept.keys(), name)
+        meant(self.kept_cells(), name)
     }
 
     /// Every import of a cell, with why it does not count where it was set aside.
-    pub fn kept(&self, cell: &str, cache: &Cache, on_damage: OnDamage) -> Result<Vec<KeptRun>> {
-        let read = |run: &Kept| {
-            Ok(KeptRun {
-                number: run.number,
-                recorded: read(cache, &run.record)?,
-                set_aside: run.set_aside.map(|why| read(cache, &why)).transpose()?,
-            })
-        };
-        let kept = self.kept.get(cell).into_iter().flatten();
-        kept.filter_map(|run| unless_damaged(cell, run.number, read(run), on_damage).transpose())
-            .collect()
+    #[must_use]
+    pub fn kept(&self, cell: &str) -> Vec<KeptRun> {
+        self.runs(cell).to_vec()
     }
 
     /// Lets an import count no longer, or again. Nothing of it is deleted.
-    pub fn set_aside(cache: &Cache, cell: &str, number: u32, why: Option<&SetAside>) -> Result<()> {
-        let _alone = cache.lock_key(&key())?;
-        cache.refresh()?;
-        let mut outputs = Self::of(cache).outputs;
-        let name = format!("{cell}#{number}:{SET_ASIDE}");
-        outputs.retain(|output| output.name != name);
-        if let Some(why) = why {
-            outputs.push(stored(cache, name, why)?);
-        }
-        write(cache, outputs)
-    }
-
-    /// Takes over the imports of another cache, whose objects are here already. How many are new.
-    pub fn adopt(cache: &Cache, other: &Cache, on_damage: OnDamage) -> Result<usize> {
-        Self::take_over(cache, Self::of(other).all(other, on_damage)?)
-    }
-
-    /// Takes over the imports of a list that came with its objects. How many are new.
-    pub fn take_in(cache: &Cache, list: Vec<Output>, on_damage: OnDamage) -> Result<usize> {
-        Self::take_over(cache, Self::listed(list).all(cache, on_damage)?)
-    }
-
-    /// What was set aside there is set aside here. An import that is here already stays as it is.
-    fn take_over(cache: &Cache, imports: Vec<(String, KeptRun)>) -> Result<usize> {
-        let mut added = 0;
-        for (cell, run) in imports {
-            let filing = Filing::TakenOver(run.set_aside.as_ref());
-            let (_, is_known) = Self::file(cache, &cell, &run.recorded, filing)?;
-            added += usize::from(!is_known);
-        }
-        Ok(added)
-    }
-
-    fn all(&self, cache: &Cache, on_damage: OnDamage) -> Result<Vec<(String, KeptRun)>> {
-        let mut all = Vec::new();
-        for cell in self.kept_cells() {
-            let kept = self.kept(cell, cache, on_damage)?.into_iter();
-            all.extend(kept.map(|run| (cell.to_owned(), run)));
-        }
-        Ok(all)
-    }
-
-    /// The key of the list of imports.
-    #[must_use]
-    pub fn key() -> Digest {
-        key()
+    pub fn set_aside(cache: &Cache, run: &KeptRun, why: Option<&SetAside>) -> Result<()> {
+        cache.set_aside(&run.attempt, why)
     }
 
     /// Digests of a cell's records, in order of import.
     #[must_use]
-    pub fn digests(&self, cell: &str) -> &[Digest] {
-        self.runs.get(cell).map_or(&[], Vec::as_slice)
+    pub fn digests(&self, cell: &str) -> Vec<Digest> {
+        self.counted_of(cell)
+            .map(|run| digest_of(&run.recorded))
+            .collect()
     }
 
     /// Digests of why imports of a cell were set aside, in order of import.
     #[must_use]
     pub fn set_aside_digests(&self, cell: &str) -> Vec<Digest> {
-        let kept = self.kept.get(cell).into_iter().flatten();
-        kept.filter_map(|run| run.set_aside).collect()
-    }
-
-    /// The imports of a cell that count, each with its number.
-    pub fn counted(&self, cell: &str, cache: &Cache) -> Vec<(u32, Result<Recorded>)> {
-        let counted = self.kept.get(cell).into_iter().flatten();
-        counted
-            .filter(|run| run.set_aside.is_none())
-            .map(|run| (run.number, read(cache, &run.record)))
+        let runs = self.runs(cell).iter();
+        runs.filter_map(|run| Some(digest_of(run.set_aside.as_ref()?)))
             .collect()
     }
 
-    /// An import of another cell that is of the same first file and counts, as `CELL#2`. No record
-    /// is read for it: a folder may have thousands.
+    /// The imports of a cell that count, each with its number.
     #[must_use]
-    pub fn elsewhere(&self, cell: &str, recorded: &Recorded) -> Option<&str> {
-        let raw = recorded.sources.first()?.digest;
-        let counts = |name: &str| {
-            let (other, number) = name.split_once('#')?;
-            let number: u32 = number.parse().ok()?;
-            let runs = self.kept.get(other).filter(|_| other != cell)?;
-            let run = runs.iter().find(|run| run.number == number)?;
-            run.set_aside.is_none().then_some(())
-        };
-        let files = self.outputs.iter().filter(|output| output.digest == raw);
-        let mut names = files.filter_map(|output| output.name.strip_suffix(":raw"));
-        names.find(|name| counts(name).is_some())
+    pub fn counted(&self, cell: &str) -> Vec<(u32, Recorded)> {
+        self.counted_of(cell)
+            .map(|run| (run.number, run.recorded.clone()))
+            .collect()
     }
 
-    /// Files one run under a cell; its number, and whether it was there before.
-    pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
-        Self::file(cache, cell, recorded, Filing::Asked)
-    }
-
-    /// The same with the decision to set it aside, in one write: a kill in between would leave a run
-    /// that counts for ever, since the next time it is known.
-    fn file(
-        cache: &Cache,
-        cell: &str,
-        recorded: &Recorded,
-        filing: Filing<'_>,
-    ) -> Result<(u32, bool)> {
-        let _alone = cache.lock_key(&key())?;
-        cache.refresh()?;
-        let mut all = Self::of(cache);
-        let listed = all.kept.get(cell).map_or(&[][..], Vec::as_slice);
-        let (mut damaged, mut read_otherwise) = (Vec::new(), None);
-        for run in listed {
-            match read::<Recorded>(cache, &run.record) {
-                Ok(known)
-                    if known.is(recorded)
-                        && known.log != recorded.log
-                        && matches!(filing, Filing::Asked) =>
-                {
-                    read_otherwise = Some(run.number);
-                }
-                Ok(known) if known.is(recorded) => return Ok((run.number, true)),
-                Err(error) if !is_of_one_file(&error) => return Err(error),
-                Ok(_) => {}
-                Err(_) => damaged.push(run.number),
-            }
-        }
-        // Importing a file again replaces its record where that is damaged, or where the recipe reads
-        // logs in another way by now; its number stays.
-        let of_same_files = |number: &u32| {
-            let name = format!("{cell}#{number}:raw");
-            let files = all.outputs.iter().filter(|output| output.name == name);
-            let own = recorded.sources.iter().map(|source| source.digest);
-            files.map(|output| output.digest).eq(own)
-        };
-        let replaced = damaged.into_iter().find(of_same_files);
-        if let Some(number) = read_otherwise.or(replaced) {
-            let name = format!("{cell}#{number}:{RECORD}");
-            let record = stored(cache, name, recorded)?;
-            let old = all.outputs.iter_mut().find(|old| old.name == record.name);
-            old.into_iter().for_each(|old| *old = record.clone());
-            write(cache, all.outputs)?;
-            return Ok((number, true));
-        }
-        let number = listed.iter().map(|run| run.number).max().unwrap_or(0) + 1;
-        let name = |file: &str| format!("{cell}#{number}:{file}");
-        all.outputs.push(stored(cache, name(RECORD), recorded)?);
-        let raw = recorded.sources.iter().map(|s| Output {
-            name: name("raw"),
-            digest: s.digest,
-            size: s.size,
+    /// An import of another cell that is of the same first file and counts, as `CELL#2`.
+    #[must_use]
+    pub fn elsewhere(&self, cell: &str, recorded: &Recorded) -> Option<String> {
+        let first = |run: &Recorded| run.sources.first().map(|source| source.digest);
+        let raw = first(recorded)?;
+        let others = self.cells().filter(|other| *other != cell);
+        let mut named = others.flat_map(|other| {
+            let same = self
+                .counted_of(other)
+                .filter(|run| first(&run.recorded) == Some(raw));
+            same.map(move |run| format!("{other}#{}", run.number))
         });
-        all.outputs.extend(raw);
-        if let Filing::TakenOver(Some(why)) = filing {
-            all.outputs.push(stored(cache, name(SET_ASIDE), why)?);
+        named.next()
+    }
+
+    /// Files one run under a cell; its number, and whether it was there before. Importing a file again
+    /// replaces its record where the recipe reads logs in another way by now; its number stays.
+    pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
+        let _alone = cache.lock_key(&Digest::of(PREIMAGE))?;
+        let all = Self::of(cache);
+        let known = all.runs(cell).iter().find(|run| run.recorded.is(recorded));
+        if let Some(known) = known.filter(|known| known.recorded.log == recorded.log) {
+            return Ok((known.number, true));
         }
-        write(cache, all.outputs)?;
-        Ok((number, false))
+        let is_taken = |number: &u32| all.runs(cell).iter().any(|run| run.number == *number);
+        let free = (1..).find(|number| !is_taken(number)).unwrap_or(u32::MAX);
+        let number = known.map_or(free, |known| known.number);
+        cache.record_import(&attempt(cell, number, recorded)?)?;
+        Ok((number, known.is_some()))
     }
 }
 
-/// How an import comes here.
-#[derive(Clone, Copy)]
-enum Filing<'a> {
-    /// Somebody imports its files.
-    Asked,
-    /// From another cache, where it may have been set aside.
-    TakenOver(Option<&'a SetAside>),
+/// Numbers that two caches gave without knowing of each other are given once more, in order of
+/// import.
+fn number_apart(runs: &mut [KeptRun]) {
+    let mut taken = std::collections::BTreeSet::new();
+    for run in runs {
+        while !taken.insert(run.number) {
+            run.number += 1;
+        }
+    }
+}
+
+fn attempt(cell: &str, number: u32, recorded: &Recorded) -> Result<Attempt> {
+    let origin = Origin {
+        number,
+        run: recorded.clone(),
+    };
+    let origin = serde_json::to_value(origin)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+    let outputs = (1..).zip(&recorded.sources).map(|(at, source)| Output {
+        name: format!("raw-{at}"),
+        digest: source.digest,
+        size: source.size,
+    });
+    let of_cell = Digest::of(format!("{cell} {}", recorded.id()));
+    Ok(Attempt {
+        id: format!("{IMPORT}{}", of_cell.short()),
+        key: Digest::of(PREIMAGE),
+        task: format!("{TASK}{cell}"),
+        preimage: PREIMAGE.to_owned(),
+        generation: 0,
+        outcome: RunOutcome::Ok,
+        outputs: outputs.collect(),
+        started_at: recorded.imported_at,
+        ended_at: recorded.imported_at,
+        host: String::new(),
+        suspect: None,
+        repeats_planned: None,
+        set_aside: None,
+        undeclared: Undeclared::default(),
+        commit: None,
+        origin: Some(origin),
+        recorded: 0,
+    })
+}
+
+fn digest_of(value: &impl Serialize) -> Digest {
+    Digest::of(serde_json::to_vec(value).unwrap_or_default())
 }
 
 /// The cell that a name on the command line means: leading parts are enough where they fit one.
-fn meant<'a>(cells: impl Iterator<Item = &'a String> + Clone, name: &str) -> Option<&'a str> {
-    let cells = cells.map(String::as_str);
+fn meant<'a>(cells: impl Iterator<Item = &'a str> + Clone, name: &str) -> Option<&'a str> {
     let parts = |text: &str| -> Vec<String> {
         let path = text.split_once('@').map_or(text, |(path, _)| path);
         let canonical = |(at, part): (usize, &str)| match at {
@@ -481,48 +382,10 @@ fn meant<'a>(cells: impl Iterator<Item = &'a String> + Clone, name: &str) -> Opt
     (first == name || meant.all(|cell| cell == first)).then_some(first)
 }
 
-fn stored(cache: &Cache, name: String, value: &impl Serialize) -> Result<Output> {
-    let bytes = serde_json::to_vec_pretty(value)
-        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
-    Ok(Output {
-        name,
-        digest: cache.put(&bytes, Durability::Synced)?,
-        size: bytes.len() as u64,
-    })
-}
-
-fn write(cache: &Cache, outputs: Vec<Output>) -> Result<()> {
-    cache.record_entry(&Entry {
-        key: key(),
-        kind: TaskKind::Parse,
-        task: "imports".to_owned(),
-        preimage: LIST.to_owned(),
-        outputs,
-    })?;
-    Ok(())
-}
-
-fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest) -> Result<T> {
-    let bytes = cache.get(digest)?.ok_or_else(|| {
-        let what = format!("the record of an import ({})", digest.short());
-        Error::from(CacheError::Gone {
-            what,
-            again: "import it again",
-        })
-    })?;
-    let other_version = |source| {
-        CacheError::OtherVersion {
-            what: "the record of an import".to_owned(),
-            source,
-        }
-        .into()
-    };
-    serde_json::from_slice(&bytes).map_err(other_version)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Durability;
 
     fn recorded(bytes: &[u8], cache: &Cache) -> Recorded {
         let digest = cache.put(bytes, Durability::Plain).unwrap();
@@ -566,17 +429,15 @@ mod tests {
         for name in ["am", "nvd", "amd/prim/llama/x@file=b", "amd/prim/qwen"] {
             assert_eq!(all.named(name), None, "{name}");
         }
-        let counted = all.counted(cell, &again).into_iter();
-        let counted: Vec<_> = counted.map(|(n, run)| (n, run.unwrap())).collect();
-        assert_eq!(counted, [(1, one.clone()), (2, two)]);
+        assert_eq!(all.counted(cell), [(1, one.clone()), (2, two)]);
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
-        assert!(all.counted("nothing", &again).is_empty());
+        assert!(all.counted("nothing").is_empty());
     }
 
     #[test]
-    fn an_import_that_was_set_aside_is_taken_over_as_set_aside() {
+    fn caches_are_merged_by_copying_and_decisions_come_with_the_imports() {
         let folder = tempfile::tempdir().unwrap();
-        let [ours, bundled, theirs] = ["a", "b", "c"].map(|name| {
+        let [ours, theirs] = ["a", "b"].map(|name| {
             let root = folder.path().join(name);
             Cache::open(&root).unwrap()
         });
@@ -588,92 +449,23 @@ mod tests {
         Imports::add(&ours, cell, &recorded(b"ours", &ours)).unwrap();
         Imports::add(&theirs, cell, &recorded(b"slip", &theirs)).unwrap();
         Imports::add(&theirs, cell, &recorded(b"theirs", &theirs)).unwrap();
-        Imports::set_aside(&theirs, cell, 1, Some(&why)).unwrap();
-        for cache in [&ours, &bundled] {
-            cache.adopt(&theirs, &Imports::key()).unwrap();
-        }
-        assert_eq!(
-            Imports::adopt(&ours, &theirs, DamagedImport::fail).unwrap(),
-            2
-        );
-        let list = theirs.outputs(&Imports::key()).unwrap();
-        assert_eq!(
-            Imports::take_in(&bundled, list, DamagedImport::fail).unwrap(),
-            2
-        );
-        for (cache, number) in [(&ours, 2), (&bundled, 1)] {
-            let aside = Imports::of(cache).set_aside_of(cell, cache).unwrap();
-            assert_eq!(aside, [(number, why.clone())]);
-        }
-        // In one write, or a kill in between would let it count.
-        let once = Cache::open(&folder.path().join("d")).unwrap();
-        let slip = KeptRun {
-            number: 1,
-            recorded: recorded(b"slip", &once),
-            set_aside: Some(why.clone()),
+        let slip = Imports::of(&theirs).kept(cell).remove(0);
+        Imports::set_aside(&theirs, &slip, Some(&why)).unwrap();
+        let merge = || {
+            let remote = crate::cache::Remote::of_cache(theirs.root());
+            let listing = remote.list(None).unwrap();
+            remote.pull(&ours, &listing, &|_, _| Ok(())).unwrap()
         };
-        Imports::take_over(&once, vec![(cell.to_owned(), slip)]).unwrap();
-        assert_eq!(Imports::of(&once).count_set_aside(cell), 1);
-        let segments = std::fs::read_dir(folder.path().join("d/segments")).unwrap();
-        let written: Vec<u8> = segments
-            .flat_map(|file| std::fs::read(file.unwrap().path()).unwrap())
-            .collect();
-        let written = String::from_utf8_lossy(&written).into_owned();
-        assert_eq!(written.matches(RECORD).count(), 1, "{written}");
+        let pulled = merge();
+        let counts = pulled.counts;
+        assert_eq!((counts.runs, counts.imports, counts.decisions), (0, 2, 1));
+        let all = Imports::of(&ours);
+        let numbers: Vec<u32> = all.kept(cell).iter().map(|run| run.number).collect();
+        assert_eq!(numbers, [1, 2, 3], "each has a number of its own");
+        assert_eq!(all.set_aside_of(cell), [(2, why)]);
         // Whoever takes the decision back here keeps it so.
-        Imports::set_aside(&ours, cell, 2, None).unwrap();
-        assert_eq!(
-            Imports::adopt(&ours, &theirs, DamagedImport::fail).unwrap(),
-            0
-        );
+        Imports::set_aside(&ours, &all.kept(cell)[1], None).unwrap();
+        assert_eq!(merge().counts.decisions, 0);
         assert_eq!(Imports::of(&ours).count_set_aside(cell), 0);
-    }
-
-    #[test]
-    fn another_caches_records_and_imports_are_taken_over_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let caches = ["a", "b"].map(|name| Cache::open(&folder.path().join(name)).unwrap());
-        let [ours, theirs] = &caches;
-        Imports::add(ours, "a/b/c/d", &recorded(b"ours", ours)).unwrap();
-        Imports::add(theirs, "a/b/c/d", &recorded(b"theirs", theirs)).unwrap();
-        let output = theirs.put(b"an output", Durability::Plain).unwrap();
-        let entry = Entry {
-            key: Digest::of("k"),
-            kind: TaskKind::Render,
-            task: "t".into(),
-            preimage: "k".into(),
-            outputs: vec![Output {
-                name: "o".into(),
-                digest: output,
-                size: 9,
-            }],
-        };
-        theirs.record_entry(&entry).unwrap();
-        let adopted = ours.adopt(theirs, &Imports::key()).unwrap();
-        assert_eq!(
-            (adopted.records, adopted.attempts, adopted.objects),
-            (1, 0, 3),
-            "the entry; the log, its record, the output"
-        );
-        assert_eq!(
-            Imports::adopt(ours, theirs, DamagedImport::fail).unwrap(),
-            1
-        );
-        assert_eq!(ours.get(&output).unwrap().unwrap(), b"an output");
-        assert_eq!(ours.outputs(&entry.key).unwrap(), entry.outputs);
-        assert_eq!(
-            Imports::of(ours).digests("a/b/c/d").len(),
-            2,
-            "neither list hides the other"
-        );
-        let again = ours.adopt(theirs, &Imports::key()).unwrap();
-        assert_eq!(
-            (
-                again.records,
-                again.objects,
-                Imports::adopt(ours, theirs, DamagedImport::fail).unwrap()
-            ),
-            (0, 0, 0)
-        );
     }
 }

@@ -219,43 +219,41 @@ pub fn runs(
     claims: &Claims,
     on_damage: OnDamage,
 ) -> Result<Vec<ImportedRun>> {
-    let counted = imports.counted(cell, cache).into_iter();
+    let counted = imports.counted(cell).into_iter();
     let runs = counted.map(|(number, recorded)| {
-        let run = recorded.and_then(|of| ImportedRun::read(cache, number, of, claims));
+        let run = ImportedRun::read(cache, number, recorded, claims);
         unless_damaged(cell, number, run, on_damage)
     });
     runs.filter_map(Result::transpose).collect()
 }
 
 /// What was imported of a cell and set aside, for its summary to name.
-pub fn set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Vec<Dropped>> {
+pub fn set_aside(imports: &Imports, cell: &str) -> Vec<Dropped> {
     let dropped = |(repeat, why): (u32, SetAside)| Dropped {
         repeat,
         set_aside: vec![why.reason],
         ..Dropped::default()
     };
-    let all = imports.set_aside_of(cell, cache)?;
-    Ok(all.into_iter().map(dropped).collect())
+    let all = imports.set_aside_of(cell).into_iter();
+    all.map(dropped).collect()
 }
 
 /// Which import of a cell was set aside and why, and how it is taken back; none where none was.
-pub fn told_set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Option<String>> {
-    let all = imports.set_aside_of(cell, cache)?;
-    let Some((first, why)) = all.first() else {
-        return Ok(None);
-    };
+#[must_use]
+pub fn told_set_aside(imports: &Imports, cell: &str) -> Option<String> {
+    let all = imports.set_aside_of(cell);
+    let (first, why) = all.first()?;
     let what = match all.len() {
         1 => "its import was set aside".to_owned(),
         n => format!("its {n} imports were set aside, the first"),
     };
     let restore = format!("`tprimat attempts restore {cell}#{first}` lets it count again");
-    Ok(Some(format!("{what} ({}); {restore}", why.reason)))
+    Some(format!("{what} ({}); {restore}", why.reason))
 }
 
-/// The statistics over a cell's imports; they say what they are.
-#[must_use]
-pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
-    let mut results: Vec<(u32, RunResult)> =
+/// Takes the rate from runs that are another one once more.
+pub fn mark_repeated(runs: &mut [ImportedRun], statistics: &Statistics) {
+    let results: Vec<(u32, RunResult)> =
         runs.iter().map(|r| (r.number, r.result.clone())).collect();
     let sources = |n: u32| {
         let run = runs.iter().find(|run| run.number == n);
@@ -264,16 +262,25 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
     // Several repeats in one file are what its author measured, whatever they look like.
     let are_of_two_files = |a: u32, b: u32| sources(a) != sources(b);
     let repeated = repeated_runs(&results, statistics, are_of_two_files);
-    for (at, same) in repeated.into_iter().enumerate() {
+    for (run, same) in runs.iter_mut().zip(repeated) {
         if let Some(other) = same {
             let why = format!(
                 "it is the same run as repeat {other}: every step has the same time and loss"
             );
-            results[at].1.no_rate.get_or_insert(why.into());
+            run.result.no_rate.get_or_insert(why.into());
         }
     }
+}
+
+/// The statistics over a cell's imports; they say what they are.
+#[must_use]
+pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
+    let mut runs = runs.to_vec();
+    mark_repeated(&mut runs, statistics);
+    let results: Vec<(u32, RunResult)> =
+        runs.iter().map(|r| (r.number, r.result.clone())).collect();
     let mut summary = summarize(&results, statistics);
-    for (repeat, run) in summary.repeats.iter_mut().zip(runs) {
+    for (repeat, run) in summary.repeats.iter_mut().zip(&runs) {
         repeat.telemetry = run.telemetry.clone();
         // What was metered are the steps that its author measured, which another warm-up makes
         // others.
@@ -285,7 +292,7 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         }
     }
     let mut notes: Vec<Note> = Vec::new();
-    for run in runs {
+    for run in &runs {
         let n = run.number;
         let published = run
             .result

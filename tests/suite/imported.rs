@@ -125,7 +125,7 @@ fn logs_and_history_say_what_there_is_of_an_import() {
     project.run(&["build"]).ends_with(0);
     let none = project.run(&["history", other]).ends_with(4).stderr;
     assert!(
-        none.contains("have no date, so they have no history")
+        none.contains("do not say when the runs were made")
             && none.contains("tprimat compare --imported"),
         "{none}"
     );

@@ -179,7 +179,7 @@ pub fn cell_inputs(
         if let Some((claims, statistics)) = imported.as_deref() {
             let runs = import::runs(cache, &imports, &input.cell, claims, on_damage)?;
             if !runs.is_empty() {
-                let dropped = import::set_aside(cache, &imports, &input.cell)?;
+                let dropped = import::set_aside(&imports, &input.cell);
                 let summary = import::summary(&runs, statistics).disclosing(dropped);
                 input = import::input(
                     &input.cell,
@@ -188,7 +188,7 @@ pub fn cell_inputs(
                         summary: Box::new(summary),
                     },
                 );
-            } else if let Some(reason) = import::told_set_aside(cache, &imports, &input.cell)? {
+            } else if let Some(reason) = import::told_set_aside(&imports, &input.cell) {
                 input.state = CellState::Missing { reason };
             } else if !imports.digests(&input.cell).is_empty() {
                 let reason = "its imports are gone from the cache or damaged".to_owned();

@@ -11,7 +11,7 @@ use std::{
 use tempfile::NamedTempFile;
 use tprimat_base::files;
 
-use super::store::{Store, too_large};
+use super::{Store, too_large};
 
 /// How the names of unfinished files begin.
 const PART: &str = ".new-";
@@ -72,6 +72,10 @@ impl Store for Folder {
     fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let (file, _) = match files::open_regular_no_link(&self.0.join(name)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // The folder is reached, and what lies there is nothing that a push puts there.
+            Err(e) if e.raw_os_error() == Some(nix::libc::ELOOP) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a link"));
+            }
             other => other?,
         };
         let mut bytes = Vec::new();
@@ -105,8 +109,8 @@ impl Store for Folder {
 
     fn sweep(&self) {
         let mut names = Vec::new();
-        if names_below(&self.0.join("runs"), "runs", 2, &mut names).is_err() {
-            return;
+        for folder in ["records", "objects", "texts"] {
+            let _ = names_below(&self.0.join(folder), folder, 2, &mut names);
         }
         let is_part = |name: &&String| {
             let last = name.rsplit('/').next();
