@@ -82,12 +82,17 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         .map(|one| one.record.name())
         .collect();
     let shared = records.iter().filter(|r| listing.contains(r)).count();
+    let code = if pushed.incomplete > 0 {
+        exit::FAILED
+    } else {
+        exit::OK
+    };
     if globals.json && pushed.cut.is_none() {
         print_json(
             "cache_push",
             &json!({ "remote": remote.address(), "runs": pushed.counts.runs, "imports": pushed.counts.imports, "decisions": pushed.counts.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
         )?;
-        return Ok(exit::OK);
+        return Ok(code);
     }
     for name in repaired {
         say(&format!("note: was damaged, and replaced: {name}"));
@@ -109,7 +114,7 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         ));
     }
     say_incomplete(pushed.incomplete);
-    Ok(exit::OK)
+    Ok(code)
 }
 
 fn say_incomplete(incomplete: usize) {
@@ -428,7 +433,7 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     }
     let mut staged = files::Staged::create(&args.file)?;
     let exported = cache.export(&mut staged)?;
-    staged.commit(Durability::Plain)?;
+    staged.commit(Durability::Synced)?;
     // A backup that lacks runs must not pass for a whole one.
     let code = if exported.incomplete > 0 {
         exit::FAILED
@@ -457,13 +462,18 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     let _in_use = cache.use_it();
     let (file, _) =
         files::open_regular(&args.file).map_err(Error::io("cannot read", &args.file))?;
-    let pulled = cache.import(file, &args.file)?;
+    let mut pulled = cache.import(file, &args.file)?;
     let name: PathBuf = args.file.clone();
     for refused in &pulled.refused {
         say(&format!(
             "note: {}: not taken in: {refused}",
             name.display()
         ));
+    }
+    if let Some(cut) = pulled.cut.take() {
+        let told = remote::counts(&pulled.counts);
+        say(&format!("note: {told} taken in before it broke off"));
+        return Err(cut);
     }
     if globals.json {
         let name = name.display().to_string();

@@ -78,6 +78,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         check_names(plan, cell);
     }
     cache.ensure_writable()?;
+    let _in_use = cache.use_it();
     let (published, strange): (Vec<_>, Vec<_>) = skipped
         .iter()
         .map(|path| path.display().to_string())
@@ -183,6 +184,7 @@ fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
 fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
     let Session { plan, cache, .. } = session;
     cache.ensure_writable()?;
+    let _in_use = cache.use_it();
     let (mut told, mut refused) = (Vec::new(), false);
     for name in names {
         let Some(folder) = cache_in(plan, Path::new(name)) else {

@@ -2,7 +2,7 @@
 //! have, so that no build can take an import for its result. Its outputs are the raw files; marks
 //! set it aside and restore it as they do runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -296,8 +296,9 @@ impl Imports {
         if let Some(known) = known.filter(|known| known.recorded.log == recorded.log) {
             return Ok((known.number, true));
         }
-        let is_taken = |number: &u32| all.runs(cell).iter().any(|run| run.number == *number);
-        let free = (1..).find(|number| !is_taken(number)).unwrap_or(u32::MAX);
+        let taken: BTreeSet<u32> = all.runs(cell).iter().map(|run| run.number).collect();
+        let free = (1..).find(|number| !taken.contains(number));
+        let free = free.unwrap_or(u32::MAX);
         let number = known.map_or(free, |known| known.number);
         cache.record_import(&attempt(cell, number, recorded)?)?;
         Ok((number, known.is_some()))
@@ -307,10 +308,11 @@ impl Imports {
 /// Numbers that two caches gave without knowing of each other are given once more, in order of
 /// import.
 fn number_apart(runs: &mut [KeptRun]) {
-    let mut taken = std::collections::BTreeSet::new();
+    let mut taken = BTreeSet::new();
     for run in runs {
-        while !taken.insert(run.number) {
-            run.number += 1;
+        if !taken.insert(run.number) {
+            run.number = taken.last().map_or(1, |last| last.saturating_add(1));
+            taken.insert(run.number);
         }
     }
 }
