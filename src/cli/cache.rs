@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::{
         Cache, Damaged, Limits, Listing, NamedObject, Pulled, Pushed, Remote, Repaired, TaskKind,
-        Verified,
+        Verified, is_decision,
     },
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
@@ -290,7 +290,7 @@ fn found(cache: &Cache, verified: &Verified) -> String {
         text += &format!("lost: `{name}` of {task}\n");
     }
     for path in &verified.damaged_records {
-        text += &format!("damaged record: {}\n", path.display());
+        text += &format!("damaged: {}\n", path.display());
     }
     for (path, why) in &verified.unread {
         text += &format!("cannot be read: {}: {why}\n", path.display());
@@ -311,9 +311,19 @@ fn advice(verified: &Verified) -> Vec<&'static str> {
              which replaces what is damaged",
         );
     }
-    if !verified.damaged_records.is_empty() {
+    let is_record = |path: &PathBuf| path.extension().is_some() && !is_decision(path);
+    if verified.damaged_records.iter().any(is_record) {
         advice.push(
-            "what a damaged record told counts as never done; remove the file to give it up for good",
+            "a run whose record is damaged counts as never made; to remove the record gives it up for good",
+        );
+    }
+    if verified
+        .damaged_records
+        .iter()
+        .any(|path| is_decision(path))
+    {
+        advice.push(
+            "a damaged decision still holds and has lost its reason; to remove it takes it back",
         );
     }
     if !verified.damaged_files.iter().all(is_measured) {

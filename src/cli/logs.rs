@@ -141,8 +141,11 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
 }
 
 /// Prints a file of the cache as it is read, however large it is; its last byte, or 0 where it is
-/// empty. `None` where it is gone, or shows at its end that it is damaged.
+/// empty. `None` where it is gone or damaged: that shows at its end only, so it is read once before.
 fn print_stored(cache: &Cache, digest: &Digest) -> Result<Option<u8>> {
+    if !cache.is_sound(digest)? {
+        return Ok(None);
+    }
     let mut last = 0;
     let is_sound = cache.stream(digest, |bytes| {
         last = bytes.last().copied().unwrap_or(last);

@@ -441,8 +441,13 @@ impl Cache {
     /// Is an object there, as far as this process knows? Reads nothing.
     #[must_use]
     pub fn has(&self, digest: &Digest) -> bool {
+        self.is_file(digest) && !self.is_known_damaged(digest)
+    }
+
+    /// Is a file in an object's place? A link, a folder or a pipe is none.
+    pub(super) fn is_file(&self, digest: &Digest) -> bool {
         let found = self.object_path(digest).symlink_metadata();
-        found.is_ok_and(|found| found.is_file()) && !self.is_known_damaged(digest)
+        found.is_ok_and(|found| found.is_file())
     }
 
     /// Is the file still the one that this process has found damaged?

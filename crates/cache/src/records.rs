@@ -312,8 +312,14 @@ impl Cache {
         let path = self.folder_of(key).join(mark.file());
         let decision: Option<Decision> = self.sealed(&path, &mut None);
         let lost = || "the reason is damaged in the cache".to_owned();
+        let written = || {
+            let modified = path.symlink_metadata().and_then(|found| found.modified());
+            let since = modified.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(since.as_secs_f64())
+        };
+        let at = decision.as_ref().map(|decision| decision.at);
         Some(SetAside {
-            at: decision.as_ref().map_or(0.0, |decision| decision.at),
+            at: at.or_else(written).unwrap_or_default(),
             reason: decision.and_then(|one| one.reason).unwrap_or_else(lost),
         })
     }

@@ -171,7 +171,7 @@ impl Cache {
         self.each_attempt(|attempt| {
             verified.records += 1;
             let lost = attempt.outputs.into_iter();
-            let lost = lost.filter(|output| !self.object_path(&output.digest).exists());
+            let lost = lost.filter(|output| !self.is_file(&output.digest));
             let lost = lost.map(|output| (attempt.task.clone(), output.name));
             verified.lost.extend(lost);
         });
@@ -267,7 +267,7 @@ impl Cache {
         let is_of_run = |of: &NamedObject| of.task.starts_with(TaskKind::Train.name());
         let again = match owners.first() {
             Some(of) if is_of_run(of) => {
-                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
+                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build --remeasure` measures it anew"
             }
             _ => "build again",
         };
@@ -278,7 +278,10 @@ impl Cache {
     /// a record cannot be read, what it names would be nobody's: then nothing is garbage but an error.
     pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
         let (named, now) = (self.named(), SystemTime::now());
-        if let Some(path) = self.faults().into_keys().next() {
+        let faults = self.faults().into_keys();
+        // A decision names no files.
+        let mut naming = faults.filter(|path| !is_decision(path));
+        if let Some(path) = naming.next() {
             let path = self.root.join(path);
             return Err(Error::Failed {
                 message: format!(
@@ -392,6 +395,13 @@ impl Cache {
         }
         Ok(found)
     }
+}
+
+/// Is it the file of a decision? A damaged one still holds by its name, and has lost its reason.
+#[must_use]
+pub fn is_decision(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("mark-") || name.starts_with("generation-"))
 }
 
 /// Is a task's output made again from summaries, at the cost of seconds?

@@ -191,8 +191,16 @@ impl Cache {
     /// Is the record here, with all the files that it names? Their bytes are not read.
     #[must_use]
     pub fn is_whole(&self, record: &Shared) -> bool {
-        let content = self.content(record);
-        content.is_some_and(|(_, content)| content.outputs.iter().all(|o| self.has(&o.digest)))
+        let Some((_, content)) = self.content(record) else {
+            return false;
+        };
+        // A key names more digests than texts that were kept, so one that is not there is none.
+        let is_damaged = |digest: &&Digest| {
+            let path = self.root().join(text_name(digest));
+            path.symlink_metadata().is_ok() && self.text(digest).is_none()
+        };
+        content.outputs.iter().all(|o| self.has(&o.digest))
+            && !content.texts.iter().any(|digest| is_damaged(&digest))
     }
 
     fn content(&self, record: &Shared) -> Option<(Vec<u8>, Content)> {
