@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{
     args::{Globals, ImportArgs},
+    attempts,
     flags::{Common, Measured},
-    imported_runs,
     output::{leave_out, print, print_json},
     project, remote,
     session::Session,
@@ -21,7 +21,7 @@ use crate::{
     config,
     error::{Error, Problem, Result, did_you_mean, exit},
     files::Durability,
-    import::{self, Guess, ImportedRun, Imports, Kind, Recorded, Source, Unit},
+    import::{self, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit},
     job::FailureClass,
     logs,
     plan::{Plan, same_file},
@@ -565,8 +565,9 @@ fn filed(
     };
     let mut guess = import::guess(&unit.name, &plan.config);
     if cell.is_none() {
-        guess.or(import::content_guess(cache, &recorded, plan)?);
+        guess.or(import::content_guess(cache, &recorded, &plan.config)?);
     }
+    let claims = import::claim_for(plan, cell.unwrap_or_default());
     let read =
         |cell: &str| ImportedRun::read(cache, 1, recorded.clone(), &import::claim_for(plan, cell));
     let first = cell.map_or_else(|| guess.cell(), str::to_owned);
@@ -596,7 +597,7 @@ fn filed(
             }
             let others = known.of(plan, cache, &imports, cell)?;
             let others = others.iter().filter(|other| other.id != recorded.id());
-            imported_runs::refuse_other_workload(
+            attempts::refuse_other_workload(
                 &plan.asked,
                 cell,
                 &run.result.contract,
@@ -617,22 +618,19 @@ fn filed(
     let elsewhere = imports.elsewhere(&cell, &recorded);
     let (n, known) = Imports::add(cache, &cell, &recorded)?;
     run.number = n;
-    let mut text = import::brief(&cell, &run, &import::statistics(plan));
+    let mut text = import::brief(&cell, &run, &claims.statistics);
     if known {
         text += "  imported before: the same bytes are one run\n";
     }
+    let elsewhere = elsewhere.map(KeptRun::name);
     if let Some(other) = &elsewhere {
         text += &format!(
             "  the same bytes are imported as {other} too; `tprimat attempts set-aside {other} --reason TEXT` takes \
              that one back\n"
         );
     }
-    let kept = Imports::of(cache).kept(&cell);
-    if let Some(why) = kept
-        .into_iter()
-        .find(|run| run.number == n)
-        .and_then(|run| run.set_aside)
-    {
+    let kept = Imports::of(cache);
+    if let Some((_, why)) = kept.set_aside_of(&cell).find(|(number, _)| *number == n) {
         text += &format!(
             "  it does not count, for it was set aside ({}); `tprimat attempts restore {cell}#{n}` lets it count\n",
             why.reason

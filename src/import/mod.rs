@@ -14,12 +14,11 @@ mod runs;
 mod text;
 
 pub use gather::{Unit, gather};
-pub use names::{Guess, configuration, guess, stem};
+pub use names::{Guess, configuration, content_guess, guess, stem};
 pub use read::{check_one_run, chunks, is_ours, parts, reads, recognise};
-pub use record::{DamagedImport, Imports, KeptRun, Kind, OnDamage, Recorded, Source};
+pub use record::{Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{
-    Claims, ImportedRun, claim_for, content_guess, input, is_id, mark_repeated, other_workload,
-    runs, set_aside, statistics, summary, told_set_aside,
+    Claims, ImportedRun, claim_for, is_id, other_workload, runs, set_aside, summary, told_set_aside,
 };
-pub use text::{brief, show, tell};
+pub use text::brief;

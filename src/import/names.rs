@@ -5,7 +5,14 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::config::{Config, framework_named, vendor_named};
+use super::{Kind, Recorded, read::read};
+use crate::{
+    cache::Cache,
+    config::{Config, framework_named, vendor_named},
+    error::Result,
+    figures::device_vendor,
+    job::Vendor,
+};
 
 /// What names and contents tell; `None` = they do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +101,30 @@ pub fn guess(name: &str, config: &Config) -> Guess {
     }
     found.rest.retain(|word| !word.is_empty());
     found
+}
+
+/// What a run's content tells of its cell, for files whose name does not.
+pub fn content_guess(cache: &Cache, recorded: &Recorded, config: &Config) -> Result<Guess> {
+    let old = read(cache, recorded)?;
+    let is_log = recorded.kind == Kind::Log;
+    let format = Some(old.trace.format.as_str()).filter(|_| is_log);
+    let device = old.trace.device.as_ref();
+    let device = device.and_then(|device| device_vendor(device.name.as_deref()?));
+    // Primus and its prints exist on one vendor's devices only.
+    let of_format = (format == Some("primus")).then_some(Vendor::Amd);
+    let vendor = device.or(of_format).map(Vendor::name);
+    let stated = old.framework.as_deref();
+    Ok(Guess {
+        platform: old
+            .platform
+            .as_deref()
+            .or(vendor)
+            .and_then(|platform| platform_named(platform, config)),
+        framework: stated
+            .and_then(|framework| framework_of(framework, config))
+            .or_else(|| framework_of(format?, config)),
+        ..Guess::default()
+    })
 }
 
 /// The platform's id, by any of its names.
