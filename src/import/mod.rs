@@ -13,9 +13,9 @@ mod result;
 mod runs;
 mod text;
 
-pub use gather::{Unit, gather};
-pub use names::{Guess, configuration, content_guess, guess, stem};
-pub use read::{check_one_run, chunks, is_ours, parts, reads, recognise};
+pub use gather::{Unit, file_name, gather};
+pub use names::{Guess, canonical, configuration, content_guess, guess, stem};
+pub use read::{check_one_run, chunks, is_ours, parts, read, reads, recognise};
 pub use record::{Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{

@@ -91,7 +91,8 @@ impl ImportedRun {
         Ok(Self::judge(old, number, recorded, claims))
     }
 
-    fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
+    #[must_use]
+    pub fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
         let mut findings = Vec::new();
         let mut claim = claims.job.clone();
         if recorded.is_guessed
