@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Problem, Result, did_you_mean, exit},
     files::Durability,
     import::{self, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit},
-    logs::{self, LogSection},
+    logs,
     plan::{Plan, same_file},
     publish,
     results::Contract,
@@ -183,19 +183,14 @@ fn adopt(session: &Session, caches: &[PathBuf], as_json: bool) -> Result<i32> {
         print_json("adopted", &json!({ "adopted": told }))?;
         return Ok(code);
     }
-    let [show, compare] = ["plan", "compare"].map(|command| plan.command(command, &[]));
-    if plan.is_bare() {
-        // Runs are of cells, which only a configuration has.
-        eprintln!(
-            "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this \
-             folder, `{show}` shows which cells they measure"
-        );
+    // Runs are of cells, which only a configuration has.
+    let first = if plan.is_bare() {
+        "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this folder, "
     } else {
-        eprintln!("`{show}` shows which cells they measure");
-    }
-    if !plan.is_bare() || Imports::of(cache).cells().next().is_some() {
-        eprintln!("`{compare}` compares them");
-    }
+        ""
+    };
+    let show = plan.command("plan", &[]);
+    eprintln!("{first}`{show}` shows which cells they measure");
     Ok(code)
 }
 
@@ -332,7 +327,7 @@ impl Import<'_> {
             sources.push(Source { name, digest, size });
         }
         let recorded = Recorded {
-            log: log.map(LogSection::clone),
+            log: log.cloned(),
             ..Recorded::new(unit.kind, sources)
         };
         let (runs, own_cell) = import::parts(self.cache, recorded)?;
@@ -346,21 +341,20 @@ impl Import<'_> {
         let recipes = self.plan.recipes.recipes.iter();
         let with_patterns = recipes.filter(|(_, recipe)| recipe.file.log.is_of_patterns());
         let with_patterns: Vec<&str> = with_patterns.map(|(id, _)| id.as_str()).collect();
-        let help = match (framework, &with_patterns[..]) {
+        let hint = match (framework, &with_patterns[..]) {
             _ if unit.name.ends_with(".tar.zst") => {
-                "`tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
+                "; `tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
             }
-            (Some(own), with) if with.contains(&own) => format!(
-                "{}; the `[log] patterns` of the recipe `{own}` find no step in it either",
-                expected()
-            ),
+            (Some(own), with) if with.contains(&own) => {
+                format!("; the `[log] patterns` of the recipe `{own}` find no step in it either")
+            }
             (_, [id, ..]) => format!(
-                "{}; a log that the `[log] patterns` of `{id}` read is imported into a cell of that framework: \
-                 `tprimat import CELL --log FILE`",
-                expected()
+                "; a log that the `[log] patterns` of `{id}` read is imported into a cell of that framework: \
+                 `tprimat import CELL --log FILE`"
             ),
-            (_, []) => expected(),
+            (_, []) => String::new(),
         };
+        let help = expected() + &hint;
         refused(format!("{}: neither a log nor a result", unit.name), &help)
     }
 

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::cache::Output as Source;
+
 use crate::{
-    cache::{Attempt, Cache, Output, SetAside, Undeclared},
+    cache::{Attempt, Cache, SetAside, Undeclared},
     digest::Digest,
     error::{Error, Result},
     files,
@@ -17,7 +19,6 @@ use crate::{
     results::IMPORT,
 };
 
-const SCHEMA: &str = "tprimat.import/1";
 /// Pre-image of the key of all imports; no task's pre-image begins so.
 const PREIMAGE: &str = "tprimat-imports 1\n";
 /// Begins the task of an import, before its cell.
@@ -35,13 +36,12 @@ pub enum Kind {
 /// One imported run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
-    pub schema_version: String,
     pub kind: Kind,
     /// The format of its cell's recipe that the logs are read by, where that is one of the recipe's own
     /// patterns; else they are read by what they look like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSection>,
-    /// In the order in which they are read.
+    /// The raw files by their names without folders, in the order in which they are read.
     pub sources: Vec<Source>,
     /// Which repeat it is of a file that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,20 +54,10 @@ pub struct Recorded {
     pub imported_at: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Source {
-    /// The file's name, without its folder.
-    pub name: String,
-    pub digest: Digest,
-    /// Bytes.
-    pub size: u64,
-}
-
 impl Recorded {
     #[must_use]
     pub fn new(kind: Kind, sources: Vec<Source>) -> Self {
         Self {
-            schema_version: SCHEMA.to_owned(),
             kind,
             log: None,
             sources,
@@ -250,10 +240,10 @@ fn attempt(cell: &str, number: u32, recorded: &Recorded) -> Result<Attempt> {
     };
     let origin = serde_json::to_value(origin)
         .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
-    let outputs = (1..).zip(&recorded.sources).map(|(at, source)| Output {
+    // Ranks of several folders may have one name.
+    let outputs = (1..).zip(&recorded.sources).map(|(at, source)| Source {
         name: format!("raw-{at}"),
-        digest: source.digest,
-        size: source.size,
+        ..source.clone()
     });
     let of_cell = Digest::of(format!("{cell} {}", recorded.id()));
     Ok(Attempt {

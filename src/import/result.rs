@@ -209,15 +209,14 @@ impl Reader<'_> {
             let detail = format!("{missing} of {all} step times are not positive numbers");
             self.out.tell("step_times_unreadable", detail);
         }
-        let more: [(&str, fn(&mut Step) -> &mut Option<f64>); 2] = [
-            ("loss_values", |step| &mut step.loss),
-            ("learning_rates", |step| &mut step.learning_rate),
-        ];
-        for (name, place) in more {
+        for name in ["loss_values", "learning_rates"] {
             let values = self.numbers(name);
             if values.len() == all {
                 for (step, value) in steps.iter_mut().zip(values) {
-                    *place(step) = value;
+                    match name {
+                        "loss_values" => step.loss = value,
+                        _ => step.learning_rate = value,
+                    }
                 }
             } else if !values.is_empty() {
                 let detail = format!(
