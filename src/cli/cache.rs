@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::{
         Cache, Damaged, Limits, Listing, NamedObject, Pulled, Pushed, Remote, Repaired, TaskKind,
-        Verified,
+        Verified, is_decision,
     },
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
@@ -82,12 +82,17 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         .map(|one| one.record.name())
         .collect();
     let shared = records.iter().filter(|r| listing.contains(r)).count();
+    let code = if pushed.incomplete > 0 {
+        exit::FAILED
+    } else {
+        exit::OK
+    };
     if globals.json && pushed.cut.is_none() {
         print_json(
             "cache_push",
             &json!({ "remote": remote.address(), "runs": pushed.counts.runs, "imports": pushed.counts.imports, "decisions": pushed.counts.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
         )?;
-        return Ok(exit::OK);
+        return Ok(code);
     }
     for name in repaired {
         say(&format!("note: was damaged, and replaced: {name}"));
@@ -109,7 +114,7 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         ));
     }
     say_incomplete(pushed.incomplete);
-    Ok(exit::OK)
+    Ok(code)
 }
 
 fn say_incomplete(incomplete: usize) {
@@ -285,7 +290,7 @@ fn found(cache: &Cache, verified: &Verified) -> String {
         text += &format!("lost: `{name}` of {task}\n");
     }
     for path in &verified.damaged_records {
-        text += &format!("damaged record: {}\n", path.display());
+        text += &format!("damaged: {}\n", path.display());
     }
     for (path, why) in &verified.unread {
         text += &format!("cannot be read: {}: {why}\n", path.display());
@@ -306,9 +311,19 @@ fn advice(verified: &Verified) -> Vec<&'static str> {
              which replaces what is damaged",
         );
     }
-    if !verified.damaged_records.is_empty() {
+    let is_record = |path: &PathBuf| path.extension().is_some() && !is_decision(path);
+    if verified.damaged_records.iter().any(is_record) {
         advice.push(
-            "what a damaged record told counts as never done; remove the file to give it up for good",
+            "a run whose record is damaged counts as never made; to remove the record gives it up for good",
+        );
+    }
+    if verified
+        .damaged_records
+        .iter()
+        .any(|path| is_decision(path))
+    {
+        advice.push(
+            "a damaged decision still holds and has lost its reason; to remove it takes it back",
         );
     }
     if !verified.damaged_files.iter().all(is_measured) {
@@ -428,7 +443,7 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     }
     let mut staged = files::Staged::create(&args.file)?;
     let exported = cache.export(&mut staged)?;
-    staged.commit(Durability::Plain)?;
+    staged.commit(Durability::Synced)?;
     // A backup that lacks runs must not pass for a whole one.
     let code = if exported.incomplete > 0 {
         exit::FAILED
@@ -457,13 +472,18 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     let _in_use = cache.use_it();
     let (file, _) =
         files::open_regular(&args.file).map_err(Error::io("cannot read", &args.file))?;
-    let pulled = cache.import(file, &args.file)?;
+    let mut pulled = cache.import(file, &args.file)?;
     let name: PathBuf = args.file.clone();
     for refused in &pulled.refused {
         say(&format!(
             "note: {}: not taken in: {refused}",
             name.display()
         ));
+    }
+    if let Some(cut) = pulled.cut.take() {
+        let told = remote::counts(&pulled.counts);
+        say(&format!("note: {told} taken in before it broke off"));
+        return Err(cut);
     }
     if globals.json {
         let name = name.display().to_string();

@@ -15,7 +15,6 @@ use super::{
 use crate::{
     cache::{Cache, claim_unused},
     error::{Error, Problem, Result, exit},
-    import::Imports,
     publish,
     words::plain::counted,
 };
@@ -80,7 +79,10 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
 /// How many runs a cache has, made here or imported, whether they count or not.
 fn runs_in(cache: &Path) -> usize {
     match Cache::open(cache) {
-        Ok(open) if cache.exists() => open.all_attempts().len() + Imports::of(&open).count(),
+        Ok(open) if cache.exists() => {
+            let records = open.shared_records(None).into_iter();
+            records.filter(|record| record.run().is_some()).count()
+        }
         _ => 0,
     }
 }

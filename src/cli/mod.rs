@@ -27,7 +27,6 @@ mod graph;
 mod history;
 mod image;
 mod import;
-mod imported_runs;
 mod init;
 mod list;
 mod lock;

@@ -118,7 +118,7 @@ pub fn pull(
             more => format!("{more} repeats now count other runs than before, pulled"),
         };
         let message = format!(
-            "{replaced} from {}, which started earlier or measured anew: published figures may change",
+            "{replaced} from {}, which started earlier, measured anew or set runs aside: published figures may change",
             sharing.remote.address()
         );
         note(events, message);
@@ -323,7 +323,8 @@ pub fn told(remote: &Remote, pulled: &Pulled) -> Vec<String> {
     let from = remote.address();
     if pulled.counts != Counts::default() {
         told.push(format!("{} pulled from {from}", counts(&pulled.counts)));
-    } else if pulled.objects > 0 {
+    }
+    if pulled.counts.runs + pulled.counts.imports == 0 && pulled.objects > 0 {
         let files = counted(pulled.objects, "file");
         told.push(format!(
             "{files} that this cache had lost brought back from {from}"

@@ -20,7 +20,7 @@ use super::{
     output, project,
 };
 use crate::{
-    cache::{Cache, Fault, TaskKind},
+    cache::{Cache, Fault, TaskKind, is_decision},
     config::Config,
     error::Result,
     execute::{
@@ -190,12 +190,16 @@ impl Session {
             Fault::Damaged => "is damaged".to_owned(),
             Fault::Unread(why) => format!("cannot be read ({why})"),
         };
+        let then = match is_decision(&path) {
+            true => "that decision has lost its reason",
+            false => "what was recorded there does not count",
+        };
         let more = match faults.len() - 1 {
             0 => String::new(),
             more => format!(", and so are {more} more"),
         };
         output::say(&format!(
-            "warning: {} {what}{more}: what was recorded there does not count; `{}` names all",
+            "warning: {} {what}{more}: {then}; `{}` names all",
             path.display(),
             self.plan.asked.of_project(&["cache", "verify"])
         ));

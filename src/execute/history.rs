@@ -37,7 +37,6 @@ pub fn histories(
     on_damage: OnDamage,
 ) -> Result<(Vec<CellHistory>, usize)> {
     let (cache, plan) = (engine.cache, engine.plan);
-    let of_imports = import::statistics(plan);
     let mut planned: BTreeMap<&str, CellId> = BTreeMap::new();
     // The attempts that serve the cells as they are configured now, and how those judge them.
     let mut serving: BTreeMap<String, &Statistics> = BTreeMap::new();
@@ -65,8 +64,7 @@ pub fn histories(
         let own = attempts.iter().map(|(n, attempt)| records.run(*n, attempt));
         let own: Vec<Run> = own.collect::<Result<_>>()?;
         let claims = import::claim_for(plan, cell);
-        let mut imported = import::runs(cache, &imports, cell, &claims, on_damage)?;
-        import::mark_repeated(&mut imported, &of_imports);
+        let imported = import::runs(cache, &imports, cell, &claims, on_damage)?;
         let imported: Vec<Run> = imported.iter().map(Run::imported).collect();
         for (is_import, mut runs) in [(false, own), (true, imported)] {
             runs.retain(|run| host.is_none_or(|host| host.is_match(&run.host)));
@@ -83,7 +81,10 @@ pub fn histories(
                 let then = || ids().find_map(|id| records.judged(id));
                 let prepared = at.filter(|_| !is_import).and_then(|at| plan.prepared(at));
                 let planned = || prepared.map(statistics);
-                let of = now.or_else(then).or_else(planned).unwrap_or(&of_imports);
+                let of = now
+                    .or_else(then)
+                    .or_else(planned)
+                    .unwrap_or(&claims.statistics);
                 let mut measurement = measurement(group, of);
                 let mut counted = measurement.runs.iter().filter(|run| run.counts);
                 measurement.counts_now = counted.any(|run| serving.contains_key(&run.attempt));

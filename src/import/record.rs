@@ -2,22 +2,23 @@
 //! have, so that no build can take an import for its result. Its outputs are the raw files; marks
 //! set it aside and restore it as they do runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::cache::Output as Source;
+
 use crate::{
-    cache::{Attempt, Cache, Output, SetAside, Undeclared, is_of_one_file},
-    config::{framework_named, vendor_named, vendor_names},
+    cache::{Attempt, Cache, SetAside, Undeclared},
     digest::Digest,
     error::{Error, Result},
     files,
     job::RunOutcome,
     logs::LogSection,
+    matrix::{Cell, Selection},
     results::IMPORT,
 };
 
-const SCHEMA: &str = "tprimat.import/1";
 /// Pre-image of the key of all imports; no task's pre-image begins so.
 const PREIMAGE: &str = "tprimat-imports 1\n";
 /// Begins the task of an import, before its cell.
@@ -35,13 +36,12 @@ pub enum Kind {
 /// One imported run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
-    pub schema_version: String,
     pub kind: Kind,
     /// The format of its cell's recipe that the logs are read by, where that is one of the recipe's own
     /// patterns; else they are read by what they look like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSection>,
-    /// In the order in which they are read.
+    /// The raw files by their names without folders, in the order in which they are read.
     pub sources: Vec<Source>,
     /// Which repeat it is of a file that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,20 +54,10 @@ pub struct Recorded {
     pub imported_at: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Source {
-    /// The file's name, without its folder.
-    pub name: String,
-    pub digest: Digest,
-    /// Bytes.
-    pub size: u64,
-}
-
 impl Recorded {
     #[must_use]
     pub fn new(kind: Kind, sources: Vec<Source>) -> Self {
         Self {
-            schema_version: SCHEMA.to_owned(),
             kind,
             log: None,
             sources,
@@ -106,10 +96,6 @@ impl Recorded {
     }
 }
 
-/// All imports of a cache, by cell.
-#[derive(Clone, Debug, Default)]
-pub struct Imports(BTreeMap<String, Vec<KeptRun>>);
-
 /// What the cache keeps of an import beside its files.
 #[derive(Serialize, Deserialize)]
 struct Origin {
@@ -120,47 +106,40 @@ struct Origin {
 /// One imported run of a cell, whether it counts or not.
 #[derive(Clone, Debug)]
 pub struct KeptRun {
+    pub cell: String,
     /// As in `CELL#2`.
     pub number: u32,
     pub recorded: Recorded,
-    pub set_aside: Option<SetAside>,
-    attempt: Attempt,
+    pub attempt: Attempt,
 }
 
-/// An import that cannot be shown, since a file of it is gone from the cache or damaged there.
-#[derive(Debug)]
-pub struct DamagedImport {
+impl KeptRun {
     /// `CELL#2`.
-    pub name: String,
-    pub error: Error,
-}
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}#{}", self.cell, self.number)
+    }
 
-/// What is done about an import that cannot be read: it is left out and named, or it ends the command.
-pub type OnDamage = fn(DamagedImport) -> Result<()>;
+    #[must_use]
+    pub fn set_aside(&self) -> Option<&SetAside> {
+        self.attempt.set_aside.as_ref()
+    }
 
-impl DamagedImport {
-    /// For results that are kept: they must not be made of fewer imports than their keys name.
-    pub fn fail(self) -> Result<()> {
-        Err(self.error)
+    /// Covers all that decides what the import shows, and whether it counts.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let all = (self.number, &self.recorded, self.set_aside());
+        Digest::of(serde_json::to_vec(&all).unwrap_or_default())
     }
 }
 
-/// What was read of the import `CELL#2`; none where a file of it is damaged and `on_damage` leaves
-/// it out.
-pub(super) fn unless_damaged<T>(
-    cell: &str,
-    number: u32,
-    read: Result<T>,
-    on_damage: OnDamage,
-) -> Result<Option<T>> {
-    match read {
-        Err(error) if is_of_one_file(&error) => {
-            let name = format!("{cell}#{number}");
-            on_damage(DamagedImport { name, error }).map(|()| None)
-        }
-        read => read.map(Some),
-    }
-}
+/// What is done about an import (`CELL#2`) with a file that is gone from the cache or damaged: it is left
+/// out and named, or it ends the command.
+pub type OnDamage = fn(&str, Error) -> Result<()>;
+
+/// All imports of a cache, by cell.
+#[derive(Clone, Debug, Default)]
+pub struct Imports(BTreeMap<String, Vec<KeptRun>>);
 
 impl Imports {
     #[must_use]
@@ -174,29 +153,45 @@ impl Imports {
                 continue;
             };
             let runs = cells.entry(cell.to_owned()).or_default();
+            // Two caches may have given a number without knowing of each other: then the later one gets another.
+            let is_free = |number: &u32| runs.iter().all(|run| run.number != *number);
             runs.push(KeptRun {
-                number: origin.number,
+                cell: cell.to_owned(),
+                number: (origin.number..).find(is_free).unwrap_or(origin.number),
                 recorded: origin.run,
-                set_aside: attempt.set_aside.clone(),
                 attempt,
             });
         }
-        cells.values_mut().for_each(|runs| number_apart(runs));
         Self(cells)
     }
 
-    fn runs(&self, cell: &str) -> &[KeptRun] {
+    /// Every import of a cell, also those that were set aside.
+    #[must_use]
+    pub fn kept(&self, cell: &str) -> &[KeptRun] {
         self.0.get(cell).map_or(&[], Vec::as_slice)
     }
 
-    fn counted_of(&self, cell: &str) -> impl Iterator<Item = &KeptRun> {
-        self.runs(cell).iter().filter(|run| run.set_aside.is_none())
+    /// The imports of a cell that count.
+    pub fn counted(&self, cell: &str) -> impl Iterator<Item = &KeptRun> {
+        let runs = self.kept(cell).iter();
+        runs.filter(|run| run.set_aside().is_none())
     }
 
-    /// Cells that have imports, sorted.
+    /// Has the cell an import that counts?
+    #[must_use]
+    pub fn has(&self, cell: &str) -> bool {
+        self.counted(cell).next().is_some()
+    }
+
+    /// The imports of a cell that were set aside: number and reason.
+    pub fn set_aside_of(&self, cell: &str) -> impl Iterator<Item = (u32, &SetAside)> {
+        let runs = self.kept(cell).iter();
+        runs.filter_map(|run| Some((run.number, run.set_aside()?)))
+    }
+
+    /// Cells with an import that counts, sorted.
     pub fn cells(&self) -> impl Iterator<Item = &str> + Clone {
-        self.kept_cells()
-            .filter(|cell| self.counted_of(cell).next().is_some())
+        self.kept_cells().filter(|cell| self.has(cell))
     }
 
     /// The same with those whose imports were all set aside.
@@ -204,87 +199,21 @@ impl Imports {
         self.0.keys().map(String::as_str)
     }
 
-    /// How many imports there are of all cells, whether they count or not.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
-    }
-
-    /// How many imports of a cell were set aside.
-    #[must_use]
-    pub fn count_set_aside(&self, cell: &str) -> usize {
-        self.set_aside_of(cell).len()
-    }
-
-    /// The imports of a cell that were set aside: number and reason.
-    #[must_use]
-    pub fn set_aside_of(&self, cell: &str) -> Vec<(u32, SetAside)> {
-        let runs = self.runs(cell).iter();
-        runs.filter_map(|run| Some((run.number, run.set_aside.clone()?)))
-            .collect()
-    }
-
-    /// The cell with imports that a name on the command line means: leading parts are enough where
-    /// one cell has them.
+    /// The cell with imports that a name on the command line means, as names of cells of a matrix do: one
+    /// with imports that count first.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&str> {
-        meant(self.cells(), name)
+        meant(self.cells().collect(), name).or_else(|| meant(self.kept_cells().collect(), name))
     }
 
-    /// The same among cells whose imports were all set aside as well.
+    /// An import of another cell that is of the same first file and counts.
     #[must_use]
-    pub fn named_kept(&self, name: &str) -> Option<&str> {
-        meant(self.kept_cells(), name)
-    }
-
-    /// Every import of a cell, with why it does not count where it was set aside.
-    #[must_use]
-    pub fn kept(&self, cell: &str) -> Vec<KeptRun> {
-        self.runs(cell).to_vec()
-    }
-
-    /// Lets an import count no longer, or again. Nothing of it is deleted.
-    pub fn set_aside(cache: &Cache, run: &KeptRun, why: Option<&SetAside>) -> Result<()> {
-        cache.set_aside(&run.attempt, why)
-    }
-
-    /// Digests of a cell's records, in order of import.
-    #[must_use]
-    pub fn digests(&self, cell: &str) -> Vec<Digest> {
-        self.counted_of(cell)
-            .map(|run| digest_of(&run.recorded))
-            .collect()
-    }
-
-    /// Digests of why imports of a cell were set aside, in order of import.
-    #[must_use]
-    pub fn set_aside_digests(&self, cell: &str) -> Vec<Digest> {
-        let runs = self.runs(cell).iter();
-        runs.filter_map(|run| Some(digest_of(run.set_aside.as_ref()?)))
-            .collect()
-    }
-
-    /// The imports of a cell that count, each with its number.
-    #[must_use]
-    pub fn counted(&self, cell: &str) -> Vec<(u32, Recorded)> {
-        self.counted_of(cell)
-            .map(|run| (run.number, run.recorded.clone()))
-            .collect()
-    }
-
-    /// An import of another cell that is of the same first file and counts, as `CELL#2`.
-    #[must_use]
-    pub fn elsewhere(&self, cell: &str, recorded: &Recorded) -> Option<String> {
+    pub fn elsewhere(&self, cell: &str, recorded: &Recorded) -> Option<&KeptRun> {
         let first = |run: &Recorded| run.sources.first().map(|source| source.digest);
-        let raw = first(recorded)?;
         let others = self.cells().filter(|other| *other != cell);
-        let mut named = others.flat_map(|other| {
-            let same = self
-                .counted_of(other)
-                .filter(|run| first(&run.recorded) == Some(raw));
-            same.map(move |run| format!("{other}#{}", run.number))
-        });
-        named.next()
+        others
+            .flat_map(|other| self.counted(other))
+            .find(|run| first(&run.recorded) == first(recorded))
     }
 
     /// Files one run under a cell; its number, and whether it was there before. Importing a file again
@@ -292,26 +221,21 @@ impl Imports {
     pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
         let _alone = cache.lock_key(&Digest::of(PREIMAGE))?;
         let all = Self::of(cache);
-        let known = all.runs(cell).iter().find(|run| run.recorded.is(recorded));
-        if let Some(known) = known.filter(|known| known.recorded.log == recorded.log) {
-            return Ok((known.number, true));
-        }
-        let is_taken = |number: &u32| all.runs(cell).iter().any(|run| run.number == *number);
-        let free = (1..).find(|number| !is_taken(number)).unwrap_or(u32::MAX);
-        let number = known.map_or(free, |known| known.number);
+        let runs = all.kept(cell);
+        let known = runs.iter().find(|run| run.recorded.is(recorded));
+        let number = match known {
+            Some(known) if known.recorded.log == recorded.log => {
+                return Ok((known.number, true));
+            }
+            Some(known) => known.number,
+            None => {
+                let taken: BTreeSet<u32> = runs.iter().map(|run| run.number).collect();
+                let free = (1..).find(|number| !taken.contains(number));
+                free.unwrap_or(u32::MAX)
+            }
+        };
         cache.record_import(&attempt(cell, number, recorded)?)?;
         Ok((number, known.is_some()))
-    }
-}
-
-/// Numbers that two caches gave without knowing of each other are given once more, in order of
-/// import.
-fn number_apart(runs: &mut [KeptRun]) {
-    let mut taken = std::collections::BTreeSet::new();
-    for run in runs {
-        while !taken.insert(run.number) {
-            run.number += 1;
-        }
     }
 }
 
@@ -322,10 +246,10 @@ fn attempt(cell: &str, number: u32, recorded: &Recorded) -> Result<Attempt> {
     };
     let origin = serde_json::to_value(origin)
         .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
-    let outputs = (1..).zip(&recorded.sources).map(|(at, source)| Output {
+    // Ranks of several folders may have one name.
+    let outputs = (1..).zip(&recorded.sources).map(|(at, source)| Source {
         name: format!("raw-{at}"),
-        digest: source.digest,
-        size: source.size,
+        ..source.clone()
     });
     let of_cell = Digest::of(format!("{cell} {}", recorded.id()));
     Ok(Attempt {
@@ -349,37 +273,20 @@ fn attempt(cell: &str, number: u32, recorded: &Recorded) -> Result<Attempt> {
     })
 }
 
-fn digest_of(value: &impl Serialize) -> Digest {
-    Digest::of(serde_json::to_vec(value).unwrap_or_default())
-}
-
-/// The cell that a name on the command line means: leading parts are enough where they fit one.
-fn meant<'a>(cells: impl Iterator<Item = &'a str> + Clone, name: &str) -> Option<&'a str> {
-    let parts = |text: &str| -> Vec<String> {
-        let path = text.split_once('@').map_or(text, |(path, _)| path);
-        let canonical = |(at, part): (usize, &str)| match at {
-            0 => vendor_named(part)
-                .map_or(part, |vendor| vendor_names(vendor)[0])
-                .to_owned(),
-            1 => framework_named(part).unwrap_or(part).to_owned(),
-            _ => part.to_owned(),
-        };
-        path.split('/').enumerate().map(canonical).collect()
-    };
-    let wanted = parts(name);
-    let axes = name.split_once('@').map(|(_, axes)| axes);
-    let is_meant = |cell: &&str| {
-        let own = parts(cell);
-        let same_axes =
-            axes.is_none_or(|axes| cell.split_once('@').is_some_and(|(_, own)| own == axes));
-        own.starts_with(&wanted) && same_axes
-    };
-    let mut meant = cells
-        .clone()
-        .filter(|cell| *cell == name)
-        .chain(cells.filter(is_meant));
-    let first = meant.next()?;
-    (first == name || meant.all(|cell| cell == first)).then_some(first)
+/// The only one of the cells that a name fits.
+fn meant<'a>(cells: Vec<&'a str>, name: &str) -> Option<&'a str> {
+    if let Some(exact) = cells.iter().find(|cell| **cell == name) {
+        return Some(exact);
+    }
+    // A pattern is for several cells, whichever it fits.
+    if name.contains(['*', '?', '[']) {
+        return None;
+    }
+    let parts: Vec<Cell> = cells.iter().copied().map(Cell::of_id).collect();
+    let selected = Selection::of_cell(name).select(&parts).ok()?;
+    let mut meant = cells.into_iter().zip(selected).filter(|(_, is)| *is);
+    let (only, _) = meant.next()?;
+    meant.next().is_none().then_some(only)
 }
 
 #[cfg(test)]
@@ -429,9 +336,12 @@ mod tests {
         for name in ["am", "nvd", "amd/prim/llama/x@file=b", "amd/prim/qwen"] {
             assert_eq!(all.named(name), None, "{name}");
         }
-        assert_eq!(all.counted(cell), [(1, one.clone()), (2, two)]);
+        let counted = all
+            .counted(cell)
+            .map(|run| (run.number, run.recorded.clone()));
+        assert_eq!(counted.collect::<Vec<_>>(), [(1, one.clone()), (2, two)]);
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
-        assert!(all.counted("nothing").is_empty());
+        assert!(!all.has("nothing"));
     }
 
     #[test]
@@ -449,8 +359,9 @@ mod tests {
         Imports::add(&ours, cell, &recorded(b"ours", &ours)).unwrap();
         Imports::add(&theirs, cell, &recorded(b"slip", &theirs)).unwrap();
         Imports::add(&theirs, cell, &recorded(b"theirs", &theirs)).unwrap();
-        let slip = Imports::of(&theirs).kept(cell).remove(0);
-        Imports::set_aside(&theirs, &slip, Some(&why)).unwrap();
+        let theirs_now = Imports::of(&theirs);
+        let slip = &theirs_now.kept(cell)[0].attempt;
+        theirs.set_aside(slip, Some(&why)).unwrap();
         let merge = || {
             let remote = crate::cache::Remote::of_cache(theirs.root());
             let listing = remote.list(None).unwrap();
@@ -462,10 +373,10 @@ mod tests {
         let all = Imports::of(&ours);
         let numbers: Vec<u32> = all.kept(cell).iter().map(|run| run.number).collect();
         assert_eq!(numbers, [1, 2, 3], "each has a number of its own");
-        assert_eq!(all.set_aside_of(cell), [(2, why)]);
+        assert_eq!(all.set_aside_of(cell).collect::<Vec<_>>(), [(2, &why)]);
         // Whoever takes the decision back here keeps it so.
-        Imports::set_aside(&ours, &all.kept(cell)[1], None).unwrap();
+        ours.set_aside(&all.kept(cell)[1].attempt, None).unwrap();
         assert_eq!(merge().counts.decisions, 0);
-        assert_eq!(Imports::of(&ours).count_set_aside(cell), 0);
+        assert_eq!(Imports::of(&ours).set_aside_of(cell).count(), 0);
     }
 }

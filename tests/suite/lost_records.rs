@@ -39,7 +39,7 @@ fn a_damaged_record_is_told_before_anything_runs_and_nothing_of_it_is_removed() 
         assert_eq!(ran.stderr.matches(WARNING).count(), 1, "{ran:?}");
     }
     let ran = project.run(&["cache", "verify"]).ends_with(1);
-    let told = format!("damaged record: {}", path.display());
+    let told = format!("damaged: {}", path.display());
     assert!(ran.stdout.contains(&told), "{ran:?}");
     assert!(ran.stderr.contains("`tprimat cache pull`"), "{ran:?}");
     for command in [&["cache", "gc"][..], &["cache", "gc", "--dry-run"]] {

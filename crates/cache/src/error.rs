@@ -37,8 +37,8 @@ pub enum CacheError {
     ObjectTooLarge { digest: Digest, most_mib: u64 },
     #[error("{}: {why}; nothing was taken in", .path.display())]
     Archive { path: PathBuf, why: String },
-    #[error("key {} has no generation left", .0.short())]
-    NoGenerationLeft(Digest),
+    #[error("key {} has no number left for another decision or generation", .0.short())]
+    NoNumberLeft(Digest),
     /// `again`: what makes it anew.
     #[error("{what} is gone from the cache or damaged; {again}")]
     Gone { what: String, again: &'static str },
@@ -81,6 +81,7 @@ impl From<CacheError> for Error {
             CacheError::Gone { .. }
             | CacheError::OtherVersion { .. }
             | CacheError::Unreadable { .. }
+            | CacheError::FolderInTheWay(_)
             | CacheError::ObjectTooLarge { .. } => Self::Lost(Box::new(error)),
             _ => Self::stage(error),
         }

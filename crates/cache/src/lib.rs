@@ -38,4 +38,4 @@ pub use remote::{
     Counts, Damaged, Listing, Progress, Pulled, Pushed, Remote, Repaired, Shared, Unreachable,
 };
 pub use store::{CONTAINER_HOME, Cache, DETACHED};
-pub use upkeep::{Garbage, Limits, NamedObject, Usage, Verified};
+pub use upkeep::{Garbage, Limits, NamedObject, Usage, Verified, is_decision};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tprimat_base::{
     digest::Digest,
     error::{Error, Result},
-    files::{self, Durability},
+    files,
 };
 
 use super::{
@@ -88,6 +88,23 @@ impl Name {
         (is_one && parsed.file() == format!("{name}{ENDING}")).then_some(parsed)
     }
 
+    /// What a decision is, without what tells it apart from others of its number.
+    pub(super) fn said(&self) -> String {
+        match self {
+            Self::Mark {
+                number,
+                is_aside,
+                id,
+                ..
+            } => {
+                let kind = if *is_aside { "aside" } else { "restore" };
+                format!("{kind} {number} {id}")
+            }
+            Self::Attempt(id) => id.clone(),
+            Self::Generation(number) => format!("generation {number}"),
+        }
+    }
+
     pub(super) fn file(&self) -> String {
         match self {
             Self::Attempt(id) => format!("{id}{ENDING}"),
@@ -111,9 +128,13 @@ pub(super) fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= LONGEST_ID && !id.starts_with('.') && id.chars().all(is_plain)
 }
 
-/// What a decision on a run says beside its name.
+/// What a decision on a run says.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Decision {
+    /// The train key that it belongs to.
+    pub(super) key: Digest,
+    /// What its name says as well, so that nobody can pass one off as another.
+    pub(super) of: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Seconds since 1970.
@@ -161,22 +182,6 @@ impl Cache {
         self.noted().clone()
     }
 
-    /// Fails where a record could not be read: a run that is there must not be made again because the
-    /// disk did not answer.
-    pub fn check_read(&self) -> Result<()> {
-        let noted = self.noted();
-        let unread = noted.iter().find_map(|(path, fault)| match fault {
-            Fault::Unread(why) => Some((path, why)),
-            Fault::Damaged => None,
-        });
-        let Some((path, why)) = unread else {
-            return Ok(());
-        };
-        let source = io::Error::other(why.clone());
-        let path = self.root.join(path);
-        Err(CacheError::Unreadable { path, source }.into())
-    }
-
     fn noted(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,22 +196,33 @@ impl Cache {
         }
     }
 
-    /// What a sealed file says; what is wrong with it is noted.
-    fn sealed<T: DeserializeOwned>(&self, path: &Path) -> Option<T> {
+    /// What a sealed file says; what is wrong with it is noted, and told to the caller where it may be
+    /// sound.
+    fn sealed<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        unread: &mut Option<CacheError>,
+    ) -> Option<T> {
         let (value, fault) = match read_record(path) {
             Ok(bytes) => match sealed::unseal(&bytes) {
                 Some(value) => (Some(value), None),
                 None => (None, Some(Fault::Damaged)),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
-            Err(e) => (None, Some(fault_of(&e))),
+            Err(e) => {
+                let fault = fault_of(&e);
+                if matches!(fault, Fault::Unread(_)) {
+                    *unread = Some(CacheError::unreadable(path)(e));
+                }
+                (None, Some(fault))
+            }
         };
         self.note(path, fault);
         value
     }
 
     /// The names in a folder, sorted; none where it is not there.
-    pub(super) fn names_in(&self, folder: &Path) -> Vec<String> {
+    pub(super) fn names_in(&self, folder: &Path, unread: &mut Option<CacheError>) -> Vec<String> {
         let names = fs::read_dir(folder).and_then(|entries| {
             entries
                 .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -218,30 +234,46 @@ impl Cache {
                 self.note(folder, None);
                 names
             }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.note(folder, None);
+                Vec::new()
+            }
             Err(e) => {
-                let fault = e.kind() != io::ErrorKind::NotFound;
-                self.note(folder, fault.then(|| Fault::Unread(e.to_string())));
+                self.note(folder, Some(Fault::Unread(e.to_string())));
+                *unread = Some(CacheError::unreadable(folder)(e));
                 Vec::new()
             }
         }
     }
 
     /// The records of a key, as their names tell them.
-    pub(super) fn names_of(&self, key: &Digest) -> Vec<Name> {
-        let names = self.names_in(&self.folder_of(key));
+    pub(super) fn names_of(&self, key: &Digest, unread: &mut Option<CacheError>) -> Vec<Name> {
+        let names = self.names_in(&self.folder_of(key), unread);
         names.iter().filter_map(|name| Name::parse(name)).collect()
     }
 
     /// Every key that has records.
     pub(super) fn keys(&self) -> Vec<Digest> {
-        let names = self.names_in(&self.root.join(RECORDS));
+        let names = self.names_in(&self.root.join(RECORDS), &mut None);
         names.iter().filter_map(|name| digest_of(name)).collect()
     }
 
     /// All attempts at a key, imports among them: the highest generation first, then by id.
     #[must_use]
     pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
-        let names = self.names_of(key);
+        self.read_attempts(key, &mut None)
+    }
+
+    /// The same, and an error where one could not be read: a run that is there must not be made again
+    /// because the disk did not answer.
+    pub fn attempts_checked(&self, key: &Digest) -> Result<Vec<Attempt>> {
+        let mut unread = None;
+        let attempts = self.read_attempts(key, &mut unread);
+        unread.map_or(Ok(attempts), |unread| Err(unread.into()))
+    }
+
+    fn read_attempts(&self, key: &Digest, unread: &mut Option<CacheError>) -> Vec<Attempt> {
+        let names = self.names_of(key, unread);
         // Their order is that of their numbers, and of equal ones what sets aside comes last.
         let mut last: HashMap<&str, &Name> = HashMap::new();
         for name in &names {
@@ -253,12 +285,12 @@ impl Cache {
         let mut attempts: Vec<Attempt> = Vec::new();
         for name in &names {
             let Name::Attempt(id) = name else { continue };
-            let Some(mut attempt) = self.sealed::<Attempt>(&self.folder_of(key).join(name.file()))
-            else {
+            let path = self.folder_of(key).join(name.file());
+            let Some(mut attempt) = self.sealed::<Attempt>(&path, unread) else {
                 continue;
             };
             if attempt.id != *id || attempt.key != *key {
-                self.note(&self.folder_of(key).join(name.file()), Some(Fault::Damaged));
+                self.note(&path, Some(Fault::Damaged));
                 continue;
             }
             let last = last.get(id.as_str());
@@ -277,10 +309,17 @@ impl Cache {
         if !matches!(mark, Name::Mark { is_aside: true, .. }) {
             return None;
         }
-        let decision: Option<Decision> = self.sealed(&self.folder_of(key).join(mark.file()));
+        let path = self.folder_of(key).join(mark.file());
+        let decision: Option<Decision> = self.sealed(&path, &mut None);
         let lost = || "the reason is damaged in the cache".to_owned();
+        let written = || {
+            let modified = path.symlink_metadata().and_then(|found| found.modified());
+            let since = modified.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(since.as_secs_f64())
+        };
+        let at = decision.as_ref().map(|decision| decision.at);
         Some(SetAside {
-            at: decision.as_ref().map_or(0.0, |decision| decision.at),
+            at: at.or_else(written).unwrap_or_default(),
             reason: decision.and_then(|one| one.reason).unwrap_or_else(lost),
         })
     }
@@ -288,48 +327,47 @@ impl Cache {
     /// Every run of every key, in the order in which they were recorded.
     #[must_use]
     pub fn all_attempts(&self) -> Vec<Attempt> {
-        self.all_records(|attempt| attempt.origin.is_none())
+        let mut runs = Vec::new();
+        self.each_attempt(|attempt| runs.extend(attempt.origin.is_none().then_some(attempt)));
+        runs.sort_by_key(|run| run.recorded);
+        runs
     }
 
-    /// Every import, in the order in which they were recorded.
-    #[must_use]
-    pub fn all_imports(&self) -> Vec<Attempt> {
-        self.all_records(|attempt| attempt.origin.is_some())
-    }
-
-    fn all_records(&self, is_wanted: impl Fn(&Attempt) -> bool) -> Vec<Attempt> {
-        let keys = self.keys();
-        let mut attempts: Vec<Attempt> = keys.iter().flat_map(|key| self.attempts(key)).collect();
-        attempts.retain(is_wanted);
-        attempts.sort_by_key(|attempt| attempt.recorded);
-        attempts
+    /// Hands over every run and every import, one by one.
+    pub(super) fn each_attempt(&self, mut take: impl FnMut(Attempt)) {
+        for key in self.keys() {
+            self.attempts(&key).into_iter().for_each(&mut take);
+        }
     }
 
     /// Sets an attempt aside, or with `None` lets it count again. Nothing is deleted: it is one
     /// more record.
     pub fn set_aside(&self, attempt: &Attempt, verdict: Option<&SetAside>) -> Result<()> {
-        let decision = sealed::seal(&Decision {
-            reason: verdict.map(|verdict| verdict.reason.clone()),
-            at: verdict.map_or_else(files::unix_now, |verdict| verdict.at),
-        })?;
         loop {
-            let numbers = self
-                .names_of(&attempt.key)
-                .into_iter()
-                .map(|name| match name {
-                    Name::Mark { number, id, .. } if id == attempt.id => number,
-                    _ => 0,
-                });
-            let mark = Name::Mark {
-                number: numbers.max().unwrap_or(0) + 1,
+            let names = self.names_checked(&attempt.key)?.into_iter();
+            let numbers = names.map(|name| match name {
+                Name::Mark { number, id, .. } if id == attempt.id => number,
+                _ => 0,
+            });
+            let mut mark = Name::Mark {
+                number: self.next(&attempt.key, numbers.max())?,
                 is_aside: verdict.is_some(),
-                tag: Digest::of(&decision)
+                tag: String::new(),
+                id: attempt.id.clone(),
+            };
+            let decision = sealed::seal(&Decision {
+                key: attempt.key,
+                of: mark.said(),
+                reason: verdict.map(|verdict| verdict.reason.clone()),
+                at: verdict.map_or_else(files::unix_now, |verdict| verdict.at),
+            })?;
+            if let Name::Mark { tag, .. } = &mut mark {
+                *tag = Digest::of(&decision)
                     .to_string()
                     .chars()
                     .take(TAG)
-                    .collect(),
-                id: attempt.id.clone(),
-            };
+                    .collect();
+            }
             // Somebody else took the number just now: the next one comes after it.
             if self.write_record(&attempt.key, &mark, &decision)? {
                 return Ok(());
@@ -337,32 +375,42 @@ impl Cache {
         }
     }
 
+    fn names_checked(&self, key: &Digest) -> Result<Vec<Name>> {
+        let mut unread = None;
+        let names = self.names_of(key, &mut unread);
+        unread.map_or(Ok(names), |unread| Err(unread.into()))
+    }
+
+    fn next(&self, key: &Digest, last: Option<u32>) -> Result<u32> {
+        let next = last.unwrap_or(0) + 1;
+        match next <= MOST_NUMBER {
+            true => Ok(next),
+            false => Err(CacheError::NoNumberLeft(*key).into()),
+        }
+    }
+
     /// The highest generation that was opened, or measured in; 0 at first.
     #[must_use]
     pub fn generation(&self, key: &Digest) -> u32 {
-        let opened = self.names_of(key).into_iter().map(|name| match name {
-            Name::Generation(number) => number,
-            _ => 0,
-        });
-        opened.max().unwrap_or(0)
+        last_generation(self.names_of(key, &mut None))
     }
 
     /// Opens the next generation. Processes that must not open the same one hold the key's lock.
     pub fn open_generation(&self, key: &Digest) -> Result<u32> {
-        let next = self.generation(key) + 1;
-        if next > MOST_NUMBER {
-            return Err(CacheError::NoGenerationLeft(*key).into());
-        }
+        let last = last_generation(self.names_checked(key)?);
+        let next = self.next(key, Some(last))?;
         self.note_generation(key, next)?;
         Ok(next)
     }
 
     fn note_generation(&self, key: &Digest, generation: u32) -> Result<()> {
+        let name = Name::Generation(generation);
         let opened = sealed::seal(&Decision {
+            key: *key,
+            of: name.said(),
             reason: None,
             at: files::unix_now(),
         })?;
-        let name = Name::Generation(generation);
         self.write_record(key, &name, &opened).map(drop)
     }
 
@@ -377,7 +425,14 @@ impl Cache {
         if attempt.generation > 0 {
             self.note_generation(&attempt.key, attempt.generation)?;
         }
-        self.write_record(&attempt.key, &name, &bytes)?;
+        if !self.write_record(&attempt.key, &name, &bytes)? {
+            let path = self.folder_of(&attempt.key).join(name.file());
+            let is_it = |found: &[u8]| {
+                let found = sealed::unseal::<Attempt>(found);
+                found.is_some_and(|found| found.id == attempt.id && found.key == attempt.key)
+            };
+            self.mend_record(&path, &bytes, is_it)?;
+        }
         self.add_to_index(
             TaskKind::Train,
             &attempt.task,
@@ -387,16 +442,42 @@ impl Cache {
         Ok(())
     }
 
-    /// The same for an import, whose record may be replaced.
+    /// The same for an import, whose record is replaced where its file is read in another way by now.
     pub fn record_import(&self, import: &Attempt) -> Result<()> {
         let (name, bytes) = sealed_attempt(&self.dated(import))?;
         let outputs: Vec<&Digest> = import.outputs.iter().map(|one| &one.digest).collect();
         self.sync_objects(&outputs)?;
-        let path = self.folder_of(&import.key).join(name.file());
-        match self.write_record(&import.key, &name, &bytes)? {
-            true => Ok(()),
-            false => files::write_atomically(&path, &bytes, Durability::Synced),
+        if !self.write_record(&import.key, &name, &bytes)? {
+            let path = self.folder_of(&import.key).join(name.file());
+            self.mend_record(&path, &bytes, |_| false)?;
         }
+        Ok(())
+    }
+
+    /// Puts a record in the place of one that is damaged. One that cannot be read now may be sound, and
+    /// stays.
+    pub(super) fn mend_record(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        is_sound: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<()> {
+        match read_record(path) {
+            Ok(found) if is_sound(&found) => return Ok(()),
+            Err(e) if matches!(fault_of(&e), Fault::Unread(_)) => {
+                return Err(CacheError::unreadable(path)(e).into());
+            }
+            _ => {}
+        }
+        if path.is_dir() {
+            return Err(CacheError::FolderInTheWay(path.to_owned()).into());
+        }
+        let temporary = self.temporary_of(bytes)?;
+        temporary.as_file().sync_all().map_err(self.refused())?;
+        self.persist(temporary, path)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(self.refused())
     }
 
     /// An attempt as it is recorded: decisions on it are records of their own.
@@ -448,7 +529,17 @@ impl Cache {
 
     /// A derived entry with when it was recorded. A damaged one is made again, so nobody is told.
     fn made(&self, key: &Digest) -> Option<(u64, Entry)> {
-        let made: Made = sealed::unseal(&read_record(&self.made_at(key)).ok()?)?;
+        let path = self.made_at(key);
+        let bytes = match read_record(&path) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                if e.kind() != io::ErrorKind::NotFound && fault_of(&e) != Fault::Damaged {
+                    self.note(&path, Some(Fault::Unread(e.to_string())));
+                }
+                return None;
+            }
+        };
+        let made: Made = sealed::unseal(&bytes)?;
         let entry = Entry {
             key: *key,
             kind: made.kind,
@@ -473,13 +564,15 @@ impl Cache {
         Ok(())
     }
 
-    /// Every derived entry that can be read, with when it was recorded.
-    pub(super) fn all_made(&self) -> Vec<(u64, Entry)> {
-        let names = self.names_in(&self.root.join(MADE));
+    /// Hands over every derived entry that can be read, with when it was recorded: one by one, for
+    /// the texts of their keys are larger than all that is kept of them.
+    pub(super) fn each_made(&self, mut take: impl FnMut(u64, Entry)) {
+        let names = self.names_in(&self.root.join(MADE), &mut None);
         let keys = names
             .iter()
             .filter_map(|name| digest_of(name.strip_suffix(ENDING)?));
-        keys.filter_map(|key| self.made(&key)).collect()
+        keys.filter_map(|key| self.made(&key))
+            .for_each(|(recorded, entry)| take(recorded, entry));
     }
 
     /// What ran last under a task's name, for "what changed". A training's is its last attempt.
@@ -530,13 +623,14 @@ impl Cache {
         let mut held = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let index = held.get_or_insert_with(|| {
             let mut index = Index::new();
-            let made = self.all_made().into_iter();
-            let made = made.map(|(recorded, entry)| (entry.kind, entry.task, recorded, entry.key));
-            let runs = self.all_attempts().into_iter();
-            let runs = runs.map(|run| (TaskKind::Train, run.task, run.recorded, run.key));
-            for (kind, task, recorded, key) in made.chain(runs) {
-                index.entry((kind, task)).or_default().push((recorded, key));
-            }
+            self.each_made(|recorded, entry| {
+                let of_task = index.entry((entry.kind, entry.task)).or_default();
+                of_task.push((recorded, entry.key));
+            });
+            self.each_attempt(|run| {
+                let of_task = index.entry((TaskKind::Train, run.task)).or_default();
+                of_task.push((run.recorded, run.key));
+            });
             index
         });
         look(index)
@@ -572,6 +666,8 @@ impl Cache {
             let temporary = self.temporary_of(text)?;
             temporary.as_file().sync_all().map_err(self.refused())?;
             self.persist(temporary, &path)?;
+            let synced = File::open(self.root.join(TEXTS)).and_then(|folder| folder.sync_all());
+            synced.map_err(self.refused())?;
         }
         Ok(digest)
     }
@@ -593,7 +689,7 @@ pub(super) fn read_record(path: &Path) -> io::Result<Vec<u8>> {
 
 /// What is wrong with a file that could not be read. A link, a folder or a pipe in its place is no
 /// record, and a sealed file is never too large.
-fn fault_of(error: &io::Error) -> Fault {
+pub(super) fn fault_of(error: &io::Error) -> Fault {
     let is_link = error.raw_os_error() == Some(nix::libc::ELOOP);
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::NotADirectory | io::ErrorKind::FileTooLarge => {
@@ -602,6 +698,14 @@ fn fault_of(error: &io::Error) -> Fault {
         _ if is_link => Fault::Damaged,
         _ => Fault::Unread(error.to_string()),
     }
+}
+
+fn last_generation(names: Vec<Name>) -> u32 {
+    let generations = names.into_iter().map(|name| match name {
+        Name::Generation(number) => number,
+        _ => 0,
+    });
+    generations.max().unwrap_or(0)
 }
 
 /// A digest in the one spelling that names of files have.

@@ -13,6 +13,12 @@ pub(super) const MOST_BYTES: u64 = 16 << 20;
 pub(super) fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     let json = serde_json::to_vec(value)
         .map_err(|e| Error::Internal(format!("a record cannot be written as JSON: {e}")))?;
+    if json.len() as u64 + 66 > MOST_BYTES {
+        return Err(Error::failed(format!(
+            "a record of over {} MiB does not fit the cache",
+            MOST_BYTES >> 20
+        )));
+    }
     let digest = Digest::of(&json).to_string();
     Ok([digest.as_bytes(), b"\n", &json, b"\n"].concat())
 }

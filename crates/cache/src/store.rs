@@ -143,17 +143,19 @@ impl Cache {
             return;
         }
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file())
-                && entry.file_name().to_string_lossy().starts_with(NEW);
-            if !is_ours {
+            if !entry.file_name().to_string_lossy().starts_with(NEW) {
                 continue;
             }
-            let modified = entry.metadata().and_then(|meta| meta.modified());
-            let age = modified
-                .ok()
-                .and_then(|time| SystemTime::now().duration_since(time).ok());
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
+            let age = found.modified().ok();
+            let age = age.and_then(|time| SystemTime::now().duration_since(time).ok());
             if age.is_some_and(|age| age > ABANDONED) {
-                let _ = fs::remove_file(entry.path());
+                let _ = match found.is_dir() {
+                    true => fs::remove_dir_all(entry.path()),
+                    false => fs::remove_file(entry.path()),
+                };
             }
         }
     }
@@ -167,7 +169,10 @@ impl Cache {
         if !is_tagged(&self.root) {
             files::write_atomically(&tag, CACHEDIR_TAG.as_bytes(), Durability::Plain)?;
         }
-        files::create_dir_all(&self.root.join("tmp"))
+        files::create_dir_all(&self.root.join("tmp"))?;
+        // What is recorded next would be lost with the folder that it is in.
+        let synced = fs::File::open(&self.root).and_then(|root| root.sync_all());
+        synced.map_err(self.refused())
     }
 
     /// Runs a step that makes a file, once more if folders were missing.

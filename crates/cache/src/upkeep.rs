@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -19,9 +19,10 @@ use tprimat_base::{
 };
 
 use super::{
-    entry::{Attempt, Output, TaskKind},
+    entry::{Output, TaskKind},
     error::CacheError,
-    records::{Fault, TEXTS, digest_of},
+    objects::ObjectReader,
+    records::{Fault, TEXTS, digest_of, fault_of, read_record},
     store::{Cache, DAMAGED},
 };
 
@@ -117,12 +118,14 @@ impl Cache {
     pub fn usage(&self) -> Result<Usage> {
         let named = self.named();
         let mut usage = Usage::default();
-        for attempt in self.all_attempts() {
-            usage.runs += 1;
+        self.each_attempt(|attempt| {
             let at = attempt.started_at;
-            usage.first_run = Some(usage.first_run.map_or(at, |first| first.min(at)));
-            usage.last_run = Some(usage.last_run.map_or(at, |last| last.max(at)));
-        }
+            if attempt.origin.is_none() {
+                usage.runs += 1;
+                usage.first_run = Some(usage.first_run.map_or(at, |first| first.min(at)));
+                usage.last_run = Some(usage.last_run.map_or(at, |last| last.max(at)));
+            }
+        });
         for object in self.stored()? {
             usage.objects += 1;
             usage.bytes += object.bytes;
@@ -146,12 +149,6 @@ impl Cache {
         self.object_path(digest)
     }
 
-    /// Every run and every import.
-    fn measured(&self) -> Vec<Attempt> {
-        let keys = self.keys();
-        keys.iter().flat_map(|key| self.attempts(key)).collect()
-    }
-
     /// Reads every file. `progress` is told how many of how many objects are done.
     pub fn verify(&self, progress: &dyn Fn(usize, usize)) -> Result<Verified> {
         let stored = self.stored()?;
@@ -171,37 +168,43 @@ impl Cache {
             progress(number, stored.len());
         }
         verified.damaged_files = self.owners(&verified.damaged);
-        let measured = self.measured();
-        verified.records = measured.len();
-        for attempt in measured {
+        self.each_attempt(|attempt| {
+            verified.records += 1;
             let lost = attempt.outputs.into_iter();
-            let lost = lost.filter(|output| !self.object_path(&output.digest).exists());
+            let lost = lost.filter(|output| !self.is_file(&output.digest));
             let lost = lost.map(|output| (attempt.task.clone(), output.name));
             verified.lost.extend(lost);
-        }
-        for name in self.names_in(&self.root.join(TEXTS)) {
-            let text = digest_of(&name).and_then(|digest| self.text(&digest));
-            if text.is_none() && !name.starts_with('.') {
-                let path = self.root.join(TEXTS).join(name);
-                verified.damaged_records.push(path);
-            }
+        });
+        let mut faults = self.faults();
+        for name in self.names_in(&self.root.join(TEXTS), &mut None) {
+            let path = PathBuf::from(TEXTS).join(&name);
+            let is_sound = |text: &[u8]| digest_of(&name) == Some(Digest::of(text));
+            let fault = self.fault_at(&path, is_sound);
+            faults.extend(fault.map(|fault| (path, fault)));
         }
         // Most marks are known by their names, and nobody else reads them.
-        let records = self.shared_records(None).into_iter();
-        let damaged = records.filter(|record| !self.can_read(record));
-        let mut damaged: BTreeSet<PathBuf> = damaged.map(|r| self.root.join(r.name())).collect();
-        for (path, fault) in self.faults() {
+        for record in self.shared_records(None) {
+            let path = PathBuf::from(record.name());
+            let fault = self.fault_at(&path, |bytes| record.is_sound(bytes));
+            faults.extend(fault.map(|fault| (path, fault)));
+        }
+        for (path, fault) in faults {
             let path = self.root.join(path);
             match fault {
-                Fault::Damaged => drop(damaged.insert(path)),
-                Fault::Unread(why) => {
-                    damaged.remove(&path);
-                    verified.unread.push((path, why));
-                }
+                Fault::Damaged => verified.damaged_records.push(path),
+                Fault::Unread(why) => verified.unread.push((path, why)),
             }
         }
-        verified.damaged_records.extend(damaged);
         Ok(verified)
+    }
+
+    /// What is wrong with a small file, which may have gone since it was listed.
+    fn fault_at(&self, path: &Path, is_sound: impl FnOnce(&[u8]) -> bool) -> Option<Fault> {
+        match read_record(&self.root.join(path)) {
+            Ok(bytes) => (!is_sound(&bytes)).then_some(Fault::Damaged),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => Some(fault_of(&e)),
+        }
     }
 
     /// Moves an object that this process has found damaged out of the way of the one that is made in
@@ -211,8 +214,20 @@ impl Cache {
         if !self.is_known_damaged(digest) || self.ensure_writable().is_err() {
             return Ok(());
         }
-        let to = self.root().join(DAMAGED).join(digest.to_string());
-        files::move_to(&self.object_path(digest), &to)
+        let (from, to) = (
+            self.object_path(digest),
+            self.root().join(DAMAGED).join(digest.to_string()),
+        );
+        files::move_to(&from, &to)?;
+        // Somebody may have put a good one in its place just before.
+        let is_sound = files::open_regular_no_link(&to)
+            .and_then(|(file, _)| ObjectReader::new(file, *digest, to.clone()))
+            .and_then(|mut moved| io::copy(&mut moved, &mut io::sink()))
+            .is_ok();
+        if is_sound {
+            files::move_to(&to, &from)?;
+        }
+        Ok(())
     }
 
     /// Whose files some objects are: those of runs first. Reads all records.
@@ -231,12 +246,9 @@ impl Cache {
             });
             named.collect()
         };
-        let measured = self.measured();
-        let of_runs = measured.iter().flat_map(|a| named(&a.task, &a.outputs));
-        let of_runs: BTreeSet<NamedObject> = of_runs.collect();
-        let made = self.all_made();
-        let others = made.iter().flat_map(|(_, e)| named(&e.task, &e.outputs));
-        let others: BTreeSet<NamedObject> = others.collect();
+        let (mut of_runs, mut others) = (BTreeSet::new(), BTreeSet::new());
+        self.each_attempt(|attempt| of_runs.extend(named(&attempt.task, &attempt.outputs)));
+        self.each_made(|_, entry| others.extend(named(&entry.task, &entry.outputs)));
         of_runs.into_iter().chain(others).collect()
     }
 
@@ -255,7 +267,7 @@ impl Cache {
         let is_of_run = |of: &NamedObject| of.task.starts_with(TaskKind::Train.name());
         let again = match owners.first() {
             Some(of) if is_of_run(of) => {
-                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build` trains again"
+                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build --remeasure` measures it anew"
             }
             _ => "build again",
         };
@@ -266,7 +278,10 @@ impl Cache {
     /// a record cannot be read, what it names would be nobody's: then nothing is garbage but an error.
     pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
         let (named, now) = (self.named(), SystemTime::now());
-        if let Some(path) = self.faults().into_keys().next() {
+        let faults = self.faults().into_keys();
+        // A decision names no files.
+        let mut naming = faults.filter(|path| !is_decision(path));
+        if let Some(path) = naming.next() {
             let path = self.root.join(path);
             return Err(Error::Failed {
                 message: format!(
@@ -329,20 +344,21 @@ impl Cache {
 
     fn named(&self) -> Named {
         let mut named = Named::default();
-        let measured = self.measured();
-        let outputs = measured.iter().flat_map(|attempt| &attempt.outputs);
-        named.kept.extend(outputs.map(|output| output.digest));
-        for (recorded, entry) in self.all_made() {
+        self.each_attempt(|attempt| {
+            let outputs = attempt.outputs.iter();
+            named.kept.extend(outputs.map(|output| output.digest));
+        });
+        self.each_made(|recorded, entry| {
             let digests = entry.outputs.iter().map(|output| output.digest);
             if !is_drawn(entry.kind) {
                 named.kept.extend(digests);
-                continue;
+                return;
             }
             for digest in digests {
                 let last = named.drawn.entry(digest).or_default();
                 *last = recorded.max(*last);
             }
-        }
+        });
         named
     }
 
@@ -379,6 +395,13 @@ impl Cache {
         }
         Ok(found)
     }
+}
+
+/// Is it the file of a decision? A damaged one still holds by its name, and has lost its reason.
+#[must_use]
+pub fn is_decision(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("mark-") || name.starts_with("generation-"))
 }
 
 /// Is a task's output made again from summaries, at the cost of seconds?

@@ -51,7 +51,7 @@ impl Page {
         let seeds = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
         // What is damaged is told by the tasks that need it.
         let settings = CompareConfig::of(plan);
-        let comparison = derived::compare_cells(seeds, &settings, cache, |_| Ok(()))?;
+        let comparison = derived::compare_cells(seeds, &settings, cache, |_, _| Ok(()))?;
         let meta = Meta {
             matrix: plan.matrix.name.clone(),
             ..Meta::default()

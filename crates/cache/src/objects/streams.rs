@@ -87,7 +87,7 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    pub(super) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
         let stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
         let content = decoded(stored)?;
         Ok(Self {

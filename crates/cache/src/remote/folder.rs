@@ -72,11 +72,12 @@ impl Store for Folder {
     fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let (file, _) = match files::open_regular_no_link(&self.0.join(name)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            // The folder is reached, and what lies there is nothing that a push puts there.
-            Err(e) if e.raw_os_error() == Some(nix::libc::ELOOP) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a link"));
+            // The folder is reached: it is this file that cannot be read, or is none.
+            Err(e) => {
+                self.require()?;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, e.to_string()));
             }
-            other => other?,
+            Ok(opened) => opened,
         };
         let mut bytes = Vec::new();
         file.take(most + 1).read_to_end(&mut bytes)?;
@@ -132,7 +133,14 @@ impl Store for Folder {
 /// `depth`: a folder of keys, with a folder of records each. Links are followed nowhere.
 fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> io::Result<()> {
     let entries = match fs::read_dir(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(());
+        }
         other => other?,
     };
     for entry in entries {
@@ -140,7 +148,10 @@ fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> 
         let Ok(last) = entry.file_name().into_string() else {
             continue;
         };
-        let (kind, name) = (entry.file_type()?, format!("{name}/{last}"));
+        // One that was being written has its own name by now.
+        let (Ok(kind), name) = (entry.file_type(), format!("{name}/{last}")) else {
+            continue;
+        };
         if kind.is_dir() && depth > 1 {
             names_below(&entry.path(), &name, depth - 1, found)?;
         } else if kind.is_file() {

@@ -34,7 +34,7 @@ use tprimat_base::{
     error::{Error, Problem, Result},
 };
 
-use super::{records::RECORDS, store::Cache};
+use super::{error::is_of_one_file, records::RECORDS, sealed, store::Cache};
 use shared::{Content, MOST_BYTES};
 pub use shared::{Counts, Shared};
 
@@ -95,7 +95,7 @@ pub struct Pulled {
 pub struct Pushed {
     pub counts: Counts,
     /// The ids of all its runs that are there now, whoever put them there.
-    pub there: Vec<String>,
+    pub there: BTreeSet<String>,
     /// Records that are damaged here, and runs of which this cache has lost a file.
     pub incomplete: usize,
     /// Why it broke off; what went before is there.
@@ -230,8 +230,14 @@ impl Remote {
         let root = File::open(cache.root()).map_err(cache.refused())?;
         nix::unistd::syncfs(root.as_fd()).map_err(|e| cache.refused()(e.into()))?;
         for (record, bytes) in received {
-            if cache.admit(record, &bytes)? {
-                pulled.counts.add(record);
+            match cache.admit(record, &bytes) {
+                Ok(true) => pulled.counts.add(record),
+                Ok(false) => {}
+                // What is in its place here cannot be read now, or is a folder.
+                Err(error) if is_of_one_file(&error) => {
+                    pulled.refused.push(format!("{}: {error}", record.name()));
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(pulled)
@@ -252,7 +258,11 @@ impl Remote {
             there: known.collect(),
             ..Pushed::default()
         });
-        let asked = side_by_side(&missing, progress, |record| {
+        // All decisions are there before the first run that may be set aside by one.
+        let (runs, decisions): (Vec<&Shared>, Vec<&Shared>) = missing
+            .into_iter()
+            .partition(|record| record.run().is_some());
+        let push = |record: &&Shared| {
             let put = |name: &str, bytes| self.store.put_if_absent(name, bytes);
             let put = cache.give(record, &put, &|error| self.lost(error))?;
             let mut pushed = held(&pushed);
@@ -265,7 +275,9 @@ impl Remote {
             }
             pushed.there.extend(record.run().map(str::to_owned));
             Ok(())
-        });
+        };
+        let asked = side_by_side(&decisions, progress, push);
+        let asked = asked.and_then(|()| side_by_side(&runs, progress, push));
         let mut pushed = pushed.into_inner().unwrap_or_else(PoisonError::into_inner);
         pushed.cut = asked.err();
         pushed
@@ -311,12 +323,12 @@ impl Remote {
     /// Reads a record and all that it names. What the cache lacks of its files is taken in; without a
     /// cache all are read, and none is stored.
     fn fetch(&self, record: &Shared, into: Option<(&Cache, &AtomicUsize)>) -> Result<Fetched> {
-        let bytes = match self.bytes(&record.name())? {
+        let bytes = match self.bytes(&record.name(), sealed::MOST_BYTES)? {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(Fetched::Nothing),
             Err(why) => return Ok(Fetched::Damaged(why)),
         };
-        let content = match Content::read(record, &bytes) {
+        let content = match Content::of_stranger(record, &bytes) {
             Ok(content) => content,
             Err(why) => return Ok(Fetched::Damaged(why)),
         };
@@ -325,7 +337,7 @@ impl Remote {
                 continue;
             }
             // A key may name files that nobody kept.
-            let Ok(Some(text)) = self.bytes(&shared::text_name(digest))? else {
+            let Ok(Some(text)) = self.bytes(&shared::text_name(digest), sealed::MOST_BYTES)? else {
                 continue;
             };
             if Digest::of(&text) != *digest {
@@ -344,7 +356,7 @@ impl Remote {
                 continue;
             }
             let damaged = |why: String| Ok(Fetched::Damaged(format!("`{}` {why}", output.name)));
-            let stored = match self.bytes(&shared::object_name(&output.digest))? {
+            let stored = match self.bytes(&shared::object_name(&output.digest), MOST_BYTES)? {
                 Ok(Some(stored)) => stored,
                 Ok(None) => return damaged("is not there".into()),
                 Err(why) => return damaged(why),
@@ -361,8 +373,8 @@ impl Remote {
     }
 
     /// What is larger than any file may be is damaged, not out of reach.
-    fn bytes(&self, name: &str) -> Result<Result<Option<Vec<u8>>, String>> {
-        match self.store.get(name, MOST_BYTES) {
+    fn bytes(&self, name: &str, most: u64) -> Result<Result<Option<Vec<u8>>, String>> {
+        match self.store.get(name, most) {
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Err(error.to_string())),
             // A link, a folder or a pipe in its place.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Err(error.to_string())),

@@ -55,6 +55,11 @@ impl Shared {
         format!("{RECORDS}/{}/{}", self.key, self.name.file())
     }
 
+    /// Are these bytes of a record of this name?
+    pub(crate) fn is_sound(&self, bytes: &[u8]) -> bool {
+        Content::read(self, bytes).is_some()
+    }
+
     fn is_import(&self) -> bool {
         self.run().is_some_and(|id| id.starts_with(IMPORT))
     }
@@ -104,40 +109,46 @@ pub(super) fn text_name(digest: &Digest) -> String {
 pub(super) struct Content {
     pub(super) outputs: Vec<Output>,
     pub(super) texts: Vec<Digest>,
+    recorded: u64,
 }
 
 impl Content {
-    /// Whatever wrote it, a record that is taken in is one that a build could have written.
-    pub(super) fn read(record: &Shared, bytes: &[u8]) -> Result<Self, String> {
-        let damaged = "is damaged";
+    /// `None`: the bytes are not those of a record of this name.
+    fn read(record: &Shared, bytes: &[u8]) -> Option<Self> {
         let Name::Attempt(id) = &record.name else {
-            let decision: Option<Decision> = sealed::unseal(bytes);
-            return decision.map(|_| Self::default()).ok_or(damaged.into());
+            let decision: Decision = sealed::unseal(bytes)?;
+            let is_it = decision.key == record.key && decision.of == record.name.said();
+            return is_it.then(Self::default);
         };
-        let attempt: Attempt = sealed::unseal(bytes).ok_or(damaged)?;
-        if attempt.key != record.key || attempt.id != *id {
-            return Err("is another run than its name says".into());
-        }
-        if Digest::of(&attempt.preimage) != attempt.key {
-            return Err("is filed under a key that is not the digest of its inputs".into());
-        }
-        if attempt.recorded > (files::unix_now() * 1e9) as u64 + AHEAD_NANOSECONDS {
+        let attempt: Attempt = sealed::unseal(bytes)?;
+        let is_it = attempt.key == record.key
+            && attempt.id == *id
+            && Digest::of(&attempt.preimage) == attempt.key;
+        is_it.then(|| Self {
+            texts: digests_in(&attempt.preimage),
+            outputs: attempt.outputs,
+            recorded: attempt.recorded,
+        })
+    }
+
+    /// Whatever wrote it, a record that is taken in is one that a build could have written.
+    pub(super) fn of_stranger(record: &Shared, bytes: &[u8]) -> Result<Self, String> {
+        let content =
+            Self::read(record, bytes).ok_or("is damaged, or is not what its name says")?;
+        if content.recorded > (files::unix_now() * 1e9) as u64 + AHEAD_NANOSECONDS {
             return Err("was recorded in the future, by its own account".into());
         }
         let is_large = |output: &Output| output.size > MOST_OBJECT;
-        if attempt.outputs.len() > MOST_OUTPUTS || attempt.outputs.iter().any(is_large) {
+        if content.outputs.len() > MOST_OUTPUTS || content.outputs.iter().any(is_large) {
             return Err("names more, or larger, files than a run leaves".into());
         }
-        if let Some(output) = attempt.outputs.iter().find(|o| !is_plain_name(&o.name)) {
+        if let Some(output) = content.outputs.iter().find(|o| !is_plain_name(&o.name)) {
             return Err(format!(
                 "names a file `{}`, which leads elsewhere",
                 output.name
             ));
         }
-        Ok(Self {
-            texts: digests_in(&attempt.preimage),
-            outputs: attempt.outputs,
-        })
+        Ok(content)
     }
 }
 
@@ -169,7 +180,7 @@ impl Cache {
     pub fn shared_records(&self, keys: Option<&BTreeSet<Digest>>) -> Vec<Shared> {
         let keys = keys.map_or_else(|| self.keys(), |keys| keys.iter().copied().collect());
         let of_key = |key: Digest| {
-            let names = self.names_of(&key).into_iter();
+            let names = self.names_of(&key, &mut None).into_iter();
             names.map(move |name| Shared { key, name })
         };
         let mut records: Vec<Shared> = keys.into_iter().flat_map(of_key).collect();
@@ -180,18 +191,21 @@ impl Cache {
     /// Is the record here, with all the files that it names? Their bytes are not read.
     #[must_use]
     pub fn is_whole(&self, record: &Shared) -> bool {
-        let content = self.content(record);
-        content.is_some_and(|(_, content)| content.outputs.iter().all(|o| self.has(&o.digest)))
-    }
-
-    /// Is it what was written?
-    pub(crate) fn can_read(&self, record: &Shared) -> bool {
-        self.content(record).is_some()
+        let Some((_, content)) = self.content(record) else {
+            return false;
+        };
+        // A key names more digests than texts that were kept, so one that is not there is none.
+        let is_damaged = |digest: &&Digest| {
+            let path = self.root().join(text_name(digest));
+            path.symlink_metadata().is_ok() && self.text(digest).is_none()
+        };
+        content.outputs.iter().all(|o| self.has(&o.digest))
+            && !content.texts.iter().any(|digest| is_damaged(&digest))
     }
 
     fn content(&self, record: &Shared) -> Option<(Vec<u8>, Content)> {
         let bytes = read_record(&self.root().join(record.name())).ok()?;
-        let content = Content::read(record, &bytes).ok()?;
+        let content = Content::read(record, &bytes)?;
         Some((bytes, content))
     }
 
@@ -207,7 +221,10 @@ impl Cache {
             return Ok(None);
         };
         for output in &content.outputs {
-            if !self.is_sound(&output.digest)? {
+            let path = self.object_path(&output.digest);
+            let is_small = path.metadata().is_ok_and(|meta| meta.len() <= MOST_BYTES);
+            // What cannot be read now is left out, as what is lost is.
+            if !is_small || !self.is_sound(&output.digest).unwrap_or(false) {
                 return Ok(None);
             }
         }
@@ -238,9 +255,9 @@ impl Cache {
     /// Records what came whole. Was it new here?
     pub(super) fn admit(&self, record: &Shared, bytes: &[u8]) -> Result<bool> {
         let is_new = self.write_record(&record.key, &record.name, bytes)?;
-        if !is_new && self.content(record).is_none() {
+        if !is_new {
             let path = self.root().join(record.name());
-            files::write_atomically(&path, bytes, Durability::Synced)?;
+            self.mend_record(&path, bytes, |found| record.is_sound(found))?;
         }
         Ok(is_new)
     }
