@@ -1,9 +1,7 @@
-//! What opening a cache and looking things up costs, by the number of entries: `cargo bench --bench
-//! cache`.
+//! What recording and looking things up costs, by the number of entries: `cargo bench --bench cache`.
 
 use std::{
     hint::black_box,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -59,6 +57,8 @@ fn attempt(n: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
+        commit: None,
+        origin: None,
         recorded: 0,
     }
 }
@@ -75,44 +75,22 @@ fn median(mut work: impl FnMut() -> Duration) -> Duration {
     times[times.len() / 2]
 }
 
-fn open(root: &Path) -> Duration {
-    // Dropped outside the measured time.
-    timed(|| Cache::open(root).expect("a cache")).0
-}
-
-/// Nanoseconds each.
+/// Microseconds each.
 fn per(count: usize, time: Duration) -> f64 {
-    time.as_secs_f64() * 1e9 / count as f64
-}
-
-fn lookups(cache: &Cache, keys: &[Digest]) -> Duration {
-    let look = |key| {
-        cache.entry(key).map_or(0, |entry| {
-            entry
-                .outputs()
-                .map(|o| o.size + u64::from(o.digest.0[0]))
-                .sum()
-        })
-    };
-    timed(|| black_box(keys.iter().map(look).sum::<u64>())).0
+    time.as_secs_f64() * 1e6 / count as f64
 }
 
 fn main() {
-    println!(
-        "| entries | segment | snapshot | open, with | open, without | first lookup | lookup | miss | lookup, without | attempt | record | write snapshot |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
-    for count in [1_000u32, 10_000, 100_000] {
+    println!("| entries | record | look up | miss | attempts of a key | index of all |");
+    println!("|---|---|---|---|---|---|");
+    for count in [1_000u32, 10_000] {
         let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path();
+        let cache = Cache::open(folder.path()).expect("a cache");
         let entries: Vec<Entry> = (0..count).map(entry).collect();
         // Looked up in another order than recorded in.
         let mut keys: Vec<Digest> = entries.iter().map(|entry| entry.key).collect();
         keys.sort_unstable_by_key(|key| Digest::of(key.0));
         let misses: Vec<Digest> = keys.iter().map(|key| Digest::of(key.0)).collect();
-        let n = keys.len();
-
-        let cache = Cache::open(root).expect("a cache");
         let record = timed(|| {
             entries
                 .iter()
@@ -120,27 +98,21 @@ fn main() {
         })
         .0;
         let attempts: Vec<Attempt> = (0..100).map(attempt).collect();
-        attempts
-            .iter()
-            .for_each(|attempt| cache.record_attempt(attempt).expect("recorded"));
-        let without = lookups(&cache, &keys);
-        let write_snapshot = timed(|| cache.write_snapshot().expect("written")).0;
-        drop(cache);
-
-        let snapshot = root.join("snapshot");
-        let with = median(|| open(root));
-        let first = median(|| {
-            let cache = Cache::open(root).expect("a cache");
-            timed(|| cache.entry(&keys[0]).is_some()).0
-        });
-        let cache = Cache::open(root).expect("a cache");
-        assert!(
-            keys.iter().all(|key| cache.entry(key).is_some())
-                && !misses.iter().any(|key| cache.entry(key).is_some())
-        );
-        let lookup = median(|| lookups(&cache, &keys));
-        let miss = median(|| lookups(&cache, &misses));
-        let attempt = median(|| {
+        for attempt in &attempts {
+            for name in ["trace.json", "result.json"] {
+                let number = attempt.started_at;
+                let text = format!("{name}{number}");
+                cache
+                    .put(text.as_bytes(), Durability::Plain)
+                    .expect("stored");
+            }
+            cache.record_attempt(attempt).expect("recorded");
+        }
+        let found = |keys: &[Digest]| keys.iter().filter_map(|key| cache.outputs(key)).count();
+        assert_eq!((found(&keys), found(&misses)), (keys.len(), 0));
+        let look = median(|| timed(|| black_box(found(&keys))).0);
+        let miss = median(|| timed(|| black_box(found(&misses))).0);
+        let of_key = median(|| {
             timed(|| {
                 attempts
                     .iter()
@@ -148,26 +120,16 @@ fn main() {
             })
             .0
         });
-        drop(cache);
-
-        let size = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len()) as f64 / 1e6;
-        let sizes = std::fs::read_dir(root.join("segments"))
-            .expect("segments")
-            .flatten()
-            .map(|e| size(&e.path()))
-            .sum::<f64>();
-        let snapshot_size = size(&snapshot);
-        let open_without = median(|| {
-            let _ = std::fs::remove_file(&snapshot);
-            open(root)
+        let index = median(|| {
+            let cache = Cache::open(folder.path()).expect("a cache");
+            timed(|| assert!(cache.last_of(TaskKind::Parse, &entries[0].task).is_some())).0
         });
         println!(
-            "| {count} | {sizes:.1} MB | {snapshot_size:.1} MB | {with:.0?} | {open_without:.1?} | {first:.0?} | {:.0} ns | {:.0} ns | {:.0} ns | {:.0} ns | {:.0} ns | {write_snapshot:.1?} |",
-            per(n, lookup),
-            per(n, miss),
-            per(n, without),
-            per(attempts.len(), attempt),
-            per(n, record),
+            "| {count} | {:.1} µs | {:.1} µs | {:.1} µs | {:.1} µs | {index:.1?} |",
+            per(keys.len(), record),
+            per(keys.len(), look),
+            per(keys.len(), miss),
+            per(attempts.len(), of_key),
         );
     }
 
@@ -192,11 +154,9 @@ fn main() {
             .for_each(|digest| drop(cache.get(digest).expect("read")))
     })
     .0;
-    std::thread::sleep(Duration::from_millis(20));
-    let fingerprint = median(|| timed(|| black_box(cache.fingerprint())).0);
     println!();
     println!(
-        "{n} small objects: put {:.0} ns, has {:.0} ns, get {:.0} ns each; fingerprint {fingerprint:.0?}",
+        "{n} small objects: put {:.1} µs, has {:.1} µs, get {:.1} µs each",
         per(n, put.0),
         per(n, has),
         per(n, get)

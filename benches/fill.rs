@@ -70,7 +70,7 @@ fn fill(root: PathBuf) -> Result<usize> {
         let log = log(prepared.job(), &key);
         let digest = cache.put(log.as_bytes(), Durability::Plain)?;
         let started_at = 1.7e9 + task.cell.place() as f64 * 60.0 + f64::from(task.repeat);
-        cache.record_preimage(&prepared.job_text())?;
+        cache.record_preimage(prepared.job_text())?;
         cache.record_attempt(&Attempt {
             id: format!("20231114T221320.{count:06}Z-0000000000000000"),
             key,
@@ -90,6 +90,8 @@ fn fill(root: PathBuf) -> Result<usize> {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
+            commit: None,
+            origin: None,
             recorded: 0,
         })?;
         count += 1;

@@ -30,8 +30,7 @@
 //! | [`digest`], [`error`], [`files`], [`secrets`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files, what nobody may read |
 //! | `tprimat_samples` | a tokenised dataset | its samples, in the order that trainers see them |
 //! | `tprimat_render` | templates, a job | launch files |
-//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill |
-//! | [`remote`] | runs of a cache | a folder or bucket where caches share them |
+//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill; a folder or bucket where caches share them |
 //! | [`logs`] | log bytes | [`logs::Trace`] |
 //! | [`results`] | trace × job | [`results::RunResult`], one repeat |
 //! | [`figures`] | results | summaries, comparisons, verdicts of gates |
@@ -67,7 +66,6 @@ pub use tprimat_cache as cache;
 pub use tprimat_figures as figures;
 pub use tprimat_job as job;
 pub use tprimat_logs as logs;
-pub use tprimat_remote as remote;
 pub use tprimat_report as report;
 pub use tprimat_results as results;
 pub use tprimat_sentences as sentences;

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use tprimat::{results::{Claim, RunFacts, RunResult}, job::RunOutcome, figures::{Statistics, summarize}};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(old) = tprimat::import::read_result(data) else { return };
+    let Ok(old) = tprimat::import::read_result(data, None) else { return };
     let mut claim = Claim::of_model(None);
     old.claim(&mut claim);
     let facts =

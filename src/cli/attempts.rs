@@ -1,15 +1,14 @@
-//! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it
-//! counts. `set-aside` and `restore` decide that by hand.
+//! `attempts CELL`: every run of a cell that was ever made or imported, what it measured, and whether
+//! it counts. `set-aside` and `restore` decide that by hand.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::{
     args::{AttemptsArgs, AttemptsCommand, Globals, RestoreArgs, SetAsideArgs},
     flags::Measured,
-    imported_runs::{self, ImportedLine},
-    output::{print, print_json},
+    output::{leave_out, print, print_json},
     project::split_repeat,
     session::Session,
 };
@@ -17,14 +16,15 @@ use crate::{
     cache::{Attempt, Cache, SetAside, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::reading::{PastMeasurements, StoredResult, measured_before},
-    figures::{self, RepeatStatus},
+    figures::{self, RepeatStatus, RepeatSummary},
     files,
     graph::{Engine, State, Statuses, outcome_text},
+    import::{self, ImportedRun, Imports, KeptRun},
     job::RunOutcome,
     matrix::CellId,
     plan::Asked,
     report,
-    results::RunResult,
+    results::{Contract, RunResult},
     sentences,
 };
 
@@ -55,26 +55,23 @@ struct Line {
     figures: Option<(f64, f64)>,
     counts: bool,
     verdict: String,
+    import: Option<KeptRun>,
 }
 
 fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
-    let imports = imported_runs::of(&session.cache, asked)?;
+    let imports = import_lines(&session, asked)?;
     let lines = match imports.is_empty() {
         true => lines(&session, asked)?,
         false => lines_if_any(&session, asked)?,
     };
     if globals.json {
+        let json = |lines: &[Line]| lines.iter().map(Line::json).collect::<Vec<_>>();
         print_json(
             "attempts",
-            &json!({
-                "attempts": lines.iter().map(Line::json).collect::<Vec<_>>(),
-                "imports": imports.iter().map(ImportedLine::json).collect::<Vec<_>>(),
-            }),
+            &json!({ "attempts": json(&lines), "imports": json(&imports) }),
         )?;
-    } else if lines.is_empty() && !imports.is_empty() {
-        print(&imported_runs::text(&imports, &session.plan.asked))?;
-    } else if lines.is_empty() {
+    } else if lines.is_empty() && imports.is_empty() {
         let (cell, _) = split_repeat(asked)?;
         let plan = &session.plan;
         let then = match plan.find(cell).ok().and_then(|id| plan.why_not_run(id)) {
@@ -83,8 +80,8 @@ fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
         };
         eprintln!("`{asked}` was never run{then}");
     } else {
-        print(&text(&lines, figures::rate_unit_of([asked])))?;
-        print(&imported_runs::text(&imports, &session.plan.asked))?;
+        let all: Vec<&Line> = lines.iter().chain(&imports).collect();
+        print(&text(&all, figures::rate_unit_of([asked])))?;
     }
     Ok(exit::OK)
 }
@@ -96,7 +93,7 @@ fn lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
     let (engine, statuses) = session.look()?;
     let past = PastMeasurements::of(&session.cache, &session.plan);
     let mut lines = Vec::new();
-    for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
+    for (repeat, attempt) in past.of_cell_and_keys(&engine, &statuses, id, Some(cell)) {
         if only.is_none_or(|only| only == repeat) {
             lines.push(line(&engine, &statuses, cell, repeat, attempt, &past)?);
         }
@@ -112,27 +109,100 @@ fn lines_if_any(session: &Session, asked: &str) -> Result<Vec<Line>> {
     }
 }
 
-/// The attempt that a person names: by its id, by the beginning of it, or by its cell, where only
-/// one of the cell's runs `may` be meant.
-fn meant(session: &Session, name: &str, may: fn(&Line) -> bool, what: &str) -> Result<Attempt> {
-    if !name.contains('/') {
-        return find(&session.cache, &session.plan.asked, name);
+/// The imports that `CELL` or `CELL#2` names; none where nothing was imported so.
+fn import_lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
+    let Session { plan, cache, .. } = session;
+    let (name, only) = split_repeat(asked)?;
+    let imports = Imports::of(cache);
+    let Some(cell) = imports.named(name) else {
+        return Ok(Vec::new());
+    };
+    let claims = import::claim_for(plan, cell);
+    let runs = import::runs(cache, &imports, cell, &claims, leave_out)?;
+    let summary = import::summary(&runs, &claims.statistics);
+    let mut lines = Vec::new();
+    for import in imports.kept(cell) {
+        let repeat = import.number;
+        if only.is_some_and(|only| only != repeat) {
+            continue;
+        }
+        let read = summary.repeats.iter().find(|read| read.repeat == repeat);
+        let why_not = match (import.set_aside(), read) {
+            (Some(why), _) => Some(told(why)),
+            (None, Some(read)) => {
+                sentences::why_not(&read.status).map(|why| format!("does not count: {why}"))
+            }
+            (None, None) => Some("does not count: a file of it cannot be read".to_owned()),
+        };
+        lines.push(Line {
+            attempt: import.attempt.clone(),
+            repeat,
+            figures: read.and_then(speed),
+            counts: why_not.is_none(),
+            verdict: format!(
+                "{}, imported from {}, {}",
+                import.name(),
+                import.recorded.from(),
+                why_not.as_deref().unwrap_or("counts")
+            ),
+            import: Some(import.clone()),
+        });
     }
-    let mut lines = lines(session, name)?;
-    lines.retain(may);
+    Ok(lines)
+}
+
+/// The run or import that a person names to be set aside, or to be restored: by its id, by the beginning
+/// of it, or by its cell, where only one of the cell's runs may be meant.
+fn meant(session: &Session, name: &str, is_aside: bool) -> Result<Line> {
+    let Session { plan, cache, .. } = session;
+    let mut lines = lines_if_any(session, name)?;
+    lines.extend(import_lines(session, name)?);
+    if lines.is_empty() && !name.contains('/') {
+        let attempt = find(cache, &plan.asked, name)?;
+        return Ok(Line {
+            repeat: 0,
+            figures: None,
+            counts: false,
+            verdict: String::new(),
+            import: None,
+            attempt,
+        });
+    }
+    let help = format!("`{}` lists its runs", plan.command("attempts", &[name]));
+    let already = match &lines[..] {
+        [one] => match &one.attempt.set_aside {
+            Some(SetAside { reason, at }) => {
+                let on = time(*at);
+                format!("{} was set aside already, on {on}: {reason}", one.name())
+            }
+            None => format!("{} was not set aside", one.name()),
+        },
+        _ if is_aside => format!("no run of `{name}` was set aside"),
+        _ => format!("no run of `{name}` counts"),
+    };
+    let is_measured = lines.iter().any(|line| line.import.is_none());
+    // An import may be set aside whatever it says.
+    lines.retain(|line| match (is_aside, &line.attempt.set_aside) {
+        (true, aside) => aside.is_some(),
+        (false, aside) => line.counts || (line.import.is_some() && aside.is_none()),
+    });
+    if lines.iter().any(|line| line.import.is_none()) {
+        lines.retain(|line| line.import.is_none());
+    }
     match &lines[..] {
-        [one] => Ok(one.attempt.clone()),
-        [] => Err(Error::NothingSelected {
-            message: format!("no run of `{name}` {what}"),
-            help: Some(format!(
-                "`{}` lists its runs",
-                session.plan.command("attempts", &[name])
-            )),
+        [_] => Ok(lines.remove(0)),
+        [] if is_measured => Err(Error::NothingSelected {
+            message: already,
+            help: Some(help),
+        }),
+        [] => Err(Error::Failed {
+            message: already,
+            help: Some(help),
         }),
         several => {
             let runs: Vec<String> = several
                 .iter()
-                .map(|line| format!("#{} is {}", line.repeat, line.attempt.id))
+                .map(|line| format!("#{} is {}", line.repeat, line.name()))
                 .collect();
             let problem = Problem::new(format!("{} runs of `{name}` may be meant", several.len()));
             Err(Error::invalid(problem.help(format!(
@@ -143,34 +213,8 @@ fn meant(session: &Session, name: &str, may: fn(&Line) -> bool, what: &str) -> R
     }
 }
 
-/// Runs under the cell's own name, and those of its present keys that another cell's name stands
-/// on; the oldest first.
-fn attempts_of(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-    past: &PastMeasurements,
-) -> Vec<(u32, Attempt)> {
-    let mut found: BTreeMap<(u64, String), (u32, Attempt)> = BTreeMap::new();
-    let mut add = |repeat: u32, attempt: Attempt| {
-        found.insert((attempt.recorded, attempt.id.clone()), (repeat, attempt));
-    };
-    for (repeat, attempt) in past.shared(engine, statuses, cell) {
-        add(repeat, attempt.clone());
-    }
-    for repeat in 1..=repeats(engine, cell) {
-        if let Some(key) = statuses
-            .get(engine.dag.node(TaskKind::Train, cell, repeat))
-            .key
-        {
-            engine
-                .cache
-                .attempts(&key)
-                .into_iter()
-                .for_each(|attempt| add(repeat, attempt));
-        }
-    }
-    found.into_values().collect()
+fn told(SetAside { reason, at }: &SetAside) -> String {
+    format!("set aside on {}: {reason}", time(*at))
 }
 
 /// How many repeats the cell has; 0 where it is unsupported, for then it has no tasks.
@@ -219,7 +263,7 @@ fn line(
         Some(format!("does not count: {why}{evidence}"))
     });
     let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
-        (Some(SetAside { reason, at }), ..) => format!("set aside on {}: {reason}", time(*at)),
+        (Some(why), ..) => told(why),
         (None, ..) if attempt.is_interrupted() => {
             "does not count: it was interrupted before its end".to_owned()
         }
@@ -255,6 +299,7 @@ fn line(
         figures,
         counts,
         verdict,
+        import: None,
     })
 }
 
@@ -272,13 +317,26 @@ fn summarized(
         .unwrap_or_default();
     let mut summary = figures::summarize(&[(repeat, result)], &statistics);
     let repeat = summary.repeats.remove(0);
-    let figures = repeat
-        .steady
-        .map(|s| (s.tokens_per_second_per_gpu, s.step_time.mean_seconds));
+    let figures = speed(&repeat);
     (repeat.status, figures)
 }
 
+fn speed(repeat: &RepeatSummary) -> Option<(f64, f64)> {
+    let steady = repeat.steady.as_ref()?;
+    Some((
+        steady.tokens_per_second_per_gpu,
+        steady.step_time.mean_seconds,
+    ))
+}
+
 impl Line {
+    fn name(&self) -> String {
+        match &self.import {
+            Some(import) => format!("the import {}", import.name()),
+            None => self.attempt.id.clone(),
+        }
+    }
+
     fn json(&self) -> Value {
         let Self {
             attempt,
@@ -286,8 +344,11 @@ impl Line {
             figures,
             counts,
             verdict,
+            import,
         } = self;
+        let of_run = || Some(attempt.task.strip_prefix("train ")?.rsplit_once('#')?.0);
         json!({
+            "cell": import.as_ref().map_or_else(of_run, |import| Some(&import.cell)),
             "id": attempt.id, "repeat": repeat, "key": attempt.key, "generation": attempt.generation, "host": attempt.host,
             "started_at": attempt.started_at, "ended_at": attempt.ended_at, "outcome": outcome_text(attempt),
             "suspect": attempt.suspect, "set_aside": attempt.set_aside, "counts": counts, "verdict": verdict,
@@ -296,7 +357,7 @@ impl Line {
     }
 }
 
-fn text(lines: &[Line], unit: &str) -> String {
+fn text(lines: &[&Line], unit: &str) -> String {
     let header = [
         "attempt",
         "repeat",
@@ -307,7 +368,7 @@ fn text(lines: &[Line], unit: &str) -> String {
         "step time",
         "counts?",
     ];
-    let row = |line: &Line| {
+    let row = |line: &&Line| {
         let missing = || "–".to_owned();
         // Figures of a run that does not count are not to be read as its result.
         let marked = |figure: String| {
@@ -374,17 +435,19 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
         at: files::unix_now(),
     };
     let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
-    let measured = lines_if_any(&session, &args.id)?;
-    if !measured.iter().any(|line| line.counts)
-        && let Some(run) = imported_runs::one(&session.cache, &args.id, true)?
-    {
-        return run.set_aside(&session.cache, &why, &session.plan.asked);
-    }
-    refuse_if_so_already(&session, &args.id, &measured, true)?;
-    let attempt = meant(&session, &args.id, |line| line.counts, "counts")?;
+    let Line {
+        attempt, import, ..
+    } = meant(&session, &args.id, false)?;
     session.cache.set_aside(&attempt, Some(&why))?;
-    let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
     let plan = &session.plan;
+    if let Some(import) = import {
+        let name = import.name();
+        eprintln!("set aside the import {name}; no comparison counts it");
+        let restore = plan.command("attempts restore", &[&name]);
+        eprintln!("`{restore}` lets it count again");
+        return Ok(exit::OK);
+    }
+    let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
     let cell = run.split('#').next().unwrap_or(run);
     let repeat = run.split('#').nth(1).unwrap_or_default();
     let then = match plan.find(cell) {
@@ -422,52 +485,61 @@ fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// Says so where an import is set aside already, or counts already. Its cell may be in no matrix, so
-/// nothing else would find it.
-fn refuse_if_so_already(
-    session: &Session,
-    name: &str,
-    measured: &[Line],
-    set_aside: bool,
-) -> Result<()> {
-    if !measured.is_empty() {
-        return Ok(());
-    }
-    let asked = &session.plan.asked;
-    match imported_runs::is_so_already(&session.cache, name, set_aside, asked)? {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
-}
-
 fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
-    let measured = lines_if_any(&session, &args.id)?;
-    if !measured.iter().any(|line| line.attempt.set_aside.is_some())
-        && let Some(run) = imported_runs::one(&session.cache, &args.id, false)?
-    {
-        return run.restore(&session.plan, &session.cache);
+    let line = meant(&session, &args.id, true)?;
+    if let Some(import) = &line.import {
+        refuse_beside_other_work(&session, import)?;
     }
-    refuse_if_so_already(&session, &args.id, &measured, false)?;
-    let attempt = meant(
-        &session,
-        &args.id,
-        |line| line.attempt.set_aside.is_some(),
-        "was set aside",
-    )?;
-    if attempt.set_aside.is_none() {
-        let message = format!("{} was not set aside", attempt.id);
+    if line.attempt.set_aside.is_none() {
         return Err(Error::Failed {
-            message,
+            message: format!("{} was not set aside", line.name()),
             help: Some(format!(
                 "`{}` says what counts and why",
                 session.plan.command("attempts", &["CELL"])
             )),
         });
     }
-    session.cache.set_aside(&attempt, None)?;
-    eprintln!("{} counts again as it did before", attempt.id);
+    session.cache.set_aside(&line.attempt, None)?;
+    eprintln!("{} counts again as it did before", line.name());
     Ok(exit::OK)
+}
+
+/// An import does not come back where its cell holds an import of another workload by now.
+fn refuse_beside_other_work(session: &Session, import: &KeptRun) -> Result<()> {
+    let Session { plan, cache, .. } = session;
+    let (cell, recorded) = (&import.cell, import.recorded.clone());
+    let claims = import::claim_for(plan, cell);
+    let own = ImportedRun::read(cache, import.number, recorded, &claims)?;
+    let others = import::runs(cache, &Imports::of(cache), cell, &claims, leave_out)?;
+    refuse_other_workload(
+        &plan.asked,
+        cell,
+        &own.result.contract,
+        others.iter().map(|run| &run.result.contract),
+        "take back what the cell holds first",
+    )
+}
+
+/// An error if an import of the cell that counts did other work: the two would be averaged as
+/// repeats of one. `instead`: what else to do.
+pub fn refuse_other_workload<'a>(
+    asked: &Asked,
+    cell: &str,
+    own: &Contract,
+    mut others: impl Iterator<Item = &'a Contract>,
+    instead: &str,
+) -> Result<()> {
+    let Some(difference) = others.find_map(|other| import::other_workload(own, other)) else {
+        return Ok(());
+    };
+    Err(Error::Failed {
+        message: format!("`{cell}` holds an import of another workload: {difference}"),
+        help: Some(format!(
+            "they are not repeats of each other; {instead}: `{}`",
+            asked.command("attempts set-aside", &[cell, "--reason", "TEXT"])
+        )),
+    })
 }
 
 /// The attempt that is named by its id, or by the beginning of it.

@@ -17,9 +17,9 @@ use serde_json::Value;
 
 use super::{
     args::{BuildArgs, Globals},
-    blocked, detached, memo,
+    blocked, detached,
     notify::{self, Counting},
-    output::{print_json, say},
+    output::say,
     profile, project, remote,
     session::Session,
     targets,
@@ -27,14 +27,13 @@ use super::{
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    digest::Digest,
-    error::{Error, Problem, Result, exit},
+    error::{Error, Problem, Result},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
         PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     graph::{Engine, State, Statuses, TaskId},
-    plan::{Plan, PlanRequest},
+    plan::Plan,
     publish,
     words::plain::counted,
 };
@@ -77,11 +76,6 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     // A build of these cells alone, which measures them anew. Repeats take turns in every build.
     request.selection.together.clone_from(&args.together);
-    let memo_name = memo::of_build(&request, args);
-    if let Some(verdict) = remembered(&request, args, &memo_name)? {
-        counts.idle(&verdict["summary"]);
-        return say_nothing_to_do(globals.json, &verdict);
-    }
     let mut session = Arc::new(Session::open(request)?);
     publish::refuse_shared_folder(&session.plan)?;
     // A detached build has a file of its own in the cache.
@@ -189,7 +183,6 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         },
         args,
         request,
-        &memo_name,
         &events,
     )
 }
@@ -197,35 +190,6 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
 /// The session before anything runs; from then on the page has a part in it.
 fn own(session: &mut Arc<Session>) -> &mut Session {
     Arc::get_mut(session).expect("nobody else has the session yet")
-}
-
-/// What an earlier build concluded, where nothing that it depends on has changed since.
-fn remembered(
-    request: &PlanRequest,
-    args: &BuildArgs,
-    memo_name: &Digest,
-) -> Result<Option<Value>> {
-    let asks_for_more = args.events.is_some()
-        || args.remeasure
-        // The lock is checked against the host, which no memo knows.
-        || args.locked
-        // Which cells these are is decided by the cache.
-        || args.last.failed
-        || args.profile.is_some()
-        // The memo has no figures.
-        || args.details;
-    if asks_for_more {
-        return Ok(None);
-    }
-    let Some(idle) = memo::nothing_to_do(request, memo_name) else {
-        return Ok(None);
-    };
-    let remote::Looked::Nothing(remote) = remote::look(&idle, args.remote_required)? else {
-        return Ok(None);
-    };
-    let mut verdict = idle.verdict;
-    verdict["remote"] = remote;
-    Ok(Some(verdict))
 }
 
 /// Adds this host's facts to tprimat.lock, where it lacks them.
@@ -310,19 +274,6 @@ fn evaluated_as_is(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
     }
     let statuses = engine.evaluate_all()?;
     Ok((engine, statuses))
-}
-
-fn say_nothing_to_do(as_json: bool, value: &Value) -> Result<i32> {
-    if as_json {
-        print_json("build", value)?;
-    } else {
-        eprintln!(
-            "{}: nothing to do, {} tasks are fresh",
-            value["matrix"].as_str().unwrap_or(""),
-            value["summary"]["fresh"]
-        );
-    }
-    Ok(exit::OK)
 }
 
 fn events(args: &BuildArgs) -> Result<EventSink> {

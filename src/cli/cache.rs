@@ -1,8 +1,7 @@
-//! `cache`: what the cache holds, sharing it with a remote, and bundles.
+//! `cache`: what the cache holds, and sharing it with a remote or by a file.
 
-use std::{collections::HashSet, fs::File, path::Path};
+use std::path::PathBuf;
 
-use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -11,17 +10,17 @@ use super::{
         PushArgs, RemoteArgs,
     },
     clean,
-    output::{leave_out, print, print_json, say},
+    output::{print, print_json, say},
     remote::{self, bar, moves},
     session::Project,
 };
 use crate::{
-    cache::{Cache, Expected, Limits, NamedObject, Repair, TaskKind, Verified, bundle_fault},
-    digest::Digest,
+    cache::{
+        Cache, Damaged, Limits, Listing, NamedObject, Pulled, Pushed, Remote, Repaired, TaskKind,
+        Verified, is_decision,
+    },
     error::{Error, Problem, Result, exit},
     files::{self, Durability},
-    import::Imports,
-    remote::{Damaged, Pushed, Remote, Repaired},
     words::plain::counted,
 };
 
@@ -30,13 +29,9 @@ pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
         CacheCommand::Push(args) => push(globals, args),
         CacheCommand::Pull(args) => pull(globals, args),
         CacheCommand::Stat(args) => stat(globals, args),
-        CacheCommand::Verify(CacheVerifyArgs {
-            remote: None,
-            repair,
-        }) => verify(globals, *repair),
+        CacheCommand::Verify(CacheVerifyArgs { remote: None }) => verify(globals),
         CacheCommand::Verify(CacheVerifyArgs {
             remote: Some(address),
-            ..
         }) => verify_remote(globals, address),
         CacheCommand::Gc(args) => gc(globals, args),
         CacheCommand::Export(args) => export(globals, args),
@@ -63,66 +58,70 @@ fn shared(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Remote)> {
 
 fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
     let (cache, remote) = shared(globals, &args.remote)?;
-    let records = cache.shared_records()?;
     let bar = bar("pushing");
-    let pushed = remote.list(None).map(|listing| {
-        let shared = records.iter().filter(|r| listing.has(r)).count();
-        let repaired = match args.repair {
-            true => remote.repair(&cache, &records, &listing, &moves(&bar)),
-            false => Repaired::default(),
-        };
-        remote.sweep();
-        let pushed = match repaired.cut {
-            None => remote.push(&cache, &records, &listing, &moves(&bar)),
-            cut => Pushed {
-                cut,
-                ..Pushed::default()
-            },
-        };
-        (pushed, repaired.names, shared)
-    });
+    let listing = remote.list(None)?;
+    let records = cache.shared_records(None);
+    let mut repaired = Repaired::default();
+    if args.repair {
+        let own: Listing = records.iter().cloned().collect();
+        let both = listing.intersection(&own).cloned().collect();
+        repaired = remote.verify(&both, Some(&cache), &moves(&bar));
+    }
+    remote.sweep();
+    let pushed = match repaired.cut {
+        None => remote.push(&cache, &records, &listing, &moves(&bar)),
+        cut => Pushed {
+            cut,
+            ..Pushed::default()
+        },
+    };
     bar.finish_and_clear();
-    let (pushed, repaired, shared) = pushed?;
-    let runs = counted(pushed.runs, "run");
+    let repaired: Vec<String> = repaired
+        .damaged
+        .iter()
+        .map(|one| one.record.name())
+        .collect();
+    let shared = records.iter().filter(|r| listing.contains(r)).count();
+    let code = if pushed.incomplete > 0 {
+        exit::FAILED
+    } else {
+        exit::OK
+    };
+    if globals.json && pushed.cut.is_none() {
+        print_json(
+            "cache_push",
+            &json!({ "remote": remote.address(), "runs": pushed.counts.runs, "imports": pushed.counts.imports, "decisions": pushed.counts.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
+        )?;
+        return Ok(code);
+    }
+    for name in repaired {
+        say(&format!("note: was damaged, and replaced: {name}"));
+    }
+    let told = remote::counts(&pushed.counts);
     if let Some(cut) = pushed.cut {
-        for name in repaired {
-            say(&format!("note: was damaged, and replaced: {name}"));
-        }
         say(&format!(
-            "note: {runs} pushed to {} before it broke off",
+            "note: {told} pushed to {} before it broke off",
             remote.address()
         ));
         return Err(cut);
     }
-    if globals.json {
-        print_json(
-            "cache_push",
-            &json!({ "remote": remote.address(), "runs": pushed.runs, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
-        )?;
-        return Ok(exit::OK);
-    }
-    for name in repaired {
-        print(&format!("was damaged, and replaced: {name}\n"))?;
-    }
-    print(&format!("{runs} pushed to {}\n", remote.address()))?;
+    print(&format!("{told} pushed to {}\n", remote.address()))?;
     if shared > 0 && !args.repair {
+        let are = if shared == 1 { "is" } else { "are" };
         say(&format!(
-            "note: {} there already by name, and not read; `tprimat cache verify --remote` finds damage",
-            match shared {
-                1 => "1 record is".to_owned(),
-                more => format!("{more} records are"),
-            }
+            "note: {} {are} there already by name, and not read; `tprimat cache verify --remote` finds damage",
+            counted(shared, "record")
         ));
     }
     say_incomplete(pushed.incomplete);
-    Ok(exit::OK)
+    Ok(code)
 }
 
 fn say_incomplete(incomplete: usize) {
     if incomplete > 0 {
         say(&format!(
-            "note: {} left out: the cache has lost a file of each; `tprimat cache verify` names them",
-            counted(incomplete, "run")
+            "note: {} left out: damaged here, or a file of the run is lost; `tprimat cache verify` names them",
+            counted(incomplete, "record")
         ));
     }
 }
@@ -137,52 +136,50 @@ fn pull(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         .and_then(|listing| remote.pull(&cache, &listing, &moves(&bar)));
     bar.finish_and_clear();
     let mut pulled = pulled?;
+    let mut told = remote::told(&remote, &pulled);
+    told.extend(remote::refused(&remote, &pulled));
     if let Some(cut) = pulled.cut.take() {
-        for told in remote::told(&remote, &pulled) {
-            say(&format!("note: {told} before the pull broke off"));
-        }
-        if let Some(refused) = remote::refused(&remote, &pulled) {
-            say(&format!("note: {refused}"));
-        }
+        told.iter().for_each(|told| say(&format!("note: {told}")));
+        say("note: the pull broke off after that");
         return Err(cut);
     }
     if globals.json {
         print_json(
             "cache_pull",
-            &json!({
-                "remote": remote.address(), "runs": pulled.counts.runs, "objects": pulled.counts.objects,
-                "refused": pulled.refused,
-            }),
+            &pulled_json("remote", remote.address(), &pulled),
         )?;
+    } else if told.is_empty() {
+        print(&format!("{} has no other runs\n", remote.address()))?;
     } else {
-        let mut told = remote::told(&remote, &pulled);
-        told.extend(remote::refused(&remote, &pulled));
-        if told.is_empty() {
-            print(&format!("{} has no other runs\n", remote.address()))?;
-        }
-        for told in told {
-            print(&format!("{told}\n"))?;
-        }
+        print(&(told.join("\n") + "\n"))?;
     }
-    Ok(if pulled.refused.is_empty() {
+    Ok(code_of(&pulled))
+}
+
+fn code_of(pulled: &Pulled) -> i32 {
+    if pulled.refused.is_empty() {
         exit::OK
     } else {
         exit::FAILED
+    }
+}
+
+fn pulled_json(what: &str, from: &str, pulled: &Pulled) -> serde_json::Value {
+    json!({
+        what: from, "runs": pulled.counts.runs, "imports": pulled.counts.imports,
+        "decisions": pulled.counts.decisions, "objects": pulled.objects, "refused": pulled.refused,
     })
 }
 
 fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
     let (cache, remote) = open(globals, args)?;
     let usage = cache.usage()?;
-    let there = remote
-        .as_ref()
-        .map(|remote| {
-            let (listing, records) = (remote.list(None)?, cache.shared_records()?);
-            let both = records.iter().filter(|r| listing.has(r)).count();
-            Ok((listing.len() - both, records.len() - both, both))
-        })
-        .transpose();
-    let there = match there {
+    let there = remote.as_ref().map(|remote| {
+        let (listing, records) = (remote.list(None)?, cache.shared_records(None));
+        let both = records.iter().filter(|r| listing.contains(r)).count();
+        Ok((listing.len() - both, records.len() - both, both))
+    });
+    let there = match there.transpose() {
         Err(error) if remote::is_unreachable(&error) => {
             say(&format!("note: {error}"));
             None
@@ -202,30 +199,22 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         print_json("cache_stat", &value)?;
         return Ok(exit::OK);
     }
+    let objects = |count, bytes| format!("{}, {}", counted(count, "object"), amount(bytes));
     let mut lines = vec![
         ("cache", cache.root().display().to_string()),
         ("runs", usage.runs.to_string()),
         (
-            "objects",
-            format!("{}, {} on disk", usage.objects, amount(usage.bytes)),
+            "files",
+            format!("{} on disk", objects(usage.objects, usage.bytes)),
         ),
-        ("records", amount(usage.record_bytes)),
         (
             "drawn again",
             format!(
-                "{} by the next build: {}; `tprimat cache gc --older-than 30d` removes old ones",
-                counted(usage.drawn, "object"),
-                amount(usage.drawn_bytes)
+                "{} by the next build; `tprimat cache gc --older-than 30d` removes old ones",
+                objects(usage.drawn, usage.drawn_bytes)
             ),
         ),
-        (
-            "named by none",
-            format!(
-                "{}, {}",
-                counted(usage.unnamed, "object"),
-                amount(usage.unnamed_bytes)
-            ),
-        ),
+        ("named by none", objects(usage.unnamed, usage.unnamed_bytes)),
     ];
     if let (Some(address), Some((there, here, both))) = (address, there) {
         let records = |count| counted(count, "record");
@@ -239,11 +228,10 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
             ),
         ));
     }
-    let lines: Vec<String> = lines
+    let lines = lines
         .iter()
-        .map(|(name, text)| format!("{name:<14} {text}\n"))
-        .collect();
-    print(&lines.concat())?;
+        .map(|(name, text)| format!("{name:<14} {text}\n"));
+    print(&lines.collect::<String>())?;
     Ok(exit::OK)
 }
 
@@ -255,132 +243,94 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-/// The form `tprimat.cache_verify/1`.
-#[derive(Serialize)]
-struct Checked<'a> {
-    #[serde(flatten)]
-    verified: &'a Verified,
-    /// None without `--repair`, and where it failed.
-    repair: Option<&'a Repair>,
-    repair_error: Option<String>,
-}
-
-fn verify(globals: &Globals, repair: bool) -> Result<i32> {
+fn verify(globals: &Globals) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
-    let _held = if repair {
-        let alone = clean::unused(cache.root())?;
-        cache.refresh()?;
-        alone
-    } else {
-        cache.use_it()
-    };
+    let _held = cache.use_it();
     let bar = bar("reading");
     let verified = cache.verify(&|done, all| {
         let _ = moves(&bar)(done, all);
     });
     bar.finish_and_clear();
     let verified = verified?;
-    let is_sound = verified.damaged.is_empty()
-        && verified.lost.is_empty()
-        && verified.damaged_records.is_empty();
-    // What was found is told also where the repair fails.
-    let (done, failed) = match repair.then(|| cache.repair()).transpose() {
-        Ok(done) => (done, None),
-        Err(error) => (None, Some(error)),
-    };
     if globals.json {
-        let checked = Checked {
-            verified: &verified,
-            repair: done.as_ref(),
-            repair_error: failed.as_ref().map(Error::to_string),
-        };
-        print_json("cache_verify", &checked)?;
+        print_json("cache_verify", &verified)?;
     } else {
-        let mut text = format!("{} read\n", counted(verified.objects, "object"));
-        for digest in &verified.damaged {
-            let files = verified.damaged_files.iter();
-            let mut files = files.filter(|file| file.digest == *digest);
-            let what = match (files.next(), files.count()) {
-                (None, _) => "an object that no record names".to_owned(),
-                (Some(file), 0) => format!("`{}` of {}", file.name, file.task),
-                (Some(file), more) => {
-                    let more = counted(more, "other file");
-                    format!("`{}` of {} (and {more})", file.name, file.task)
-                }
-            };
-            text += &format!("damaged: {what} ({})\n", digest.short());
-        }
-        for (task, name) in &verified.lost {
-            text += &format!("lost: `{name}` of {task}\n");
-        }
-        for (task, name) in &verified.known_lost {
-            text += &format!("noted as lost by an earlier --repair: `{name}` of {task}\n");
-        }
-        for damaged in &verified.damaged_records {
-            text += &format!(
-                "damaged records: {} at byte {} of {}\n",
-                counted(damaged.bytes as usize, "byte"),
-                damaged.offset,
-                damaged.file
-            );
-        }
-        print(&text)?;
-        if !verified.damaged_records.is_empty() {
-            say(
-                "what was recorded there counts as never run: restore the file from a backup, or bring the runs back with \
-                 `tprimat cache pull` or an import of another cache",
-            );
-        }
-        let is_measured = |file: &NamedObject| file.task.starts_with(TaskKind::Train.name());
-        if !verified.damaged_files.iter().all(is_measured) {
-            say("what was read from logs or drawn is made again by the next build that needs it");
-        }
-        if !verified.lost.is_empty() || verified.damaged_files.iter().any(is_measured) {
-            let first = match verified.damaged.is_empty() || repair {
-                true => "",
-                false => "once `--repair` has removed what is damaged, ",
-            };
-            say(&format!(
-                "{first}`tprimat cache pull` or an import of another cache brings files of runs back where another has them"
-            ));
-        }
-        if let Some(done) = &done {
-            let measured = verified.damaged_files.iter().filter(|f| is_measured(f));
-            let lost = verified.lost.len() + measured.count();
-            if done.removed.len() + done.cut.len() + lost > 0 {
-                say(&format!(
-                    "{} removed, {} cut out, {} noted as lost; later checks pass over them",
-                    counted(done.removed.len(), "damaged object"),
-                    counted(done.cut.len(), "damaged place"),
-                    counted(lost, "file")
-                ));
-            }
-            if !done.left.is_empty() {
-                say(
-                    "no damaged record was cut out: another tprimat writes to a file that holds one, or its file system has no locks; \
-                     repeat this when no other tprimat is running",
-                );
-            }
-        } else if !repair && !is_sound {
-            say(
-                "`tprimat cache verify --repair` removes what is damaged and notes what is lost, so that later checks find only new \
-                 damage",
-            );
-        }
+        print(&found(&cache, &verified))?;
+        advice(&verified).into_iter().for_each(say);
     }
-    if let Some(error) = failed {
-        // With `--json` the one object that is printed has it.
-        return if globals.json {
-            Ok(error.exit_code())
-        } else {
-            Err(error)
+    Ok(if verified.is_sound() {
+        exit::OK
+    } else {
+        exit::FAILED
+    })
+}
+
+/// What is not sound, a line each, with the file that it is.
+fn found(cache: &Cache, verified: &Verified) -> String {
+    let mut text = format!(
+        "{} and {} read\n",
+        counted(verified.records, "record"),
+        counted(verified.objects, "file")
+    );
+    for digest in &verified.damaged {
+        let files = verified.damaged_files.iter();
+        let mut files = files.filter(|file| file.digest == *digest);
+        let what = match (files.next(), files.count()) {
+            (None, _) => "a file that no record names".to_owned(),
+            (Some(file), 0) => format!("`{}` of {}", file.name, file.task),
+            (Some(file), more) => {
+                let more = counted(more, "other file");
+                format!("`{}` of {} (and {more})", file.name, file.task)
+            }
         };
+        let place = cache.place_of(digest).display().to_string();
+        text += &format!("damaged: {what}: {place}\n");
     }
-    let is_sound = match done {
-        Some(done) => done.left.is_empty(),
-        None => is_sound,
+    for (task, name) in &verified.lost {
+        text += &format!("lost: `{name}` of {task}\n");
+    }
+    for path in &verified.damaged_records {
+        text += &format!("damaged: {}\n", path.display());
+    }
+    for (path, why) in &verified.unread {
+        text += &format!("cannot be read: {}: {why}\n", path.display());
+    }
+    text
+}
+
+fn advice(verified: &Verified) -> Vec<&'static str> {
+    let is_measured = |file: &NamedObject| {
+        let of = file.task.split(' ').next();
+        [Some(TaskKind::Train.name()), Some("import")].contains(&of)
     };
-    Ok(if is_sound { exit::OK } else { exit::FAILED })
+    let mut advice = Vec::new();
+    let of_runs = verified.damaged_files.iter().any(is_measured);
+    if of_runs || !verified.lost.is_empty() || !verified.damaged_records.is_empty() {
+        advice.push(
+            "what was measured comes back from a backup, by `tprimat cache pull`, or by an import of another cache that has it, \
+             which replaces what is damaged",
+        );
+    }
+    let is_record = |path: &PathBuf| path.extension().is_some() && !is_decision(path);
+    if verified.damaged_records.iter().any(is_record) {
+        advice.push(
+            "a run whose record is damaged counts as never made; to remove the record gives it up for good",
+        );
+    }
+    if verified
+        .damaged_records
+        .iter()
+        .any(|path| is_decision(path))
+    {
+        advice.push(
+            "a damaged decision still holds and has lost its reason; to remove it takes it back",
+        );
+    }
+    if !verified.damaged_files.iter().all(is_measured) {
+        advice
+            .push("what was read from logs or drawn is made again by the next build that needs it");
+    }
+    advice
 }
 
 /// `address`: empty for the project's own remote.
@@ -392,12 +342,16 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
     let bar = bar("reading");
     let read = remote
         .list(None)
-        .map(|listing| (listing.len(), remote.verify(&listing, &moves(&bar))));
+        .map(|listing| (listing.len(), remote.verify(&listing, None, &moves(&bar))));
     bar.finish_and_clear();
-    let (records, crate::remote::Verified { damaged, cut }) = read?;
+    let (records, Repaired { damaged, cut }) = read?;
     if let Some(cut) = cut {
         for one in &damaged {
-            say(&format!("note: damaged: {}: {}", one.name, one.why));
+            say(&format!(
+                "note: damaged: {}: {}",
+                one.record.name(),
+                one.why
+            ));
         }
         say(&format!(
             "note: not all of {} was read before it broke off",
@@ -405,13 +359,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
         ));
         return Err(cut);
     }
-    let own: HashSet<Digest> = cache
-        .shared_records()?
-        .iter()
-        .filter(|record| cache.is_whole(record))
-        .map(|record| record.digest)
-        .collect();
-    let is_here = |one: &Damaged| own.contains(&one.digest);
+    let is_here = |one: &&Damaged| cache.is_whole(&one.record);
     let code = if damaged.is_empty() {
         exit::OK
     } else {
@@ -420,7 +368,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
     if globals.json {
         let damaged: Vec<_> = damaged
             .iter()
-            .map(|one| json!({ "name": one.name, "why": one.why, "whole_here": is_here(one) }))
+            .map(|one| json!({ "name": one.record.name(), "why": one.why, "whole_here": is_here(&one) }))
             .collect();
         print_json(
             "cache_verify_remote",
@@ -434,9 +382,9 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
         remote.address()
     ))?;
     for one in &damaged {
-        print(&format!("damaged: {}: {}\n", one.name, one.why))?;
+        print(&format!("damaged: {}: {}\n", one.record.name(), one.why))?;
     }
-    let here = damaged.iter().filter(|one| is_here(one)).count();
+    let here = damaged.iter().filter(is_here).count();
     if here > 0 {
         say(&format!(
             "`tprimat cache push --repair` replaces {here} of {}, which this cache has whole",
@@ -455,18 +403,6 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _alone = clean::unused(cache.root())?;
-    cache.refresh()?;
-    if cache.has_damaged_records()? {
-        return Err(Error::Failed {
-            message: "some of the cache's records cannot be read, and the logs that they name would be removed as nobody's; nothing was removed"
-                .into(),
-            help: Some(
-                "`tprimat cache verify` says where they are: bring that file back from a backup, or give these records up with \
-                 `tprimat cache verify --repair`"
-                    .into(),
-            ),
-        });
-    }
     let garbage = cache.garbage(Limits {
         older_than: args.older_than,
         at_most_bytes: args.at_most,
@@ -506,11 +442,10 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
         ));
     }
     let mut staged = files::Staged::create(&args.file)?;
-    let counts = cache.export(&Imports::key(), &mut staged)?;
-    staged.commit(Durability::Plain)?;
+    let exported = cache.export(&mut staged)?;
+    staged.commit(Durability::Synced)?;
     // A backup that lacks runs must not pass for a whole one.
-    let lacks_runs = counts.incomplete > counts.given_up;
-    let code = if lacks_runs || counts.lost_of_imports > 0 {
+    let code = if exported.incomplete > 0 {
         exit::FAILED
     } else {
         exit::OK
@@ -518,28 +453,16 @@ fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
     if globals.json {
         print_json(
             "cache_export",
-            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete, "given_up": counts.given_up, "lost_of_imports": counts.lost_of_imports }),
+            &json!({ "file": args.file, "runs": exported.counts.runs, "imports": exported.counts.imports, "decisions": exported.counts.decisions, "incomplete": exported.incomplete }),
         )?;
         return Ok(code);
     }
     print(&format!(
-        "{}: {} with {}; `tprimat cache import` takes it in\n",
+        "{}: {}; `tprimat cache import` takes it in\n",
         args.file.display(),
-        counted(counts.runs, "run"),
-        counted(counts.objects, "file")
+        remote::counts(&exported.counts)
     ))?;
-    say_incomplete(counts.incomplete);
-    if counts.lost_of_imports > 0 {
-        say(&format!(
-            "note: {} of imports left out: the cache has lost them; `tprimat import` of the same files brings them back",
-            counted(counts.lost_of_imports, "file")
-        ));
-    }
-    if lacks_runs {
-        say(
-            "`tprimat cache pull` brings them back where another cache has them; `tprimat cache verify --repair` gives them up",
-        );
-    }
+    say_incomplete(exported.incomplete);
     Ok(code)
 }
 
@@ -547,43 +470,31 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     cache.ensure_writable()?;
     let _in_use = cache.use_it();
-    let file = regular(&args.file)?;
-    let list = Imports::key();
-    let received = cache.receive(file, Expected::Any { list });
-    let mut received = received.map_err(|error| of_file(error, &args.file))?;
-    let imports = received.take_list(&list);
-    let counts = cache.admit([received])?;
-    let imports = Imports::take_in(&cache, imports, leave_out)?;
+    let (file, _) =
+        files::open_regular(&args.file).map_err(Error::io("cannot read", &args.file))?;
+    let mut pulled = cache.import(file, &args.file)?;
+    let name: PathBuf = args.file.clone();
+    for refused in &pulled.refused {
+        say(&format!(
+            "note: {}: not taken in: {refused}",
+            name.display()
+        ));
+    }
+    if let Some(cut) = pulled.cut.take() {
+        let told = remote::counts(&pulled.counts);
+        say(&format!("note: {told} taken in before it broke off"));
+        return Err(cut);
+    }
     if globals.json {
-        print_json(
-            "cache_import",
-            &json!({ "file": args.file, "runs": counts.runs, "imports": imports, "objects": counts.objects }),
-        )?;
-        return Ok(exit::OK);
+        let name = name.display().to_string();
+        print_json("cache_import", &pulled_json("file", &name, &pulled))?;
+        return Ok(code_of(&pulled));
     }
     print(&format!(
-        "{}: {} and {} are new here\n",
-        args.file.display(),
-        counted(counts.runs, "run"),
-        counted(imports, "import")
+        "{}: new here: {}\n",
+        name.display(),
+        remote::counts(&pulled.counts)
     ))?;
     say("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
-    Ok(exit::OK)
-}
-
-/// Names the file that is not a bundle.
-fn of_file(error: Error, file: &Path) -> Error {
-    match bundle_fault(error) {
-        Ok(why) => {
-            let problem = Problem::new(format!("{}: the bundle {why}", file.display()));
-            let help = "expected a file that `tprimat cache export` wrote; nothing was taken in";
-            Error::invalid(problem.help(help))
-        }
-        Err(other) => other,
-    }
-}
-
-fn regular(path: &Path) -> Result<File> {
-    let opened = files::open_regular(path).map_err(Error::io("cannot read", path))?;
-    Ok(opened.0)
+    Ok(code_of(&pulled))
 }

@@ -15,14 +15,15 @@ use super::{
 use crate::{
     cache::{Cache, claim_unused},
     error::{Error, Problem, Result, exit},
-    import::Imports,
     publish,
     words::plain::counted,
 };
 
 /// What a cache is made of. Runs of killed builds stay: they may hold measurements that no build
 /// has taken in.
-const PARTS: [&str; 6] = ["objects", "segments", "snapshot", "memos", "locks", "tmp"];
+const PARTS: [&str; 8] = [
+    "records", "objects", "texts", "made", "damaged", "memos", "locks", "tmp",
+];
 
 pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
     let project = Project::open(globals, &[])?;
@@ -78,7 +79,10 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
 /// How many runs a cache has, made here or imported, whether they count or not.
 fn runs_in(cache: &Path) -> usize {
     match Cache::open(cache) {
-        Ok(open) if cache.exists() => open.all_attempts().len() + Imports::of(&open).count(),
+        Ok(open) if cache.exists() => {
+            let records = open.shared_records(None).into_iter();
+            records.filter(|record| record.run().is_some()).count()
+        }
         _ => 0,
     }
 }

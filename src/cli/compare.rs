@@ -6,7 +6,7 @@ use indexmap::IndexSet;
 
 use super::{
     args::{CompareArgs, CompareFormat, Globals},
-    flags::{Common, Compared, Filters, is_matrix},
+    flags::{Common, Compared, Filters, is_matrix, matrix_and_cells},
     output::{leave_out, page, print, print_document},
     project,
     session::Session,
@@ -115,7 +115,9 @@ pub fn compared(
     show: impl FnOnce(&ComparisonView) -> Result<()>,
 ) -> Result<i32> {
     check_across(&asked.across)?;
-    let (matrix, names) = matrix_and_cells(asked)?;
+    // The first segments of a cell's name have no slash either, so a matrix behind cells is a file.
+    let is_file = |word: &str| word.ends_with(".toml");
+    let (matrix, names) = matrix_and_cells(&asked.names, &asked.matrix, is_matrix, is_file)?;
     let common = Common::of(matrix, asked.sets.clone());
     let session = Session::open_or_imports(globals, &common, &asked.measured)?;
     let Session { plan, cache, .. } = &session;
@@ -295,24 +297,6 @@ fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<Str
         counted(plan.cells[*first].repeats as usize, "repeat"),
         counted(runs.len(), "more run"),
     ))
-}
-
-/// The matrix that is named before or behind the cells, if one is, and the cells.
-fn matrix_and_cells(asked: &Compared) -> Result<(Option<String>, &[String])> {
-    let names = asked.names.as_slice();
-    let (matrix, cells) = match names {
-        [first, cells @ ..] if is_matrix(first) => (Some(first), cells),
-        // The first segments of a cell's name have no slash either.
-        [cells @ .., last] if last.ends_with(".toml") => (Some(last), cells),
-        _ => (None, names),
-    };
-    match (matrix, &asked.matrix) {
-        (Some(first), Some(_)) => Err(Error::invalid(
-            Problem::new(format!("`{first}` and --matrix name a matrix each"))
-                .help("a comparison is of one matrix; a cell's name has a slash"),
-        )),
-        (matrix, named) => Ok((matrix.or(named.as_ref()).cloned(), cells)),
-    }
 }
 
 /// The cells that are compared; none where it is the whole matrix.

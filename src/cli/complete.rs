@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     cache::Cache,
-    execute::history::cells_with_attempts,
+    execute::reading::cells_with_attempts,
     import::Imports,
     matrix,
     plan::{Plan, PlanRequest},

@@ -3,6 +3,8 @@
 
 use clap::Args;
 
+use crate::error::{Error, Problem, Result};
+
 /// Which matrix, with which settings. In every command that takes one it is named last, behind the
 /// cells, or in any place by `--matrix`.
 #[derive(Args, Clone, Debug, Default)]
@@ -46,6 +48,27 @@ impl Common {
 #[must_use]
 pub fn is_matrix(word: &str) -> bool {
     !word.contains('/') || word.ends_with(".toml")
+}
+
+/// The matrix that is named before or behind the cells, if one is, and the cells.
+pub fn matrix_and_cells<'a>(
+    names: &'a [String],
+    by_name: &Option<String>,
+    is_first: impl Fn(&str) -> bool,
+    is_last: impl Fn(&str) -> bool,
+) -> Result<(Option<String>, &'a [String])> {
+    let (matrix, cells) = match names {
+        [first, cells @ ..] if is_first(first) => (Some(first), cells),
+        [cells @ .., last] if is_last(last) => (Some(last), cells),
+        _ => (None, names),
+    };
+    match (matrix, by_name) {
+        (Some(first), Some(_)) => Err(Error::invalid(
+            Problem::new(format!("`{first}` and --matrix name a matrix each"))
+                .help("this command takes one matrix; a cell's name has a slash"),
+        )),
+        (matrix, named) => Ok((matrix.or(named.as_ref()).cloned(), cells)),
+    }
 }
 
 /// Which cells, where a command is of some of them.

@@ -201,23 +201,17 @@ fn contradicted(summary: &Summary) -> Vec<String> {
 
 fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) -> Result<()> {
     let cell = row["cell"].as_str().unwrap_or_default().to_owned();
-    let set_aside = imports.set_aside_of(&cell, cache)?;
+    let told = |(number, why): (u32, &SetAside)| json!({ "repeat": number, "reason": why.reason });
+    let set_aside: Vec<Value> = imports.set_aside_of(&cell).map(told).collect();
     if !set_aside.is_empty() {
-        let told =
-            |(number, why): &(u32, SetAside)| json!({ "repeat": number, "reason": why.reason });
-        row["set_aside"] = set_aside.iter().map(told).collect();
+        row["set_aside"] = set_aside.into();
     }
-    if imports.digests(&cell).is_empty() {
+    if !imports.has(&cell) {
         return Ok(());
     }
-    let runs = import::runs(
-        cache,
-        imports,
-        &cell,
-        &import::claim_for(plan, &cell),
-        leave_out,
-    )?;
-    let summary = import::summary(&runs, &import::statistics(plan));
+    let claims = import::claim_for(plan, &cell);
+    let runs = import::runs(cache, imports, &cell, &claims, leave_out)?;
+    let summary = import::summary(&runs, &claims.statistics);
     row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
     row["contradicted"] = json!(contradicted(&summary));
     row["failed"] = json!(UncountedRepeats::of(&summary.repeats).failed);

@@ -7,7 +7,6 @@ use super::{
     args::{Globals, LogsArgs},
     attempts,
     flags::is_matrix,
-    imported_runs::{self, ImportedLine},
     output::{wait_while_read, write},
     project::{self, split_repeat},
     session::{Project, Session},
@@ -19,7 +18,7 @@ use crate::{
     execute::{self, reading},
     graph::State,
     growing,
-    import::Source,
+    import::{Imports, KeptRun, Kind},
     matrix::Selection,
     plan::{Asked, Support},
     run,
@@ -36,7 +35,10 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
     let Session { plan, cache, .. } = &session;
     let (id, repeat) = split_repeat(asked)?;
-    let imports = imported_runs::of(cache, asked)?;
+    let imports = Imports::of(cache);
+    let imports = imports.named(id).map_or(&[][..], |cell| imports.kept(cell));
+    let is_asked = |import: &&KeptRun| repeat.is_none_or(|only| only == import.number);
+    let imports: Vec<&KeptRun> = imports.iter().filter(is_asked).collect();
     let cell = match plan.find(id) {
         Err(_) if !imports.is_empty() => return of_imports(cache, &imports, &plan.asked),
         cell => cell?,
@@ -141,8 +143,11 @@ pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
 }
 
 /// Prints a file of the cache as it is read, however large it is; its last byte, or 0 where it is
-/// empty. `None` where it is gone, or shows at its end that it is damaged.
+/// empty. `None` where it is gone or damaged: that shows at its end only, so it is read once before.
 fn print_stored(cache: &Cache, digest: &Digest) -> Result<Option<u8>> {
+    if !cache.is_sound(digest)? {
+        return Ok(None);
+    }
     let mut last = 0;
     let is_sound = cache.stream(digest, |bytes| {
         last = bytes.last().copied().unwrap_or(last);
@@ -157,14 +162,34 @@ fn write_gap(last: u8) -> Result<()> {
 }
 
 /// What imported runs of a cell have as logs: one as it came, several each below its name.
-fn of_imports(cache: &Cache, imports: &[ImportedLine], asked: &Asked) -> Result<i32> {
-    let files: Vec<(String, &Source)> = imports.iter().flat_map(ImportedLine::logs).collect();
-    if files.is_empty() {
-        return Err(imported_runs::no_log(imports, asked));
+fn of_imports(cache: &Cache, imports: &[&KeptRun], asked: &Asked) -> Result<i32> {
+    let logs = imports.iter().filter(|one| one.recorded.kind == Kind::Log);
+    let files: Vec<_> = logs
+        .flat_map(|one| {
+            one.recorded
+                .sources
+                .iter()
+                .map(|source| (one.name(), source))
+        })
+        .collect();
+    if let ([first, ..], true) = (imports, files.is_empty()) {
+        let from: Vec<String> = imports.iter().map(|one| one.recorded.from()).collect();
+        let name = match imports {
+            [only] => only.name(),
+            _ => first.cell.clone(),
+        };
+        let show = asked.command("show", &[&name]);
+        return Err(Error::Failed {
+            message: format!(
+                "`{name}` was imported from {}, which is not a log",
+                from.join(", ")
+            ),
+            help: Some(format!("`{show}` shows what was read from it")),
+        });
     }
     for (name, source) in &files {
         if files.len() > 1 {
-            write(format!("==> {name} <==\n").as_bytes())?;
+            write(format!("==> {name} (imported from {}) <==\n", source.name).as_bytes())?;
         }
         let last = print_stored(cache, &source.digest)?.ok_or_else(|| CacheError::Gone {
             what: source.name.clone(),

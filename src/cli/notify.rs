@@ -14,13 +14,8 @@ use nix::{
     unistd::Pid,
 };
 
-use serde_json::Value;
-
 use super::detached::FOLDER;
-use crate::{
-    execute::{Event, Outcome, Reporter, install_interrupt_handler},
-    graph::State,
-};
+use crate::execute::{Event, Outcome, Reporter, install_interrupt_handler};
 
 /// How long the command may take. It tells somebody of the build, and nobody waits for more.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -63,21 +58,6 @@ impl Reporter for Counting {
             }
             _ => {}
         }
-    }
-}
-
-impl Counting {
-    /// The build has nothing to do: its tasks stand as an earlier one left them, by state.
-    pub fn idle(&self, summary: &Value) {
-        let of = |state: State| {
-            let count = summary[state.name()].as_u64().unwrap_or(0);
-            usize::try_from(count).unwrap_or(usize::MAX)
-        };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Counts {
-            ok: of(State::Fresh),
-            failed: of(State::Failed),
-            waiting: Some(of(State::Waiting) + of(State::Blocked)),
-        };
     }
 }
 

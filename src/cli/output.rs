@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::verbosity::{Verbosity, verbosity};
 use crate::{
     error::{Error, Problem, Result, Source},
-    import::DamagedImport,
     report::{Ink, Page, Paint},
     secrets::masked,
     sentences,
@@ -117,8 +116,7 @@ pub fn say(text: &str) {
 }
 
 /// Names an import that cannot be read, and lets the command go on with the others.
-pub fn leave_out(damaged: DamagedImport) -> Result<()> {
-    let DamagedImport { name, error } = damaged;
+pub fn leave_out(name: &str, error: Error) -> Result<()> {
     say(&format!("warning: the import {name} is left out: {error}"));
     Ok(())
 }

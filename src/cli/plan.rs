@@ -4,16 +4,14 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     args::{Globals, PlanArgs},
-    blocked, fit, memo,
+    blocked, fit,
     output::{print, print_json, say},
     project,
     session::Session,
-    verbosity::{Verbosity, verbosity},
 };
 use crate::{
     cache::TaskKind,
@@ -29,25 +27,6 @@ use crate::{
 
 pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     let request = project::matrix_request(globals, &args.selection)?;
-    let memo_name = memo::of_plan(&request, &args.overrides);
-    // A list of all tasks is too long to keep. `--locked` compares the lock with the host, and
-    // `--failed` asks the cache for cells: no memo knows the answers. `-v` names what is read.
-    let is_memorable = !args.tasks
-        && !globals.json
-        && !args.locked
-        && !args.last.failed
-        && verbosity() != Verbosity::Verbose;
-    if is_memorable
-        && let Some(idle) = memo::nothing_to_do(&request, &memo_name)
-        && let Ok(settled) = serde_json::from_value::<Settled>(idle.verdict)
-    {
-        settled
-            .notes
-            .iter()
-            .for_each(|note| eprintln!("note: {note}"));
-        print(&settled.text)?;
-        return Ok(exit::OK);
-    }
     let mut session = Session::open(request)?;
     if args.locked {
         session.plan.facts.require_complete()?;
@@ -147,11 +126,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
                 remote.address()
             ));
         }
-        let is_settled = |row: &Row| matches!(row.state, State::Fresh | State::Unsupported);
-        if is_memorable && rows.iter().all(is_settled) {
-            let shown = json!(Settled { notes, text });
-            memo::store(&engine, &statuses, &session.request, &memo_name, &shown);
-        }
     }
     // The process ends here: to free 100,000 tasks one by one first would only take time.
     std::mem::forget((rows, statuses, session.dag, session.plan));
@@ -166,13 +140,6 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     } else {
         exit::OK
     })
-}
-
-/// All that a plan with nothing to do says.
-#[derive(Serialize, Deserialize)]
-struct Settled {
-    notes: Vec<String>,
-    text: String,
 }
 
 /// Names the cells to be run, here or elsewhere, that will not fit in memory or may not; how many

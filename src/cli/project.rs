@@ -18,10 +18,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Problem, Result},
-    execute::{
-        history::run_of,
-        reading::{self, UncountedRun},
-    },
+    execute::reading::{self, UncountedRun, run_of},
     figures, files,
     graph::{Engine, Reason, State, Status, Statuses},
     import::Imports,
@@ -89,7 +86,7 @@ pub fn of_imports(globals: &Globals, common: &Common) -> Result<Option<PlanReque
 /// Did tprimat make this folder for its cache?
 #[must_use]
 pub fn is_cache(folder: &Path) -> bool {
-    folder.join("CACHEDIR.TAG").is_file() && folder.join("segments").is_dir()
+    folder.join("CACHEDIR.TAG").is_file() && folder.join("records").is_dir()
 }
 
 /// The caller's environment, as far as it is text.
@@ -412,14 +409,13 @@ pub fn refuse_drift(plan: &Plan) -> Result<()> {
 /// What a cell's name on the command line stands for: the id, and the position of a cell that the
 /// matrix has; a cell that it has not may have been imported.
 pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Option<CellId>)> {
-    let is_imported = !imports.digests(name).is_empty();
+    let is_imported = imports.has(name);
     match plan.find(name) {
         Ok(cell) if plan.cells[cell].id == name || !is_imported => {
             Ok((plan.cells[cell].id.clone(), Some(cell)))
         }
         Err(error) => imports
             .named(name)
-            .or_else(|| imports.named_kept(name))
             .map(|id| (id.to_owned(), None))
             .ok_or(error),
         Ok(_) => Ok((name.to_owned(), None)),

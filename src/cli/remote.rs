@@ -10,13 +10,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::{
-    memo::Idle,
     output::say,
     session::Session,
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, Cache, Counts, Pulled, Remote, TaskKind, Unreachable},
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result},
@@ -24,7 +23,6 @@ use crate::{
     files,
     graph::{Engine, Statuses, label},
     job::RunOutcome,
-    remote::{Pulled, Remote, Unreachable},
     words::plain::counted,
 };
 
@@ -77,36 +75,6 @@ struct State {
     unshared: BTreeSet<String>,
 }
 
-/// What the remote has for a build that has nothing to do.
-pub enum Looked {
-    /// Nothing new, or it did not answer; as `--json` says it.
-    Nothing(Value),
-    News,
-}
-
-/// Asks the remote of a build that has nothing to do by itself: another host may have measured
-/// anew, or set a run aside.
-pub fn look(idle: &Idle, is_required: bool) -> Result<Looked> {
-    let Some(remote) = required(of(&idle.config)?, is_required)? else {
-        return Ok(Looked::Nothing(Value::Null));
-    };
-    let known = remote
-        .list(Some(&idle.keys))
-        .and_then(|listing| listing.is_known_to(&idle.cache));
-    let is_reached = match known {
-        Ok(true) => true,
-        Ok(false) => return Ok(Looked::News),
-        Err(error) if is_unreachable(&error) && !is_required => {
-            say(&format!("warning: {error}; other hosts may have news"));
-            false
-        }
-        Err(error) => return Err(error),
-    };
-    let sharing = Sharing::new(remote, BTreeSet::new());
-    sharing.state().is_lost = !is_reached;
-    Ok(Looked::Nothing(sharing.json()))
-}
-
 fn required(remote: Option<Remote>, is_required: bool) -> Result<Option<Remote>> {
     if remote.is_none() && is_required {
         return Err(no_remote());
@@ -150,7 +118,7 @@ pub fn pull(
             more => format!("{more} repeats now count other runs than before, pulled"),
         };
         let message = format!(
-            "{replaced} from {}, which started earlier or measured anew: published figures may change",
+            "{replaced} from {}, which started earlier, measured anew or set runs aside: published figures may change",
             sharing.remote.address()
         );
         note(events, message);
@@ -223,12 +191,8 @@ impl Sharing {
     }
 
     fn take_keys(&self, keys: &BTreeSet<Digest>, cache: &Cache, events: &EventSink) -> Result<()> {
-        let pulled = self.remote.list(Some(keys)).and_then(|listing| {
-            if listing.is_known_to(cache)? {
-                return Ok(Pulled::default());
-            }
-            self.remote.pull(cache, &listing, &|_, _| Ok(()))
-        });
+        let listing = self.remote.list(Some(keys));
+        let pulled = listing.and_then(|listing| self.remote.pull(cache, &listing, &|_, _| Ok(())));
         match pulled.and_then(|pulled| self.taken(pulled, events)) {
             Err(error) if is_unreachable(&error) => {
                 let then =
@@ -264,13 +228,12 @@ impl Sharing {
         goes_on: &(dyn Fn() -> Result<()> + Sync),
     ) -> Result<()> {
         let listing = self.remote.list(Some(keys))?;
-        let mut records = cache.shared_records()?;
-        records.retain(|record| keys.contains(&record.key));
+        let records = cache.shared_records(Some(keys));
         let pushed = self
             .remote
             .push(cache, &records, &listing, &|_, _| goes_on());
         let mut state = self.state();
-        state.pushed += pushed.runs;
+        state.pushed += pushed.counts.runs;
         state.unshared.retain(|id| !pushed.there.contains(id));
         drop(state);
         pushed.cut.map_or(Ok(()), Err)
@@ -344,21 +307,27 @@ impl Sharing {
     }
 }
 
+/// `3 runs`, `3 runs, 1 import, 2 decisions`.
+#[must_use]
+pub fn counts(counts: &Counts) -> String {
+    let mut parts = vec![counted(counts.runs, "run")];
+    let others = [(counts.imports, "import"), (counts.decisions, "decision")];
+    let others = others.into_iter().filter(|(count, _)| *count > 0);
+    parts.extend(others.map(|(count, what)| counted(count, what)));
+    parts.join(", ")
+}
+
 /// What a pull is worth telling.
 pub fn told(remote: &Remote, pulled: &Pulled) -> Vec<String> {
     let mut told = Vec::new();
-    if pulled.counts.runs > 0 {
-        told.push(format!(
-            "{} pulled from {}",
-            counted(pulled.counts.runs, "run"),
-            remote.address()
-        ));
+    let from = remote.address();
+    if pulled.counts != Counts::default() {
+        told.push(format!("{} pulled from {from}", counts(&pulled.counts)));
     }
-    if pulled.counts.runs == 0 && pulled.counts.objects > 0 {
+    if pulled.counts.runs + pulled.counts.imports == 0 && pulled.objects > 0 {
+        let files = counted(pulled.objects, "file");
         told.push(format!(
-            "{} that this cache had lost brought back from {}",
-            counted(pulled.counts.objects, "file"),
-            remote.address()
+            "{files} that this cache had lost brought back from {from}"
         ));
     }
     told

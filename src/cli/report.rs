@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     args::{Globals, ReportArgs},
     compare::{ComparisonView, compared, why_not_compared},
-    output::{print, print_json, say},
+    output::{leave_out, print, print_json, say},
     targets::{refuse_files, refuse_folder},
     tensorboard,
 };
@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::{
         derived::{self, Report},
-        history::{Warmups, histories},
+        history::histories,
     },
     files::{Durability, write_atomically},
     matrix,
@@ -81,12 +81,10 @@ pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
 fn history(of: &ComparisonView) -> Result<Option<Picture>> {
     let engine = of.engine;
     let comparison = of.comparison;
-    let rows = comparison.rows.iter().map(|row| row.cell.as_str());
-    let absent = comparison.absent.iter().map(|cell| cell.cell.as_str());
-    let shown: BTreeSet<&str> = rows.chain(absent).collect();
-    let warmups = Warmups::of(Some(engine.plan), &engine.plan.config);
-    let is_wanted = |cell: &str| shown.contains(cell);
-    let mut cells = histories(engine.cache, &warmups, is_wanted, |_| true)?.cells;
+    let rows = comparison.rows.iter().map(|row| row.cell.clone());
+    let absent = comparison.absent.iter().map(|cell| cell.cell.clone());
+    let shown: BTreeSet<String> = rows.chain(absent).collect();
+    let (mut cells, _) = histories(engine, of.statuses, &shown, None, leave_out)?;
     cells.retain(|cell| cell.measurements.len() > 1);
     if cells.is_empty() {
         eprintln!(
@@ -94,7 +92,7 @@ fn history(of: &ComparisonView) -> Result<Option<Picture>> {
         );
         return Ok(None);
     }
-    report::history_picture(&cells, None).map(Some)
+    report::history_picture(&cells).map(Some)
 }
 
 /// Where a report goes.

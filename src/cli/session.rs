@@ -20,7 +20,7 @@ use super::{
     output, project,
 };
 use crate::{
-    cache::{Cache, TaskKind},
+    cache::{Cache, Fault, TaskKind, is_decision},
     config::Config,
     error::Result,
     execute::{
@@ -86,6 +86,12 @@ impl Project {
         } else {
             Session::open(request)
         }
+    }
+
+    /// The same where the project has no matrix that can be read, and what was recorded has to do.
+    pub fn without_matrix(self) -> Result<Session> {
+        let plan = Plan::without_matrix(&self.request, self.config)?;
+        Session::of(self.request, plan)
     }
 
     pub fn root(&self) -> &Path {
@@ -166,19 +172,37 @@ impl Session {
         Ok(session)
     }
 
-    /// Tells what of the cache's records could not be read, each byte once. Some damage is met only when a
-    /// record is asked for, so this is called again when the states of all tasks are known.
+    /// Tells what of the cache's records could not be read, each once. Most are met only when a record
+    /// is asked for, so this is called again when the states of all tasks are known.
     pub fn tell_damage(&self) {
-        let bytes = self.cache.unreadable_bytes();
-        let told = self.damage_told.swap(bytes, Ordering::Relaxed);
-        if bytes > told {
-            output::say(&format!(
-                "warning: {}{} of the cache's records cannot be read: runs may be missing; `{}` says where",
-                if told > 0 { "another " } else { "" },
-                counted((bytes - told) as usize, "byte"),
-                self.plan.asked.of_project(&["cache", "verify"])
-            ));
+        let faults = self.cache.faults();
+        let told = self
+            .damage_told
+            .swap(faults.len() as u64, Ordering::Relaxed);
+        let Some((path, fault)) = faults.iter().next() else {
+            return;
+        };
+        if faults.len() as u64 <= told {
+            return;
         }
+        let path = self.cache.root().join(path);
+        let what = match fault {
+            Fault::Damaged => "is damaged".to_owned(),
+            Fault::Unread(why) => format!("cannot be read ({why})"),
+        };
+        let then = match is_decision(&path) {
+            true => "that decision has lost its reason",
+            false => "what was recorded there does not count",
+        };
+        let more = match faults.len() - 1 {
+            0 => String::new(),
+            more => format!(", and so are {more} more"),
+        };
+        output::say(&format!(
+            "warning: {} {what}{more}: {then}; `{}` names all",
+            path.display(),
+            self.plan.asked.of_project(&["cache", "verify"])
+        ));
     }
 
     /// The states of all tasks, for commands that show what there is.
@@ -195,10 +219,8 @@ impl Session {
             _ => ("the summaries", "are", "them"),
         };
         output::say(&format!(
-            "warning: {summaries} of {} {are} damaged in the cache; `{}` removes {them}, and then `{}` makes {them} again from the \
-             results",
+            "warning: {summaries} of {} {are} damaged in the cache; `{}` makes {them} again from the results",
             blocked::few(&damaged),
-            self.plan.asked.of_project(&["cache", "verify", "--repair"]),
             self.plan.command("build", &[])
         ));
         // To this process what it has found damaged is not there any more.

@@ -84,7 +84,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     let Some(cell) = cell else {
         return imported(plan, cache, &imports, id, args, globals.json);
     };
-    let has_imports = !imports.digests(id).is_empty();
+    let has_imports = imports.has(id);
     if has_imports && matches!(plan.cells[cell].support, Support::Unsupported(_)) {
         return imported(plan, cache, &imports, id, args, globals.json);
     }
@@ -120,7 +120,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         if has_imports {
             return imported(plan, cache, &imports, id, args, globals.json);
         }
-        if let Some(why) = import::told_set_aside(cache, &imports, id)? {
+        if let Some(why) = import::told_set_aside(&imports, id) {
             eprintln!("note: nothing was measured, and {why}");
         }
         let past = reading::PastMeasurements::of(cache, plan);
@@ -203,37 +203,55 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
     }
-    if globals.json {
-        if !standing.is_present() {
-            value["standing"] = serde_json::json!(standing);
+    let head = sentences::standing(&standing).into_iter();
+    let head = head.map(|words| format!("# {words}\n")).collect();
+    if !standing.is_present() {
+        value["standing"] = serde_json::json!(standing);
+    }
+    let found = Found {
+        value,
+        head,
+        speed,
+        seeds: repeat.is_none().then(|| seeds.into_iter().collect()),
+    };
+    tell(plan, cache, id, found, globals.json)
+}
+
+/// What was measured or imported of a cell, or of one repeat of it.
+struct Found {
+    /// A summary or a result; it names its own form.
+    value: serde_json::Value,
+    /// What stands above everything else, as comments of YAML.
+    head: String,
+    speed: Option<RepeatSummary>,
+    /// Of a whole cell: the cells that it is shown beside, for prices, peaks, speed-ups and scaling come
+    /// from there.
+    seeds: Option<Vec<derived::CellSeed>>,
+}
+
+fn tell(plan: &Plan, cache: &Cache, id: &str, found: Found, as_json: bool) -> Result<i32> {
+    let Found {
+        mut value,
+        head,
+        speed,
+        seeds,
+    } = found;
+    if as_json {
+        if let Some(speed) = &speed {
+            value["repeat"] = json(speed)?;
         }
-        if let Some(speed) = &speed
-            && let Ok(of) = sentences::in_words(|| serde_json::to_value(speed))
-        {
-            value["repeat"] = of;
-        }
-        // A summary and a result name their own form.
         print_document(&value)?;
         return Ok(crate::error::exit::OK);
     }
-    if repeat.is_none() {
-        // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
+    if let Some(seeds) = seeds {
         let comparison = derived::compare_cells(seeds, &CompareConfig::of(plan), cache, leave_out)?;
-        if let Some(text) = report::cell_text(
-            &comparison,
-            &plan.cells[cell].id,
-            |name, words| plan.command(name, words),
-            &page(),
-        ) {
+        let command = |name: &str, words: &[&str]| plan.command(name, words);
+        if let Some(text) = report::cell_text(&comparison, id, command, &page()) {
             print(&text)?;
             return Ok(crate::error::exit::OK);
         }
     }
-    let standing: String = sentences::standing(&standing)
-        .iter()
-        .map(|words| format!("# {words}\n"))
-        .collect();
-    let marks = standing + &speed.map_or_else(String::new, own_speed) + &contradictions(&value);
+    let marks = head + &speed.map_or_else(String::new, own_speed) + &contradictions(&value);
     print(&(marks + &for_people(value)?))?;
     Ok(crate::error::exit::OK)
 }
@@ -424,24 +442,25 @@ fn imported(
     as_json: bool,
 ) -> Result<i32> {
     let (_, repeat) = split_repeat(&args.cell)?;
-    let statistics = import::statistics(plan);
-    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id), leave_out)?;
-    match repeat {
+    let claims = import::claim_for(plan, id);
+    let runs = import::runs(cache, imports, id, &claims, leave_out)?;
+    let summary = import::summary(&runs, &claims.statistics);
+    let found = match repeat {
         Some(n) => {
-            let found = runs.iter().find(|run| run.number == n);
-            let run = found.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
-            if as_json {
-                print_document(&labelled(&run.result, run)?)?
-            } else {
-                let summary = import::summary(&runs, &statistics);
-                let repeat = summary.repeats.iter().find(|repeat| repeat.repeat == n);
-                let repeat = repeat.ok_or_else(|| not_counted(plan, imports, cache, id, n))?;
-                print(&import::tell(id, run, repeat, &statistics))?;
+            let run = runs.iter().find(|run| run.number == n);
+            let run = run.ok_or_else(|| not_counted(plan, imports, id, n))?;
+            let mut value = json(&run.result)?;
+            value["imported"] = json(&run.recorded)?;
+            Found {
+                value,
+                head: format!("# {id}#{n}, imported from {}\n", run.recorded.from()),
+                speed: summary.repeats.into_iter().find(|read| read.repeat == n),
+                seeds: None,
             }
         }
         None => {
             if runs.is_empty()
-                && let Some(why) = import::told_set_aside(cache, imports, id)?
+                && let Some(why) = import::told_set_aside(imports, id)
             {
                 return Err(Error::NothingSelected {
                     message: format!("nothing of `{id}` counts: {why}"),
@@ -451,31 +470,38 @@ fn imported(
                     )),
                 });
             }
-            let dropped = import::set_aside(cache, imports, id)?;
-            let summary = import::summary(&runs, &statistics).disclosing(dropped);
-            if as_json {
-                let from: Vec<_> = runs.iter().map(|r| &r.recorded).collect();
-                let value = sentences::in_words(|| serde_json::to_value(&summary));
-                let mut value = value.map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
-                value["imported"] = serde_json::json!(from);
-                print_document(&value)?;
-            } else {
-                print(&import::show(id, &runs, &summary, &statistics))?;
+            let summary = summary.disclosing(import::set_aside(imports, id));
+            let mut value = json(&summary)?;
+            value["imported"] = runs
+                .iter()
+                .map(|run| json(&run.recorded))
+                .collect::<Result<_>>()?;
+            Found {
+                value,
+                head: String::new(),
+                speed: None,
+                seeds: Some(vec![derived::CellSeed::imported(plan, id)]),
             }
+        }
+    };
+    tell(plan, cache, id, found, as_json)?;
+    if repeat.is_none() && !as_json {
+        for run in &runs {
+            print(&format!(
+                "#{} was imported from {}\n",
+                run.number,
+                run.recorded.from()
+            ))?;
         }
     }
     Ok(crate::error::exit::OK)
 }
 
 /// Why `CELL#n` shows no import.
-fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
-    let kept = imports.kept(id, cache, leave_out).unwrap_or_default();
-    let set_aside = kept
-        .iter()
-        .find(|run| run.number == n)
-        .and_then(|run| run.set_aside.as_ref());
+fn not_counted(plan: &Plan, imports: &Imports, id: &str, n: u32) -> Error {
+    let set_aside = imports.set_aside_of(id).find(|(number, _)| *number == n);
     let (message, help) = match set_aside {
-        Some(why) => (
+        Some((_, why)) => (
             format!("the import `{id}#{n}` was set aside: {}", why.reason),
             format!(
                 "`{}` lets it count again",
@@ -493,13 +519,7 @@ fn not_counted(plan: &Plan, imports: &Imports, cache: &Cache, id: &str, n: u32) 
     }
 }
 
-/// A result that says where it is from.
-fn labelled(
-    result: &crate::results::RunResult,
-    run: &import::ImportedRun,
-) -> Result<serde_json::Value> {
-    let mut value =
-        serde_json::to_value(result).map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
-    value["imported"] = serde_json::json!(run.recorded);
-    Ok(value)
+fn json(value: &impl serde::Serialize) -> Result<serde_json::Value> {
+    sentences::in_words(|| serde_json::to_value(value))
+        .map_err(|e| Error::Internal(format!("cannot print: {e}")))
 }

@@ -22,7 +22,6 @@ use crate::{
     error::Result,
     figures::{self, Dropped, NotCounted, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
-    import::DamagedImport,
     job::Job,
     logs::LogSection,
     matrix::CellId,
@@ -184,7 +183,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
             vec![SUMMARIES.put(cache, "summary.json", summary)?]
         }
         DerivedWork::Compare { cells, settings } => {
-            let comparison = compare_cells(cells, &settings, cache, DamagedImport::fail)?;
+            let comparison = compare_cells(cells, &settings, cache, |_, error| Err(error))?;
             let uncounted = json_bytes(&comparison.cells_with_uncounted())?;
             vec![
                 put_comparison_to_read(cache, comparison)?,

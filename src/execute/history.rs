@@ -1,572 +1,392 @@
-//! Every attempt that the cache has at a cell, as measurements in order of time, each with what was
-//! changed before it.
+//! The cells of a store in time: one query over its attempts and imports. Every measurement of a
+//! cell, in order of time, with what was changed before it (docs/design/store.md, "History").
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use globset::GlobMatcher;
+use serde_json::{Value, json};
 
+use super::reading::{PastMeasurements, StoredResult, launch_of, run_of, trainings};
 use crate::{
-    cache::{Attempt, Cache, Entry, TaskKind},
-    config::Config,
+    cache::{Attempt, Cache, TaskKind},
     digest::Digest,
     error::Result,
-    execute::reading::StoredResult,
-    figures::{
-        self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, Summary, WorkField,
+    figures::{self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, host_named},
+    graph::{Engine, Statuses, outcome_text, worded},
+    import::{self, ImportedRun, Imports, OnDamage},
+    job::{Job, RunOutcome},
+    matrix::CellId,
+    plan::{
+        Prepared,
+        preimage::{self, Change},
     },
-    graph::{outcome_text, worded},
-    job::Job,
-    plan::{Plan, preimage},
-    results::RunResult,
+    results::{RunResult, settings::agree},
     sentences,
 };
 
-/// The names of all cells that the cache has attempts at, sorted.
-#[must_use]
-pub fn cells_with_attempts(cache: &Cache) -> Vec<String> {
-    let mut cells: Vec<String> = cache
-        .all_attempts()
-        .iter()
-        .filter_map(|attempt| Some(run_of(&attempt.task)?.0.to_owned()))
-        .collect();
-    cells.sort();
-    cells.dedup();
-    cells
-}
+const NEVER_READ: &str =
+    "no build here has read its log; the next build of a matrix that has the cell does";
 
-/// The warm-up that applies to each measurement, as a build would choose it.
-///
-/// A measurement whose job is in the plan has the plan's warm-up. An older one has the warm-up of
-/// the last summary made from it. One that was never summarised has the warm-up of the cell of that
-/// name in the plan, or else `otherwise`.
-pub struct Warmups {
-    /// By the name of a cell in the plan: the digest of its job, and its statistics.
-    planned: BTreeMap<String, (String, Statistics)>,
-    pub otherwise: Statistics,
-}
-
-impl Warmups {
-    /// `otherwise` comes from config.yaml and applies to cells that set no warm-up themselves.
-    #[must_use]
-    pub fn of(plan: Option<&Plan>, config: &Config) -> Self {
-        let otherwise = Statistics {
-            warmup_steps: config.settings().benchmarking.warmup.skip_steps,
-        };
-        let cells = plan.into_iter().flat_map(|plan| {
-            plan.cells
-                .with_ids()
-                .map(move |(at, cell)| (plan, at, cell))
-        });
-        let planned = cells.filter_map(|(plan, at, cell)| {
-            let prepared = plan.prepared(at)?;
-            Some((
-                cell.id.clone(),
-                (
-                    prepared.job_digest.to_string(),
-                    prepared.resolved.statistics.clone(),
-                ),
-            ))
-        });
-        Self {
-            planned: planned.collect(),
-            otherwise,
-        }
-    }
-}
-
-/// The histories of some cells.
-pub struct Histories {
-    pub cells: Vec<CellHistory>,
-    /// Cells whose warm-up nobody recorded, and that are not in the plan.
-    pub guessed: Vec<String>,
-}
-
-/// What was measured of the wanted cells on the wanted hosts, sorted by cell.
+/// The histories of these cells in order of their names, and how many imported runs have no date,
+/// so that they are in none. `host`: only of runs on hosts that match.
 pub fn histories(
-    cache: &Cache,
-    warmups: &Warmups,
-    is_wanted: impl Fn(&str) -> bool,
-    is_host: impl Fn(&str) -> bool,
-) -> Result<Histories> {
-    let mut attempts: BTreeMap<String, Vec<(u32, Attempt)>> = BTreeMap::new();
-    for attempt in cache.all_attempts() {
-        let Some((cell, repeat)) = run_of(&attempt.task).filter(|(cell, _)| is_wanted(cell)) else {
-            continue;
-        };
-        if is_host(&attempt.host) {
-            let cell = cell.to_owned();
-            attempts.entry(cell).or_default().push((repeat, attempt));
+    engine: &Engine,
+    statuses: &Statuses,
+    wanted: &BTreeSet<String>,
+    host: Option<&GlobMatcher>,
+    on_damage: OnDamage,
+) -> Result<(Vec<CellHistory>, usize)> {
+    let (cache, plan) = (engine.cache, engine.plan);
+    let mut planned: BTreeMap<&str, CellId> = BTreeMap::new();
+    // The attempts that serve the cells as they are configured now, and how those judge them.
+    let mut serving: BTreeMap<String, &Statistics> = BTreeMap::new();
+    // A run that serves several cells is recorded under the name of one.
+    let mut named = wanted.clone();
+    for (at, cell) in plan.cells.with_ids() {
+        planned.insert(&cell.id, at);
+        let prepared = plan.prepared(at);
+        for (_, train) in trainings(engine, statuses, at) {
+            let Some((attempt, prepared)) = train.attempt().zip(prepared) else {
+                continue;
+            };
+            serving.insert(attempt.id.clone(), statistics(prepared));
+            if let Some((name, _)) = run_of(&attempt.task).filter(|_| wanted.contains(&cell.id)) {
+                named.insert(name.to_owned());
+            }
         }
     }
-    let records = Records::of(cache, &is_wanted);
-    let mut guessed = Vec::new();
-    let mut cells = Vec::new();
-    for (cell, attempts) in attempts {
-        let (works, is_guessed) = history(&records, warmups, &cell, attempts)?;
-        guessed.extend(is_guessed.then_some(cell));
-        cells.extend(works);
+    let records = Records::of(cache, |cell| named.contains(cell));
+    let imports = Imports::of(cache);
+    let (mut cells, mut undated) = (Vec::new(), 0);
+    for cell in wanted {
+        let at = planned.get(cell.as_str()).copied();
+        let attempts = records.past.of_cell_and_keys(engine, statuses, cell, at);
+        let own = attempts.iter().map(|(n, attempt)| records.run(*n, attempt));
+        let own: Vec<Run> = own.collect::<Result<_>>()?;
+        let claims = import::claim_for(plan, cell);
+        let imported = import::runs(cache, &imports, cell, &claims, on_damage)?;
+        let imported: Vec<Run> = imported.iter().map(Run::imported).collect();
+        for (is_import, mut runs) in [(false, own), (true, imported)] {
+            runs.retain(|run| host.is_none_or(|host| host.is_match(&run.host)));
+            let all = runs.len();
+            runs.retain(|run| run.past.started_at.is_finite());
+            undated += all - runs.len();
+            runs.sort_by(|a, b| {
+                let by_time = a.past.started_at.total_cmp(&b.past.started_at);
+                by_time.then_with(|| a.past.attempt.cmp(&b.past.attempt))
+            });
+            let measured = |group: &Vec<Run>| {
+                let ids = || group.iter().map(|run| run.past.attempt.as_str());
+                let now = ids().find_map(|id| serving.get(id).copied());
+                let then = || ids().find_map(|id| records.judged(id));
+                let prepared = at.filter(|_| !is_import).and_then(|at| plan.prepared(at));
+                let planned = || prepared.map(statistics);
+                let of = now
+                    .or_else(then)
+                    .or_else(planned)
+                    .unwrap_or(&claims.statistics);
+                let mut measurement = measurement(group, of);
+                let mut counted = measurement.runs.iter().filter(|run| run.counts);
+                measurement.counts_now = counted.any(|run| serving.contains_key(&run.attempt));
+                measurement
+            };
+            let measurements = groups(runs, is_import).iter().map(measured).collect();
+            let changes = |before: &Measurement, now: &Measurement| {
+                let mut changes = records.changes(&before.inputs, &now.inputs);
+                changes.retain(|change| !is_import || is_known(change));
+                worded(&changes, &records.default_job)
+            };
+            cells.extend(CellHistory::of(cell, is_import, measurements, changes));
+        }
     }
-    Ok(Histories { cells, guessed })
+    Ok((cells, undated))
+}
+
+fn statistics(prepared: &Prepared) -> &Statistics {
+    &prepared.resolved.statistics
+}
+
+/// Do two files both state it, and state it differently? What only one states is not known to have
+/// been changed.
+fn is_known(change: &Change) -> bool {
+    let value = |side: &Option<String>| serde_json::from_str(side.as_deref()?).ok();
+    let both = value(&change.old).zip(value(&change.new));
+    both.is_some_and(|(old, new)| !agree(&old, &new))
 }
 
 /// Files, datasets and images that were changed between an attempt and a later one at a cell, for
 /// each such pair of the attempts' names. Nothing where the cache no longer has one of them.
 #[must_use]
 pub fn changed_inputs(cache: &Cache, pairs: &[(&str, &str, &str)]) -> Vec<Vec<ChangedSetting>> {
-    let attempts: BTreeMap<String, Attempt> = cache
-        .all_attempts()
-        .into_iter()
-        .map(|attempt| (attempt.id.clone(), attempt))
-        .collect();
+    let attempts = cache.all_attempts();
     let records = Records::of(cache, |cell| pairs.iter().any(|(of, ..)| *of == cell));
-    let changed = |(cell, before, now): &(&str, &str, &str)| {
-        let (Some(before), Some(now)) = (attempts.get(*before), attempts.get(*now)) else {
-            return Vec::new();
-        };
-        let mut changes = records.changes(cell, before, now);
+    let inputs = |id: &str| Some(records.inputs(attempts.iter().find(|of| of.id == id)?));
+    let changed = |(_, before, now): &(&str, &str, &str)| {
+        let both = inputs(before).zip(inputs(now));
+        let changes = both.map(|(before, now)| records.changes(&before, &now));
+        let mut changes = worded(&changes.unwrap_or_default(), &records.default_job);
         changes.retain(|change| change.how.is_some());
         changes
     };
     pairs.iter().map(changed).collect()
 }
 
-/// `train CELL#2` → (`CELL`, 2)
-#[must_use]
-pub fn run_of(task: &str) -> Option<(&str, u32)> {
-    let (cell, repeat) = task.strip_prefix("train ")?.rsplit_once('#')?;
-    Some((cell, repeat.parse().ok()?))
+/// A run that was made here or imported.
+struct Run {
+    /// Says why it does not count where that needs no look at its log.
+    past: PastRun,
+    host: String,
+    generation: u32,
+    /// Runs with the same text are repeats of each other.
+    configuration: String,
+    /// See [`Measurement::inputs`].
+    inputs: String,
+    /// What its log says, or why nobody knows.
+    result: std::result::Result<RunResult, String>,
 }
 
-/// The histories of the works that were measured under a cell's name; is the warm-up of one of
-/// their measurements a guess?
-fn history(
-    records: &Records,
-    warmups: &Warmups,
-    cell: &str,
-    mut attempts: Vec<(u32, Attempt)>,
-) -> Result<(Vec<CellHistory>, bool)> {
-    attempts.sort_by(|(_, a), (_, b)| {
-        a.started_at
-            .total_cmp(&b.started_at)
-            .then_with(|| a.id.cmp(&b.id))
-    });
-    let groups = groups(attempts);
-    let mut is_guessed = false;
-    let mut measurements = Vec::new();
-    for group in &groups {
-        let statistics = records.statistics(cell, group, warmups);
-        // A run whose log nobody here has read has no rate that a warm-up could be cut from.
-        let has_figures = |(_, attempt): &(u32, Attempt)| {
-            attempt.is_valid() && records.parses.contains_key(&attempt.id)
-        };
-        is_guessed |= statistics.is_none() && group.attempts.iter().any(has_figures);
-        let statistics = statistics.as_ref().unwrap_or(&warmups.otherwise);
-        let matrices = records.matrices(cell, group);
-        measurements.push(Measurement {
-            matrices,
-            ..measurement(records, statistics, group)?
+impl Run {
+    fn imported(run: &ImportedRun) -> Self {
+        let result = run.result.clone();
+        let settings = result.contract.0.iter().map(|of| (&of.field, &of.value));
+        let device = result.trace.device.as_ref().map(|device| &device.name);
+        let stated = json!({
+            "job": settings.collect::<BTreeMap<_, _>>(),
+            "fact": { "package": result.trace.versions, "device": device, "host": host_named(&result.host) },
+            "train_key": run.train_key,
         });
-    }
-    let of_work = |(places, work): (Vec<usize>, Vec<WorkField>)| {
-        let mut measurements: Vec<Measurement> =
-            places.iter().map(|at| measurements[*at].clone()).collect();
-        figures::assess(&mut measurements, |before, now| {
-            let attempt = |at: usize| groups[places[at]].first();
-            records.changes(cell, attempt(before), attempt(now))
-        });
-        CellHistory {
-            cell: cell.to_owned(),
-            imported: false,
-            work,
-            measurements,
+        let unstated = json!({ "fact": { "device": null, "host": null }, "train_key": null });
+        let inputs = preimage::canonical("import", &stated, &unstated);
+        let started_at = result.started_at.unwrap_or(f64::NAN);
+        Self {
+            past: PastRun {
+                attempt: run.recorded.id(),
+                repeat: run.number,
+                started_at,
+                ended_at: result.ended_at.unwrap_or(started_at),
+                ..PastRun::default()
+            },
+            host: result.host.clone(),
+            generation: 0,
+            configuration: run.train_key.clone().unwrap_or_else(|| inputs.clone()),
+            inputs,
+            result: Ok(result),
         }
-    };
-    let works = figures::works(&measurements);
-    Ok((works.into_iter().map(of_work).collect(), is_guessed))
-}
-
-/// Attempts of one configuration on one host in one session, with those that were made later in
-/// place of some of them.
-struct Group {
-    launch: String,
-    attempts: Vec<(u32, Attempt)>,
-}
-
-impl Group {
-    fn first(&self) -> &Attempt {
-        &self.attempts[0].1
     }
 
-    fn ended_at(&self) -> f64 {
-        self.attempts
-            .iter()
-            .map(|(_, attempt)| attempt.ended_at)
-            .fold(f64::NEG_INFINITY, f64::max)
-    }
-
-    fn is_of(&self, launch: &str, attempt: &Attempt) -> bool {
-        self.launch == launch
-            && self.first().generation == attempt.generation
-            && self.first().host == attempt.host
-    }
-
-    /// Has it no run of this repeat that counts? One that is made later, because a run failed, was
-    /// disturbed or was set aside, completes this measurement as it completes a build's.
-    fn lacks(&self, repeat: u32) -> bool {
-        let mut counted = self.attempts.iter().filter(|(_, a)| a.is_valid());
-        !counted.any(|(number, _)| *number == repeat)
+    fn is_repeat_of(&self, other: &Self) -> bool {
+        self.configuration == other.configuration
+            && self.generation == other.generation
+            && self.host == other.host
     }
 }
 
-/// `attempts` are in order of time, and so are the groups, by their beginnings.
-fn groups(attempts: Vec<(u32, Attempt)>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for (repeat, attempt) in attempts {
-        let launch = launch_of(&attempt.preimage);
-        // If the host ran another configuration last, another run of a repeat that counts is a new
-        // measurement.
-        let last = groups
-            .iter()
-            .rposition(|group| group.first().host == attempt.host);
-        let goes_on =
-            |group: &Group| figures::is_same_session(group.ended_at(), attempt.started_at);
+/// Runs of one configuration on one host in one session, with those that were made later in place
+/// of some of them. `runs` are in order of time, and so are the groups, by their beginnings.
+fn groups(runs: Vec<Run>, is_import: bool) -> Vec<Vec<Run>> {
+    let mut groups: Vec<Vec<Run>> = Vec::new();
+    for run in runs {
+        let last = groups.iter().rposition(|group| group[0].host == run.host);
         let own = groups.iter_mut().enumerate().rfind(|(at, group)| {
-            group.is_of(&launch, &attempt)
-                && (group.lacks(repeat) || Some(*at) == last && goes_on(group))
+            let goes_on = figures::is_same_session(ended_at(group), run.past.started_at);
+            // A run that is made later, because one failed, was disturbed or was set aside, completes
+            // the measurement as it completes a build's. Each import has a number of its own.
+            let is_good = |of: &Run| of.past.repeat == run.past.repeat && of.past.why_not.is_none();
+            let completes = !group.iter().any(is_good) && (goes_on || !is_import);
+            // If the host ran another configuration last, another run of a repeat that counts is a
+            // new measurement.
+            run.is_repeat_of(&group[0]) && (completes || Some(*at) == last && goes_on)
         });
         match own {
-            Some((_, group)) => group.attempts.push((repeat, attempt)),
-            None => groups.push(Group {
-                launch,
-                attempts: vec![(repeat, attempt)],
-            }),
+            Some((_, group)) => group.push(run),
+            None => groups.push(vec![run]),
         }
     }
     groups
 }
 
-/// A training's pre-image without the line that tells its repeats apart.
-pub(super) fn launch_of(preimage: &str) -> String {
-    preimage
-        .lines()
-        .filter(|line| !line.starts_with("repeat = "))
-        .collect::<Vec<_>>()
-        .join("\n")
+fn ended_at(group: &[Run]) -> f64 {
+    let ends = group.iter().map(|run| run.past.ended_at);
+    ends.fold(f64::NEG_INFINITY, f64::max)
 }
 
-fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Result<Measurement> {
-    // The first good attempt at a repeat counts, as in a build.
-    let mut counted: BTreeMap<u32, (&Attempt, RunResult)> = BTreeMap::new();
-    for (repeat, attempt) in group
-        .attempts
-        .iter()
-        .filter(|(_, attempt)| attempt.is_valid())
+fn measurement(group: &[Run], statistics: &Statistics) -> Measurement {
+    let mut runs: Vec<PastRun> = group.iter().map(|run| run.past.clone()).collect();
+    let mut results: Vec<(u32, RunResult)> = Vec::new();
+    for (past, run) in runs
+        .iter_mut()
+        .zip(group)
+        .filter(|(past, _)| past.why_not.is_none())
     {
-        if !counted.contains_key(repeat)
-            && let Some(result) = records.result(attempt)?.there()
-        {
-            counted.insert(*repeat, (attempt, result));
-        }
-    }
-    let results: Vec<(u32, RunResult)> = counted
-        .iter()
-        .map(|(n, (_, result))| (*n, result.clone()))
-        .collect();
-    let summary = (!results.is_empty()).then(|| figures::summarize(&results, statistics));
-    let mut runs = Vec::new();
-    for (repeat, attempt) in &group.attempts {
-        let is_candidate = counted
-            .get(repeat)
-            .is_some_and(|(counted, _)| counted.id == attempt.id);
-        let summed = summary
-            .iter()
-            .flat_map(|s| &s.repeats)
-            .find(|r| is_candidate && r.repeat == *repeat);
-        let why_not = match summed {
-            Some(repeat) => sentences::why_not(&repeat.status),
-            None => Some(not_counted(records, attempt, counted.contains_key(repeat))?),
-        };
-        let is_unread = summed.is_none()
-            && attempt.is_valid()
-            && !counted.contains_key(repeat)
-            && matches!(records.result(attempt)?, StoredResult::NeverRead);
-        let rate = summed
-            .and_then(|r| r.steady.as_ref())
-            .map(|steady| steady.tokens_per_second_per_gpu);
-        runs.push(PastRun {
-            attempt: attempt.id.clone(),
-            repeat: *repeat,
-            started_at: attempt.started_at,
-            ended_at: attempt.ended_at,
-            tokens_per_second_per_gpu: rate,
-            counts: why_not.is_none(),
-            why_not,
-            is_unread,
-        });
-    }
-    // A run that failed says as well what it was of.
-    let mut contract = summary.as_ref().map(|s| s.contract.clone());
-    for (_, attempt) in &group.attempts {
-        if contract.is_none() {
-            contract = records
-                .result(attempt)?
-                .there()
-                .map(|result| result.contract);
-        }
-    }
-    let first = group.first();
-    Ok(Measurement {
-        started_at: first.started_at,
-        ended_at: group.ended_at(),
-        host: first.host.clone(),
-        configuration: Digest::of(&group.launch).short(),
-        generation: first.generation,
-        contract: contract.unwrap_or_default(),
-        matrices: BTreeSet::new(),
-        timer_factor: summary.as_ref().and_then(Summary::timer_factor),
-        tokens_per_second_per_gpu: summary.and_then(|summary| summary.tokens_per_second_per_gpu),
-        since: None,
-        counts_now: None,
-        runs,
-    })
-}
-
-/// Why a run that no summary has does not count. `another_counts`: another run of its repeat does.
-fn not_counted(records: &Records, attempt: &Attempt, another_counts: bool) -> Result<String> {
-    Ok(match (&attempt.set_aside, &attempt.suspect) {
-        (Some(set_aside), _) => format!("set aside: {}", set_aside.reason),
-        (None, _) if attempt.is_interrupted() => "it was interrupted".to_owned(),
-        (None, _) if !attempt.is_valid() && !attempt.is_disturbed() => {
-            format!("failed ({})", outcome_text(attempt))
-        }
-        (None, Some(why)) => format!("disturbed: {why}"),
-        (None, None) if another_counts => "another run of this repeat counts".to_owned(),
-        (None, None) => match records.result(attempt)? {
-            StoredResult::Lost(why) => why,
-            StoredResult::There(_) | StoredResult::NeverRead => {
-                "no build here has read its log; the next build of a matrix that has the cell does"
-                    .to_owned()
+        match &run.result {
+            // The first good run of a repeat counts, as in a build.
+            _ if results.iter().any(|(repeat, _)| *repeat == past.repeat) => {
+                past.why_not = Some("another run of this repeat counts".to_owned());
             }
-        },
-    })
+            Ok(result) => results.push((past.repeat, result.clone())),
+            Err(why) => past.why_not = Some(why.clone()),
+        }
+    }
+    results.sort_by_key(|(repeat, _)| *repeat);
+    let summary = (!results.is_empty()).then(|| figures::summarize(&results, statistics));
+    for past in runs.iter_mut().filter(|past| past.why_not.is_none()) {
+        let mut repeats = summary.iter().flat_map(|summary| &summary.repeats);
+        if let Some(repeat) = repeats.find(|repeat| repeat.repeat == past.repeat) {
+            let steady = repeat.steady.as_ref();
+            past.tokens_per_second_per_gpu = steady.map(|steady| steady.tokens_per_second_per_gpu);
+            past.why_not = sentences::why_not(&repeat.status);
+            past.counts = past.why_not.is_none();
+        }
+    }
+    let first = &group[0];
+    let mut measurement = Measurement {
+        started_at: first.past.started_at,
+        ended_at: ended_at(group),
+        host: first.host.clone(),
+        configuration: Digest::of(&first.configuration).short(),
+        generation: first.generation,
+        inputs: first.inputs.clone(),
+        runs,
+        ..Measurement::default()
+    };
+    if let Some(summary) = summary {
+        measurement.timer_factor = summary.timer_factor();
+        measurement.tokens_per_second_per_gpu = summary.tokens_per_second_per_gpu;
+        measurement.contract = summary.contract;
+    } else if let Some(result) = group.iter().find_map(|run| run.result.as_ref().ok()) {
+        // A run that failed says as well what work it was.
+        measurement.contract = result.contract.clone();
+    }
+    measurement
 }
 
-/// The cells of a comparison's pre-image, each with its state as JSON.
-fn cells_compared(preimage: &str) -> impl Iterator<Item = (String, &str)> {
-    preimage.lines().filter_map(|line| {
-        let (name, state) = line.strip_prefix("cell.")?.split_once(" = ")?;
-        Some((preimage::unescaped(name), state))
-    })
-}
-
-/// What the cache recorded of the attempts besides themselves.
+/// What the cache recorded of some cells.
 struct Records<'a> {
     cache: &'a Cache,
-    /// By the attempt's id, in the order in which they were recorded.
-    parses: BTreeMap<String, Vec<Entry>>,
-    /// By cell, in the order in which they were recorded.
-    renders: BTreeMap<String, Vec<Entry>>,
-    /// Summaries by cell, in the order in which they were recorded.
-    summaries: BTreeMap<String, Vec<Entry>>,
-    /// Matrices by the digest of a summary that they compared.
-    compared: BTreeMap<String, BTreeSet<String>>,
+    past: PastMeasurements<'a>,
+    /// The templates of launch files, as lines, by the digests of the files.
+    templates: BTreeMap<BTreeSet<String>, String>,
+    /// How the last summary of a result judged it, by the digest of the result.
+    judged: BTreeMap<String, Statistics>,
     default_job: Value,
 }
 
 impl<'a> Records<'a> {
     fn of(cache: &'a Cache, is_wanted: impl Fn(&str) -> bool) -> Self {
-        let of_run = |task: &str| {
-            task.strip_prefix("parse ")
-                .and_then(|name| Some(name.rsplit_once('#')?.0.to_owned()))
+        let entries = |kind: TaskKind| {
+            let is_named = |task: &str| {
+                task.split_once(' ')
+                    .is_some_and(|(_, cell)| is_wanted(cell))
+            };
+            cache.entries_named(kind, is_named).into_iter()
         };
-        let of_cell = |task: &str| task.strip_prefix("render ").map(str::to_owned);
-        let mut parses: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-        for entry in cache.entries_named(TaskKind::Parse, |task| {
-            of_run(task).is_some_and(|cell| is_wanted(&cell))
-        }) {
-            if let Some(attempt) =
-                preimage::line(&entry.preimage, "attempt").map(|id| id.trim_matches('"').to_owned())
-            {
-                parses.entry(attempt).or_default().push(entry);
-            }
-        }
-        let mut renders: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-        for entry in cache.entries_named(TaskKind::Render, |task| {
-            of_cell(task).is_some_and(|cell| is_wanted(&cell))
-        }) {
-            if let Some(cell) = of_cell(&entry.task) {
-                renders.entry(cell).or_default().push(entry);
-            }
-        }
-        let of_summary = |task: &str| task.strip_prefix("aggregate ").map(str::to_owned);
-        let mut summaries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-        let is_summary = |task: &str| of_summary(task).is_some_and(|cell| is_wanted(&cell));
-        for entry in cache.entries_named(TaskKind::Aggregate, is_summary) {
-            if let Some(cell) = of_summary(&entry.task) {
-                summaries.entry(cell).or_default().push(entry);
-            }
-        }
-        let mut compared: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for entry in cache.entries_named(TaskKind::Compare, |_| true) {
-            let matrix = entry.task.strip_prefix("compare ").unwrap_or_default();
-            for (cell, state) in cells_compared(&entry.preimage) {
-                let state: Option<Value> = is_wanted(&cell)
-                    .then(|| serde_json::from_str(state).ok())
-                    .flatten();
-                if let Some(summary) = state.as_ref().and_then(|state| state["summary"].as_str()) {
-                    let matrices = compared.entry(summary.to_owned()).or_default();
-                    matrices.insert(matrix.to_owned());
-                }
-            }
-        }
-        let default_job = serde_json::to_value(Job::default()).unwrap_or_default();
+        let templates = entries(TaskKind::Render).map(|render| {
+            let files = render.outputs.iter().map(|file| file.digest.to_string());
+            let lines = render.preimage.split_inclusive('\n');
+            (
+                files.collect(),
+                lines.filter(|line| line.starts_with("template.")).collect(),
+            )
+        });
+        let judged = entries(TaskKind::Aggregate).flat_map(|summary| {
+            let text = preimage::line(&summary.preimage, "statistics");
+            let statistics: Option<Statistics> =
+                text.and_then(|text| serde_json::from_str(text).ok());
+            values(&summary.preimage, "result.")
+                .into_iter()
+                .zip(statistics.into_iter().cycle())
+        });
         Self {
             cache,
-            parses,
-            renders,
-            summaries,
-            compared,
-            default_job,
+            templates: templates.collect(),
+            judged: judged.collect(),
+            past: PastMeasurements::of_cells(cache, &is_wanted),
+            default_job: json!(Job::default()),
         }
     }
 
-    fn parses_of(&self, group: &Group) -> impl Iterator<Item = &Entry> {
-        let attempts = group.attempts.iter();
-        attempts
-            .filter_map(|(_, attempt)| self.parses.get(&attempt.id))
-            .flatten()
-    }
-
-    /// The summaries that a measurement is in, in the order in which they were recorded.
-    fn summaries_of(&self, cell: &str, group: &Group) -> impl DoubleEndedIterator<Item = &Entry> {
-        let results: BTreeSet<String> = self
-            .parses_of(group)
-            .filter_map(|entry| Some(entry.outputs.first()?.digest.to_string()))
-            .collect();
-        let is_of_group = move |entry: &&Entry| {
-            let mut values = entry
-                .preimage
-                .lines()
-                .filter_map(|line| line.strip_prefix("result.")?.split_once(" = "));
-            values.any(|(_, digest)| results.contains(digest.trim_matches('"')))
+    fn run(&self, repeat: u32, attempt: &Attempt) -> Result<Run> {
+        let why_not = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
+            (Some(set_aside), ..) => Some(format!("set aside: {}", set_aside.reason)),
+            _ if attempt.is_interrupted() => Some("it was interrupted".to_owned()),
+            (_, RunOutcome::Failed { .. }, _) => {
+                Some(format!("failed ({})", outcome_text(attempt)))
+            }
+            (.., suspect) => suspect.as_ref().map(|why| format!("disturbed: {why}")),
         };
-        let all = self.summaries.get(cell).into_iter().flatten();
-        all.filter(is_of_group)
-    }
-
-    /// The matrices whose comparisons had this measurement.
-    fn matrices(&self, cell: &str, group: &Group) -> BTreeSet<String> {
-        let outputs = self.summaries_of(cell, group).flat_map(|s| &s.outputs);
-        let compared = outputs.filter_map(|output| self.compared.get(&output.digest.to_string()));
-        compared.flatten().cloned().collect()
-    }
-
-    /// The statistics that a measurement is judged by; `None` where nobody ever said.
-    fn statistics(&self, cell: &str, group: &Group, warmups: &Warmups) -> Option<Statistics> {
-        let planned = warmups.planned.get(cell);
-        let is_planned = |(job, _): &&(String, Statistics)| {
-            self.parses_of(group).any(|entry| {
-                preimage::line(&entry.preimage, "job").map(|job| job.trim_matches('"'))
-                    == Some(job.as_str())
-            })
+        let parses = self.past.parses(&attempt.id).iter().rev();
+        let result = match StoredResult::among(self.cache, attempt, parses)? {
+            StoredResult::There(result) => Ok(*result),
+            StoredResult::Lost(why) => Err(why),
+            StoredResult::NeverRead => Err(NEVER_READ.to_owned()),
         };
-        if let Some((_, statistics)) = planned.filter(is_planned) {
-            return Some(statistics.clone());
+        Ok(Run {
+            past: PastRun {
+                attempt: attempt.id.clone(),
+                repeat,
+                started_at: attempt.started_at,
+                ended_at: attempt.ended_at,
+                why_not,
+                ..PastRun::default()
+            },
+            host: attempt.host.clone(),
+            generation: attempt.generation,
+            configuration: launch_of(&attempt.preimage),
+            inputs: self.inputs(attempt),
+            result,
+        })
+    }
+
+    /// An attempt's pre-image and host, and what some train keys do not have: the job, as the first
+    /// one who read the log knew it, and the templates of the launch files.
+    fn inputs(&self, attempt: &Attempt) -> String {
+        let mut text = attempt.preimage.clone();
+        let parse = self.past.parses(&attempt.id).first();
+        let job = parse.and_then(|parse| preimage::line(&parse.preimage, "job"));
+        if let Some(job) = job.filter(|_| preimage::line(&text, "job").is_none()) {
+            text += &format!("job = {job}\n");
         }
-        let summary = self.summaries_of(cell, group).next_back();
-        let recorded = summary.and_then(|entry| {
-            serde_json::from_str(preimage::line(&entry.preimage, "statistics")?).ok()
+        let files = values(&attempt.preimage, "rendered.");
+        text += self.templates.get(&files).map_or("", String::as_str);
+        text + &format!("fact.host = {}\n", json!(attempt.host))
+    }
+
+    /// How an attempt was judged when it was last summed up.
+    fn judged(&self, attempt: &str) -> Option<&Statistics> {
+        let results = self.past.parses(attempt).iter().rev();
+        let mut results = results.filter_map(|parse| parse.outputs.first());
+        results.find_map(|result| self.judged.get(&result.digest.to_string()))
+    }
+
+    /// What differs between the inputs of two runs.
+    fn changes(&self, before: &str, now: &str) -> Vec<Change> {
+        let mut changes = preimage::changes(before, now, &|digest| self.cache.preimage(digest));
+        changes.retain(|change| {
+            let is_of_one = change.old.is_none() || change.new.is_none();
+            // That only one run has these means that the other one's are not known.
+            !is_of_one || change.field != "job" && !change.field.starts_with("template.")
         });
-        recorded.or_else(|| planned.map(|(_, statistics)| statistics.clone()))
-    }
-
-    /// What was read from an attempt's log when it was last parsed.
-    fn result(&self, attempt: &Attempt) -> Result<StoredResult> {
-        let parses = self.parses.get(&attempt.id).into_iter().flatten().rev();
-        StoredResult::among(self.cache, attempt, parses)
-    }
-
-    /// What was changed between two attempts at a cell: settings, files, variables, facts of the
-    /// host, and the host.
-    fn changes(&self, cell: &str, before: &Attempt, now: &Attempt) -> Vec<ChangedSetting> {
-        let nested = |digest: &Digest| self.cache.preimage(digest);
-        let mut changes = preimage::changes(&before.preimage, &now.preimage, &nested);
-        // Recipes that render their launch files have the job in no train key: it is where the log
-        // was read.
-        if preimage::line(&before.preimage, "job").is_none()
-            && preimage::line(&now.preimage, "job").is_none()
-        {
-            let jobs = [before, now].map(|attempt| self.job(attempt));
-            if let [Some(old), Some(new)] = &jobs {
-                let of_job = preimage::changes(old, new, &nested).into_iter();
-                changes.extend(of_job.map(|c| preimage::Change {
-                    field: format!("job.{}", c.field),
-                    ..c
-                }));
-            }
-        }
-        if changes
-            .iter()
-            .any(|change| change.field.starts_with("rendered."))
-        {
-            changes.extend(self.changed_templates(cell, before, now));
-            // A launch file is what the settings and the templates make of it.
-            let is_cause = |c: &preimage::Change| {
-                c.field.starts_with("job.") || c.field.starts_with("template.")
-            };
-            if changes.iter().any(is_cause) {
-                changes.retain(|change| !change.field.starts_with("rendered."));
-            }
-        }
-        let mut named = worded(&changes, &self.default_job);
-        if before.host != now.host {
-            let (old, new) = (Some(before.host.clone()), Some(now.host.clone()));
-            named.push(ChangedSetting {
-                what: "host".into(),
-                how: None,
-                old,
-                new,
-            });
-        }
-        named
-    }
-
-    /// The job's text, as the first one who read the attempt's log knew it.
-    fn job(&self, attempt: &Attempt) -> Option<String> {
-        let entry = self.parses.get(&attempt.id)?.first()?;
-        self.cache.preimage(
-            &preimage::line(&entry.preimage, "job")?
-                .trim_matches('"')
-                .parse()
-                .ok()?,
-        )
-    }
-
-    fn changed_templates(
-        &self,
-        cell: &str,
-        before: &Attempt,
-        now: &Attempt,
-    ) -> Vec<preimage::Change> {
-        let [Some(old), Some(new)] = [before, now].map(|attempt| self.render(cell, attempt)) else {
-            return Vec::new();
+        let has = |prefix: &str| {
+            changes
+                .iter()
+                .any(|change| change.field.starts_with(prefix))
         };
-        let mut changes = preimage::changes(&old.preimage, &new.preimage, &|_| None);
-        changes.retain(|change| change.field.starts_with("template."));
+        // A launch file is what the settings and the templates make of it.
+        let follows = match (has("rendered."), has("job.") || has("template.")) {
+            (false, _) => "template.",
+            (true, true) => "rendered.",
+            (true, false) => return changes,
+        };
+        changes.retain(|change| !change.field.starts_with(follows));
         changes
     }
+}
 
-    /// The rendering that made the launch files of an attempt.
-    fn render(&self, cell: &str, attempt: &Attempt) -> Option<&Entry> {
-        let made = |entry: &&Entry| {
-            !entry.outputs.is_empty()
-                && entry.outputs.iter().all(|output| {
-                    let digest =
-                        preimage::line(&attempt.preimage, &format!("rendered.{}", output.name));
-                    digest
-                        .is_some_and(|digest| digest.trim_matches('"') == output.digest.to_string())
-                })
-        };
-        self.renders.get(cell)?.iter().rfind(made)
-    }
+/// The digests in lines of a pre-image whose names begin so.
+fn values(preimage: &str, prefix: &str) -> BTreeSet<String> {
+    let lines = preimage.lines().filter(|line| line.starts_with(prefix));
+    let values = lines.filter_map(|line| line.split_once(" = "));
+    values
+        .map(|(_, digest)| digest.trim_matches('"').to_owned())
+        .collect()
 }

@@ -113,6 +113,8 @@ pub fn ingest(
         repeats_planned: measured.repeats_planned,
         set_aside: None,
         undeclared,
+        commit: measured.commit,
+        origin: None,
         recorded: 0,
     };
     attempt.suspect = match changed.is_empty() {

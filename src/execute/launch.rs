@@ -13,6 +13,7 @@ use crate::{
     digest::Digest,
     error::Result,
     graph::{Engine, Statuses, TaskId, label},
+    host::commit_around,
     job::{Job, Vendor},
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan, Prepared},
@@ -47,6 +48,7 @@ pub fn train_work(
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
         repeats_planned: Some(engine.plan.cells[task.cell].repeats),
+        commit: commit_around(&engine.plan.root),
         ..work.measurement
     };
     Ok(work)
@@ -92,6 +94,7 @@ pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -
             generation: 0,
             log_section: recipe.file.log.clone(),
             repeats_planned: None,
+            commit: None,
             job: job.clone(),
             statistics: prepared.resolved.statistics.clone(),
         },

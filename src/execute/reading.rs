@@ -25,7 +25,10 @@ use crate::{
     results::{DATASET_DIGEST, TOKENIZER_DIGEST},
     sentences,
 };
-pub use past::{PastMeasurements, measured_before, measured_repeats};
+pub(super) use past::launch_of;
+pub use past::{
+    PastMeasurements, cells_with_attempts, measured_before, measured_repeats, run_of, trainings,
+};
 
 /// How far to look for figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use crate::{
         Run, RunSpec, attempt_id,
         devices::left_on,
         folder::{making, remove},
-        watched_inputs::{not_started, outdated},
+        watched_inputs::{Watched, not_started, outdated},
     },
 };
 
@@ -45,13 +45,12 @@ pub fn train(
             trained => trained,
         });
     }
-    cache.refresh()?;
-    if let Some(done) = made_meanwhile(cache, work) {
+    if let Some(done) = made_meanwhile(cache, work)? {
         return Ok(Trained::Found(Box::new(done)));
     }
     if let Some(sharing) = &host.sharing {
         sharing.take(work.key(), cache, events)?;
-        if let Some(done) = made_meanwhile(cache, work) {
+        if let Some(done) = made_meanwhile(cache, work)? {
             return Ok(Trained::Found(Box::new(done)));
         }
     }
@@ -70,6 +69,9 @@ pub fn train(
         && let Some(why) = too_long(work, host)
     {
         return Ok(Trained::Nothing(why));
+    }
+    for input in watched.iter().filter_map(Watched::small_content) {
+        cache.record_preimage(input)?;
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
@@ -166,8 +168,9 @@ fn in_flight(
 }
 
 /// What another tprimat did while this one waited for the key: a measurement, one that was
-/// disturbed just now, or a failure that would come again.
-fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
+/// disturbed just now, or a failure that would come again. An error where a record or a log cannot be
+/// read now: it may be the measurement.
+fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Result<Option<Attempt>> {
     let serves = |a: &Attempt| match &a.outcome {
         // Another host may have measured it anew, under a later generation.
         _ if a.generation < work.measurement.generation || a.set_aside.is_some() => false,
@@ -176,10 +179,13 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         }
         RunOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
     };
-    let attempts = cache.attempts(work.key());
+    let attempts = cache.attempts_checked(work.key())?;
+    for log in attempts.iter().filter_map(Attempt::log) {
+        cache.reader(&log.digest)?;
+    }
     let best = attempts
         .iter()
         .filter(|a| serves(a))
         .min_by_key(|a| (a.outcome != RunOutcome::Ok, a.suspect.is_some()));
-    best.cloned()
+    Ok(best.cloned())
 }

@@ -42,6 +42,9 @@ pub struct Measurement {
     /// Repeats that the plan wants of the cell.
     pub repeats_planned: Option<u32>,
     pub job: Job,
+    /// The commit of the project, where it is a repository's.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// The warm-up: whether something disturbed the run is judged on the steps after it.
     pub statistics: Statistics,
 }

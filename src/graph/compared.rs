@@ -8,8 +8,7 @@ use super::{Engine, Reason, State, Statuses};
 use crate::{
     cache::TaskKind,
     digest::Digest,
-    figures::Statistics,
-    import::{self, Imports},
+    import::{self, Imports, KeptRun},
     logs::Failure,
     matrix::{CellId, PerCell},
     plan::{CellPlan, Prepared, Support},
@@ -40,10 +39,7 @@ pub enum FiguresFrom {
     },
     Imports {
         imported: Vec<Digest>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        set_aside: Vec<Digest>,
         claims: Digest,
-        statistics: Statistics,
     },
     /// It ran, and how it failed is known.
     Failure {
@@ -85,7 +81,7 @@ impl Engine<'_> {
             };
             let from = match from {
                 FiguresFrom::Missing { missing } => FiguresFrom::Missing {
-                    missing: match imports.count_set_aside(&cell.id) {
+                    missing: match imports.set_aside_of(&cell.id).count() {
                         0 => missing,
                         n => format!("{missing}; {} set aside", counted(n, "import")),
                     },
@@ -128,13 +124,13 @@ impl Engine<'_> {
 
     /// What the imports of a cell depend on, if it has any.
     fn imported(&self, imports: &Imports, cell: &str) -> Option<FiguresFrom> {
-        let runs = Some(imports.digests(cell)).filter(|runs| !runs.is_empty())?;
+        if !imports.has(cell) {
+            return None;
+        }
         let claims = serde_json::to_vec(&import::claim_for(self.plan, cell)).unwrap_or_default();
         Some(FiguresFrom::Imports {
-            imported: runs.to_vec(),
-            set_aside: imports.set_aside_digests(cell),
+            imported: imports.kept(cell).iter().map(KeptRun::digest).collect(),
             claims: Digest::of(claims),
-            statistics: import::statistics(self.plan),
         })
     }
 

@@ -14,11 +14,14 @@ use crate::{
 };
 
 impl Engine<'_> {
-    /// Reads whatever stale tasks would read of the cache, and the comparison, which a build shows
-    /// at its end. How many of these files are damaged: they are put aside, so to the next evaluation
+    /// Reads whatever stale tasks would read of the cache, all summaries, and the comparison, which a
+    /// build shows at its end. How many of these files are damaged: they are put aside, so to the next evaluation
     /// they are missing.
     pub fn find_damaged(&self, statuses: &Statuses) -> Result<usize> {
         let mut needed = self.left_by(self.dag.over_all(TaskKind::Compare), statuses);
+        let nodes = self.dag.order.iter().copied();
+        let summaries = nodes.filter(|node| self.dag.task(*node).kind == TaskKind::Aggregate);
+        summaries.for_each(|node| needed.extend(self.left_by(node, statuses)));
         let is_due =
             |node: &TaskId| statuses.get(*node).state == State::Stale && self.is_wanted(*node);
         for node in self.dag.order.iter().copied().filter(is_due) {

@@ -182,6 +182,7 @@ fn field(path: &str) -> Option<Field> {
     }
     match path {
         "repeat" => None,
+        "train_key" => named(Kind::Content, "an input that the files do not name"),
         "attempt" => named(Kind::Content, "the run that counts"),
         ANALYSIS => named(Kind::Content, "tprimat's own analysis"),
         "launch_files" => named(Kind::Setting, "names of the launch files"),
@@ -250,6 +251,8 @@ fn follows(path: &str, has: &impl Fn(&str) -> bool, changes: &[Change]) -> bool 
         "job.model.num_parameters" => changes
             .iter()
             .any(|c| c.field.starts_with("job.model.") && c.field != "job.model.num_parameters"),
+        // A train key differs in whatever was changed.
+        "train_key" => changes.len() > 1,
         _ => false,
     }
 }

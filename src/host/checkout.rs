@@ -52,6 +52,15 @@ pub fn checkout_facts(dir: &Path, file: &str) -> Result<BTreeMap<String, String>
     Ok(facts)
 }
 
+/// The commit that the repository around a folder is at; none where there is none, or where it cannot
+/// be read.
+#[must_use]
+pub fn commit_around(dir: &Path) -> Option<String> {
+    let mut around = dir.ancestors();
+    let repository = around.find_map(|dir| Repository::at(dir).ok().flatten())?;
+    Some(repository.commit)
+}
+
 /// A work tree with its own `.git`, at a commit.
 struct Repository {
     work_tree: PathBuf,

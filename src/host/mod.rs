@@ -9,7 +9,7 @@ mod probe;
 mod python;
 mod telemetry;
 
-pub use checkout::checkout_facts;
+pub use checkout::{checkout_facts, commit_around};
 pub use engine::{
     AskError, ContainerEngine, EngineKind, ask, ask_while, engine_environment, last_line,
 };

@@ -18,171 +18,153 @@ pub struct Unit {
     pub files: Vec<PathBuf>,
 }
 
+impl Unit {
+    /// A run that is called like the first of its files.
+    #[must_use]
+    pub fn of(kind: Kind, files: Vec<PathBuf>) -> Self {
+        let name = files
+            .first()
+            .map_or_else(String::new, |file| file_name(file));
+        Self { kind, name, files }
+    }
+}
+
 /// What the names of event files have.
 const EVENTS: &str = ".tfevents.";
-/// How the names of other files end, and what those are.
-const ENDINGS: [(&str, Kind); 6] = [
-    ("log", Kind::Log),
-    ("txt", Kind::Log),
-    ("out", Kind::Log),
-    ("err", Kind::Log),
-    ("jsonl", Kind::Log),
-    ("json", Kind::Result),
-];
+/// How the names of logs and of results end.
+const LOGS: [&str; 5] = [".log", ".txt", ".out", ".err", ".jsonl"];
+const RESULTS: &str = ".json";
 
 /// Folders within folders that are looked into.
 const DEPTH: usize = 6;
 
-/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are
-/// neither, and links: what a link in somebody's folder leads to may be any file of the caller's,
-/// which nobody named. Folders and files in `own` are what tprimat itself keeps and publishes here:
-/// nobody brings those along by naming a folder around them.
-pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
-    let own: Vec<PathBuf> = own
-        .iter()
-        .filter_map(|path| path.canonicalize().ok())
-        .collect();
-    let mut units = Vec::new();
+/// All runs below the paths, in order of their names, and the files of folders that are neither, and
+/// links: what a link in somebody's folder leads to may be any file of the caller's, which nobody named.
+/// Folders and files in `own` are what tprimat itself keeps and publishes here: nobody brings those along
+/// by naming a folder around them.
+pub fn gather(paths: &[PathBuf], own: &[PathBuf]) -> Result<(Vec<Unit>, Vec<PathBuf>)> {
+    let own = own.iter().filter_map(|path| path.canonicalize().ok());
+    let mut found = Found {
+        own: own.collect(),
+        units: Vec::new(),
+        skipped: Vec::new(),
+    };
     for path in paths {
         if path.is_dir() {
-            folder(path, 0, &own, &mut units, skipped)?;
+            found.folder(path, 0)?;
         } else {
-            let kind = kind_of(path).unwrap_or(Kind::Log);
             open_regular(path).map_err(Error::io("cannot read", path))?;
-            units.push(Unit {
-                kind,
-                name: file_name(path),
-                files: vec![path.clone()],
-            });
+            let kind = kind_of(path).unwrap_or(Kind::Log);
+            found.units.push(Unit::of(kind, vec![path.clone()]));
         }
     }
-    if units.is_empty() {
-        let shown = paths
+    if found.units.is_empty() {
+        let shown: Vec<_> = paths
             .iter()
-            .map(|p| p.display().to_string())
-            .collect::<Vec<_>>()
-            .join(", ");
-        let problem = Problem::new(format!("there is nothing to import in {shown}"));
-        let of_kind = |kind: Kind| {
-            let endings = ENDINGS.iter().filter(|(_, of)| *of == kind);
-            let endings: Vec<String> = endings.map(|(ending, _)| format!(".{ending}")).collect();
-            endings.join(", ")
-        };
+            .map(|path| path.display().to_string())
+            .collect();
+        let problem = Problem::new(format!(
+            "there is nothing to import in {}",
+            shown.join(", ")
+        ));
         return Err(Error::invalid(problem.help(format!(
-            "logs end with {}, results with {}, and event files have {EVENTS} in their names",
-            of_kind(Kind::Log),
-            of_kind(Kind::Result)
+            "logs end with {}, results with {RESULTS}, and event files have {EVENTS} in their names",
+            LOGS.join(", ")
         ))));
     }
-    Ok(units)
+    Ok((found.units, found.skipped))
 }
 
-fn folder(
-    at: &Path,
-    depth: usize,
-    own: &[PathBuf],
-    units: &mut Vec<Unit>,
-    skipped: &mut Vec<PathBuf>,
-) -> Result<()> {
+struct Found {
+    own: Vec<PathBuf>,
+    units: Vec<Unit>,
+    skipped: Vec<PathBuf>,
+}
+
+impl Found {
+    fn folder(&mut self, at: &Path, depth: usize) -> Result<()> {
+        let mut ranks: Vec<(u32, PathBuf)> = Vec::new();
+        for path in paths_in(at)? {
+            let name = file_name(&path);
+            let rank = rank_of(&name);
+            let is_own = || {
+                path.canonicalize()
+                    .is_ok_and(|path| self.own.contains(&path))
+            };
+            // People do not hide their logs.
+            if name.starts_with('.') || (!path.is_symlink() && is_own()) {
+                continue;
+            }
+            if path.is_dir() && !path.is_symlink() && depth < DEPTH {
+                match rank {
+                    None => self.folder(&path, depth + 1)?,
+                    Some(rank) => {
+                        let logs = paths_in(&path)?.into_iter();
+                        let logs = logs.filter(|path| kind_of_entry(path) == Some(Kind::Log));
+                        ranks.extend(logs.map(|path| (rank, path)));
+                    }
+                }
+                continue;
+            }
+            match (kind_of_entry(&path), rank) {
+                (Some(Kind::Log), Some(rank)) => ranks.push((rank, path)),
+                (Some(kind), _) => self.units.push(Unit::of(kind, vec![path])),
+                (None, _) => self.skipped.push(path),
+            }
+        }
+        ranks.sort();
+        let files: Vec<PathBuf> = ranks.into_iter().map(|(_, path)| path).collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut unit = Unit::of(Kind::Log, files);
+        if unit.files.len() > 1 {
+            unit.name = file_name(&at.canonicalize().unwrap_or_else(|_| at.to_owned()));
+        }
+        self.units.push(unit);
+        Ok(())
+    }
+}
+
+fn paths_in(at: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
-    let mut ranks: Vec<(u32, PathBuf)> = Vec::new();
-    for path in paths {
-        let name = file_name(&path);
-        // People do not hide their logs.
-        if name.starts_with('.') {
-            continue;
-        }
-        if path.is_symlink() {
-            skipped.push(path);
-            continue;
-        }
-        if path.canonicalize().is_ok_and(|path| own.contains(&path)) {
-            continue;
-        }
-        if path.is_dir() {
-            match rank_of(&name).filter(|_| depth < DEPTH) {
-                Some(rank) => ranks.extend(files_in(&path)?.into_iter().map(|file| (rank, file))),
-                None if depth < DEPTH => folder(&path, depth + 1, own, units, skipped)?,
-                None => skipped.push(path),
-            }
-            continue;
-        }
-        match kind_of(&path).filter(|_| path.is_file()) {
-            Some(Kind::Log) if let Some(rank) = rank_of(&name) => ranks.push((rank, path)),
-            Some(kind) => units.push(Unit {
-                kind,
-                name,
-                files: vec![path],
-            }),
-            None => skipped.push(path),
-        }
-    }
-    if let [(_, only)] = &ranks[..] {
-        units.push(Unit {
-            kind: Kind::Log,
-            name: file_name(only),
-            files: vec![only.clone()],
-        });
-    } else if !ranks.is_empty() {
-        ranks.sort();
-        let files = ranks.into_iter().map(|(_, path)| path).collect();
-        units.push(Unit {
-            kind: Kind::Log,
-            name: folder_name(at),
-            files,
-        });
-    }
-    Ok(())
+    Ok(paths)
 }
 
-/// Logs directly in one rank's folder.
-fn files_in(at: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
-    Ok(entries
-        .flatten()
-        .map(|e| e.path())
-        .filter(|p| is_log(p))
-        .collect())
+/// The same for what is in a folder, where only regular files count.
+fn kind_of_entry(path: &Path) -> Option<Kind> {
+    let metadata = path.symlink_metadata().ok()?;
+    metadata.is_file().then(|| kind_of(path)).flatten()
 }
 
-fn is_log(path: &Path) -> bool {
-    !path.is_symlink() && path.is_file() && kind_of(path) == Some(Kind::Log)
-}
-
+/// What a file is by its name.
 fn kind_of(path: &Path) -> Option<Kind> {
     let name = file_name(path);
     if name.contains(EVENTS) {
-        return Some(Kind::Events);
+        Some(Kind::Events)
+    } else if LOGS.iter().any(|ending| name.ends_with(ending)) {
+        Some(Kind::Log)
+    } else {
+        name.ends_with(RESULTS).then_some(Kind::Result)
     }
-    let extension = Path::new(&name).extension()?;
-    let found = ENDINGS.iter().find(|(ending, _)| extension == *ending);
-    found.map(|(_, kind)| *kind)
 }
 
 /// The rank in `rank-7.info.log`, `rank_7`, `log.rank7.txt`.
 pub(super) fn rank_of(name: &str) -> Option<u32> {
-    let (_, after) = name
-        .to_lowercase()
-        .split_once("rank")
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-    let digits: String = after
-        .trim_start_matches(['-', '_', '.'])
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
+    let name = name.to_lowercase();
+    let (_, after) = name.split_once("rank")?;
+    let after = after.trim_start_matches(['-', '_', '.']).chars();
+    let digits: String = after.take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 
-fn file_name(path: &Path) -> String {
+/// The name of a file or folder without the folder that it is in.
+#[must_use]
+pub fn file_name(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-}
-
-fn folder_name(path: &Path) -> String {
-    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    file_name(&full)
 }
 
 #[cfg(test)]
@@ -210,13 +192,8 @@ mod tests {
         ] {
             write_atomically(&root.path().join(name), b"x", Durability::Plain).unwrap();
         }
-        let mut skipped = Vec::new();
-        let units = gather(
-            &[root.path().to_owned()],
-            &[root.path().join("cache")],
-            &mut skipped,
-        )
-        .unwrap();
+        let own = [root.path().join("cache")];
+        let (units, skipped) = gather(&[root.path().to_owned()], &own).unwrap();
         let shown: Vec<_> = units
             .iter()
             .map(|u| (u.name.as_str(), u.kind, u.files.len()))
@@ -261,8 +238,7 @@ mod tests {
             std::os::unix::fs::symlink(target, folder.join(name)).unwrap();
         }
         nix::unistd::mkfifo(&folder.join("d.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut skipped = Vec::new();
-        let units = gather(&[folder], &[], &mut skipped).unwrap();
+        let (units, skipped) = gather(&[folder], &[]).unwrap();
         let files: Vec<_> = units
             .iter()
             .flat_map(|u| &u.files)
@@ -273,8 +249,9 @@ mod tests {
         assert_eq!(skipped, ["b.log", "c.json", "d.log", "rank-1"]);
         // One that the caller names is the caller's choice.
         assert_eq!(
-            gather(&[root.path().join("logs/b.log")], &[], &mut Vec::new())
+            gather(&[root.path().join("logs/b.log")], &[])
                 .unwrap()
+                .0
                 .len(),
             1
         );
@@ -283,7 +260,7 @@ mod tests {
     #[test]
     fn nothing_there_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        assert!(gather(&[root.path().to_owned()], &[], &mut Vec::new()).is_err());
-        assert!(gather(&[root.path().join("no.log")], &[], &mut Vec::new()).is_err());
+        assert!(gather(&[root.path().to_owned()], &[]).is_err());
+        assert!(gather(&[root.path().join("no.log")], &[]).is_err());
     }
 }

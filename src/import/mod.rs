@@ -5,7 +5,6 @@
 //! for, by the parsers of the day.
 mod gather;
 mod gpus;
-mod history;
 mod names;
 mod published;
 mod read;
@@ -14,14 +13,12 @@ mod result;
 mod runs;
 mod text;
 
-pub use gather::{Unit, gather};
-pub use history::history;
-pub use names::{Guess, configuration, guess, stem};
-pub use read::{check_one_run, chunks, is_ours, parts, reads, recognise};
-pub use record::{DamagedImport, Imports, KeptRun, Kind, OnDamage, Recorded, Source};
+pub use gather::{Unit, file_name, gather};
+pub use names::{Guess, canonical, configuration, content_guess, guess, stem};
+pub use read::{check_one_run, chunks, is_ours, parts, read, reads, recognise};
+pub use record::{Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{
-    Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, set_aside,
-    statistics, summary, told_set_aside,
+    Claims, ImportedRun, claim_for, is_id, other_workload, runs, set_aside, summary, told_set_aside,
 };
-pub use text::{brief, show, tell};
+pub use text::brief;

@@ -5,7 +5,12 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::config::{Config, framework_named, vendor_named};
+use super::{Kind, OldResult};
+use crate::{
+    config::{Config, framework_named, vendor_named},
+    figures::device_vendor,
+    job::Vendor,
+};
 
 /// What names and contents tell; `None` = they do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,43 +23,21 @@ pub struct Guess {
 }
 
 /// Words that every such name may have.
-const NOISE: [&str; 18] = [
-    "train",
-    "training",
-    "benchmark",
-    "log",
-    "logs",
-    "mp",
-    "pretrain",
-    "output",
-    "result",
-    "results",
-    "run",
-    "ranks",
-    "rank",
-    "events",
-    "out",
-    "tfevents",
-    "stdout",
-    "megatronlm",
-];
+const NOISE: &str = "train training benchmark log logs mp pretrain output result results run ranks \
+                     rank events out tfevents stdout megatronlm";
 
 impl Guess {
     /// `platform/framework/model/imported`, what else the name says as `@file=…`; `unknown` for
     /// what nothing tells.
     #[must_use]
     pub fn cell(&self) -> String {
-        let part = |part: &Option<String>| part.clone().unwrap_or_else(|| "unknown".to_owned());
-        let mut cell = format!(
-            "{}/{}/{}/imported",
-            part(&self.platform),
-            part(&self.framework),
-            part(&self.model)
-        );
-        if !self.rest.is_empty() {
-            cell += &format!("@file={}", self.rest.join("-"));
+        let parts = [&self.platform, &self.framework, &self.model];
+        let parts = parts.map(|part| part.as_deref().unwrap_or("unknown"));
+        let cell = format!("{}/imported", parts.join("/"));
+        match &self.rest[..] {
+            [] => cell,
+            rest => format!("{cell}@file={}", rest.join("-")),
         }
-        cell
     }
 
     /// Takes what `other` knows and this does not.
@@ -86,7 +69,7 @@ pub fn guess(name: &str, config: &Config) -> Guess {
             found.platform = Some(platform);
         } else if let Some(framework) = framework.filter(|_| found.framework.is_none()) {
             found.framework = Some(framework);
-        } else if !NOISE.contains(&word) {
+        } else if !NOISE.split(' ').any(|noise| noise == word) {
             found
                 .rest
                 .push(word.chars().filter(|c| c.is_alphanumeric()).collect());
@@ -96,9 +79,40 @@ pub fn guess(name: &str, config: &Config) -> Guess {
     found
 }
 
-/// The platform's id, by any of its names.
+/// What a run's content tells of its cell, for files whose name does not.
 #[must_use]
-pub fn platform_named(word: &str, config: &Config) -> Option<String> {
+pub fn content_guess(old: &OldResult, kind: Kind, config: &Config) -> Guess {
+    let format = Some(old.trace.format.as_str()).filter(|_| kind == Kind::Log);
+    let device = old.trace.device.as_ref();
+    let device = device.and_then(|device| device_vendor(device.name.as_deref()?));
+    // Primus and its prints exist on one vendor's devices only.
+    let of_format = (format == Some("primus")).then_some(Vendor::Amd);
+    let vendor = device.or(of_format).map(Vendor::name);
+    let platform = old.platform.as_deref().or(vendor);
+    let framework = old.framework.as_deref();
+    let framework = framework.and_then(|framework| framework_of(framework, config));
+    Guess {
+        platform: platform.and_then(|platform| platform_named(platform, config)),
+        framework: framework.or_else(|| framework_of(format?, config)),
+        ..Guess::default()
+    }
+}
+
+/// A cell's name with the ids that this project uses, where another name of a platform or a
+/// framework was given.
+#[must_use]
+pub fn canonical(cell: &str, config: &Config) -> String {
+    let parts: Vec<&str> = cell.splitn(3, '/').collect();
+    let [platform, framework, rest] = parts[..] else {
+        return cell.to_owned();
+    };
+    let platform = platform_named(platform, config).unwrap_or_else(|| platform.to_owned());
+    let framework = framework_of(framework, config).unwrap_or_else(|| framework.to_owned());
+    format!("{platform}/{framework}/{rest}")
+}
+
+/// The platform's id, by any of its names.
+fn platform_named(word: &str, config: &Config) -> Option<String> {
     let word = word.to_lowercase();
     match config.platforms_named(&word)[..] {
         [id] => Some(id.to_owned()),
@@ -107,8 +121,7 @@ pub fn platform_named(word: &str, config: &Config) -> Option<String> {
 }
 
 /// The framework's id, by any of its names.
-#[must_use]
-pub fn framework_of(word: &str, config: &Config) -> Option<String> {
+fn framework_of(word: &str, config: &Config) -> Option<String> {
     let word = word.to_lowercase();
     let own = config
         .children("frameworks")
@@ -131,33 +144,29 @@ pub fn stem(name: &str) -> &str {
 }
 
 /// The model of the config that consecutive words name: by its id, or by its full name
-/// (`llama3.1_8B`).
+/// (`llama3.1_8B`). Where several fit, the one that says most: `llama-1b` before `llama`.
 fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
     let plain = |text: &str| {
-        text.chars()
-            .filter(|c| c.is_alphanumeric())
-            .collect::<String>()
-            .to_lowercase()
+        let letters = text.chars().filter(|c| c.is_alphanumeric());
+        letters.collect::<String>().to_lowercase()
     };
-    let mut best: Option<(String, usize, usize)> = None;
-    for id in config.children("models") {
-        let stated = config.settings().models.get(id);
-        let full = stated
-            .and_then(|model| model.full_name.as_deref())
-            .map(plain);
-        let (id_plain, full) = (plain(id), full.unwrap_or_default());
-        for from in 0..words.len() {
-            for to in from + 1..=words.len().min(from + 6) {
-                let joined: String = words[from..to].iter().map(|w| plain(w)).collect();
-                let names = !joined.is_empty() && (joined == id_plain || joined == full);
-                // Where several fit, the one that says most: `llama-1b` before `llama`.
-                if names && best.as_ref().is_none_or(|(_, f, t)| to - from > t - f) {
-                    best = Some((id.to_owned(), from, to));
-                }
+    let named = |joined: &str| {
+        let is_named = |id: &&str| {
+            let stated = config.settings().models.get(*id);
+            let full = stated.and_then(|model| model.full_name.as_deref());
+            plain(id) == joined || full.is_some_and(|full| plain(full) == joined)
+        };
+        config.children("models").find(is_named)
+    };
+    for length in (1..=words.len().min(6)).rev() {
+        for (from, part) in words.windows(length).enumerate() {
+            let joined = plain(&part.concat());
+            if let Some(model) = named(&joined).filter(|_| !joined.is_empty()) {
+                return Some((model.to_owned(), from, from + length));
             }
         }
     }
-    best
+    None
 }
 
 /// The name without its ending, and without the words that only number runs of one configuration: a

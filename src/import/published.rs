@@ -10,7 +10,7 @@ use super::{is_id, result::OldResult};
 use crate::{
     figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
-    logs::{DeviceLine, Failure, MemoryFigure, MemoryReport, Step},
+    logs::{DeviceLine, Failure, MemoryFigure, Step},
     results::{Contract, Source, StepTimeSource},
 };
 
@@ -24,17 +24,11 @@ pub(super) struct Published {
     platform: String,
     framework: String,
     gpu_info: GpuInfo,
-    parallelism_config: Strategy,
     memory_metrics: MemoryMetrics,
     contract: Contract,
     key: Option<String>,
     environment: Environment,
     repeats: Vec<Repeat>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Strategy {
-    strategy_name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,7 +56,7 @@ struct Repeat {
 }
 
 /// How a repeat ended, as far as its series do not say it again.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum Status {
     Failed {
@@ -100,12 +94,7 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
 
 /// Is it the schema of a result, in whatever version?
 pub(super) fn is_result(schema: &str) -> bool {
-    family(schema) == family(UNIFIED_SCHEMA)
-}
-
-/// A schema's name without its version.
-fn family(schema: &str) -> &str {
-    schema.rsplit_once('/').map_or(schema, |(family, _)| family)
+    schema.split('/').next() == UNIFIED_SCHEMA.split('/').next()
 }
 
 /// `None`: not a file of tprimat's. `Err`: it says that it is one, and why it cannot be read as
@@ -114,7 +103,9 @@ pub(super) fn read(bytes: &[u8]) -> Option<Result<Published, String>> {
     let schema = schema(bytes)?;
     let version = |schema: &'_ str| schema.rsplit('/').next().unwrap_or_default().to_owned();
     Some(match schema.as_str() {
-        UNIFIED_SCHEMA => parsed(bytes),
+        UNIFIED_SCHEMA => parsed(bytes).map_err(|why| {
+            format!("it says that tprimat published it (`{UNIFIED_SCHEMA}`), but {why}")
+        }),
         other if is_result(other) => Err(format!(
             "a result of tprimat in version {} of its format, and this tprimat reads version {}; \
              import it with the tprimat that published it, or a later one",
@@ -128,51 +119,37 @@ pub(super) fn read(bytes: &[u8]) -> Option<Result<Published, String>> {
 }
 
 fn parsed(bytes: &[u8]) -> Result<Published, String> {
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let file: Published = serde_json::from_slice(text).map_err(|e| {
-        format!(
-            "it says that tprimat published it (`{UNIFIED_SCHEMA}`), but not as tprimat does: {e}"
-        )
-    })?;
-    let why = if file.repeats.is_empty() {
-        "`repeats` is empty".to_owned()
-    } else if !is_id(&file.cell) {
-        format!(
-            "`cell` is {:?}, not platform/framework/model/parallelism",
-            file.cell
-        )
-    } else if let Some(run) = file.repeats.iter().find(|run| !run.has_whole_series()) {
-        format!("repeat {} has series of different lengths", run.repeat)
-    } else if let Some(run) = file.repeats.iter().find(|run| !run.has_rising_steps()) {
-        format!(
-            "the numbers in `steps` of repeat {} do not rise",
-            run.repeat
-        )
-    } else {
-        return Ok(file);
-    };
-    Err(format!(
-        "it says that tprimat published it (`{UNIFIED_SCHEMA}`), but {why}"
-    ))
-}
-
-impl Repeat {
-    fn has_whole_series(&self) -> bool {
-        let averaged = Some(self.steps_averaged.len()).filter(|len| *len > 0);
-        [
-            self.steps.len(),
-            self.loss_values.len(),
-            self.learning_rates.len(),
-        ]
-        .into_iter()
-        .chain(averaged)
-        .all(|len| len == self.step_times.len())
+    let file: Published =
+        serde_json::from_slice(bytes).map_err(|e| format!("not as tprimat does: {e}"))?;
+    if file.repeats.is_empty() {
+        return Err("`repeats` is empty".to_owned());
     }
-
-    fn has_rising_steps(&self) -> bool {
-        self.steps.is_sorted_by(|one, next| one < next)
-            && self.steps_averaged.iter().all(|steps| *steps > 0)
+    if !is_id(&file.cell) {
+        let cell = &file.cell;
+        return Err(format!(
+            "`cell` is {cell:?}, not platform/framework/model/parallelism"
+        ));
     }
+    for run in &file.repeats {
+        let repeat = run.repeat;
+        let lengths = [
+            run.steps.len(),
+            run.loss_values.len(),
+            run.learning_rates.len(),
+        ];
+        let averaged = Some(run.steps_averaged.len()).filter(|length| *length > 0);
+        let mut lengths = lengths.into_iter().chain(averaged);
+        if lengths.any(|length| length != run.step_times.len()) {
+            return Err(format!("repeat {repeat} has series of different lengths"));
+        }
+        let is_rising = run.steps.is_sorted_by(|one, next| one < next);
+        if !is_rising || run.steps_averaged.contains(&0) {
+            return Err(format!(
+                "the numbers in `steps` of repeat {repeat} do not rise"
+            ));
+        }
+    }
+    Ok(file)
 }
 
 impl Published {
@@ -181,40 +158,33 @@ impl Published {
         self.repeats.iter().map(|run| run.repeat)
     }
 
-    /// One repeat as a run.
-    pub fn run(&self, repeat: u32) -> Result<OldResult, String> {
-        let run = self
-            .repeats
-            .iter()
-            .find(|r| r.repeat == repeat)
-            .ok_or_else(|| format!("it has no repeat {repeat}"))?;
+    /// One repeat as a run; the first where none is named.
+    pub fn run(&self, repeat: Option<u32>) -> Result<OldResult, String> {
+        let mut runs = self.repeats.iter();
+        let run = runs.find(|run| repeat.is_none_or(|repeat| run.repeat == repeat));
+        let run = run.ok_or_else(|| format!("it has no repeat {}", repeat.unwrap_or(1)))?;
         let mut out = OldResult {
             platform: Some(self.platform.clone()),
             framework: Some(self.framework.clone()),
-            strategies: vec![self.parallelism_config.strategy_name.clone()],
             host: host_named(&run.host).map(str::to_owned),
             started_at: run.started_at,
             ended_at: run.ended_at,
             telemetry: run.telemetry.clone(),
             repeats_planned: run.repeats_planned,
             step_time_source: run.step_time_source.clone(),
+            train_key: self.key.clone(),
             ..OldResult::default()
         };
-        match &run.status {
+        match run.status.clone() {
             Status::Failed { class, evidence } => {
-                out.trace.failure = Some(Failure {
-                    class: *class,
-                    evidence: evidence.clone(),
-                });
+                out.trace.failure = Some(Failure { class, evidence });
             }
-            Status::Suspect { reason } => out.suspect = Some(reason.clone()),
+            Status::Suspect { reason } => out.suspect = Some(reason),
             // What the log said of these is not in the file, so they stay what they were found to
             // be.
             Status::Contradicted { fields } => {
-                out.suspect = Some(format!(
-                    "its log contradicted its job in {}",
-                    fields.join(", ")
-                ));
+                let fields = fields.join(", ");
+                out.suspect = Some(format!("its log contradicted its job in {fields}"));
             }
             Status::Unmeasured { reason } => {
                 out.suspect = Some(format!("it had no rate: {reason}"))
@@ -234,43 +204,33 @@ impl Published {
         out.trace.steps = (0..run.step_times.len()).map(step).collect();
         out.trace.step_lines = run.step_times.len() as u64;
         out.trace.finished = out.trace.failure.is_none();
+        out.trace.versions.clone_from(&self.environment.versions);
         for field in &self.contract.0 {
+            let (name, value) = (field.field.clone(), field.value.clone());
             // A trainer's statement stands in every repeat that counts; all else is from the job.
             if field.source == Source::Declared {
-                out.declare(&field.field, &field.value);
+                out.declare(&name, &value);
             } else {
-                out.trace
-                    .effective
-                    .0
-                    .insert(field.field.clone(), field.value.clone());
+                out.trace.effective.0.insert(name, value);
             }
         }
-        out.trace.versions.clone_from(&self.environment.versions);
-        out.train_key.clone_from(&self.key);
-        let device = |name: &String| DeviceLine {
-            r#type: self
-                .gpu_info
-                .software_stack
-                .clone()
-                .unwrap_or_else(|| "cuda".to_owned()),
-            name: Some(name.clone()),
-            count: self.gpu_info.device_count,
+        let GpuInfo {
+            software_stack,
+            device_name,
+            device_count: count,
+            ..
+        } = self.gpu_info.clone();
+        out.trace.device = device_name.map(|name| DeviceLine {
+            r#type: software_stack.unwrap_or_else(|| "cuda".to_owned()),
+            name: Some(name),
+            count,
+        });
+        let figure = |of: &Memory| MemoryFigure {
+            kind: of.kind.clone().into(),
+            source: of.source.clone().into(),
+            bytes: of.bytes,
         };
-        out.trace.device = self.gpu_info.device_name.as_ref().map(device);
-        let figure = |m: &Memory| MemoryFigure {
-            kind: m.kind.clone().into(),
-            source: m.source.clone().into(),
-            bytes: m.bytes,
-        };
-        let figures: Vec<MemoryFigure> = self.memory_metrics.all.iter().map(figure).collect();
-        if !figures.is_empty() {
-            out.trace.memory.push(MemoryReport {
-                rank: None,
-                after_step: None,
-                figures,
-            });
-            out.trace.memory_lines = 1;
-        }
+        out.remember(self.memory_metrics.all.iter().map(figure).collect());
         Ok(out)
     }
 }
@@ -314,7 +274,7 @@ mod tests {
             let published = value["repeats"].as_array().unwrap();
             assert_eq!(repeats.len(), published.len(), "{at}");
             for (repeat, published) in repeats.iter().zip(published) {
-                let run = file.run(*repeat).unwrap();
+                let run = file.run(Some(*repeat)).unwrap();
                 let times: Vec<Value> = run
                     .trace
                     .steps

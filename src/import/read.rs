@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Problem, Result},
     files::{open_regular, read_open},
     job::FailureClass,
-    logs::{Anomaly, ExitSummary, LogSection, Parser, Trace, classify},
+    logs::{ExitSummary, Failure, LogSection, Parser, Trace, classify},
 };
 
 const CHUNK: usize = 1 << 20;
@@ -24,21 +24,29 @@ const MAX_RESULT: u64 = 16 << 20;
 const MOST_UNKNOWN: u64 = 65 << 20;
 
 /// Logs are read by a recipe's patterns where these are given, else by what they look like.
-fn parser(own: Option<&LogSection>) -> io::Result<Parser> {
+fn parser(own: Option<&LogSection>) -> Result<Parser> {
     own.map_or_else(
         || Ok(Parser::detecting()),
         |own| {
-            Parser::new(own)
-                .map_err(|why| io::Error::other(format!("the patterns of its recipe: {why}")))
+            let failed = |why| Problem::new(format!("the patterns of its recipe: {why}"));
+            Parser::new(own).map_err(|why| Error::invalid(failed(why)))
         },
     )
+}
+
+/// A log that is not in the cache yet, up to `most` bytes.
+fn trace(path: &Path, own: Option<&LogSection>, most: u64) -> Result<Trace> {
+    let mut parser = parser(own)?;
+    let (file, _) = open_regular(path).map_err(Error::io("cannot read", path))?;
+    let read = chunks(file.take(most), |chunk| parser.feed(chunk));
+    read.map_err(Error::io("cannot read", path))?;
+    Ok(parser.finish())
 }
 
 /// Does the format find steps in one of the logs?
 pub fn reads(own: &LogSection, unit: &Unit) -> Result<bool> {
     for path in unit.files.iter().filter(|_| unit.kind == Kind::Log) {
-        let (trace, _) = of_rank(path, Some(own)).map_err(Error::io("cannot read", path))?;
-        if !trace.steps.is_empty() {
+        if !trace(path, Some(own), u64::MAX)?.steps.is_empty() {
             return Ok(true);
         }
     }
@@ -51,27 +59,28 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
     for path in &unit.files {
         let unreadable = || Error::io("cannot read", path);
         let (mut file, metadata) = open_regular(path).map_err(unreadable())?;
+        let size = metadata.len();
         if unit.kind == Kind::Result {
-            check_size(&unit.name, metadata.len())?;
-            let bytes = read_open(&file, metadata.len(), MAX_RESULT).map_err(unreadable())?;
-            let failed =
-                |why: String| Error::invalid(Problem::new(format!("{}: {why}", unit.name)));
-            return read_result(&bytes, None).map(|_| true).map_err(failed);
+            check_size(&unit.name, size)?;
+            let bytes = read_open(&file, size, MAX_RESULT).map_err(unreadable())?;
+            let read = read_result(&bytes, None).map_err(|why| unreadable_result(&unit.name, &why));
+            return read.map(|_| true);
         }
-        let mut parser = Parser::detecting();
-        let start = (&file).take(MOST_UNKNOWN);
-        chunks(start, |chunk| parser.feed(chunk)).map_err(unreadable())?;
         let mut tail = Vec::new();
-        let end = file.seek(SeekFrom::Start(metadata.len().saturating_sub(TAIL as u64)));
-        end.and_then(|_| (&file).take(TAIL as u64).read_to_end(&mut tail))
+        let end = file.seek(SeekFrom::Start(size.saturating_sub(TAIL as u64)));
+        end.and_then(|_| file.take(TAIL as u64).read_to_end(&mut tail))
             .map_err(unreadable())?;
-        if parser.finish().format != "unknown"
-            || classify(&tail, &ExitSummary::default()).class != FailureClass::Unknown
-        {
+        if trace(path, None, MOST_UNKNOWN)?.format != "unknown" || failure(&tail).is_some() {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// How a run failed, by the end of its log.
+fn failure(tail: &[u8]) -> Option<Failure> {
+    let failure = classify(tail, &ExitSummary::default());
+    (failure.class != FailureClass::Unknown).then_some(failure)
 }
 
 /// Are the logs of a unit those of one run's ranks? Files that were named together may as well be
@@ -82,81 +91,67 @@ pub fn check_one_run(unit: &Unit, own: Option<&LogSection>) -> Result<()> {
     }
     let mut with_steps: Vec<(&Path, Option<u32>, Trace)> = Vec::new();
     for path in &unit.files {
-        let (trace, rank) = of_rank(path, own).map_err(Error::io("cannot read", path))?;
-        if !trace.steps.is_empty() {
-            with_steps.push((path, rank, trace));
+        let log = trace(path, own, u64::MAX)?;
+        if log.steps.is_empty() {
+            continue;
         }
-    }
-    for (at, (path, rank, trace)) in with_steps.iter().enumerate() {
-        for (other_path, other_rank, other) in &with_steps[..at] {
-            let are_ranks = rank.is_some() && other_rank.is_some() && rank != other_rank;
-            let why = if says_the_same(trace, other) {
-                continue;
-            } else if !are_ranks {
-                "both have training steps, and do not say that they are of different ranks"
-            } else if trace.finished && other.finished && last_step(trace) != last_step(other) {
-                "they ended after different steps"
-            } else if are_apart(trace, other) {
-                "one began after the other had ended"
-            } else {
-                continue;
-            };
-            let [one, two] = [other_path, path].map(|path| path.display().to_string());
+        let rank = rank(path).map_err(Error::io("cannot read", path))?;
+        let others = with_steps.iter();
+        let why = others.filter_map(|(other_path, other_rank, other)| {
+            let are_ranks = rank.is_some() && other_rank.is_some() && rank != *other_rank;
+            Some((other_path, no_ranks_of_one(other, &log, are_ranks)?))
+        });
+        if let Some((other, why)) = why.into_iter().next() {
+            let [one, two] = [other, &path.as_path()].map(|path| path.display().to_string());
             let problem = Problem::new(format!("{one} and {two} are not logs of one run: {why}"));
             return Err(Error::invalid(problem.help(
                 "repeats are imported one by one: `tprimat import CELL --log FILE` for each; \
                  ranks of one run are known by their names: rank-0.log, rank-1.log",
             )));
         }
+        with_steps.push((path, rank, log));
     }
     Ok(())
 }
 
-/// One rank's log, and the rank that its name, its folder's name or its first lines state.
-fn of_rank(path: &Path, own: Option<&LogSection>) -> io::Result<(Trace, Option<u32>)> {
+/// The rank that a log's name, its folder's name or its first lines state.
+fn rank(path: &Path) -> io::Result<Option<u32>> {
+    let mut names = path.components().rev().take(2);
+    let of_name = names.find_map(|part| rank_of(part.as_os_str().to_str()?));
+    let mut head = Vec::new();
     let (file, _) = open_regular(path)?;
-    let mut parser = parser(own)?;
-    let mut of_content = None;
-    let mut is_first = true;
-    chunks(file, |chunk| {
-        if is_first {
-            let text = String::from_utf8_lossy(chunk);
-            of_content = text.lines().find_map(rank_of);
-            is_first = false;
-        }
-        parser.feed(chunk);
-    })?;
-    let names = path.components().rev().take(2);
-    let of_name = names
-        .filter_map(|part| part.as_os_str().to_str())
-        .find_map(rank_of);
-    Ok((parser.finish(), of_name.or(of_content)))
+    file.take(CHUNK as u64).read_to_end(&mut head)?;
+    let text = String::from_utf8_lossy(&head);
+    Ok(of_name.or_else(|| text.lines().find_map(rank_of)))
 }
 
-fn last_step(trace: &Trace) -> Option<u64> {
-    trace.steps.last().map(|step| step.step)
-}
-
-/// Do two logs state the same of every step? Then they are two logs of one rank.
-fn says_the_same(one: &Trace, other: &Trace) -> bool {
-    let points = |trace: &Trace| -> Vec<(u64, Option<f64>, Option<f64>)> {
-        let steps = trace.steps.iter();
+/// Why two logs are of two runs, where they are.
+fn no_ranks_of_one(one: &Trace, other: &Trace, are_ranks: bool) -> Option<&'static str> {
+    let points = |log: &Trace| -> Vec<(u64, Option<f64>, Option<f64>)> {
+        let steps = log.steps.iter();
         steps
             .map(|s| (s.step, s.step_time_seconds, s.loss))
             .collect()
     };
-    points(one) == points(other)
-}
-
-/// Had one run ended before the other began, by the times of their steps?
-fn are_apart(one: &Trace, other: &Trace) -> bool {
-    let span = |trace: &Trace| {
-        let times = || trace.steps.iter().filter_map(|step| step.ended_at);
-        Some((times().reduce(f64::min)?, times().reduce(f64::max)?))
+    let last = |log: &Trace| log.steps.last().map(|step| step.step);
+    let times = |log: &Trace| -> Vec<f64> { log.steps.iter().filter_map(|s| s.ended_at).collect() };
+    let is_before = |one: &[f64], other: &[f64]| {
+        let begin = other.iter().copied().reduce(f64::min);
+        let end = one.iter().copied().reduce(f64::max);
+        end.zip(begin).is_some_and(|(end, begin)| end < begin)
     };
-    match (span(one), span(other)) {
-        (Some((from, to)), Some((other_from, other_to))) => to < other_from || other_to < from,
-        _ => false,
+    let (of_one, of_other) = (times(one), times(other));
+    if points(one) == points(other) {
+        // Two logs of one rank.
+        None
+    } else if !are_ranks {
+        Some("both have training steps, and do not say that they are of different ranks")
+    } else if one.finished && other.finished && last(one) != last(other) {
+        Some("they ended after different steps")
+    } else if is_before(&of_one, &of_other) || is_before(&of_other, &of_one) {
+        Some("one began after the other had ended")
+    } else {
+        None
     }
 }
 
@@ -167,10 +162,9 @@ pub fn is_ours(unit: &Unit) -> bool {
     let (Kind::Result, [path]) = (unit.kind, &unit.files[..]) else {
         return false;
     };
-    let Ok((file, metadata)) = open_regular(path) else {
-        return false;
-    };
-    let bytes = read_open(&file, metadata.len(), MAX_RESULT).unwrap_or_default();
+    let bytes = open_regular(path)
+        .and_then(|(file, metadata)| read_open(&file, metadata.len(), MAX_RESULT))
+        .unwrap_or_default();
     published::schema(&bytes).is_some_and(|schema| published::is_result(&schema))
 }
 
@@ -178,21 +172,18 @@ fn check_size(name: &str, size: u64) -> Result<()> {
     if size <= MAX_RESULT {
         return Ok(());
     }
-    let message = format!(
-        "{name} has {} MiB; a result file has at most {} MiB",
-        size >> 20,
-        MAX_RESULT >> 20
-    );
+    let [has, most] = [size, MAX_RESULT].map(|bytes| bytes >> 20);
+    let message = format!("{name} has {has} MiB; a result file has at most {most} MiB");
     Err(Error::invalid(Problem::new(message)))
 }
 
 /// One run as it was read, whatever it was read from.
-pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
+pub fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
         (Kind::Log | Kind::Events, sources) => log(cache, sources, recorded.log.as_ref()),
         (Kind::Result, [source]) => read_result(&whole(cache, source)?, recorded.repeat)
-            .map_err(|why| unreadable(source, &why)),
+            .map_err(|why| unreadable_result(&source.name, &why)),
         (Kind::Result, _) => Err(Error::Internal(
             "the record of an imported result does not name exactly one file".to_owned(),
         )),
@@ -208,7 +199,7 @@ pub fn parts(cache: &Cache, recorded: Recorded) -> Result<(Vec<Recorded>, Option
     let Some(file) = published::read(&whole(cache, source)?) else {
         return Ok((vec![recorded], None));
     };
-    let file = file.map_err(|why| unreadable(source, &why))?;
+    let file = file.map_err(|why| unreadable_result(&source.name, &why))?;
     let of_repeat = |repeat: u32| Recorded {
         repeat: Some(repeat),
         ..recorded.clone()
@@ -216,8 +207,8 @@ pub fn parts(cache: &Cache, recorded: Recorded) -> Result<(Vec<Recorded>, Option
     Ok((file.repeats().map(of_repeat).collect(), Some(file.cell)))
 }
 
-fn unreadable(source: &Source, why: &str) -> Error {
-    Error::invalid(Problem::new(format!("{}: {why}", source.name)))
+fn unreadable_result(name: &str, why: &str) -> Error {
+    Error::invalid(Problem::new(format!("{name}: {why}")))
 }
 
 fn gone(source: &Source) -> Error {
@@ -258,21 +249,20 @@ pub fn chunks(mut from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()
 /// One log, or the logs of a run's ranks read one after the other into one trace.
 fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<OldResult> {
     let mut out = OldResult::default();
-    let name = sources.first().map_or("", |source| source.name.as_str());
-    let mut parser = parser(own).map_err(Error::io("cannot read", Path::new(name)))?;
+    let mut all = parser(own)?;
     let mut tail: Vec<u8> = Vec::new();
     for source in sources {
-        if sources.len() > 1 && says_nothing(cache, source, own)? {
-            let detail = format!("{} says nothing of the run; it is left out", source.name);
-            out.anomalies.push(Anomaly {
-                kind: "empty_rank".to_owned(),
-                detail,
-                step: None,
-            });
-            continue;
+        if sources.len() > 1 {
+            let mut alone = parser(own)?;
+            stream(cache, source, |chunk| alone.feed(chunk))?;
+            if says_nothing(&alone.finish()) {
+                let detail = format!("{} says nothing of the run; it is left out", source.name);
+                out.tell("empty_rank", detail);
+                continue;
+            }
         }
         let mut feed = |chunk: &[u8]| {
-            parser.feed(chunk);
+            all.feed(chunk);
             tail.extend_from_slice(chunk);
             tail.drain(..tail.len().saturating_sub(TAIL));
         };
@@ -282,26 +272,17 @@ fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<Ol
             feed(b"\n");
         }
     }
-    out.trace = parser.finish();
+    out.trace = all.finish();
     if out.trace.failure.is_none() && out.trace.steps.is_empty() {
         // A log without steps mostly comes from a run that failed, and then has a line that says so.
         // Without such a line the run may have ended well and printed its steps elsewhere.
-        let failure = classify(&tail, &ExitSummary::default());
-        out.trace.failure = Some(failure).filter(|failure| failure.class != FailureClass::Unknown);
+        out.trace.failure = failure(&tail);
     }
     out.log_tail = crate::logs::tail(&tail);
     Ok(out)
 }
 
-fn says_nothing(cache: &Cache, source: &Source, own: Option<&LogSection>) -> Result<bool> {
-    let mut parser = parser(own).map_err(Error::io("cannot read", Path::new(&source.name)))?;
-    stream(cache, source, |chunk| parser.feed(chunk))?;
-    let Trace {
-        steps,
-        effective,
-        num_parameters,
-        memory,
-        ..
-    } = parser.finish();
-    Ok(steps.is_empty() && effective.0.is_empty() && num_parameters.is_none() && memory.is_empty())
+fn says_nothing(log: &Trace) -> bool {
+    let is_silent = log.num_parameters.is_none() && log.memory.is_empty();
+    log.steps.is_empty() && log.effective.0.is_empty() && is_silent
 }

@@ -2,58 +2,60 @@
 //!
 //! Two schemas are read, and whatever lies between: `step_times`, `loss_values`, `learning_rates`
 //! with `training_config` and `parallelism_config` (ours is a superset of it), and the older
-//! `raw_step_times` with a `software_stack` of cuda, rocm, nemo or prim.
+//! `raw_step_times` with a `software_stack` of cuda, rocm, nemo or prim. `fields.toml` has the names
+//! of their settings.
 
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{gpus, published};
 use crate::{
+    config::{framework_named, framework_names, vendor_named},
     figures::Telemetry,
     job::Job,
     logs::{Anomaly, DeviceLine, GIB, MemoryFigure, MemoryReport, Step, Trace},
     results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, StepTimeSource},
 };
 
-/// The value of a label, in the form that its setting has.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Label {
-    /// A whole number above 0.
-    Count(u64),
-    Number(f64),
-    Text(String),
+/// `fields.toml`.
+#[derive(Deserialize)]
+struct Fields {
+    setting: Vec<Setting>,
 }
 
-impl Label {
-    /// What the label's value must be: the form of the setting, and how it is called.
-    fn read(label: &str, value: &Value) -> Result<Self, &'static str> {
-        match label {
-            "precision" => {
-                let text = value.as_str().map(short).filter(|text| !text.is_empty());
-                text.map(Self::Text).ok_or("a name")
-            }
-            "learning_rate" => {
-                let number = value.as_f64().filter(|number| number.is_finite());
-                number.map(Self::Number).ok_or("a number")
-            }
-            _ => {
-                let count = value.as_u64().filter(|count| *count > 0);
-                count.map(Self::Count).ok_or("a whole number above 0")
-            }
-        }
-    }
+/// A setting that files label.
+#[derive(Deserialize)]
+struct Setting {
+    name: String,
+    job: String,
+    tables: Vec<String>,
+    names: Vec<String>,
 }
+
+static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
+    let fields: Fields = toml::from_str(include_str!("fields.toml")).expect("a test reads it");
+    fields.setting
+});
+
+/// The degrees of parallelism: what each is called, and its label.
+const DEGREES: [(&str, &str); 4] = [
+    ("TP", "tensor_model_parallel_size"),
+    ("PP", "pipeline_model_parallel_size"),
+    ("CP", "context_parallel_size"),
+    ("DP", "data_parallel_size"),
+];
 
 /// One file, read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OldResult {
     pub trace: Trace,
     /// Settings by the job's names, as the file labels its run.
-    pub labels: Vec<(&'static str, Label)>,
+    pub labels: Vec<(&'static str, Value)>,
     /// As written.
     pub platform: Option<String>,
     pub framework: Option<String>,
-    /// Every name that the file gives its strategy.
-    pub strategies: Vec<String>,
     /// Mistakes of the file itself.
     pub anomalies: Vec<Anomaly>,
     /// Last lines of a log.
@@ -81,11 +83,7 @@ pub const EXPECTED: &str = "a result has `step_times` or `raw_step_times`, and `
 pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, String> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match (published::read(text), repeat) {
-        (Some(file), Some(repeat)) => return file?.run(repeat),
-        (Some(file), None) => {
-            let file = file?;
-            return file.run(file.repeats().next().unwrap_or(1));
-        }
+        (Some(file), repeat) => return file?.run(repeat),
         (None, Some(_)) => return Err("not what tprimat publishes".to_owned()),
         (None, None) => {}
     }
@@ -94,25 +92,22 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     if !file.is_object() {
         return Err(format!("JSON, but not an object; {EXPECTED}"));
     }
-    let mut read = OldResultReader {
+    let mut series = [
+        ("step_times", "unified-json"),
+        ("raw_step_times", "raw-json"),
+    ]
+    .into_iter();
+    let Some((series, format)) = series.find(|(name, _)| file[name].is_array()) else {
+        return Err(format!("JSON, but no result: {EXPECTED}"));
+    };
+    let mut read = Reader {
         file: &file,
         out: OldResult::default(),
     };
-    let name = ["step_times", "raw_step_times"]
-        .into_iter()
-        .find(|n| file.get(n).is_some_and(Value::is_array));
-    let Some(name) = name else {
-        return Err(format!("JSON, but no result: {EXPECTED}"));
-    };
-    read.out.trace.format = if name == "step_times" {
-        "unified-json"
-    } else {
-        "raw-json"
-    }
-    .to_owned();
+    read.out.trace.format = format.to_owned();
     read.names();
     read.labels();
-    read.series(name);
+    read.series(series);
     read.published();
     read.device();
     read.memory();
@@ -120,263 +115,135 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     Ok(read.out)
 }
 
-/// The degrees of parallelism: what each is called, and its label.
-const DEGREES: [(&str, &str); 4] = [
-    ("TP", "tensor_model_parallel_size"),
-    ("PP", "pipeline_model_parallel_size"),
-    ("CP", "context_parallel_size"),
-    ("DP", "data_parallel_size"),
-];
-
-/// Label, the table that it may stand in, the names that it may have there.
-const LABELS: [(&str, &[&str], &[&str]); 12] = [
-    ("global_batch_size", TRAINING, &["global_batch_size", "gbs"]),
-    ("micro_batch_size", TRAINING, &["micro_batch_size", "mbs"]),
-    (
-        "seq_length",
-        TRAINING,
-        &["sequence_length", "seq_length", "seq_len"],
-    ),
-    ("num_gpus", TRAINING, &["num_gpus", "world_size"]),
-    ("train_iters", TRAINING, &["max_steps", "train_iters"]),
-    ("precision", TRAINING, &["precision"]),
-    ("learning_rate", TRAINING, &["learning_rate", "lr"]),
-    (
-        "tensor_model_parallel_size",
-        PARALLEL,
-        &[
-            "tensor_model_parallel_size",
-            "tensor_parallel_size",
-            "TP",
-            "tp",
-        ],
-    ),
-    (
-        "pipeline_model_parallel_size",
-        PARALLEL,
-        &[
-            "pipeline_model_parallel_size",
-            "pipeline_parallel_size",
-            "PP",
-            "pp",
-        ],
-    ),
-    (
-        "context_parallel_size",
-        PARALLEL,
-        &["context_parallel_size", "CP", "cp"],
-    ),
-    (
-        "data_parallel_size",
-        PARALLEL,
-        &["data_parallel_size", "data_parallel", "DP", "dp"],
-    ),
-    (
-        "gradient_accumulation_steps",
-        PARALLEL,
-        &[
-            "gradient_accumulation_steps",
-            "gradient_accumulation",
-            "GA",
-            "ga",
-        ],
-    ),
-];
-const TRAINING: &[&str] = &["training_config"];
-const PARALLEL: &[&str] = &[
-    "parallelism_config",
-    "parallelism",
-    "parallel_config",
-    "training_config",
-];
-
-struct OldResultReader<'a> {
+struct Reader<'a> {
     file: &'a Value,
     out: OldResult,
 }
 
-impl OldResultReader<'_> {
-    fn get(&self, tables: &[&str], names: &[&str]) -> Option<&Value> {
-        let found = tables
-            .iter()
-            .filter_map(|t| self.file.get(t))
-            .flat_map(|t| names.iter().filter_map(|n| t.get(n)));
-        found.into_iter().find(|v| !v.is_null())
+impl Reader<'_> {
+    fn number(&self, path: &str) -> Option<f64> {
+        let number = self.file.pointer(path)?.as_f64()?;
+        number.is_finite().then_some(number)
     }
 
-    fn number(&self, table: &str, names: &[&str]) -> Option<f64> {
-        self.get(&[table], names)?
-            .as_f64()
-            .filter(|v| v.is_finite())
+    fn count(&self, path: &str) -> Option<u64> {
+        self.file.pointer(path)?.as_u64().filter(|n| *n > 0)
     }
 
-    fn text(&self, table: &str, name: &str) -> Option<String> {
-        let text = if table.is_empty() {
-            self.file.get(name)
-        } else {
-            self.get(&[table], &[name])
-        };
-        text.and_then(Value::as_str)
-            .map(short)
-            .filter(|t| !t.is_empty())
-    }
-
-    fn tell(&mut self, kind: &str, detail: String) {
-        self.out.tell(kind, detail);
+    fn text(&self, path: &str) -> Option<String> {
+        let text = short(self.file.pointer(path)?.as_str()?);
+        (!text.is_empty()).then_some(text)
     }
 
     fn names(&mut self) {
-        let stack = self
-            .text("gpu_info", "software_stack")
-            .or_else(|| self.text("", "software_stack"));
-        let source = self.text("", "source");
-        let is_platform = |s: &String| crate::config::vendor_named(&s.to_lowercase()).is_some();
-        self.out.platform = self
-            .text("", "platform")
-            .or_else(|| stack.clone().filter(is_platform));
-        let from_primus = source.as_deref().is_some_and(|s| s.contains("primus"));
-        let primus = || crate::config::framework_named("primus").map(str::to_owned);
-        self.out.framework = self
-            .text("", "framework")
-            .or_else(|| stack.filter(|s| !is_platform(s)))
-            .or_else(|| from_primus.then(primus).flatten());
+        let stack = self.text("/gpu_info/software_stack");
+        let stack = stack.or_else(|| self.text("/software_stack"));
+        let is_platform = |stack: &String| vendor_named(&stack.to_lowercase()).is_some();
+        let (platform, framework) = match stack {
+            Some(stack) if is_platform(&stack) => (Some(stack), None),
+            stack => (None, stack),
+        };
+        let source = self.text("/source").filter(|s| s.contains("primus"));
+        let primus = source.and_then(|_| framework_named("primus"));
+        self.out.platform = self.text("/platform").or(platform);
+        self.out.framework = self.text("/framework").or(framework);
+        self.out.framework = self.out.framework.take().or(primus.map(str::to_owned));
     }
 
     fn labels(&mut self) {
-        for (label, tables, names) in LABELS {
-            if let Some(value) = self.get(tables, names).cloned() {
-                self.out.add_label(label, &value);
+        for setting in SETTINGS.iter() {
+            let tables = setting.tables.iter().filter_map(|name| self.file.get(name));
+            let mut values = tables.flat_map(|of| setting.names.iter().filter_map(|n| of.get(n)));
+            if let Some(value) = values.find(|value| !value.is_null()) {
+                self.out.declare(&setting.name, value);
             }
         }
-        let count = self
-            .get(&["gpu_info"], &["device_count"])
-            .and_then(Value::as_u64)
-            .filter(|n| *n > 0);
-        match (self.label("num_gpus"), count) {
-            (None, Some(count)) => self.out.labels.push(("num_gpus", Label::Count(count))),
+        match (
+            self.out.label("num_gpus"),
+            self.count("/gpu_info/device_count"),
+        ) {
+            (None, Some(count)) => self.out.labels.push(("num_gpus", count.into())),
             (Some(label), Some(count)) if label != count => {
-                self.tell(
-                    "labels_disagree",
-                    format!("num_gpus is {label}, device_count {count}"),
-                );
+                let detail = format!("num_gpus is {label}, device_count {count}");
+                self.out.tell("labels_disagree", detail);
             }
             _ => {}
         }
-        self.degrees();
-    }
-
-    /// Do the degrees that are stated fit the number of GPUs? One that is not stated may be any.
-    fn degrees(&mut self) {
-        let Some(gpus) = self.label("num_gpus") else {
+        let Some(gpus) = self.out.label("num_gpus") else {
             return;
         };
-        let stated: Vec<(&str, u64)> = DEGREES
+        let stated = self.out.degrees();
+        let product = stated
             .iter()
-            .filter_map(|(short, label)| Some((*short, self.label(label)?)))
-            .collect();
-        let degrees = stated.iter().map(|(_, degree)| *degree);
-        let product = degrees.fold(1u64, u64::saturating_mul);
+            .fold(1u64, |all, (_, n)| all.saturating_mul(*n));
+        // A degree that is not stated may be any.
         let fits = match stated.len() == DEGREES.len() {
             true => product == gpus,
             false => product > 0 && gpus.is_multiple_of(product),
         };
         if !fits {
-            let shown: Vec<String> = stated.iter().map(|(d, n)| format!("{d} {n}")).collect();
-            let shown = match stated.len() {
-                1 => shown.concat(),
-                _ => format!("{} = {product}", shown.join(" × ")),
-            };
-            self.tell(
-                "labels_disagree",
-                format!("{shown}, and num_gpus is {gpus}"),
-            );
+            let detail = format!("{} = {product}, and num_gpus is {gpus}", shown(&stated));
+            self.out.tell("labels_disagree", detail);
         }
     }
 
-    fn label(&self, name: &str) -> Option<u64> {
-        self.out.label(name)
-    }
-
-    fn numbers(&self, name: &str) -> Option<Vec<Option<f64>>> {
-        let values = self.file.get(name)?.as_array()?;
-        Some(
-            values
-                .iter()
-                .map(|v| v.as_f64().filter(|v| v.is_finite()))
-                .collect(),
-        )
+    fn numbers(&self, name: &str) -> Vec<Option<f64>> {
+        let values = self.file[name].as_array().into_iter().flatten();
+        values
+            .map(|value| value.as_f64().filter(|value| value.is_finite()))
+            .collect()
     }
 
     fn series(&mut self, times: &str) {
-        let times = self.numbers(times).unwrap_or_default();
-        let step = |(i, time): (usize, &Option<f64>)| Step {
-            step: i as u64 + 1,
-            step_time_seconds: time.filter(|t| *t > 0.0),
+        let times = self.numbers(times);
+        let step = |(step, time): (u64, &Option<f64>)| Step {
+            step,
+            step_time_seconds: time.filter(|time| *time > 0.0),
             ..Step::default()
         };
-        let mut steps: Vec<Step> = times.iter().enumerate().map(step).collect();
-        let missing = steps
-            .iter()
-            .filter(|s| s.step_time_seconds.is_none())
-            .count();
+        let mut steps: Vec<Step> = (1..).zip(&times).map(step).collect();
+        let all = steps.len();
+        let is_missing = |step: &&Step| step.step_time_seconds.is_none();
+        let missing = steps.iter().filter(is_missing).count();
         if missing > 0 {
-            self.tell(
-                "step_times_unreadable",
-                format!(
-                    "{missing} of {} step times are not positive numbers",
-                    times.len()
-                ),
-            );
+            let detail = format!("{missing} of {all} step times are not positive numbers");
+            self.out.tell("step_times_unreadable", detail);
         }
-        for (name, short) in [
-            ("loss_values", "losses"),
-            ("learning_rates", "learning rates"),
-        ] {
-            let Some(values) = self.numbers(name).filter(|v| !v.is_empty()) else {
-                continue;
-            };
-            if values.len() != steps.len() {
-                let detail = format!(
-                    "{} {short} for {} steps: which step each is of is not known, so they are left out",
-                    values.len(),
-                    steps.len()
-                );
-                self.tell(&format!("{name}_count"), detail);
-                continue;
-            }
-            for (step, value) in steps.iter_mut().zip(values) {
-                if name == "loss_values" {
-                    step.loss = value
-                } else {
-                    step.learning_rate = value
+        for name in ["loss_values", "learning_rates"] {
+            let values = self.numbers(name);
+            if values.len() == all {
+                for (step, value) in steps.iter_mut().zip(values) {
+                    match name {
+                        "loss_values" => step.loss = value,
+                        _ => step.learning_rate = value,
+                    }
                 }
+            } else if !values.is_empty() {
+                let detail = format!(
+                    "{} {name} for {all} steps: which step each is of is not known, so they are left out",
+                    values.len()
+                );
+                self.out.tell(&format!("{name}_count"), detail);
             }
         }
-        let total = self
-            .number("performance_metrics", &["total_steps"])
-            .map(|n| n as usize);
-        if let Some(total) = total.filter(|n| *n != steps.len()) {
-            self.tell(
-                "steps_count",
-                format!(
-                    "total_steps is {total}, and there are {} step times",
-                    steps.len()
-                ),
-            );
+        let total = self.number("/performance_metrics/total_steps");
+        if let Some(total) = total.filter(|total| *total as usize != all) {
+            let detail = format!("total_steps is {total}, and there are {all} step times");
+            self.out.tell("steps_count", detail);
         }
-        self.out.trace.finished = self
-            .label("train_iters")
-            .is_none_or(|n| n == steps.len() as u64);
-        self.out.trace.step_lines = steps.len() as u64;
-        self.out.trace.steps = steps;
+        let trace = &mut self.out.trace;
+        trace.step_lines = all as u64;
+        trace.steps = steps;
+        let wanted = self.out.label("train_iters");
+        self.out.trace.finished = wanted.is_none_or(|wanted| wanted == all as u64);
     }
 
     fn published(&mut self) {
         let metric = |name: &str| {
-            self.number("performance_metrics", &[name])
-                .filter(|v| *v > 0.0)
+            let value = self.number(&format!("/performance_metrics/{name}"))?;
+            (value > 0.0).then_some(value)
         };
-        let gpus = self.label("num_gpus").map(|n| n as f64);
+        let gpus = self.out.label("num_gpus").map(|n| n as f64);
         let each = metric("tokens_per_second_per_gpu");
         let all = metric("tokens_per_second").or_else(|| Some(each? * gpus?));
         let time = metric("avg_step_time_seconds");
@@ -384,43 +251,37 @@ impl OldResultReader<'_> {
             && (each * gpus / all - 1.0).abs() > 0.01
         {
             let detail = format!("{each:.1} tokens/s per device × {gpus} is not {all:.1} tokens/s");
-            self.tell("published_rates_disagree", detail);
+            self.out.tell("published_rates_disagree", detail);
         }
         let totals = [
             (PUBLISHED_RATE, all),
             ("published_tokens_per_second_per_gpu", each),
             (PUBLISHED_STEP_TIME, time),
         ];
-        let stated = totals
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let stated = totals.into_iter();
+        let stated = stated.filter_map(|(name, value)| Some((name.to_owned(), value?)));
         self.out.trace.totals = stated.collect();
     }
 
     fn device(&mut self) {
-        let name = self.text("gpu_info", "device_name");
         for (version, field) in [
-            ("torch", "pytorch_version"),
-            ("software", "software_version"),
+            ("torch", "/gpu_info/pytorch_version"),
+            ("software", "/gpu_info/software_version"),
         ] {
-            if let Some(text) = self.text("gpu_info", field) {
-                self.out.trace.versions.insert(version.to_owned(), text);
-            }
+            let text = self.text(field).map(|text| (version.to_owned(), text));
+            self.out.trace.versions.extend(text);
         }
-        let Some(name) = name else { return };
-        let cores = self
-            .get(&["gpu_info"], &["gpu_cores"])
-            .and_then(Value::as_u64);
+        let Some(name) = self.text("/gpu_info/device_name") else {
+            return;
+        };
+        let cores = self.count("/gpu_info/gpu_cores");
         if let Some(wrong) = cores.and_then(|cores| gpus::wrong_cores(&name, cores)) {
-            self.tell("gpu_cores", wrong);
+            self.out.tell("gpu_cores", wrong);
         }
-        let count = self
-            .get(&["gpu_info"], &["device_count"])
-            .and_then(Value::as_u64);
         self.out.trace.device = Some(DeviceLine {
             r#type: "cuda".to_owned(),
             name: Some(name),
-            count,
+            count: self.count("/gpu_info/device_count"),
         });
     }
 
@@ -428,144 +289,108 @@ impl OldResultReader<'_> {
     /// an average (`avg_memory_allocated_gb`) says less than what a run needs.
     fn memory(&mut self) {
         let kinds = [
-            ("peak_allocated", "peak_memory_allocated_gb"),
-            ("peak_reserved", "peak_memory_reserved_gb"),
+            ("peak_allocated", "/memory_metrics/peak_memory_allocated_gb"),
+            ("peak_reserved", "/memory_metrics/peak_memory_reserved_gb"),
         ];
-        let stated = kinds.map(|(kind, name)| {
-            let gb = self.number("memory_metrics", &[name])?;
+        let peaks = kinds.into_iter().filter_map(|(kind, path)| {
+            let gb = self.number(path)?;
             (0.0..1e6).contains(&gb).then_some((kind, gb))
         });
-        let Some((_, first)) = stated.iter().flatten().next().copied() else {
+        let peaks: Vec<(&str, f64)> = peaks.collect();
+        let Some((_, first)) = peaks.first() else {
             return;
         };
-        let device = self
-            .out
-            .trace
-            .device
-            .as_ref()
-            .and_then(|d| d.name.clone())
-            .unwrap_or_default();
-        let total = self.number("gpu_info", &["total_memory_gb"]);
-        let from_primus = self
+        let device = self.text("/gpu_info/device_name").unwrap_or_default();
+        let total = self.number("/gpu_info/total_memory_gb").unwrap_or_default();
+        let framework = self
             .out
             .framework
             .as_deref()
-            .map(str::to_lowercase)
-            .is_some_and(|f| {
-                let mut names = crate::config::framework_names("primus").iter();
-                names.any(|name| f.starts_with(name.as_str()))
-            });
-        let (unit, source, why) = if from_primus {
-            (
-                GIB,
-                "hip",
-                "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device"
-                    .to_owned(),
-            )
-        } else {
-            match total.and_then(|total| Some((total, gpus::is_decimal(&device, total)?))) {
-                Some((total, false)) => (
-                    GIB,
-                    "torch",
-                    format!("GiB, as the file's total of {total} is"),
-                ),
-                Some((total, true)) => (
-                    1e9,
-                    "torch",
-                    format!("decimal GB, as the file's total of {total} is"),
-                ),
-                None => {
-                    let detail = format!(
-                        "memory \"{first} GB\" may be decimal GB or GiB: the file states no total of \
-                         a known device to tell them apart, so it is left out"
-                    );
-                    self.tell("memory_unit", detail);
-                    return;
-                }
+            .unwrap_or_default()
+            .to_lowercase();
+        let mut primus = framework_names("primus").iter();
+        let is_primus = primus.any(|name| framework.starts_with(name.as_str()));
+        let (unit, why) = match gpus::is_decimal(&device, total) {
+            _ if is_primus => {
+                let why =
+                    "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device";
+                (GIB, why.to_owned())
+            }
+            Some(false) => (GIB, format!("GiB, as the file's total of {total} is")),
+            Some(true) => (
+                1e9,
+                format!("decimal GB, as the file's total of {total} is"),
+            ),
+            None => {
+                let detail = format!(
+                    "memory \"{first} GB\" may be decimal GB or GiB: the file states no total of \
+                     a known device to tell them apart, so it is left out"
+                );
+                return self.out.tell("memory_unit", detail);
             }
         };
-        self.tell(
-            "memory_unit",
-            format!(
-                "memory \"{first} GB\" is {why}: {:.2} GiB",
-                first * unit / GIB
-            ),
-        );
+        let gib = first * unit / GIB;
+        let detail = format!("memory \"{first} GB\" is {why}: {gib:.2} GiB");
+        self.out.tell("memory_unit", detail);
         let figure = |(kind, gb): (&'static str, f64)| MemoryFigure {
-            kind: if from_primus { "device_used" } else { kind }.into(),
-            source: source.into(),
+            kind: if is_primus { "device_used" } else { kind }.into(),
+            source: if is_primus { "hip" } else { "torch" }.into(),
             bytes: (gb * unit) as u64,
         };
-        let figures = stated.into_iter().flatten().map(figure).collect();
-        self.out.trace.memory.push(MemoryReport {
-            rank: None,
-            after_step: None,
-            figures,
-        });
-        self.out.trace.memory_lines = 1;
+        let figures = peaks.into_iter().map(figure).collect();
+        self.out.remember(figures);
     }
 
+    /// Files that give their strategy two names, or none, are told with the degrees that they state.
     fn strategy(&mut self) {
-        let tables = [
-            "parallelism_config",
-            "parallelism",
-            "parallel_config",
-            "training_config",
-        ];
-        let names = tables.iter().flat_map(|t| {
-            [
-                self.text(t, "strategy_name"),
-                self.text(t, "parallel_strategy"),
-            ]
+        let tables = SETTINGS.iter().flat_map(|setting| &setting.tables);
+        let names = tables.flat_map(|table| {
+            ["strategy_name", "parallel_strategy"].map(|name| format!("/{table}/{name}"))
         });
-        let mut names: Vec<String> = names.flatten().collect();
+        let mut names: Vec<String> = names.filter_map(|path| self.text(&path)).collect();
         names.sort();
         names.dedup();
-        let degrees: Vec<String> = DEGREES[..2]
-            .iter()
-            .filter_map(|(short, label)| Some(format!("{short} {}", self.label(label)?)))
-            .collect();
-        let shown = match degrees.is_empty() {
-            true => String::new(),
-            false => format!(", with {}", degrees.join(" and ")),
-        };
-        let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
-        if names.len() > 1 {
-            self.tell(
-                "strategy_names",
-                format!(
-                    "the strategy is named {} at once{shown}",
-                    quoted.join(" and ")
-                ),
-            );
-        } else if names.iter().any(|n| n.eq_ignore_ascii_case("unknown")) {
-            self.tell(
-                "strategy_names",
-                format!("the strategy is named `unknown`{shown}"),
-            );
+        if names.len() > 1
+            || names
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case("unknown"))
+        {
+            let mut degrees = self.out.degrees();
+            degrees.retain(|(of, _)| ["TP", "PP"].contains(of));
+            let with = if degrees.is_empty() { "" } else { ", with " };
+            let names = names.join("` and `");
+            let detail = format!("the strategy is named `{names}`{with}{}", shown(&degrees));
+            self.out.tell("strategy_names", detail);
         }
-        self.out.strategies = names;
     }
+}
+
+/// `TP 2 × DP 4`
+fn shown(degrees: &[(&str, u64)]) -> String {
+    let each: Vec<String> = degrees.iter().map(|(of, n)| format!("{of} {n}")).collect();
+    each.join(" × ")
 }
 
 /// Foreign text, cut to what a cell or a line can hold.
 fn short(text: &str) -> String {
-    text.trim()
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(120)
-        .collect()
+    let plain = text.trim().chars().filter(|c| !c.is_control());
+    plain.take(120).collect()
 }
 
 impl OldResult {
     fn label(&self, name: &str) -> Option<u64> {
-        match self.labels.iter().find(|(n, _)| *n == name)?.1 {
-            Label::Count(count) => Some(count),
-            Label::Number(_) | Label::Text(_) => None,
-        }
+        let (_, value) = self.labels.iter().find(|(label, _)| *label == name)?;
+        value.as_u64()
     }
 
-    fn tell(&mut self, kind: &str, detail: String) {
+    fn degrees(&self) -> Vec<(&'static str, u64)> {
+        let stated = DEGREES.iter();
+        stated
+            .filter_map(|(short, label)| Some((*short, self.label(label)?)))
+            .collect()
+    }
+
+    pub(super) fn tell(&mut self, kind: &str, detail: String) {
         self.anomalies.push(Anomaly {
             kind: kind.to_owned(),
             detail,
@@ -573,60 +398,55 @@ impl OldResult {
         });
     }
 
-    fn add_label(&mut self, label: &'static str, value: &Value) {
-        match Label::read(label, value) {
-            Ok(read) => self.labels.push((label, read)),
-            Err(expected) => {
-                let shown = short(&value.to_string());
-                self.tell(
-                    "label_unreadable",
-                    format!("{label} is labelled {shown}, which is not {expected}"),
-                );
-            }
+    pub(super) fn remember(&mut self, figures: Vec<MemoryFigure>) {
+        if !figures.is_empty() {
+            self.trace.memory_lines = 1;
+            self.trace.memory.push(MemoryReport {
+                rank: None,
+                after_step: None,
+                figures,
+            });
         }
     }
 
-    /// A setting that the run's job asked for, where it is one that files label.
+    /// A setting that the run's job asked for, where it is one that files label and has its form.
     pub(super) fn declare(&mut self, field: &str, value: &Value) {
-        if let Some((label, ..)) = LABELS.iter().find(|(label, ..)| *label == field) {
-            self.add_label(label, value);
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == field) else {
+            return;
+        };
+        let form = serde_json::to_value(Job::default()).unwrap_or_default();
+        let form = form.pointer(&setting.job).unwrap_or(&Value::Null);
+        let (read, expected) = if form.is_string() {
+            let text = value.as_str().map(short).filter(|text| !text.is_empty());
+            (text.map(Value::from), "a name")
+        } else if form.is_f64() {
+            (value.as_f64().map(Value::from), "a number")
+        } else {
+            let count = value.as_u64().filter(|count| *count > 0);
+            (count.map(Value::from), "a whole number above 0")
+        };
+        match read {
+            Some(read) => self.labels.push((&setting.name, read)),
+            None => {
+                let value = short(&value.to_string());
+                let detail = format!("{field} is labelled {value}, which is not {expected}");
+                self.tell("label_unreadable", detail);
+            }
         }
     }
 
     /// Adds the labels to what is claimed.
     pub fn claim(&self, claim: &mut Claim) {
+        let mut job = serde_json::to_value(&claim.job).unwrap_or_default();
         for (label, value) in &self.labels {
-            let Job {
-                data,
-                parallelism,
-                optimizer,
-                train_iters,
-                precision,
-                ..
-            } = &mut claim.job;
-            match (*label, value) {
-                ("precision", Label::Text(text)) => precision.clone_from(text),
-                ("learning_rate", Label::Number(rate)) => optimizer.learning_rate = *rate,
-                (name, Label::Count(count)) => {
-                    *match name {
-                        "global_batch_size" => &mut data.global_batch_size,
-                        "micro_batch_size" => &mut data.micro_batch_size,
-                        "seq_length" => &mut data.seq_length,
-                        "num_gpus" => &mut parallelism.num_gpus,
-                        "train_iters" => train_iters,
-                        "tensor_model_parallel_size" => &mut parallelism.tensor_model_parallel_size,
-                        "pipeline_model_parallel_size" => {
-                            &mut parallelism.pipeline_model_parallel_size
-                        }
-                        "context_parallel_size" => &mut parallelism.context_parallel_size,
-                        "data_parallel_size" => &mut parallelism.data_parallel_size,
-                        "gradient_accumulation_steps" => &mut data.gradient_accumulation_steps,
-                        _ => continue,
-                    } = *count;
-                }
-                (_, Label::Text(_) | Label::Number(_)) => continue,
+            let setting = SETTINGS.iter().find(|setting| setting.name == *label);
+            if let Some(place) = setting.and_then(|of| job.pointer_mut(&of.job)) {
+                *place = value.clone();
+                claim.add(label);
             }
-            claim.add(label);
+        }
+        if let Ok(job) = serde_json::from_value(job) {
+            claim.job = job;
         }
     }
 }

@@ -1,17 +1,16 @@
 //! Imports × what is claimed of their cell → results and a summary, as a build makes them of its
 //! own runs.
 
-use super::{Imports, Kind, OldResult, OnDamage, Recorded, names, read, record::unless_damaged};
+use super::{Imports, OldResult, OnDamage, Recorded, read};
 use crate::{
-    cache::{Cache, SetAside},
+    cache::{Cache, SetAside, is_of_one_file},
     config::{is_plain_name, vendor_named},
     error::Result,
     figures::{
-        CellEnvironment, CellInput, CellState, Dropped, Note, NoteKind, RunFact, Standing,
-        Statistics, Summary, Telemetry, device_vendor, repeated_runs, summarize,
+        Dropped, Note, NoteKind, RunFact, Statistics, Summary, Telemetry, device_vendor,
+        repeated_runs, summarize,
     },
     job::{RunOutcome, Vendor},
-    logs::DeviceLine,
     matrix::Cell,
     plan::{Plan, model_shape},
     results::{
@@ -46,27 +45,27 @@ pub struct Claims {
     platform: String,
     vendor: Option<Vendor>,
     model: String,
+    /// The warm-up that config.yaml declares for every run.
+    pub statistics: Statistics,
 }
 
 /// What config.yaml and the matrix claim of a cell.
 #[must_use]
 pub fn claim_for(plan: &Plan, cell: &str) -> Claims {
-    let mut parts = cell.split(['/', '@']);
-    let (platform, model) = (
-        parts.next().unwrap_or_default(),
-        parts.nth(1).unwrap_or_default(),
-    );
-    let of_model = || Claim::of_model(model_shape(&plan.config, model));
-    let prepared = plan
-        .cells
-        .with_ids()
-        .find(|(_, planned)| planned.id == cell)
-        .and_then(|(at, _)| plan.prepared(at));
+    let Cell {
+        platform, model, ..
+    } = Cell::of_id(cell);
+    let of_model = || Claim::of_model(model_shape(&plan.config, &model));
+    let planned = plan.cells.with_ids().find(|(_, of)| of.id == cell);
+    let prepared = planned.and_then(|(at, _)| plan.prepared(at));
     Claims {
         job: prepared.map_or_else(of_model, |prepared| Claim::of(prepared.job())),
-        platform: platform.to_owned(),
-        vendor: plan.config.vendor(platform),
-        model: model.to_owned(),
+        platform: platform.to_string(),
+        vendor: plan.config.vendor(&platform),
+        model: model.to_string(),
+        statistics: Statistics {
+            warmup_steps: plan.config.settings().benchmarking.warmup.skip_steps,
+        },
     }
 }
 
@@ -92,7 +91,8 @@ impl ImportedRun {
         Ok(Self::judge(old, number, recorded, claims))
     }
 
-    fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
+    #[must_use]
+    pub fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
         let mut findings = Vec::new();
         let mut claim = claims.job.clone();
         if recorded.is_guessed
@@ -165,27 +165,21 @@ impl ImportedRun {
 
 /// What a file says of its platform or device that is of another vendor than the cell's platform.
 fn other_platform(old: &OldResult, claims: &Claims) -> Option<String> {
-    let of_cell = claims.vendor?;
-    let cell = &claims.platform;
-    let is_cpu = |device: &&DeviceLine| device.r#type == "cpu";
-    let device = old.trace.device.as_ref();
-    let name = device.and_then(|d| d.name.as_deref()).unwrap_or_default();
+    let (cell, of_cell) = (&claims.platform, claims.vendor?);
     let labelled = old.platform.as_deref().and_then(|named| {
         let said = format!("the file says platform `{named}`, the cell `{cell}`");
         Some((vendor_named(&named.to_lowercase())?, said))
     });
-    let of_device = if device.filter(is_cpu).is_some() {
-        Some(Vendor::Cpu)
-    } else {
-        device_vendor(name)
-    };
-    let on_device = of_device.map(|vendor| {
+    let on_device = old.trace.device.as_ref().and_then(|device| {
+        let name = device.name.as_deref().unwrap_or_default();
+        let is_cpu = device.r#type == "cpu";
+        let vendor = is_cpu.then_some(Vendor::Cpu).or(device_vendor(name))?;
         let what = match name {
             "" => "a CPU".to_owned(),
             name => format!("\"{name}\""),
         };
         let said = format!("the device is {what}, the cell's platform `{cell}`");
-        (vendor, said)
+        Some((vendor, said))
     });
     let mut all = labelled.into_iter().chain(on_device);
     all.find(|(vendor, _)| *vendor != of_cell)
@@ -202,14 +196,6 @@ pub fn other_workload(a: &Contract, b: &Contract) -> Option<String> {
         .map(|d| sentences::difference(&d))
 }
 
-/// The warm-up that config.yaml declares for every run.
-#[must_use]
-pub fn statistics(plan: &Plan) -> Statistics {
-    Statistics {
-        warmup_steps: plan.config.settings().benchmarking.warmup.skip_steps,
-    }
-}
-
 /// All imported runs of a cell that count, in order of import. One with a damaged file is left to
 /// `on_damage`.
 pub fn runs(
@@ -219,157 +205,95 @@ pub fn runs(
     claims: &Claims,
     on_damage: OnDamage,
 ) -> Result<Vec<ImportedRun>> {
-    let counted = imports.counted(cell, cache).into_iter();
-    let runs = counted.map(|(number, recorded)| {
-        let run = recorded.and_then(|of| ImportedRun::read(cache, number, of, claims));
-        unless_damaged(cell, number, run, on_damage)
-    });
-    runs.filter_map(Result::transpose).collect()
+    let mut runs = Vec::new();
+    for kept in imports.counted(cell) {
+        match ImportedRun::read(cache, kept.number, kept.recorded.clone(), claims) {
+            Ok(run) => runs.push(run),
+            Err(error) if is_of_one_file(&error) => on_damage(&kept.name(), error)?,
+            Err(error) => return Err(error),
+        }
+    }
+    mark_repeated(&mut runs, &claims.statistics);
+    Ok(runs)
 }
 
 /// What was imported of a cell and set aside, for its summary to name.
-pub fn set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Vec<Dropped>> {
-    let dropped = |(repeat, why): (u32, SetAside)| Dropped {
+#[must_use]
+pub fn set_aside(imports: &Imports, cell: &str) -> Vec<Dropped> {
+    let dropped = |(repeat, why): (u32, &SetAside)| Dropped {
         repeat,
-        set_aside: vec![why.reason],
+        set_aside: vec![why.reason.clone()],
         ..Dropped::default()
     };
-    let all = imports.set_aside_of(cell, cache)?;
-    Ok(all.into_iter().map(dropped).collect())
+    imports.set_aside_of(cell).map(dropped).collect()
 }
 
 /// Which import of a cell was set aside and why, and how it is taken back; none where none was.
-pub fn told_set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Option<String>> {
-    let all = imports.set_aside_of(cell, cache)?;
-    let Some((first, why)) = all.first() else {
-        return Ok(None);
-    };
-    let what = match all.len() {
+#[must_use]
+pub fn told_set_aside(imports: &Imports, cell: &str) -> Option<String> {
+    let (first, why) = imports.set_aside_of(cell).next()?;
+    let what = match imports.set_aside_of(cell).count() {
         1 => "its import was set aside".to_owned(),
         n => format!("its {n} imports were set aside, the first"),
     };
     let restore = format!("`tprimat attempts restore {cell}#{first}` lets it count again");
-    Ok(Some(format!("{what} ({}); {restore}", why.reason)))
+    Some(format!("{what} ({}); {restore}", why.reason))
 }
 
-/// The statistics over a cell's imports; they say what they are.
-#[must_use]
-pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
-    let mut results: Vec<(u32, RunResult)> =
-        runs.iter().map(|r| (r.number, r.result.clone())).collect();
+/// Takes the rate from runs that are another one once more.
+fn mark_repeated(runs: &mut [ImportedRun], statistics: &Statistics) {
     let sources = |n: u32| {
         let run = runs.iter().find(|run| run.number == n);
         run.map(|run| &run.recorded.sources)
     };
     // Several repeats in one file are what its author measured, whatever they look like.
     let are_of_two_files = |a: u32, b: u32| sources(a) != sources(b);
-    let repeated = repeated_runs(&results, statistics, are_of_two_files);
-    for (at, same) in repeated.into_iter().enumerate() {
+    let repeated = repeated_runs(&results(runs), statistics, are_of_two_files);
+    for (run, same) in runs.iter_mut().zip(repeated) {
         if let Some(other) = same {
             let why = format!(
                 "it is the same run as repeat {other}: every step has the same time and loss"
             );
-            results[at].1.no_rate.get_or_insert(why.into());
+            run.result.no_rate.get_or_insert(why.into());
         }
     }
-    let mut summary = summarize(&results, statistics);
+}
+
+fn results(runs: &[ImportedRun]) -> Vec<(u32, RunResult)> {
+    runs.iter().map(|r| (r.number, r.result.clone())).collect()
+}
+
+/// The statistics over a cell's imports; they say what they are.
+#[must_use]
+pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
+    let mut summary = summarize(&results(runs), statistics);
+    // It has a repeat for each run, in their order.
     for (repeat, run) in summary.repeats.iter_mut().zip(runs) {
         repeat.telemetry = run.telemetry.clone();
+        let Some(steady) = &repeat.steady else {
+            continue;
+        };
         // What was metered are the steps that its author measured, which another warm-up makes
         // others.
-        if let (Some(telemetry), Some(steady)) = (&mut repeat.telemetry, &repeat.steady) {
+        if let Some(telemetry) = &mut repeat.telemetry {
             let step = steady.step_time.mean_seconds;
             if (telemetry.seconds - steady.steps as f64 * step).abs() > 0.5 * step {
                 telemetry.energy = None;
             }
         }
-    }
-    let mut notes: Vec<Note> = Vec::new();
-    for run in runs {
-        let n = run.number;
-        let published = run
-            .result
-            .trace
-            .totals
-            .get("published_tokens_per_second_per_gpu");
-        let ours = summary
-            .repeats
-            .iter()
-            .find(|r| r.repeat == n)
-            .and_then(|r| r.steady.as_ref());
-        let differs = |(published, ours): &(&f64, &crate::figures::Steady)| {
-            (*published / ours.tokens_per_second_per_gpu - 1.0).abs() > 0.005
-        };
-        if let Some((published, ours)) = published.zip(ours).filter(differs) {
-            let dropped = ours.cut.as_ref().map_or(0, |c| c.dropped_steps);
+        let totals = &run.result.trace.totals;
+        let published = totals.get("published_tokens_per_second_per_gpu");
+        let ours = steady.tokens_per_second_per_gpu;
+        if let Some(published) = published.filter(|rate| (*rate / ours - 1.0).abs() > 0.005) {
+            let dropped = steady.cut.as_ref().map_or(0, |cut| cut.dropped_steps);
             let fact = RunFact::PublishedRateDiffers {
-                repeat: n,
+                repeat: run.number,
                 published: *published,
-                ours: ours.tokens_per_second_per_gpu,
+                ours,
                 dropped_steps: statistics.warmup_steps.saturating_add(dropped),
             };
-            notes.push(Note::new(NoteKind::Doubtful, fact));
+            summary.notes.push(Note::new(NoteKind::Doubtful, fact));
         }
     }
-    summary.notes.extend(notes);
     summary
-}
-
-/// A cell as the comparison wants it.
-#[must_use]
-pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
-    let of = Cell::of_id(cell);
-    let from: Vec<String> = runs.iter().map(|r| r.recorded.from()).collect();
-    CellInput {
-        cell: cell.to_owned(),
-        platform: of.platform.to_string(),
-        framework: of.framework.to_string(),
-        model: of.model.to_string(),
-        parallelism: of.parallelism.to_string(),
-        axes: of
-            .axes
-            .iter()
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect(),
-        repeats_wanted: u32::try_from(runs.len()).unwrap_or(u32::MAX),
-        state,
-        same_launch_as: None,
-        imported: from,
-        environment: CellEnvironment::default(),
-        standing: Standing::default(),
-    }
-}
-
-/// What a run's content tells of its cell, for files whose name does not.
-pub fn content_guess(cache: &Cache, recorded: &Recorded, plan: &Plan) -> Result<names::Guess> {
-    let old = read::read(cache, recorded)?;
-    let format = if recorded.kind == Kind::Log {
-        old.trace.format.as_str()
-    } else {
-        ""
-    };
-    let device = old
-        .trace
-        .device
-        .as_ref()
-        .and_then(|d| d.name.as_deref())
-        .unwrap_or_default();
-    // Primus and its prints exist on one vendor's devices only.
-    let of_format = (format == "primus").then_some(Vendor::Amd);
-    let of_device = device_vendor(device).or(of_format).map(Vendor::name);
-    let config = &plan.config;
-    Ok(names::Guess {
-        platform: old
-            .platform
-            .as_deref()
-            .or(of_device)
-            .and_then(|p| names::platform_named(p, config)),
-        framework: old
-            .framework
-            .as_deref()
-            .and_then(|f| names::framework_of(f, config))
-            .or_else(|| names::framework_of(format, config)),
-        model: None,
-        rest: Vec::new(),
-    })
 }

@@ -319,7 +319,11 @@ pub fn changes(old: &str, new: &str, nested: &dyn Fn(&Digest) -> Option<String>)
         if a == b {
             continue;
         }
-        let inner = |v: Option<&&str>| nested(&v?.trim_matches('"').parse().ok()?);
+        // Of other fields a text may be known as well: the content of a small input.
+        let inner = |v: Option<&&str>| match *name {
+            "job" => nested(&v?.trim_matches('"').parse().ok()?),
+            _ => None,
+        };
         match (inner(a), inner(b)) {
             (Some(a), Some(b)) => {
                 changes.extend(self::changes(&a, &b, nested).into_iter().map(|c| Change {

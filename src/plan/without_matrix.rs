@@ -14,11 +14,16 @@ impl Plan {
     /// For a folder without a config.yaml: models, platforms and frameworks are those that `tprimat
     /// init` would write.
     pub fn bare(request: &PlanRequest) -> Result<Self> {
+        Self::without_matrix(request, starter_config(request)?)
+    }
+
+    /// For whoever only asks what was recorded.
+    pub fn without_matrix(request: &PlanRequest, config: Config) -> Result<Self> {
         let root = &request.root;
         let reads = ReadSet::default();
         Ok(Self {
             root: root.clone(),
-            config: starter_config(request)?,
+            config,
             recipes: RecipeSet::read(root, &reads)?,
             matrix: Matrix {
                 name: "imports".to_owned(),

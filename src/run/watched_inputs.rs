@@ -10,15 +10,16 @@
 
 use std::{
     collections::BTreeMap,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{Undeclared, inputs_line},
+    cache::{MOST_TEXT, Undeclared, inputs_line},
     digest::Digest,
-    files::{Known, Stamp},
+    files::{self, Known, Stamp},
     host,
     plan::DataKind,
 };
@@ -139,6 +140,22 @@ impl Watched {
 
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self.content, Content::Nothing)
+    }
+
+    /// The bytes of a small file as planned, kept in the cache so that a later measurement can be held
+    /// against this one line by line. What others of this host cannot read stays where it is.
+    #[must_use]
+    pub fn small_content(&self) -> Option<Vec<u8>> {
+        let Content::File(digest) = &self.content else {
+            return None;
+        };
+        let metadata = self.path.symlink_metadata().ok()?;
+        let is_open = metadata.is_file() && metadata.mode() & 0o044 != 0;
+        if !is_open || metadata.len() > MOST_TEXT {
+            return None;
+        }
+        let bytes = files::read_bounded(&self.path, MOST_TEXT).ok()?;
+        (Digest::of(&bytes) == *digest).then_some(bytes)
     }
 
     /// Is the content as planned, right before a start? A file that was written again with the same

@@ -17,7 +17,9 @@ fn a_committed_link_does_not_turn_a_sweep_on_the_home_folder() {
     let root = arena.project("project");
     let thesis = arena.write("home/new-thesis.tex", "x");
     age(&thesis);
-    for name in ["tmp", "objects", "segments", "runs", "locks", "memos"] {
+    for name in [
+        "tmp", "objects", "records", "texts", "made", "runs", "locks", "memos",
+    ] {
         fs::create_dir_all(root.join("cache")).unwrap();
         symlink(arena.path("home"), root.join("cache").join(name)).unwrap();
         for command in [&["build"] as &[&str], &["import", "trainer.sh"], &["plan"]] {

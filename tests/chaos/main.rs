@@ -450,9 +450,12 @@ const BOTH_LOST: &str = "but its log and its result cannot be read";
 
 /// Does a command that met a damaged file say that a build makes it anew?
 fn advises_to_build(met: &Ran) -> bool {
-    ["build again", "`tprimat build` trains again"]
-        .iter()
-        .any(|advice| met.stdout.contains(advice) || met.stderr.contains(advice))
+    [
+        "build again",
+        "`tprimat build --remeasure` measures it anew",
+    ]
+    .iter()
+    .any(|advice| met.stdout.contains(advice) || met.stderr.contains(advice))
 }
 
 fn is_undated(shown: &Value) -> bool {

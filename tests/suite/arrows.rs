@@ -18,7 +18,6 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
     ("logs", &["job", "words"]),
     ("native", &["job", "samples"]),
     ("plot", &["base", "figures", "results", "sentences"]),
-    ("remote", &["base", "cache"]),
     ("render", &["base", "job"]),
     (
         "report",

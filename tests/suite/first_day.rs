@@ -328,7 +328,7 @@ fn a_copied_cache_is_taken_over_whole() {
     let path = there.root().to_str().unwrap();
     let ran = here.run(&["import", path]).ends_with(0);
     assert!(
-        ran.stdout.contains(": new here: 3 runs, 1 import and "),
+        ran.stdout.contains(": new here: 3 runs, 1 import"),
         "{}",
         ran.stdout
     );
@@ -343,9 +343,7 @@ fn a_copied_cache_is_taken_over_whole() {
     );
     let again = here.run(&["import", &format!("{path}/cache")]).ends_with(0);
     assert!(
-        again
-            .stdout
-            .contains(": new here: 0 runs, 0 imports and 0 other records"),
+        again.stdout.contains(": new here: 0 runs\n"),
         "{}",
         again.stdout
     );

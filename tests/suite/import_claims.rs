@@ -22,12 +22,11 @@ fn imported(file: &Value) -> (Project, String) {
     (project, told)
 }
 
-/// The paragraph of one import in what `show` says of all.
-fn paragraph(shown: &str, cell: &str, number: u32) -> String {
-    let start = shown.find(&format!("{cell}#{number} ")).unwrap();
-    let rest = &shown[start..];
-    let end = rest.find(&format!("{cell}#{} ", number + 1));
-    rest[..end.unwrap_or(rest.len())].replace('\n', " ")
+/// What `show` says of one import, with what the summary of all says of it.
+fn shown(project: &Project, cell: &str, number: usize) -> (String, Value) {
+    let one = project.run(&["show", &format!("{cell}#{number}")]);
+    let all = project.run(&["show", cell, "--json"]).ends_with(0).json();
+    (one.ends_with(0).stdout, all["repeats"][number - 1].clone())
 }
 
 #[test]
@@ -42,13 +41,17 @@ fn a_run_that_does_not_count_says_so_beside_its_figure() {
             && !second.contains("tokens/s"),
         "{told}"
     );
-    let shown = project.run(&["show", CELL]).ends_with(0).stdout;
-    let one = project.run(&["show", &format!("{CELL}#2")]).ends_with(0);
-    for said in [paragraph(&shown, CELL, 2), one.stdout] {
-        let marked = "; does not count: another process used the GPU";
-        assert!(said.contains(marked), "{said}");
-    }
-    assert!(!paragraph(&shown, CELL, 1).contains("not count"), "{shown}");
+    let (said, repeat) = shown(&project, CELL, 2);
+    let marked = "# repeat 2 is not counted: another process used the GPU";
+    assert!(said.contains(marked), "{said}");
+    assert_eq!(repeat["status"]["status"], "suspect", "{repeat}");
+    let (said, _) = shown(&project, CELL, 1);
+    assert!(!said.contains("not counted"), "{said}");
+    let all = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    assert!(
+        all.contains("does not count: another process used the GPU"),
+        "{all}"
+    );
 }
 
 /// Twelve steps, each of a time and a loss of its own.
@@ -79,15 +82,12 @@ fn of_two_imports_of_one_run_the_one_that_says_more_stands() {
         for log in ["part.log", "whole.log"] {
             project.run(&["import", cell, "--log", log]).ends_with(0);
         }
-        let shown = project.run(&["show", cell]).ends_with(0).stdout;
-        assert!(
-            paragraph(&shown, cell, 2).contains("of warm-up:"),
-            "{cell}: {shown}"
-        );
-        assert!(
-            !paragraph(&shown, cell, 1).contains("of warm-up:"),
-            "{cell}: {shown}"
-        );
+        for (number, counts) in [(2, true), (1, false)] {
+            let (said, repeat) = shown(&project, cell, number);
+            assert_eq!(said.contains("measured steps"), counts, "{cell}: {said}");
+            let status = &repeat["status"]["status"];
+            assert_eq!(status == "ok", counts, "{cell}: {repeat}");
+        }
     }
 }
 
@@ -121,19 +121,15 @@ fn a_run_that_was_imported_twice_has_no_rate_of_its_own() {
     for log in ["a.log", "b.log"] {
         project.run(&["import", cell, "--log", log]).ends_with(0);
     }
-    let shown = project.run(&["show", cell]).ends_with(0).stdout;
-    let one = project.run(&["show", &format!("{cell}#2")]).ends_with(0);
-    for said in [paragraph(&shown, cell, 2), one.stdout] {
-        assert!(
-            said.contains("no rate: it is the same run as repeat 1"),
-            "{said}"
-        );
-        assert!(!said.contains("of warm-up:"), "{said}");
-    }
+    let (said, repeat) = shown(&project, cell, 2);
     assert!(
-        paragraph(&shown, cell, 1).contains("of warm-up:"),
-        "{shown}"
+        said.contains("# repeat 2 is not counted: it is the same run as repeat 1"),
+        "{said}"
     );
+    assert_eq!(repeat["steady"], Value::Null, "{repeat}");
+    let (said, repeat) = shown(&project, cell, 1);
+    assert!(said.contains("measured steps"), "{said}");
+    assert!(repeat["steady"].is_object(), "{repeat}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn imports_that_a_command_does_not_see_are_named() {
         .ends_with(0);
     let none = project.run(&["history"]).ends_with(4).stderr;
     assert!(
-        none.contains("have no date, so they have no history")
+        none.contains("do not say when the runs were made")
             && none.contains("tprimat compare --imported"),
         "{none}"
     );

@@ -97,11 +97,10 @@ fn ranks_of_one_run_are_one_run_and_the_same_bytes_are_one_import() {
         told.contains("#1  imported") && told.contains("tokens/s per GPU over"),
         "{told}"
     );
-    let told = project
-        .run(&["show", "amd/prim/tiny/imported#1"])
-        .ends_with(0)
-        .stdout;
-    assert!(told.contains("12 lines of steps 1 to 12"), "{told}");
+    let one = "amd/prim/tiny/imported#1";
+    let read = project.run(&["show", one, "--json"]).ends_with(0).json();
+    assert_eq!(read["trace"]["steps"].as_array().unwrap().len(), 12);
+    let told = project.run(&["show", one]).ends_with(0).stdout;
     // Nobody states the length: 2,000 × 2 × 0.256 s ÷ 8 sequences.
     assert!(
         told.contains("tokens_per_step_from_rate") && told.contains("attested"),

@@ -341,8 +341,7 @@ fn the_last_failure_is_the_one_recorded_last_whatever_the_clocks_say() {
         evidence: vec![],
         status: "signal 9".into(),
     };
-    fs::remove_dir_all(project.path("cache/segments")).unwrap();
-    let _ = fs::remove_file(project.path("cache/snapshot"));
+    fs::remove_dir_all(project.path("cache/records")).unwrap();
     let cache = project.cache();
     cache
         .record_attempt(&tprimat::cache::Attempt {

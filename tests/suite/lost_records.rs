@@ -1,135 +1,82 @@
 //! Records and files of the cache that are damaged or gone: who is told, when, and of what.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use tprimat::cache::TaskKind;
 
 use crate::{
     kept::{CELL, wide},
-    support::{ONE_RUN, Project},
+    support::{ONE_RUN, Project, files_below},
 };
 
+/// The record of the only run.
+fn record(project: &Project) -> PathBuf {
+    let records = files_below(&project.path("cache/records"));
+    records.into_iter().find(|path| path.is_file()).unwrap()
+}
+
+const WARNING: &str = "what was recorded there does not count";
+
 #[test]
-fn records_that_are_damaged_in_the_cache_are_told() {
+fn a_damaged_record_is_told_before_anything_runs_and_nothing_of_it_is_removed() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);
-    let ran = project.run(&["cache", "verify"]).ends_with(0);
-    assert!(!ran.stdout.contains("damaged"), "{ran:?}");
-    let name = project.names_in("cache/segments").remove(0);
-    let path = project.path("cache/segments").join(&name);
-    let mut bytes = fs::read(&path).unwrap();
+    project.run(&["cache", "verify"]).ends_with(0);
+    let path = record(&project);
+    let whole = fs::read(&path).unwrap();
+    let mut bytes = whole.clone();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 16].fill(0);
     fs::write(&path, bytes).unwrap();
-    // A build may have left an index that still has the record's place.
-    let _ = fs::remove_file(project.path("cache/snapshot"));
-    let warned = |ran: &crate::support::Ran| {
-        ran.stderr.contains("of the cache's records cannot be read")
-            && ran.stderr.contains("`tprimat cache verify` says where")
-    };
-    let first = project.run(&["plan"]).ends_with(0);
-    assert!(warned(&first), "{first:?}");
-    let second = project.run(&["plan"]).ends_with(0);
-    assert!(!warned(&second), "{second:?}");
-    let ran = project.run(&["cache", "verify"]).ends_with(1);
-    assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
-    assert!(ran.stdout.contains(&format!("of segments/{name}")));
-    assert!(ran.stderr.contains("`tprimat cache pull`"), "{ran:?}");
-    let ran = project.run(&["cache", "verify", "--json"]).ends_with(1);
-    let damaged = &ran.json()["damaged_records"][0];
-    assert_eq!(damaged["file"], format!("segments/{name}"));
-    let from = damaged["offset"].as_u64().unwrap();
-    let to = from + damaged["bytes"].as_u64().unwrap();
-    assert!((from..to).contains(&(middle as u64)), "{damaged}");
-}
-
-#[test]
-fn nothing_is_removed_as_nobodys_while_records_cannot_be_read() {
-    let project = Project::new(ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    let name = project.names_in("cache/segments").remove(0);
-    let path = project.path("cache/segments").join(name);
-    let whole = fs::read(&path).unwrap();
-    let objects = crate::support::files_below(&project.path("cache/objects"));
+    let objects = files_below(&project.path("cache/objects"));
     let long_ago = fs::FileTimes::new().set_modified(std::time::SystemTime::UNIX_EPOCH);
     for object in &objects {
         let file = fs::File::open(object).unwrap();
         file.set_times(long_ago).unwrap();
     }
-    let is_cut = |length: usize| fs::write(&path, &whole[..length]).unwrap();
-    for length in [Some(whole.len() - 40), Some(whole.len() / 2), Some(0), None] {
-        match length {
-            Some(length) => is_cut(length),
-            None => fs::remove_file(&path).unwrap(),
-        }
-        project.run(&["plan"]);
-        for command in [&["cache", "gc"][..], &["cache", "gc", "--dry-run"]] {
-            let ran = project.run(command).ends_with(1);
-            assert!(ran.stderr.contains("cache verify --repair"), "{ran:?}");
-        }
-    }
-    assert_eq!(
-        crate::support::files_below(&project.path("cache/objects")),
-        objects
-    );
-    is_cut(whole.len());
-    project.run(&["cache", "gc"]).ends_with(0);
-    project.run(&["cache", "verify"]).ends_with(0);
-    // Given up, they keep nobody from tidying.
-    is_cut(whole.len() / 2);
-    project.run(&["cache", "verify", "--repair"]);
-    project.run(&["cache", "gc"]).ends_with(0);
-}
-
-/// The index that a build leaves has the places of its records, and nobody reads them before they
-/// are asked for.
-#[test]
-fn damage_that_is_met_late_is_told_before_anything_runs() {
-    let project = Project::new(ONE_RUN);
-    project.run(&["build"]).ends_with(0);
-    let name = project.names_in("cache/segments").remove(0);
-    let path = project.path("cache/segments").join(name);
-    let mut bytes = fs::read(&path).unwrap();
-    bytes[64..].iter_mut().for_each(|byte| *byte ^= 0xff);
-    fs::write(&path, bytes).unwrap();
-    let warning = "of the cache's records cannot be read";
     for command in [&["plan", "--tasks"][..], &["explain", CELL], &["compare"]] {
         let ran = project.run(command);
-        assert_eq!(ran.stderr.matches(warning).count(), 1, "{ran:?}");
+        assert_eq!(ran.stderr.matches(WARNING).count(), 1, "{ran:?}");
     }
-    project.edit("config.yaml", "hardware:", "# asked anew\nhardware:");
+    let ran = project.run(&["cache", "verify"]).ends_with(1);
+    let told = format!("damaged: {}", path.display());
+    assert!(ran.stdout.contains(&told), "{ran:?}");
+    assert!(ran.stderr.contains("`tprimat cache pull`"), "{ran:?}");
+    for command in [&["cache", "gc"][..], &["cache", "gc", "--dry-run"]] {
+        let ran = project.run(command).ends_with(1);
+        assert!(ran.stderr.contains("nothing was removed"), "{ran:?}");
+    }
+    assert_eq!(files_below(&project.path("cache/objects")), objects);
     let ran = project.run(&["build"]).ends_with(0);
-    let (told, started) = (ran.stderr.find(warning), ran.stderr.find(": started ("));
+    let (told, started) = (ran.stderr.find(WARNING), ran.stderr.find(": started ("));
     assert!(told.is_some() && told < started, "{ran:?}");
-}
-
-#[test]
-fn records_that_were_cut_off_are_told_until_they_are_made_anew() {
-    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
-    project.run(&["build"]).ends_with(0);
-    let name = project.names_in("cache/segments").remove(0);
-    let segment = fs::File::options()
-        .write(true)
-        .open(project.path("cache/segments").join(&name))
-        .unwrap();
-    segment
-        .set_len(segment.metadata().unwrap().len() / 3)
-        .unwrap();
-    for _ in 0..2 {
-        let ran = project.run(&["plan"]).ends_with(0);
-        assert!(ran.stderr.contains("records cannot be read"), "{ran:?}");
-        let ran = project.run(&["cache", "verify"]).ends_with(1);
-        assert!(ran.stdout.contains("damaged records: "), "{ran:?}");
-    }
-    project.run(&["build"]).ends_with(0);
-    let ran = project.run(&["plan"]).ends_with(0);
-    assert!(!ran.stderr.contains("records cannot be read"), "{ran:?}");
-    // But the logs that they named are kept until somebody gives them up.
-    project.run(&["cache", "verify"]).ends_with(1);
-    project.run(&["cache", "gc", "--dry-run"]).ends_with(1);
-    project.run(&["cache", "verify", "--repair"]);
+    assert_eq!(project.launches(), 2);
+    // The file put back is the run again; removed, it keeps nobody from tidying.
+    fs::write(&path, whole).unwrap();
     project.run(&["cache", "verify"]).ends_with(0);
     project.run(&["cache", "gc"]).ends_with(0);
+    fs::remove_file(&path).unwrap();
+    project.run(&["cache", "verify"]).ends_with(0);
+    project.run(&["cache", "gc"]).ends_with(0);
+}
+
+/// It may be sound, and a run takes hours.
+#[test]
+fn a_record_that_cannot_be_read_now_starts_no_training() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let key = record(&project).parent().unwrap().to_owned();
+    let kept = project.path("kept");
+    fs::rename(&key, &kept).unwrap();
+    fs::write(&key, "in the way").unwrap();
+    let ran = project.run(&["build"]);
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("which was left as it is"), "{ran:?}");
+    assert_eq!(project.launches(), 1);
+    fs::remove_file(&key).unwrap();
+    fs::rename(&kept, &key).unwrap();
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
 }
 
 #[test]
@@ -155,8 +102,8 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
         shown.contains(why) && shown.contains("reads its log again"),
         "{shown}"
     );
-    // Nobody needs it, so it stays until somebody repairs the cache.
-    project.run(&["cache", "verify", "--repair"]).ends_with(0);
+    // Nobody needs it, so it stays until somebody removes the file.
+    project.lose(result());
     project.run(&["build"]).ends_with(0);
     assert!(
         project
@@ -186,7 +133,8 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     let why = "its log and its result cannot be read";
     let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
     assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
-    project.run(&["cache", "verify", "--repair"]).ends_with(0);
+    project.lose_log(&format!("{CELL}#1"));
+    project.lose(result());
     let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
     let said = ran.stderr.replace("\n", " ");
     assert!(
@@ -262,46 +210,4 @@ fn a_result_that_was_lost_is_published_from_its_log() {
     // Made of the same log, but not of what the cache has: the file says the same.
     assert_eq!(project.read(&format!("output/{name}")), before);
     assert_eq!(project.launches(), 1);
-}
-
-/// The next record fills the place of those that are gone, whoever writes it and however it ends.
-#[test]
-fn records_that_are_gone_are_noted_before_the_next_record_is_written() {
-    use tprimat::cache::Cache;
-    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
-    project.run(&["build"]).ends_with(0);
-    let name = project.names_in("cache/segments").remove(0);
-    let path = project.path("cache/segments").join(name);
-    let bytes = fs::read(&path).unwrap();
-    fs::write(&path, &bytes[..bytes.len() / 3]).unwrap();
-    let cache = Cache::open(&project.path("cache")).unwrap();
-    for number in 0.. {
-        cache.record_preimage(&format!("text {number}")).unwrap();
-        if fs::metadata(&path).unwrap().len() > bytes.len() as u64 {
-            break;
-        }
-    }
-    // As a process that is killed leaves it: no snapshot says what is gone.
-    std::mem::forget(cache);
-    let ran = project.run(&["cache", "verify"]).ends_with(1);
-    assert!(ran.stdout.contains("damaged records"), "{ran:?}");
-    project.run(&["cache", "gc"]).ends_with(1);
-}
-
-#[test]
-fn records_that_are_gone_and_others_that_are_damaged_are_given_up_at_once() {
-    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
-    project.run(&["build"]).ends_with(0);
-    let name = project.names_in("cache/segments").remove(0);
-    let path = project.path("cache/segments").join(name);
-    let bytes = fs::read(&path).unwrap();
-    let mut cut = bytes[..bytes.len() - 40].to_vec();
-    cut[bytes.len() / 3..][..16].fill(0);
-    fs::write(&path, cut).unwrap();
-    // It notes what is gone, and records something new.
-    project.run(&["build"]);
-    project.run(&["cache", "verify"]).ends_with(1);
-    let repaired = project.run(&["cache", "verify", "--repair"]);
-    assert!(!repaired.stderr.contains("another tprimat"), "{repaired:?}");
-    project.run(&["cache", "verify"]).ends_with(0);
 }

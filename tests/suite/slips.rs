@@ -1,7 +1,7 @@
 //! Settings and names that are slightly wrong, or that a matrix lacks: what is said names the line
 //! to write, and nothing is planned that nobody asked for.
 
-use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER};
+use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER, files_below};
 
 const OLD: &str = include_str!("../fixtures/older-suite.yaml");
 const STRATEGY: &str = "  single: { num_gpus: 1, DP: 1 }\n";
@@ -309,13 +309,14 @@ fn every_spelling_of_an_axis_leads_to_the_right_one() {
 fn events_are_written_over_no_file_of_the_project() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);
-    let segment = format!("cache/segments/{}", project.names_in("cache/segments")[0]);
+    let record = files_below(&project.path("cache/records")).remove(0);
+    let record = record.strip_prefix(project.root()).unwrap();
     let all = [
         "config.yaml",
         "matrix.toml",
         "tprimat.lock",
         "trainer.sh",
-        &segment,
+        record.to_str().unwrap(),
     ];
     let read = |name: &str| std::fs::read(project.path(name)).unwrap();
     let before = all.map(read);

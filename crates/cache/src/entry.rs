@@ -1,4 +1,4 @@
-//! What the records in segments hold: entries, attempts, outputs.
+//! What records hold: entries, attempts, outputs.
 
 use serde::{Deserialize, Serialize};
 use tprimat_base::digest::Digest;
@@ -59,6 +59,9 @@ pub struct Entry {
     pub outputs: Vec<Output>,
 }
 
+/// Begins the id of an import; that of a run begins with its date.
+pub const IMPORT: &str = "import-";
+
 /// One execution of a train key. Immutable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -84,14 +87,20 @@ pub struct Attempt {
     pub repeats_planned: Option<u32>,
     /// Somebody decided that it does not count; a record of its own, which a later one may take
     /// back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub set_aside: Option<SetAside>,
     /// Files that its command names, that nobody declares, and that were written while it ran.
     #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
     pub undeclared: Undeclared,
-    /// Orders attempts as they were recorded, whatever the clocks of their hosts said; 0 before
-    /// that.
-    #[serde(skip)]
+    /// The commit of the project that it was launched from, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Of an import: what is known of the files. No build takes one for a run of its own, for its
+    /// key is none that a task can have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<serde_json::Value>,
+    /// When it was recorded, in nanoseconds since 1970; 0 before that.
+    #[serde(default)]
     pub recorded: u64,
 }
 

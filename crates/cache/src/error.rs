@@ -35,13 +35,10 @@ pub enum CacheError {
         .digest.short()
     )]
     ObjectTooLarge { digest: Digest, most_mib: u64 },
-    #[error("a record of over {most_mib} MiB does not fit the cache")]
-    RecordTooLarge { most_mib: usize },
-    /// Why a bundle is not taken: nothing of it counts.
-    #[error("the bundle {0}")]
-    Bundle(String),
-    #[error("key {} has no generation left", .0.short())]
-    NoGenerationLeft(Digest),
+    #[error("{}: {why}; nothing was taken in", .path.display())]
+    Archive { path: PathBuf, why: String },
+    #[error("key {} has no number left for another decision or generation", .0.short())]
+    NoNumberLeft(Digest),
     /// `again`: what makes it anew.
     #[error("{what} is gone from the cache or damaged; {again}")]
     Gone { what: String, again: &'static str },
@@ -84,22 +81,9 @@ impl From<CacheError> for Error {
             CacheError::Gone { .. }
             | CacheError::OtherVersion { .. }
             | CacheError::Unreadable { .. }
+            | CacheError::FolderInTheWay(_)
             | CacheError::ObjectTooLarge { .. } => Self::Lost(Box::new(error)),
             _ => Self::stage(error),
         }
-    }
-}
-
-/// Why a bundle was refused; any other error comes back as it is.
-pub fn bundle_fault(error: Error) -> Result<String, Error> {
-    let Error::Stage(stage) = error else {
-        return Err(error);
-    };
-    match stage.downcast::<CacheError>() {
-        Ok(error) => match *error {
-            CacheError::Bundle(why) => Ok(why),
-            other => Err(other.into()),
-        },
-        Err(other) => Err(Error::Stage(other)),
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -56,16 +56,14 @@ impl Cache {
     #[must_use]
     pub fn use_it(&self) -> Option<File> {
         let path = self.root.join(IN_USE);
-        let file = self
-            .in_layout(|| {
-                OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(false)
-                    .open(&path)
-            })
-            .ok()?;
-        file.lock_shared().ok().map(|()| file)
+        let opened = self.in_layout(|| lockable().create(true).open(&path));
+        let file = opened.ok()?;
+        loop {
+            match file.lock_shared() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                locked => return locked.ok().map(|()| file),
+            }
+        }
     }
 
     /// Removes the lock files of processes that were killed.
@@ -77,7 +75,7 @@ impl Cache {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let Some(file) = is_file
-                .then(|| OpenOptions::new().write(true).open(entry.path()).ok())
+                .then(|| lockable().open(entry.path()).ok())
                 .flatten()
             else {
                 continue;
@@ -91,22 +89,26 @@ impl Cache {
 
     fn lock_file(&self, key: &Digest) -> Result<(File, PathBuf)> {
         let path = self.root.join("locks").join(key.to_string());
-        let file = self.in_layout(|| {
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)
-        })?;
+        let file = self.in_layout(|| lockable().create(true).open(&path))?;
         Ok((file, path))
     }
+}
+
+/// Opens what is locked. No link is followed, and a pipe in its place keeps nobody waiting.
+fn lockable() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    options.write(true).truncate(false).custom_flags(flags);
+    options
 }
 
 impl KeyLock {
     /// `None` if the last holder removed the file between our opening and locking it.
     fn of(file: File, path: PathBuf) -> Option<Self> {
         let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        if inode(file.metadata()) != inode(fs::metadata(&path)) {
+        // Opened anew: over NFS what is said of a name may be seconds old, and an open asks.
+        let now = File::open(&path).and_then(|file| file.metadata());
+        if inode(file.metadata()) != inode(now) {
             // Not made only to be dropped: that would remove the file of whoever holds the key now.
             return None;
         }
@@ -124,7 +126,10 @@ impl Drop for KeyLock {
 /// The sign of the one who removes a cache, until dropped. An error of kind `WouldBlock` where a
 /// build uses it; `None` where there is none to use.
 pub fn claim_unused(root: &Path) -> io::Result<Option<File>> {
-    let file = match OpenOptions::new().write(true).open(root.join(IN_USE)) {
+    // A copied cache has no such file yet.
+    let mut options = lockable();
+    options.create(Cache::is_one(root));
+    let file = match options.open(root.join(IN_USE)) {
         Err(e)
             if matches!(
                 e.kind(),

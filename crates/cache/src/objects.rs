@@ -4,7 +4,6 @@
 //! is left as it is and counts as missing for the rest of the process, until another file is in its
 //! place. One that cannot be read now may be sound, so that is an error.
 
-mod contexts;
 mod streams;
 
 use std::{
@@ -12,7 +11,7 @@ use std::{
     io::{self, BufReader, BufWriter, Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{PoisonError, atomic::Ordering},
+    sync::PoisonError,
 };
 
 use nix::sys::stat::{Mode, fchmod};
@@ -24,8 +23,8 @@ use tprimat_base::{
 };
 
 pub use streams::ObjectReader;
-pub(super) use streams::check_expected;
-use streams::{Checked, Noted, Packer};
+use streams::{Noted, Packer};
+pub(super) use streams::{check_expected, decoded};
 
 use super::{error::CacheError, store::Cache};
 
@@ -57,13 +56,14 @@ impl Cache {
     /// `mode`: who may read the file that the bytes are from.
     fn store(&self, bytes: &[u8], durability: Durability, mode: u32) -> Result<Digest> {
         let digest = Digest::of(bytes);
-        if self.is_stored(&digest, durability)? {
+        // What is there and cannot be read is replaced: these bytes are known to be right.
+        if self.is_stored(&digest, durability).unwrap_or(false) {
             return Ok(digest);
         }
         // Raw bytes that look compressed must be compressed, or they would be unpacked when read.
         let forced = bytes.starts_with(&ZSTD_MAGIC);
         let packed = match forced || bytes.len() >= WORTH_COMPRESSING {
-            true => Some(contexts::compress(bytes).map_err(self.refused())?),
+            true => Some(zstd::bulk::compress(bytes, LEVEL).map_err(self.refused())?),
             false => None,
         };
         let stored = packed
@@ -87,44 +87,14 @@ impl Cache {
         self.put_stream((&mut source, path), durability, metadata.mode())
     }
 
-    /// Takes over an object of another cache as it streams. False: the other one does not have it,
-    /// or not whole.
-    pub(super) fn copy_from(&self, other: &Self, digest: &Digest) -> Result<bool> {
-        let Some(mut reader) = other.reader(digest)? else {
-            return Ok(false);
-        };
-        let path = reader.path.clone();
-        let mut stored = Ok(());
-        let is_sound = other.finished(&mut reader, |reader| {
-            let mut source = Noted {
-                reader,
-                error: None,
-            };
-            let packed = self
-                .put_stream((&mut source, &path), Durability::Synced, 0o444)
-                .map(drop);
-            match source.error {
-                Some(error) => Err(error),
-                None => {
-                    stored = packed;
-                    Ok(())
-                }
-            }
-        })?;
-        stored.map(|()| is_sound)
-    }
-
-    /// Stores a stranger's bytes if they are those of the digest, and of this length.
-    pub(super) fn put_expected(
+    /// Stores what a reader gives, in constant memory. `path` names it in errors.
+    pub(super) fn put_reader(
         &self,
-        source: &mut impl Read,
-        digest: &Digest,
-        size: u64,
-    ) -> Result<()> {
-        let mut checked = Checked::new(source, digest, size);
-        let named = PathBuf::from(digest.to_string());
-        self.put_stream((&mut checked, &named), Durability::Plain, 0o444)
-            .map(drop)
+        mut source: impl Read,
+        path: &Path,
+        durability: Durability,
+    ) -> Result<(Digest, u64)> {
+        self.put_stream((&mut source, path), durability, 0o444)
     }
 
     /// `mode`: who may read the file that the bytes are from.
@@ -201,7 +171,7 @@ impl Cache {
         let Packer { hasher, encoder } = packer;
         encoder.finish().map_err(self.refused())?;
         let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
-        if self.is_stored(&digest, durability)? {
+        if self.is_stored(&digest, durability).unwrap_or(false) {
             return Ok((digest, size));
         }
         let packed = temporary
@@ -237,35 +207,24 @@ impl Cache {
             temporary.as_file().sync_all().map_err(self.refused())?;
         }
         let folder = path.parent().unwrap_or(&self.root);
-        if !folder.is_dir() {
-            self.folders_on_disk[usize::from(digest.0[0])].store(false, Ordering::Relaxed);
-            files::create_dir_all(folder)?;
-        }
+        files::create_dir_all(folder)?;
         if path.is_dir() && fs::remove_dir(&path).is_err() {
             return Err(CacheError::FolderInTheWay(path).into());
         }
         self.persist(temporary, &path)?;
         match durability {
-            Durability::Synced => self.sync_folders_of(&path, digest),
+            Durability::Synced => self.sync_folders_of(&path),
             Durability::Plain => Ok(()),
         }
     }
 
-    /// Brings an object's entry to disk: its folder, and the one above it unless this process has
-    /// done that before. What is on disk once stays there.
-    fn sync_folders_of(&self, path: &Path, digest: &Digest) -> Result<()> {
-        let is_known = &self.folders_on_disk[usize::from(digest.0[0])];
-        let folders = if is_known.load(Ordering::Relaxed) {
-            1
-        } else {
-            2
-        };
-        for folder in path.ancestors().skip(1).take(folders) {
+    /// Brings an object's entry to disk: its folder, and the one above it.
+    fn sync_folders_of(&self, path: &Path) -> Result<()> {
+        for folder in path.ancestors().skip(1).take(2) {
             File::open(folder)
                 .and_then(|folder| folder.sync_all())
                 .map_err(self.refused())?;
         }
-        is_known.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -284,7 +243,7 @@ impl Cache {
                     let _ = fs::remove_file(&path);
                     return Err(self.refused()(e));
                 }
-                self.sync_folders_of(&path, digest)?;
+                self.sync_folders_of(&path)?;
             }
         }
         Ok(())
@@ -314,7 +273,7 @@ impl Cache {
         if durability == Durability::Synced {
             // Whoever stored it may not have needed to sync it.
             reader.file.sync_all().map_err(self.refused())?;
-            self.sync_folders_of(&reader.path, digest)?;
+            self.sync_folders_of(&reader.path)?;
         }
         Ok(true)
     }
@@ -457,8 +416,13 @@ impl Cache {
     pub fn reader(&self, digest: &Digest) -> Result<Option<ObjectReader>> {
         let path = self.object_path(digest);
         match files::open_regular_no_link(&path) {
-            // A folder in its place is no object.
-            Err(_) if path.is_dir() => Ok(None),
+            // A folder, a pipe or a link in its place is no object.
+            Err(e)
+                if e.kind() == io::ErrorKind::InvalidData
+                    || e.raw_os_error() == Some(nix::libc::ELOOP) =>
+            {
+                Ok(None)
+            }
             Ok((file, _)) => ObjectReader::new(file, *digest, path.clone())
                 .map(Some)
                 .map_err(|e| CacheError::unreadable(&path)(e).into()),
@@ -470,14 +434,20 @@ impl Cache {
             {
                 Ok(None)
             }
-            Err(e) => Err(Error::io("cannot read", path)(e)),
+            Err(e) => Err(CacheError::unreadable(&path)(e).into()),
         }
     }
 
     /// Is an object there, as far as this process knows? Reads nothing.
     #[must_use]
     pub fn has(&self, digest: &Digest) -> bool {
-        self.object_path(digest).is_file() && !self.is_known_damaged(digest)
+        self.is_file(digest) && !self.is_known_damaged(digest)
+    }
+
+    /// Is a file in an object's place? A link, a folder or a pipe is none.
+    pub(super) fn is_file(&self, digest: &Digest) -> bool {
+        let found = self.object_path(digest).symlink_metadata();
+        found.is_ok_and(|found| found.is_file())
     }
 
     /// Is the file still the one that this process has found damaged?

@@ -1,506 +1,715 @@
 //! Recording what was done under which key, and looking it up.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    collections::{BTreeMap, HashMap},
+    fs,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{MutexGuard, PoisonError, atomic::Ordering},
 };
 
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tprimat_base::{
     digest::Digest,
     error::{Error, Result},
-    files::{self, Durability},
+    files,
 };
 
-use super::Output;
 use super::{
-    encode::{self, Outputs, Stamp},
-    entry::{Attempt, Entry, SetAside, TaskKind},
+    entry::{Attempt, Entry, Output, SetAside, TaskKind},
     error::CacheError,
-    frame,
-    index::{Index, Place},
-    segment::{DamagedRecords, OwnedSegment},
-    snapshot::{Contents, Row, Snapshot, Table},
+    sealed,
     store::Cache,
 };
 
-/// Reading this much costs about as much as opening; past it, a new snapshot is worth writing.
-const SNAPSHOT_AFTER: u64 = 256 << 10;
-/// A small cache has one sooner, since it is also what shows that a segment was cut: past this, and
-/// half of what the last one covers.
-const SMALL_SNAPSHOT_AFTER: u64 = 4 << 10;
+pub(super) const RECORDS: &str = "records";
+pub(super) const TEXTS: &str = "texts";
+pub(super) const MADE: &str = "made";
+const ENDING: &str = ".json";
 
-/// An entry as the cache holds it, of which the outputs are read.
-pub struct EntryRef<'a> {
-    head: Bytes<'a>,
-    stamp: Stamp,
+/// Nobody decides on one run, or measures one key anew, so often.
+const MOST_NUMBER: u32 = 1_000_000;
+/// The longest id of a run: its file's name must fit any file system.
+const LONGEST_ID: usize = 96;
+/// Digits of a digest that tell apart what one number of decision says.
+const TAG: usize = 8;
+/// The largest text or input that is kept beside the keys that name it.
+pub const MOST_TEXT: u64 = 1 << 20;
+
+/// What the name of a file below `records/KEY` says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Name {
+    /// The run or the import of this id.
+    Attempt(String),
+    /// The decision of this number on a run. Of two with one number, made where caches did not
+    /// know of each other, the one that sets aside stands.
+    Mark {
+        number: u32,
+        is_aside: bool,
+        /// Of what it says: two that say other things have other names, so that caches which have
+        /// one of them each are merged into one that has both.
+        tag: String,
+        id: String,
+    },
+    Generation(u32),
 }
 
-enum Bytes<'a> {
-    Mapped(&'a [u8]),
-    Shared(Arc<[u8]>),
-}
+impl Name {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let name = name.strip_suffix(ENDING)?;
+        let parsed = if let Some(number) = name.strip_prefix("generation-") {
+            Self::Generation(number.parse().ok()?)
+        } else if let Some(mark) = name.strip_prefix("mark-") {
+            let (number, mark) = mark.split_once('-')?;
+            let (kind, mark) = mark.split_once('-')?;
+            let (tag, id) = mark.split_once('-')?;
+            Self::Mark {
+                number: number.parse().ok()?,
+                is_aside: match kind {
+                    "aside" => true,
+                    "restore" => false,
+                    _ => return None,
+                },
+                tag: tag.to_owned(),
+                id: id.to_owned(),
+            }
+        } else {
+            Self::Attempt(name.to_owned())
+        };
+        let is_one = match &parsed {
+            Self::Attempt(id) => is_id(id),
+            Self::Mark {
+                number, tag, id, ..
+            } => is_id(id) && *number <= MOST_NUMBER && tag.len() == TAG,
+            Self::Generation(number) => *number <= MOST_NUMBER,
+        };
+        // One name for each record: `mark-1-…` is none beside `mark-0001-…`.
+        (is_one && parsed.file() == format!("{name}{ENDING}")).then_some(parsed)
+    }
 
-impl Bytes<'_> {
-    fn decode(&self) -> Option<encode::Head<'_>> {
-        encode::decode_head(match self {
-            Bytes::Mapped(bytes) => bytes,
-            Bytes::Shared(bytes) => bytes,
-        })
+    /// What a decision is, without what tells it apart from others of its number.
+    pub(super) fn said(&self) -> String {
+        match self {
+            Self::Mark {
+                number,
+                is_aside,
+                id,
+                ..
+            } => {
+                let kind = if *is_aside { "aside" } else { "restore" };
+                format!("{kind} {number} {id}")
+            }
+            Self::Attempt(id) => id.clone(),
+            Self::Generation(number) => format!("generation {number}"),
+        }
+    }
+
+    pub(super) fn file(&self) -> String {
+        match self {
+            Self::Attempt(id) => format!("{id}{ENDING}"),
+            Self::Mark {
+                number,
+                is_aside,
+                tag,
+                id,
+            } => {
+                let kind = if *is_aside { "aside" } else { "restore" };
+                format!("mark-{number:04}-{kind}-{tag}-{id}{ENDING}")
+            }
+            Self::Generation(number) => format!("generation-{number:04}{ENDING}"),
+        }
     }
 }
 
-impl<'a> EntryRef<'a> {
-    fn new(head: Bytes<'a>) -> Option<Self> {
-        let stamp = head.decode()?.stamp;
-        Some(Self { head, stamp })
-    }
-    pub fn outputs(&self) -> Outputs<'_> {
-        self.head
-            .decode()
-            .map_or_else(Outputs::default, |head| head.outputs)
-    }
+/// Can a run be called so? The id becomes a file's name.
+pub(super) fn is_id(id: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    !id.is_empty() && id.len() <= LONGEST_ID && !id.starts_with('.') && id.chars().all(is_plain)
 }
+
+/// What a decision on a run says.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Decision {
+    /// The train key that it belongs to.
+    pub(super) key: Digest,
+    /// What its name says as well, so that nobody can pass one off as another.
+    pub(super) of: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Seconds since 1970.
+    pub(super) at: f64,
+}
+
+/// What was derived, without its key: that is the file's name.
+#[derive(Serialize, Deserialize)]
+struct Made {
+    kind: TaskKind,
+    task: String,
+    recorded: u64,
+    outputs: Vec<Output>,
+    preimage: String,
+}
+
+/// When something was recorded for a task, and under which key.
+pub(super) type Index = HashMap<(TaskKind, String), Vec<(u64, Digest)>>;
+
+/// Why a file of the cache tells nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its bytes are not those that were written, or it is no file.
+    Damaged,
+    /// It could not be read now, and may be sound.
+    Unread(String),
+}
+
+/// Files of the cache that told nothing, by their places below it.
+pub type Faults = BTreeMap<PathBuf, Fault>;
 
 impl Cache {
-    /// The latest entry under a key.
+    fn folder_of(&self, key: &Digest) -> PathBuf {
+        self.root.join(RECORDS).join(key.to_string())
+    }
+
+    fn made_at(&self, key: &Digest) -> PathBuf {
+        self.root.join(MADE).join(format!("{key}{ENDING}"))
+    }
+
+    /// What could not be read so far. What is damaged counts as never recorded; of what could not be
+    /// read nothing is known.
     #[must_use]
-    pub fn entry(&self, key: &Digest) -> Option<EntryRef<'_>> {
-        let (snapshot, segments) = self.known();
-        let mapped = snapshot.and_then(|snapshot| {
-            let row = snapshot.lookup(Table::Entries, key).next()?;
-            EntryRef::new(Bytes::Mapped(snapshot.head(&row)?))
-        });
-        match segments.index.entries.get(key) {
-            Some(indexed)
-                if mapped
-                    .as_ref()
-                    .is_none_or(|mapped| mapped.stamp < indexed.stamp) =>
-            {
-                EntryRef::new(Bytes::Shared(indexed.head.clone()))
-            }
-            _ => mapped,
+    pub fn faults(&self) -> Faults {
+        self.noted().clone()
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, path: &Path, fault: Option<Fault>) {
+        let name = path.strip_prefix(&self.root).unwrap_or(path);
+        let mut noted = self.noted();
+        match fault {
+            Some(fault) => drop(noted.insert(name.to_owned(), fault)),
+            // It was mended meanwhile.
+            None => drop(noted.remove(name)),
         }
     }
 
-    /// What the latest entry under a key left; `None` if there is no entry.
-    #[must_use]
-    pub fn outputs(&self, key: &Digest) -> Option<Vec<Output>> {
-        Some(
-            self.entry(key)?
-                .outputs()
-                .map(|output| output.to_owned())
-                .collect(),
-        )
+    /// What a sealed file says; what is wrong with it is noted, and told to the caller where it may be
+    /// sound.
+    fn sealed<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        unread: &mut Option<CacheError>,
+    ) -> Option<T> {
+        let (value, fault) = match read_record(path) {
+            Ok(bytes) => match sealed::unseal(&bytes) {
+                Some(value) => (Some(value), None),
+                None => (None, Some(Fault::Damaged)),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
+            Err(e) => {
+                let fault = fault_of(&e);
+                if matches!(fault, Fault::Unread(_)) {
+                    *unread = Some(CacheError::unreadable(path)(e));
+                }
+                (None, Some(fault))
+            }
+        };
+        self.note(path, fault);
+        value
     }
 
-    /// What ran last under a task's name, for "what changed". A training's is its last attempt.
+    /// The names in a folder, sorted; none where it is not there.
+    pub(super) fn names_in(&self, folder: &Path, unread: &mut Option<CacheError>) -> Vec<String> {
+        let names = fs::read_dir(folder).and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<Vec<String>>>()
+        });
+        match names {
+            Ok(mut names) => {
+                names.sort_unstable();
+                self.note(folder, None);
+                names
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.note(folder, None);
+                Vec::new()
+            }
+            Err(e) => {
+                self.note(folder, Some(Fault::Unread(e.to_string())));
+                *unread = Some(CacheError::unreadable(folder)(e));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The records of a key, as their names tell them.
+    pub(super) fn names_of(&self, key: &Digest, unread: &mut Option<CacheError>) -> Vec<Name> {
+        let names = self.names_in(&self.folder_of(key), unread);
+        names.iter().filter_map(|name| Name::parse(name)).collect()
+    }
+
+    /// Every key that has records.
+    pub(super) fn keys(&self) -> Vec<Digest> {
+        let names = self.names_in(&self.root.join(RECORDS), &mut None);
+        names.iter().filter_map(|name| digest_of(name)).collect()
+    }
+
+    /// All attempts at a key, imports among them: the highest generation first, then by id.
     #[must_use]
-    pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {
-        let id = encode::task_id(kind, task);
-        let body = self.body(|snapshot, index| {
-            let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Tasks, &id).next());
-            let mapped = mapped.map(|row| (row.extra, row.place));
-            let (_, place) = mapped
-                .into_iter()
-                .chain(index.tasks.get(&id).copied())
-                .max_by_key(|last| last.0)?;
-            Some(place)
-        })?;
-        encode::decode_entry(&body).or_else(|| {
-            let Attempt {
-                key,
-                task,
-                preimage,
-                outputs,
-                ..
-            } = encode::decode_attempt(&body)?;
-            Some(Entry {
-                key,
-                kind: TaskKind::Train,
-                task,
-                preimage,
-                outputs,
-            })
+    pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
+        self.read_attempts(key, &mut None)
+    }
+
+    /// The same, and an error where one could not be read: a run that is there must not be made again
+    /// because the disk did not answer.
+    pub fn attempts_checked(&self, key: &Digest) -> Result<Vec<Attempt>> {
+        let mut unread = None;
+        let attempts = self.read_attempts(key, &mut unread);
+        unread.map_or(Ok(attempts), |unread| Err(unread.into()))
+    }
+
+    fn read_attempts(&self, key: &Digest, unread: &mut Option<CacheError>) -> Vec<Attempt> {
+        let names = self.names_of(key, unread);
+        // Their order is that of their numbers, and of equal ones what sets aside comes last.
+        let mut last: HashMap<&str, &Name> = HashMap::new();
+        for name in &names {
+            if let Name::Mark { id, .. } = name {
+                let last = last.entry(id).or_insert(name);
+                *last = (*last).max(name);
+            }
+        }
+        let mut attempts: Vec<Attempt> = Vec::new();
+        for name in &names {
+            let Name::Attempt(id) = name else { continue };
+            let path = self.folder_of(key).join(name.file());
+            let Some(mut attempt) = self.sealed::<Attempt>(&path, unread) else {
+                continue;
+            };
+            if attempt.id != *id || attempt.key != *key {
+                self.note(&path, Some(Fault::Damaged));
+                continue;
+            }
+            let last = last.get(id.as_str());
+            attempt.set_aside = last.and_then(|mark| self.set_aside_by(key, mark));
+            attempts.push(attempt);
+        }
+        attempts.sort_by(|a, b| {
+            let by_generation = b.generation.cmp(&a.generation);
+            by_generation.then_with(|| a.id.cmp(&b.id))
+        });
+        attempts
+    }
+
+    /// Its name alone sets a run aside; the reason may be lost.
+    fn set_aside_by(&self, key: &Digest, mark: &Name) -> Option<SetAside> {
+        if !matches!(mark, Name::Mark { is_aside: true, .. }) {
+            return None;
+        }
+        let path = self.folder_of(key).join(mark.file());
+        let decision: Option<Decision> = self.sealed(&path, &mut None);
+        let lost = || "the reason is damaged in the cache".to_owned();
+        let written = || {
+            let modified = path.symlink_metadata().and_then(|found| found.modified());
+            let since = modified.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(since.as_secs_f64())
+        };
+        let at = decision.as_ref().map(|decision| decision.at);
+        Some(SetAside {
+            at: at.or_else(written).unwrap_or_default(),
+            reason: decision.and_then(|one| one.reason).unwrap_or_else(lost),
         })
     }
 
-    /// All attempts at a key: the highest generation first, then by id.
-    #[must_use]
-    pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
-        let places: Vec<Place> = {
-            let (snapshot, segments) = self.known();
-            let mapped = snapshot
-                .into_iter()
-                .flat_map(|snapshot| snapshot.lookup(Table::Attempts, key));
-            let indexed = segments.index.attempts.get(key).into_iter().flatten();
-            mapped
-                .map(|row| row.place)
-                .chain(indexed.copied())
-                .collect()
-        };
-        self.attempts_at(places)
-    }
-
-    /// Every attempt of every key, in the order in which they were recorded.
+    /// Every run of every key, in the order in which they were recorded.
     #[must_use]
     pub fn all_attempts(&self) -> Vec<Attempt> {
-        let places: Vec<Place> = {
-            let (snapshot, segments) = self.known();
-            let mapped = snapshot
-                .into_iter()
-                .flat_map(|snapshot| snapshot.rows(Table::Attempts));
-            mapped
-                .map(|row| row.place)
-                .chain(segments.index.attempts.values().flatten().copied())
-                .collect()
-        };
-        let mut attempts = self.attempts_at(places);
-        attempts.sort_by_key(|attempt| attempt.recorded);
-        attempts
+        let mut runs = Vec::new();
+        self.each_attempt(|attempt| runs.extend(attempt.origin.is_none().then_some(attempt)));
+        runs.sort_by_key(|run| run.recorded);
+        runs
     }
 
-    /// The attempts among the records at `places`, each with what was decided of it last.
-    fn attempts_at(&self, places: Vec<Place>) -> Vec<Attempt> {
-        let mut attempts = Vec::new();
-        let mut verdicts: HashMap<(Digest, String), (Stamp, Option<SetAside>)> = HashMap::new();
-        for place in places {
-            let Some(body) = self.body(|_, _| Some(place)) else {
-                continue;
-            };
-            if let Some(attempt) = encode::decode_attempt(&body) {
-                attempts.push(attempt);
-            } else if let Some((key, stamp, id, verdict)) = encode::decode_verdict(&body) {
-                let last = verdicts.entry((key, id)).or_insert((stamp, None));
-                if last.0 <= stamp {
-                    *last = (stamp, verdict);
-                }
-            }
+    /// Hands over every run and every import, one by one.
+    pub(super) fn each_attempt(&self, mut take: impl FnMut(Attempt)) {
+        for key in self.keys() {
+            self.attempts(&key).into_iter().for_each(&mut take);
         }
-        for attempt in &mut attempts {
-            let verdict = verdicts.get(&(attempt.key, attempt.id.clone()));
-            attempt.set_aside = verdict.and_then(|(_, set_aside)| set_aside.clone());
-        }
-        // Stable: of one id recorded twice, the record that was read first stays.
-        attempts.sort_by(|a, b| {
-            b.generation
-                .cmp(&a.generation)
-                .then_with(|| a.id.cmp(&b.id))
-                .then_with(|| a.key.cmp(&b.key))
-        });
-        attempts.dedup_by(|a, b| (a.generation, &a.id, a.key) == (b.generation, &b.id, b.key));
-        attempts
     }
 
     /// Sets an attempt aside, or with `None` lets it count again. Nothing is deleted: it is one
     /// more record.
     pub fn set_aside(&self, attempt: &Attempt, verdict: Option<&SetAside>) -> Result<()> {
-        // It must come after what others decided before.
-        self.refresh()?;
-        self.append(Durability::Synced, |stamp| {
-            vec![encode::verdict(stamp, &attempt.key, &attempt.id, verdict)]
-        })
+        loop {
+            let names = self.names_checked(&attempt.key)?.into_iter();
+            let numbers = names.map(|name| match name {
+                Name::Mark { number, id, .. } if id == attempt.id => number,
+                _ => 0,
+            });
+            let mut mark = Name::Mark {
+                number: self.next(&attempt.key, numbers.max())?,
+                is_aside: verdict.is_some(),
+                tag: String::new(),
+                id: attempt.id.clone(),
+            };
+            let decision = sealed::seal(&Decision {
+                key: attempt.key,
+                of: mark.said(),
+                reason: verdict.map(|verdict| verdict.reason.clone()),
+                at: verdict.map_or_else(files::unix_now, |verdict| verdict.at),
+            })?;
+            if let Name::Mark { tag, .. } = &mut mark {
+                *tag = Digest::of(&decision)
+                    .to_string()
+                    .chars()
+                    .take(TAG)
+                    .collect();
+            }
+            // Somebody else took the number just now: the next one comes after it.
+            if self.write_record(&attempt.key, &mark, &decision)? {
+                return Ok(());
+            }
+        }
     }
 
-    /// The latest entry of each key of a kind whose task's name is wanted, in the order in which
-    /// they were recorded.
-    #[must_use]
-    pub fn entries_named(&self, kind: TaskKind, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
-        let mut found: Vec<(Stamp, Place)> = Vec::new();
-        {
-            let (snapshot, segments) = self.known();
-            let mut look = |head: &[u8], place: Place| {
-                let head = encode::decode_head(head)
-                    .filter(|head| head.kind == kind && is_wanted(head.task));
-                found.extend(head.map(|head| (head.stamp, place)));
-            };
-            for row in snapshot
-                .into_iter()
-                .flat_map(|snapshot| snapshot.rows(Table::Entries))
-            {
-                if let Some(head) = snapshot.and_then(|snapshot| snapshot.head(&row)) {
-                    look(head, row.place);
-                }
-            }
-            segments
-                .index
-                .entries
-                .values()
-                .for_each(|entry| look(&entry.head, entry.place));
+    fn names_checked(&self, key: &Digest) -> Result<Vec<Name>> {
+        let mut unread = None;
+        let names = self.names_of(key, &mut unread);
+        unread.map_or(Ok(names), |unread| Err(unread.into()))
+    }
+
+    fn next(&self, key: &Digest, last: Option<u32>) -> Result<u32> {
+        let next = last.unwrap_or(0) + 1;
+        match next <= MOST_NUMBER {
+            true => Ok(next),
+            false => Err(CacheError::NoNumberLeft(*key).into()),
         }
-        found.sort_unstable();
-        found
-            .into_iter()
-            .filter_map(|(_, place)| encode::decode_entry(&self.body(|_, _| Some(place))?))
-            .collect()
     }
 
     /// The highest generation that was opened, or measured in; 0 at first.
     #[must_use]
     pub fn generation(&self, key: &Digest) -> u32 {
-        let (snapshot, segments) = self.known();
-        let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Generations, key).next());
-        let mapped = mapped.and_then(|row| u32::try_from(row.extra).ok());
-        segments
-            .index
-            .generations
-            .get(key)
-            .copied()
-            .max(mapped)
-            .unwrap_or(0)
+        last_generation(self.names_of(key, &mut None))
     }
 
     /// Opens the next generation. Processes that must not open the same one hold the key's lock.
     pub fn open_generation(&self, key: &Digest) -> Result<u32> {
-        self.refresh()?;
-        let Some(next) = self.generation(key).checked_add(1) else {
-            return Err(CacheError::NoGenerationLeft(*key).into());
-        };
-        self.append(Durability::Synced, |stamp| {
-            vec![encode::generation(stamp, key, next)]
-        })?;
+        let last = last_generation(self.names_checked(key)?);
+        let next = self.next(key, Some(last))?;
+        self.note_generation(key, next)?;
         Ok(next)
     }
 
-    pub fn record_entry(&self, entry: &Entry) -> Result<()> {
-        self.record_entries(std::slice::from_ref(entry))
+    fn note_generation(&self, key: &Digest, generation: u32) -> Result<()> {
+        let name = Name::Generation(generation);
+        let opened = sealed::seal(&Decision {
+            key: *key,
+            of: name.said(),
+            reason: None,
+            at: files::unix_now(),
+        })?;
+        self.write_record(key, &name, &opened).map(drop)
     }
 
-    /// Records a batch in one write.
-    pub(super) fn record_entries(&self, entries: &[Entry]) -> Result<()> {
-        self.append(Durability::Plain, |first| {
-            (first..)
-                .zip(entries)
-                .map(|(stamp, e)| encode::entry(stamp, e))
-                .collect()
-        })
-    }
-
-    /// Returns when the attempt is on disk with the outputs that it names, and with all records
-    /// before it. What it was made of may go then, and not before: whoever finds both takes the run
-    /// in once more, and a power cut in between loses nothing.
+    /// Returns when the attempt is on disk with the outputs that it names. What it was made of may go
+    /// then, and not before: whoever finds both takes the run in once more, and a power cut in between
+    /// loses nothing. Of one id recorded twice, the first record stays.
     pub fn record_attempt(&self, attempt: &Attempt) -> Result<()> {
-        let segment = self.append_unsynced(|stamp| vec![encode::attempt(stamp, attempt)])?;
+        let attempt = &self.dated(attempt);
+        let (name, bytes) = sealed_attempt(attempt)?;
         let outputs: Vec<&Digest> = attempt.outputs.iter().map(|one| &one.digest).collect();
         self.sync_objects(&outputs)?;
-        self.sync_segment(&segment)
-    }
-
-    /// A text that pre-images name by its digest.
-    #[must_use]
-    pub fn preimage(&self, digest: &Digest) -> Option<String> {
-        let body = self.body(|snapshot, index| preimage_place(snapshot, index, digest))?;
-        let text = encode::decode_preimage(&body)?.to_owned();
-        (Digest::of(&text) == *digest).then_some(text)
-    }
-
-    pub fn record_preimage(&self, text: &str) -> Result<Digest> {
-        let digest = Digest::of(text);
-        // The snapshot may know the place of a record that was damaged since.
-        if self.preimage(&digest).is_none() {
-            self.append(Durability::Plain, |stamp| {
-                vec![encode::preimage(stamp, &digest, text)]
-            })?;
+        if attempt.generation > 0 {
+            self.note_generation(&attempt.key, attempt.generation)?;
         }
-        Ok(digest)
-    }
-
-    /// The record at the place that `find` says.
-    fn body(
-        &self,
-        find: impl FnOnce(Option<&Snapshot>, &Index) -> Option<Place>,
-    ) -> Option<Vec<u8>> {
-        let (snapshot, segments) = self.known();
-        let place = find(snapshot, &segments.index)?;
-        let file = segments.reader(place.segment)?;
-        drop(segments);
-        let body = frame::read(&file, place.offset, place.body_length);
-        if body.is_none() {
-            self.note_damage(place);
+        if !self.write_record(&attempt.key, &name, &bytes)? {
+            let path = self.folder_of(&attempt.key).join(name.file());
+            let is_it = |found: &[u8]| {
+                let found = sealed::unseal::<Attempt>(found);
+                found.is_some_and(|found| found.id == attempt.id && found.key == attempt.key)
+            };
+            self.mend_record(&path, &bytes, is_it)?;
         }
-        body
+        self.add_to_index(
+            TaskKind::Train,
+            &attempt.task,
+            attempt.recorded,
+            attempt.key,
+        );
+        Ok(())
     }
 
-    /// Appends records to this process's segment; `encode` gets the first of their stamps.
-    pub(super) fn append(
+    /// The same for an import, whose record is replaced where its file is read in another way by now.
+    pub fn record_import(&self, import: &Attempt) -> Result<()> {
+        let (name, bytes) = sealed_attempt(&self.dated(import))?;
+        let outputs: Vec<&Digest> = import.outputs.iter().map(|one| &one.digest).collect();
+        self.sync_objects(&outputs)?;
+        if !self.write_record(&import.key, &name, &bytes)? {
+            let path = self.folder_of(&import.key).join(name.file());
+            self.mend_record(&path, &bytes, |_| false)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a record in the place of one that is damaged. One that cannot be read now may be sound, and
+    /// stays.
+    pub(super) fn mend_record(
         &self,
-        durability: Durability,
-        encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
+        path: &Path,
+        bytes: &[u8],
+        is_sound: impl FnOnce(&[u8]) -> bool,
     ) -> Result<()> {
-        let segment = self.append_unsynced(encode)?;
-        match durability {
-            Durability::Synced => self.sync_segment(&segment),
-            Durability::Plain => Ok(()),
+        match read_record(path) {
+            Ok(found) if is_sound(&found) => return Ok(()),
+            Err(e) if matches!(fault_of(&e), Fault::Unread(_)) => {
+                return Err(CacheError::unreadable(path)(e).into());
+            }
+            _ => {}
         }
-    }
-
-    /// Nobody waits for the disk with a lock of the cache held.
-    fn sync_segment(&self, segment: &OwnedSegment) -> Result<()> {
-        let synced = segment.sync(&self.root.join("segments"));
-        if synced.is_err() {
-            // What is on disk of it is not known any more.
-            *self.writer() = None;
+        if path.is_dir() {
+            return Err(CacheError::FolderInTheWay(path.to_owned()).into());
         }
+        let temporary = self.temporary_of(bytes)?;
+        temporary.as_file().sync_all().map_err(self.refused())?;
+        self.persist(temporary, path)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(self.refused())
     }
 
-    /// The segment that the records were appended to.
-    fn append_unsynced(
-        &self,
-        encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
-    ) -> Result<Arc<OwnedSegment>> {
-        self.keep_witness()?;
-        let mut writer = self.writer();
-        if writer
-            .as_ref()
-            .is_none_or(|writer| !self.segments().is_intact(writer))
-        {
-            *writer = None;
-            *writer = Some(self.in_layout(|| self.segments_mut().own_one())?);
+    /// An attempt as it is recorded: decisions on it are records of their own.
+    fn dated(&self, attempt: &Attempt) -> Attempt {
+        Attempt {
+            recorded: self.now(),
+            set_aside: None,
+            ..attempt.clone()
         }
-        let Some(owned) = writer.as_ref() else {
-            return Err(Error::Internal(
-                "the cache has no segment of its own".into(),
-            ));
-        };
-        let mut segments = self.segments_mut();
-        let seen = segments.index.last_stamp.max(self.snapshot_stamp());
-        let now = (files::unix_now() * 1e9) as Stamp;
-        let bodies = encode(now.max(seen.saturating_add(1)));
-        if bodies.iter().any(|body| body.len() > frame::MAX_BODY) {
-            return Err(CacheError::RecordTooLarge {
-                most_mib: frame::MAX_BODY >> 20,
-            }
-            .into());
-        }
-        let appended = segments.append(owned, &bodies).map(|()| owned.segment());
-        if appended.is_err() {
-            // The next owner cuts back what this write may have left.
-            *writer = None;
-        }
-        appended.map_err(self.refused())
     }
 
-    /// Writes an index of everything known, for faster opening.
-    pub fn write_snapshot(&self) -> Result<()> {
-        let (old, segments) = self.known();
-        let index = &segments.index;
-        let mut contents = Contents {
-            segments: segments
-                .list()
-                .iter()
-                .map(|segment| (segment.name.as_str(), segment.mark))
-                .collect(),
-            last_stamp: index.last_stamp.max(self.snapshot_stamp()),
-            ..Contents::default()
-        };
-        let cut_out = self.cut_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = |row: &Row| {
-            let name = segments.list().get(row.place.segment as usize);
-            let is_in = |cut: &DamagedRecords| {
-                name.is_some_and(|segment| segment.name == cut.segment())
-                    && (cut.offset..cut.offset + cut.bytes).contains(&row.place.offset)
-            };
-            !cut_out.iter().any(is_in)
-        };
-        if let Some(old) = old {
-            // What is needed of an entry is its head, which is kept here, also where its record is gone.
-            for row in old.rows(Table::Entries) {
-                let Some(head) = old.head(&row) else { continue };
-                let Some(decoded) = encode::decode_head(head) else {
-                    continue;
-                };
-                contents.entries.push((
-                    Row {
-                        extra: decoded.stamp,
-                        ..row
-                    },
-                    head,
-                ));
-            }
-            let there = |table| old.rows(table).filter(is_there);
-            contents.attempts.extend(there(Table::Attempts));
-            contents.generations.extend(old.rows(Table::Generations));
-            contents.tasks.extend(there(Table::Tasks));
-            // A text that was damaged may have been recorded again since.
-            let is_old = |row: &Row| !index.preimages.contains_key(&row.key);
-            let preimages = there(Table::Preimages).filter(is_old);
-            contents.preimages.extend(preimages);
+    /// Later than all that this process has recorded. Nanoseconds since 1970.
+    fn now(&self) -> u64 {
+        let now = (files::unix_now() * 1e9) as u64;
+        let later = |last: u64| now.max(last + 1);
+        let last = self
+            .last_recorded
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(later(last))
+            });
+        later(last.unwrap_or_default())
+    }
+
+    /// Puts a record on disk, for good. False: one of this name is there, and stays.
+    pub(super) fn write_record(&self, key: &Digest, name: &Name, bytes: &[u8]) -> Result<bool> {
+        let path = self.folder_of(key).join(name.file());
+        let folder = path.parent().unwrap_or(&self.root);
+        let is_new = !folder.is_dir();
+        let temporary = self.temporary_of(bytes)?;
+        temporary.as_file().sync_all().map_err(self.refused())?;
+        files::create_dir_all(folder)?;
+        match temporary.persist_noclobber(&path) {
+            Ok(_) => {}
+            Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            Err(e) => return Err(self.refused()(e.error)),
         }
-        let row = |key: &Digest, place: Place, extra| Row {
+        for folder in path.ancestors().skip(1).take(1 + usize::from(is_new)) {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(self.refused())?;
+        }
+        Ok(true)
+    }
+
+    /// What was derived under a key left; `None` if it is to be derived.
+    #[must_use]
+    pub fn outputs(&self, key: &Digest) -> Option<Vec<Output>> {
+        self.made(key).map(|(_, entry)| entry.outputs)
+    }
+
+    /// A derived entry with when it was recorded. A damaged one is made again, so nobody is told.
+    fn made(&self, key: &Digest) -> Option<(u64, Entry)> {
+        let path = self.made_at(key);
+        let bytes = match read_record(&path) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                if e.kind() != io::ErrorKind::NotFound && fault_of(&e) != Fault::Damaged {
+                    self.note(&path, Some(Fault::Unread(e.to_string())));
+                }
+                return None;
+            }
+        };
+        let made: Made = sealed::unseal(&bytes)?;
+        let entry = Entry {
             key: *key,
-            place,
-            extra,
+            kind: made.kind,
+            task: made.task,
+            preimage: made.preimage,
+            outputs: made.outputs,
         };
-        contents.entries.extend(
-            index
-                .entries
-                .iter()
-                .map(|(key, e)| (row(key, e.place, e.stamp), &*e.head)),
-        );
-        contents.attempts.extend(
-            index
-                .attempts
-                .iter()
-                .flat_map(|(key, places)| places.iter().map(move |place| row(key, *place, 0))),
-        );
-        let nowhere = Place {
-            segment: 0,
-            offset: 0,
-            body_length: 0,
-        };
-        contents.generations.extend(
-            index
-                .generations
-                .iter()
-                .map(|(key, n)| row(key, nowhere, u64::from(*n))),
-        );
-        contents.tasks.extend(
-            index
-                .tasks
-                .iter()
-                .map(|(id, (stamp, place))| row(id, *place, *stamp)),
-        );
-        contents.preimages.extend(
-            index
-                .preimages
-                .iter()
-                .map(|(digest, place)| row(digest, *place, 0)),
-        );
-        self.write_file("snapshot", &[&contents.encode()])
+        Some((made.recorded, entry))
     }
-}
 
-fn preimage_place(snapshot: Option<&Snapshot>, index: &Index, digest: &Digest) -> Option<Place> {
-    let mapped = || snapshot?.lookup(Table::Preimages, digest).next();
-    index
-        .preimages
-        .get(digest)
-        .copied()
-        .or_else(|| Some(mapped()?.place))
-}
+    pub fn record_entry(&self, entry: &Entry) -> Result<()> {
+        let recorded = self.now();
+        let made = sealed::seal(&Made {
+            kind: entry.kind,
+            task: entry.task.clone(),
+            recorded,
+            outputs: entry.outputs.clone(),
+            preimage: entry.preimage.clone(),
+        })?;
+        self.persist(self.temporary_of(&made)?, &self.made_at(&entry.key))?;
+        self.add_to_index(entry.kind, &entry.task, recorded, entry.key);
+        Ok(())
+    }
 
-impl Drop for Cache {
-    fn drop(&mut self) {
-        let (past_snapshot, damaged) = {
-            let segments = self.segments();
-            (segments.past_snapshot, segments.damaged)
-        };
-        let is_worth_it = if damaged + self.lost_bytes == 0 {
-            let covered = self.snapshot_covers();
-            past_snapshot > (covered / 2).clamp(SMALL_SNAPSHOT_AFTER, SNAPSHOT_AFTER)
-        } else {
-            // A snapshot over damage keeps later commands from reading it and warning of it again,
-            // so it waits until somebody was warned. One that knows of lost records is the only
-            // witness of them: it stays until something new is recorded.
-            self.is_damage_told.load(Ordering::Relaxed)
-                && (self.lost_bytes == 0 || self.writer().is_some())
-        };
-        if is_worth_it {
-            if self.lost_bytes > 0 && self.keep_witness().is_err() {
-                return;
-            }
-            // Only a matter of speed: a read-only cache lives without.
-            let _ = self.write_snapshot();
+    /// Hands over every derived entry that can be read, with when it was recorded: one by one, for
+    /// the texts of their keys are larger than all that is kept of them.
+    pub(super) fn each_made(&self, mut take: impl FnMut(u64, Entry)) {
+        let names = self.names_in(&self.root.join(MADE), &mut None);
+        let keys = names
+            .iter()
+            .filter_map(|name| digest_of(name.strip_suffix(ENDING)?));
+        keys.filter_map(|key| self.made(&key))
+            .for_each(|(recorded, entry)| take(recorded, entry));
+    }
+
+    /// What ran last under a task's name, for "what changed". A training's is its last attempt.
+    #[must_use]
+    pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {
+        let (_, key) = self.in_index(|index| {
+            let of_task = index.get(&(kind, task.to_owned()))?;
+            of_task.iter().max().copied()
+        })?;
+        if kind != TaskKind::Train {
+            return self.made(&key).map(|(_, entry)| entry);
+        }
+        let attempts = self.attempts(&key).into_iter();
+        let of_task = attempts.filter(|attempt| attempt.task == task);
+        let last = of_task.max_by_key(|attempt| attempt.recorded)?;
+        Some(Entry {
+            key,
+            kind,
+            task: last.task,
+            preimage: last.preimage,
+            outputs: last.outputs,
+        })
+    }
+
+    /// The entry of each key of a kind whose task's name is wanted, in the order in which they were
+    /// recorded.
+    #[must_use]
+    pub fn entries_named(&self, kind: TaskKind, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
+        let mut keys: Vec<(u64, Digest)> = self.in_index(|index| {
+            let named = index
+                .iter()
+                .filter(|((of, task), _)| *of == kind && is_wanted(task));
+            named.flat_map(|(_, keys)| keys.iter().copied()).collect()
+        });
+        keys.sort_unstable_by_key(|(recorded, key)| (*key, *recorded));
+        // Of one key recorded twice the last.
+        keys.reverse();
+        keys.dedup_by_key(|(_, key)| *key);
+        keys.sort_unstable();
+        keys.iter()
+            .filter_map(|(_, key)| Some(self.made(key)?.1))
+            .collect()
+    }
+
+    /// The index of what ran. It is made when somebody first asks for it, which nothing that is fresh
+    /// does, and kept in memory only.
+    fn in_index<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
+        let mut held = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = held.get_or_insert_with(|| {
+            let mut index = Index::new();
+            self.each_made(|recorded, entry| {
+                let of_task = index.entry((entry.kind, entry.task)).or_default();
+                of_task.push((recorded, entry.key));
+            });
+            self.each_attempt(|run| {
+                let of_task = index.entry((TaskKind::Train, run.task)).or_default();
+                of_task.push((run.recorded, run.key));
+            });
+            index
+        });
+        look(index)
+    }
+
+    fn add_to_index(&self, kind: TaskKind, task: &str, recorded: u64, key: Digest) {
+        let mut held = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = held.as_mut() {
+            let of_task = index.entry((kind, task.to_owned())).or_default();
+            of_task.push((recorded, key));
         }
     }
+
+    /// A text that keys name by its digest.
+    #[must_use]
+    pub fn preimage(&self, digest: &Digest) -> Option<String> {
+        let bytes = self.text(digest)?;
+        String::from_utf8(bytes).ok()
+    }
+
+    pub(super) fn text(&self, digest: &Digest) -> Option<Vec<u8>> {
+        let path = self.root.join(TEXTS).join(digest.to_string());
+        let bytes = read_record(&path).ok()?;
+        (Digest::of(&bytes) == *digest).then_some(bytes)
+    }
+
+    /// Keeps a text, or a small input, beside the keys that name it by its digest.
+    pub fn record_preimage(&self, text: impl AsRef<[u8]>) -> Result<Digest> {
+        let text = text.as_ref();
+        let digest = Digest::of(text);
+        if self.text(&digest).is_none() {
+            let path = self.root.join(TEXTS).join(digest.to_string());
+            let temporary = self.temporary_of(text)?;
+            temporary.as_file().sync_all().map_err(self.refused())?;
+            self.persist(temporary, &path)?;
+            let synced = File::open(self.root.join(TEXTS)).and_then(|folder| folder.sync_all());
+            synced.map_err(self.refused())?;
+        }
+        Ok(digest)
+    }
+}
+
+fn sealed_attempt(attempt: &Attempt) -> Result<(Name, Vec<u8>)> {
+    let name = Name::Attempt(attempt.id.clone());
+    match Name::parse(&name.file()) == Some(name.clone()) {
+        true => Ok((name, sealed::seal(attempt)?)),
+        false => Err(Error::Internal(format!("no run is called {}", attempt.id))),
+    }
+}
+
+/// The bytes of a record. No link is followed, and nobody is waited for.
+pub(super) fn read_record(path: &Path) -> io::Result<Vec<u8>> {
+    let (file, metadata) = files::open_regular_no_link(path)?;
+    files::read_open(&file, metadata.len(), sealed::MOST_BYTES)
+}
+
+/// What is wrong with a file that could not be read. A link, a folder or a pipe in its place is no
+/// record, and a sealed file is never too large.
+pub(super) fn fault_of(error: &io::Error) -> Fault {
+    let is_link = error.raw_os_error() == Some(nix::libc::ELOOP);
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::NotADirectory | io::ErrorKind::FileTooLarge => {
+            Fault::Damaged
+        }
+        _ if is_link => Fault::Damaged,
+        _ => Fault::Unread(error.to_string()),
+    }
+}
+
+fn last_generation(names: Vec<Name>) -> u32 {
+    let generations = names.into_iter().map(|name| match name {
+        Name::Generation(number) => number,
+        _ => 0,
+    });
+    generations.max().unwrap_or(0)
+}
+
+/// A digest in the one spelling that names of files have.
+pub(super) fn digest_of(name: &str) -> Option<Digest> {
+    let digest: Digest = name.parse().ok()?;
+    (digest.to_string() == name).then_some(digest)
 }

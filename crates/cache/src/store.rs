@@ -1,15 +1,12 @@
 //! The cache as a folder: opening it, and whether it can be written to.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     fs, io,
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, RwLock, atomic::AtomicU64},
     time::{Duration, SystemTime},
 };
 
@@ -21,13 +18,8 @@ use tprimat_base::{
 };
 
 use super::{
-    encode::Stamp,
     error::CacheError,
-    frame,
-    index::Place,
-    segment::{DamagedRecords, Segments, Writer},
-    snapshot::Snapshot,
-    upkeep::GoneRecords,
+    records::{Faults, Index, MADE, RECORDS, TEXTS},
 };
 
 /// A build that is to write here needs this many free bytes.
@@ -41,11 +33,12 @@ const NEW: &str = "new-";
 
 /// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and
 /// what a disk of its own has.
-const LAYOUT: [&str; 15] = [
-    "damaged",
+const LAYOUT: [&str; 16] = [
+    DAMAGED,
+    RECORDS,
     "objects",
-    "segments",
-    "snapshot",
+    TEXTS,
+    MADE,
     "memos",
     "locks",
     "in-use",
@@ -60,6 +53,8 @@ const LAYOUT: [&str; 15] = [
 ];
 const TAG: &str = "CACHEDIR.TAG";
 
+/// Objects that had other bytes than their digests name, put aside by a build.
+pub(super) const DAMAGED: &str = "damaged";
 /// The folder of a cache in which builds without a terminal leave what they said.
 pub const DETACHED: &str = "detached";
 /// The folder of a cache that is the home of processes in containers.
@@ -69,31 +64,14 @@ pub const CONTAINER_HOME: &str = "container-home";
 const CACHEDIR_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This folder is a cache of tprimat: it holds the results of finished runs.\n";
 
-/// One cache folder, open; shared by the threads of a process.
-///
-/// A process sees its own records at once, and those of others as of `open` or [`Cache::refresh`].
+/// One cache folder, open; shared by the threads of a process. Each look reads what is there now.
 pub struct Cache {
     pub(super) root: PathBuf,
-    snapshot: Option<Snapshot>,
-    /// Bytes of records that the snapshot knew and that the segments lack.
-    pub(super) lost_bytes: u64,
-    /// Where those bytes were.
-    pub(super) gone: Vec<GoneRecords>,
-    /// Whether a record says so, or nothing needs to: the place may be filled by the next record.
-    pub(super) is_witnessed: AtomicBool,
-    pub(super) is_damage_told: AtomicBool,
-    /// Records whose places were known and that could not be read when somebody asked for them.
-    unreadable: Mutex<BTreeSet<Place>>,
-    /// What this process has overwritten: the snapshot that it opened still has places in there.
-    pub(super) cut_out: Mutex<Vec<DamagedRecords>>,
-    /// Whether all of the snapshot was found sound; asked by the first lookup.
-    sound: OnceLock<bool>,
-    segments: RwLock<Segments>,
-    /// Taken before `segments` where both are held.
-    writer: Mutex<Option<Writer>>,
-    /// The folders of objects, by the first byte of their digests, whose own entries this process
-    /// has brought to disk.
-    pub(super) folders_on_disk: [AtomicBool; 256],
+    /// What could not be read, by its place below the root.
+    pub(super) faults: Mutex<Faults>,
+    pub(super) index: Mutex<Option<Index>>,
+    /// Orders what one process records within one tick of the clock.
+    pub(super) last_recorded: AtomicU64,
     /// Objects that this process has found damaged, and what their files were then.
     pub(super) damaged: RwLock<HashMap<Digest, files::Stamp>>,
 }
@@ -106,66 +84,17 @@ impl Cache {
     /// is refused: what it says is believed, and what is old in it is removed.
     pub fn open(root: &Path) -> Result<Self> {
         check_folder(root)?;
-        let found = Snapshot::open(&root.join("snapshot"));
-        let (snapshot, outdated) = match found {
-            Some(snapshot) if !describes(&snapshot, root) => (None, Some(snapshot)),
-            found => (found, None),
-        };
-        let covered = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
-        let segments = RwLock::new(Segments::new(root.join("segments"), covered));
-        let mut cache = Self {
+        let cache = Self {
             root: root.to_owned(),
-            snapshot,
-            lost_bytes: 0,
-            gone: Vec::new(),
-            is_witnessed: AtomicBool::new(false),
-            is_damage_told: AtomicBool::new(false),
-            unreadable: Mutex::new(BTreeSet::new()),
-            cut_out: Mutex::new(Vec::new()),
-            sound: OnceLock::new(),
-            segments,
-            writer: Mutex::new(None),
-            folders_on_disk: [const { AtomicBool::new(false) }; 256],
+            faults: Mutex::default(),
+            index: Mutex::default(),
+            last_recorded: AtomicU64::new(0),
             damaged: RwLock::default(),
         };
         if !cache.root.join("tmp").is_dir() || !is_tagged(root) {
             let _ = cache.lay_out();
         }
-        cache.refresh()?;
-        cache.segments_mut().of_others = 0;
-        if let Some(outdated) = outdated {
-            let lost_bytes = cache.segments().lacking(outdated.segments());
-            cache.lost_bytes = lost_bytes;
-            if lost_bytes > 0 {
-                cache.gone = cache.gone_since(&outdated);
-            }
-        }
         Ok(cache)
-    }
-
-    /// How many bytes of records this process could not read, for the caller to warn of: runs that
-    /// were recorded there are not known. What was damaged when the cache was opened is told once: when
-    /// a caller has asked, the next snapshot covers it. Bytes that are gone are told until something new is
-    /// recorded, and records that are damaged below a snapshot by each process that asks for them, until
-    /// they are repaired.
-    #[must_use]
-    pub fn unreadable_bytes(&self) -> u64 {
-        self.is_damage_told.store(true, Ordering::Relaxed);
-        let unreadable = self
-            .unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let length = |place: &Place| u64::from(place.body_length);
-        self.segments().damaged + self.lost_bytes + unreadable.iter().map(length).sum::<u64>()
-    }
-
-    /// A record whose place is known is read only when somebody asks for it.
-    pub(super) fn note_damage(&self, place: Place) {
-        let mut unreadable = self
-            .unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        unreadable.insert(place);
     }
 
     /// Is this folder a cache of tprimat, by the tag that every one has?
@@ -180,20 +109,6 @@ impl Cache {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// Reads what other processes have appended meanwhile.
-    pub fn refresh(&self) -> Result<()> {
-        self.segments_mut()
-            .refresh()
-            .map_err(Error::io("cannot read the cache", &self.root))
-    }
-
-    /// Did others record something since this process opened the cache, of which it has heard? What
-    /// it concluded before that may not hold any more.
-    #[must_use]
-    pub fn has_heard_of_others(&self) -> bool {
-        self.segments().of_others > 0
     }
 
     /// Says before a build whether the cache can take its results.
@@ -228,31 +143,36 @@ impl Cache {
             return;
         }
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file())
-                && entry.file_name().to_string_lossy().starts_with(NEW);
-            if !is_ours {
+            if !entry.file_name().to_string_lossy().starts_with(NEW) {
                 continue;
             }
-            let modified = entry.metadata().and_then(|meta| meta.modified());
-            let age = modified
-                .ok()
-                .and_then(|time| SystemTime::now().duration_since(time).ok());
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
+            let age = found.modified().ok();
+            let age = age.and_then(|time| SystemTime::now().duration_since(time).ok());
             if age.is_some_and(|age| age > ABANDONED) {
-                let _ = fs::remove_file(entry.path());
+                let _ = match found.is_dir() {
+                    true => fs::remove_dir_all(entry.path()),
+                    false => fs::remove_file(entry.path()),
+                };
             }
         }
     }
 
     fn lay_out(&self) -> Result<()> {
         // `tmp` comes last: where it is, the rest is.
-        for folder in ["objects", "segments", "memos", "locks"] {
+        for folder in [RECORDS, "objects", TEXTS, MADE, "memos", "locks"] {
             files::create_dir_all(&self.root.join(folder))?;
         }
         let tag = self.root.join(TAG);
         if !is_tagged(&self.root) {
             files::write_atomically(&tag, CACHEDIR_TAG.as_bytes(), Durability::Plain)?;
         }
-        files::create_dir_all(&self.root.join("tmp"))
+        files::create_dir_all(&self.root.join("tmp"))?;
+        // What is recorded next would be lost with the folder that it is in.
+        let synced = fs::File::open(&self.root).and_then(|root| root.sync_all());
+        synced.map_err(self.refused())
     }
 
     /// Runs a step that makes a file, once more if folders were missing.
@@ -280,16 +200,14 @@ impl Cache {
         })
     }
 
-    /// Replaces a file of the layout by `parts`, in one step but unsynced.
-    pub(super) fn write_file(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
+    /// The same with these bytes in it.
+    pub(super) fn temporary_of(&self, bytes: &[u8]) -> Result<NamedTempFile> {
         let temporary = self.temporary()?;
-        for part in parts {
-            temporary
-                .as_file()
-                .write_all(part)
-                .map_err(self.refused())?;
-        }
-        self.persist(temporary, &self.root.join(name))
+        temporary
+            .as_file()
+            .write_all(bytes)
+            .map_err(self.refused())?;
+        Ok(temporary)
     }
 
     pub(super) fn persist(&self, temporary: NamedTempFile, path: &Path) -> Result<()> {
@@ -310,53 +228,6 @@ impl Cache {
     /// The one error of every failed write.
     pub(super) fn refused(&self) -> impl FnOnce(io::Error) -> Error {
         Error::io("cannot write to the cache", &self.root)
-    }
-
-    pub(super) fn snapshot_stamp(&self) -> Stamp {
-        self.snapshot.as_ref().map_or(0, Snapshot::last_stamp)
-    }
-
-    /// Bytes of records that the snapshot covers.
-    pub(super) fn snapshot_covers(&self) -> u64 {
-        let segments = self.snapshot.iter().flat_map(Snapshot::segments);
-        segments.map(|(_, mark)| mark.end).sum()
-    }
-
-    /// What there is to look things up in: the snapshot, then the records past it.
-    pub(super) fn known(&self) -> (Option<&Snapshot>, RwLockReadGuard<'_, Segments>) {
-        // In this order: an unsound snapshot makes the records be read anew.
-        let snapshot = self.snapshot();
-        (snapshot, self.segments())
-    }
-
-    /// The snapshot, if all of it is sound. If not, the segments are read from their start instead.
-    fn snapshot(&self) -> Option<&Snapshot> {
-        let snapshot = self.snapshot.as_ref()?;
-        let sound = *self.sound.get_or_init(|| {
-            let sound = snapshot.is_sound();
-            if !sound {
-                let mut segments = self.segments_mut();
-                segments.forget_records();
-                // What cannot be read now was not known before either; the next refresh will say
-                // so.
-                let _ = segments.refresh();
-            }
-            sound
-        });
-        sound.then_some(snapshot)
-    }
-
-    // A thread that panicked left no half-made change: each is made after its write succeeded.
-    pub(super) fn segments(&self) -> RwLockReadGuard<'_, Segments> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner)
-    }
-    pub(super) fn segments_mut(&self) -> RwLockWriteGuard<'_, Segments> {
-        self.segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-    pub(super) fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -401,15 +272,6 @@ fn is_tagged(root: &Path) -> bool {
     !tag.is_symlink() && files::read(&tag).is_ok_and(|text| text == CACHEDIR_TAG.as_bytes())
 }
 
-/// Are the segments still those that the snapshot was made of?
-fn describes(snapshot: &Snapshot, root: &Path) -> bool {
-    snapshot.segments().iter().all(|(name, mark)| {
-        mark.end == 0
-            || fs::File::open(root.join("segments").join(name))
-                .is_ok_and(|file| frame::is_at(mark, &file))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -452,7 +314,7 @@ mod tests {
         let (home, root) = (folder.path().join("home"), folder.path().join("cache"));
         write(&home.join("new-thesis.tex"));
         let cache = Cache::open(&root).unwrap();
-        for name in ["tmp", "objects", "snapshot", TAG] {
+        for name in ["tmp", "objects", RECORDS, TAG] {
             let (place, kept) = (root.join(name), root.join(".kept"));
             files::move_to(
                 &if place.exists() {
@@ -492,7 +354,7 @@ mod tests {
         );
         // One whose tag was lost.
         let old = folder.path().join("old");
-        files::create_dir_all(&old.join("segments")).unwrap();
+        files::create_dir_all(&old.join(RECORDS)).unwrap();
         write(&old.join(".gitignore"));
         Cache::open(&old).unwrap();
         // A build was there, and the disk spoilt the tag.

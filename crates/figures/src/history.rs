@@ -1,6 +1,6 @@
 //! A cell's measurements over time: how fast each was, and where the speed changed.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,74 +38,40 @@ pub struct CellHistory {
     /// Are its runs imports? They are never mixed with runs of this cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
-    /// What tells this work from the others of the cell's name; empty where there is only one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub work: Vec<WorkField>,
+    /// The settings that tell this work from the others of the cell's name; empty where there is
+    /// only one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub work: BTreeMap<String, String>,
     /// In order of time.
     pub measurements: Vec<Measurement>,
 }
 
-/// A setting of the workload, or the matrix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WorkField {
-    pub field: String,
-    pub value: String,
-}
-
 impl CellHistory {
-    /// The measurement that counts for the present configuration, the last of several; `None` if
-    /// there is none, or if nobody knows.
-    #[must_use]
-    pub fn present(&self) -> Option<&Measurement> {
-        let mut latest_first = self.measurements.iter().rev();
-        latest_first.find(|m| m.counts_now == Some(true))
-    }
-
-    /// Is it known that no measurement counts for the present configuration?
-    #[must_use]
-    pub fn is_outdated(&self) -> bool {
-        self.measurements
-            .iter()
-            .all(|m| m.counts_now == Some(false))
-    }
-}
-
-/// Says of each measurement whether it counts now. `counting`: the attempts that serve the present
-/// configurations; `planned`: the cells of `matrix` whose present configuration is known. A work is
-/// neither present nor outdated where another work of its name is the present one, or where only
-/// other matrices measured it.
-pub fn mark_present(
-    cells: &mut [CellHistory],
-    counting: &BTreeSet<String>,
-    planned: &BTreeSet<String>,
-    matrix: &str,
-) {
-    // Also an attempt that failed, was disturbed or contradicts its job serves a configuration.
-    let is_counted = |run: &PastRun| run.counts && counting.contains(&run.attempt);
-    let counts = |m: &Measurement| m.runs.iter().any(is_counted);
-    let is_unread = |run: &PastRun| run.is_unread && counting.contains(&run.attempt);
-    let may_be_of_matrix = |m: &Measurement| m.matrices.is_empty() || m.matrices.contains(matrix);
-    let has_present = |cell: &CellHistory| cell.measurements.iter().any(counts);
-    let present: BTreeSet<String> = cells
-        .iter()
-        .filter(|cell| has_present(cell))
-        .map(|cell| cell.cell.clone())
-        .collect();
-    for cell in cells.iter_mut().filter(|cell| !cell.imported) {
-        let is_outdated = !present.contains(&cell.cell)
-            && planned.contains(&cell.cell)
-            && cell.measurements.iter().any(may_be_of_matrix);
-        if is_outdated || has_present(cell) {
-            for measurement in &mut cell.measurements {
-                let is_known = counts(measurement) || !measurement.runs.iter().any(is_unread);
-                measurement.counts_now = is_known.then(|| counts(measurement));
+    /// The histories under a cell's name, a work each. `measurements`: all of them, in order of
+    /// time; `changes(earlier, later)` names what was changed between two of one work.
+    pub fn of(
+        cell: &str,
+        imported: bool,
+        measurements: Vec<Measurement>,
+        changes: impl Fn(&Measurement, &Measurement) -> Vec<ChangedSetting>,
+    ) -> Vec<Self> {
+        let works = works(measurements);
+        let names: Vec<_> = works.iter().map(|work| told_apart(work, &works)).collect();
+        let of_work = |(mut measurements, work): (Vec<Measurement>, _)| {
+            assess(&mut measurements, &changes);
+            Self {
+                cell: cell.to_owned(),
+                imported,
+                work,
+                measurements,
             }
-        }
+        };
+        works.into_iter().zip(names).map(of_work).collect()
     }
 }
 
 /// Runs of one configuration on one host, without a pause of more than six hours between them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Seconds since 1970.
     pub started_at: f64,
@@ -126,16 +92,15 @@ pub struct Measurement {
     /// before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
-    /// Do runs of it count for the configuration as it is now? Absent where that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counts_now: Option<bool>,
+    /// Do runs of it count for the cell as it is configured now?
+    pub counts_now: bool,
     pub runs: Vec<PastRun>,
     /// Decides whether two rates are rates of the same work.
     #[serde(skip)]
     pub contract: Contract,
-    /// The matrices whose comparisons had this measurement; empty where none had it.
+    /// What its runs were started with, as lines; two such texts differ in what was changed.
     #[serde(skip)]
-    pub matrices: BTreeSet<String>,
+    pub inputs: String,
 }
 
 /// Settings of the workload in which two contracts are known to differ.
@@ -146,60 +111,37 @@ fn other_workload(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
     known.filter(|d| d.tier == Tier::Workload).collect()
 }
 
-/// The measurements under one cell's name, in order of time, as histories of one work each: their
-/// positions, and what tells each work from the others.
-#[must_use]
-pub fn works(measurements: &[Measurement]) -> Vec<(Vec<usize>, Vec<WorkField>)> {
-    let mut works: Vec<Vec<usize>> = Vec::new();
-    for (at, now) in measurements.iter().enumerate() {
-        // Another workload is another work, and so is a cell of this name in another matrix.
-        let is_its = |work: &&mut Vec<usize>| {
-            let earlier = || work.iter().map(|before| &measurements[*before]);
-            let mut matrices = earlier().flat_map(|m| &m.matrices).peekable();
-            let is_of_matrix = now.matrices.is_empty()
-                || matrices.peek().is_none()
-                || matrices.any(|matrix| now.matrices.contains(matrix));
-            is_of_matrix && earlier().all(|m| other_workload(&now.contract, &m.contract).is_empty())
+/// Measurements in order of time, parted where the workload is known to differ.
+fn works(measurements: Vec<Measurement>) -> Vec<Vec<Measurement>> {
+    let mut works: Vec<Vec<Measurement>> = Vec::new();
+    for now in measurements {
+        let is_its = |work: &&mut Vec<Measurement>| {
+            work.iter()
+                .all(|m| other_workload(&now.contract, &m.contract).is_empty())
         };
-        // An attempt that states little may fit several works: it joins the one measured last.
-        let work = works
-            .iter_mut()
-            .filter(is_its)
-            .max_by_key(|work| work.last().copied());
-        match work {
-            Some(work) => work.push(at),
-            None => works.push(vec![at]),
+        let last = |work: &Vec<Measurement>| work.last().map_or(0.0, |m| m.started_at);
+        // A measurement that states little may fit several works: it joins the one measured last.
+        let fitting = works.iter_mut().filter(is_its);
+        match fitting.max_by(|a, b| last(a).total_cmp(&last(b))) {
+            Some(work) => work.push(now),
+            None => works.push(vec![now]),
         }
     }
-    let names = works.iter().map(|work| name(measurements, work, &works));
-    let names: Vec<_> = names.collect();
-    works.into_iter().zip(names).collect()
+    works
 }
 
-/// The settings in which a work differs from the others, else the matrices that it is of.
-fn name(measurements: &[Measurement], work: &[usize], works: &[Vec<usize>]) -> Vec<WorkField> {
-    let mut found: Vec<WorkField> = Vec::new();
-    let others = works.iter().filter(|other| *other != work).flatten();
-    for (own, other) in others.flat_map(|other| work.iter().map(move |own| (own, other))) {
-        let [own, other] = [own, other].map(|at| &measurements[*at].contract);
-        for difference in other_workload(own, other) {
-            if found.iter().all(|known| known.field != difference.field) {
-                found.push(WorkField {
-                    value: show(difference.a.as_ref()),
-                    field: difference.field,
-                });
+/// The settings in which a work differs from the others.
+fn told_apart(work: &[Measurement], works: &[Vec<Measurement>]) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    for own in work {
+        for other in works.iter().flatten() {
+            for difference in other_workload(&own.contract, &other.contract) {
+                let value = show(difference.a.as_ref());
+                fields.entry(difference.field).or_insert(value);
             }
         }
     }
-    if found.is_empty() && works.len() > 1 {
-        let matrices = work.iter().flat_map(|at| &measurements[*at].matrices);
-        let matrices: BTreeSet<&str> = matrices.map(String::as_str).collect();
-        found.push(WorkField {
-            field: "matrix".to_owned(),
-            value: matrices.into_iter().collect::<Vec<_>>().join(", "),
-        });
-    }
-    found
+    fields
 }
 
 /// How a measurement differs from an earlier one of its cell.
@@ -257,7 +199,7 @@ pub struct ChangedSetting {
 }
 
 /// One attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PastRun {
     pub attempt: String,
     pub repeat: u32,
@@ -272,9 +214,6 @@ pub struct PastRun {
     /// Why it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
-    /// No build has read its log, so it may count.
-    #[serde(skip)]
-    pub is_unread: bool,
 }
 
 /// Between two sessions, or hosts, a smaller change of the speed is no news: docs/METRICS.md,
@@ -300,14 +239,14 @@ pub fn earlier(measurements: &[Measurement], at: usize) -> Option<usize> {
 /// did.
 pub fn assess(
     measurements: &mut [Measurement],
-    changes: impl Fn(usize, usize) -> Vec<ChangedSetting>,
+    changes: impl Fn(&Measurement, &Measurement) -> Vec<ChangedSetting>,
 ) {
     let mut found: Vec<Option<Since>> = Vec::new();
     let mut tests: Vec<(usize, Welch)> = Vec::new();
     for at in 0..measurements.len() {
         found.push(earlier(measurements, at).map(|before| {
             let (mut since, test) = since(&measurements[before], &measurements[at]);
-            since.changes = changes(before, at);
+            since.changes = changes(&measurements[before], &measurements[at]);
             tests.extend(test.map(|test| (at, test)));
             since
         }));
@@ -405,108 +344,45 @@ mod tests {
             started_at: at,
             ended_at: at + 60.0,
             host: "h".into(),
-            configuration: String::new(),
-            generation: 0,
             tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
-            timer_factor: None,
-            since: None,
-            counts_now: None,
-            runs: Vec::new(),
-            contract: Contract::default(),
-            matrices: BTreeSet::new(),
+            ..Measurement::default()
         }
-    }
-
-    /// A measurement of one of two matrices that share a cell's name.
-    fn of_matrix(day: f64, rate: f64, length: u64, matrix: Option<&str>) -> Measurement {
-        let mut measured = measured(day, &[rate, rate + 0.3, rate - 0.3]);
-        measured.contract.declare("seq_length", length.into());
-        measured.matrices = matrix.map(str::to_owned).into_iter().collect();
-        measured
-    }
-
-    /// The positions of each work, and what tells it from the others.
-    fn parted(all: &[Measurement]) -> Vec<(Vec<usize>, String)> {
-        let name = |fields: Vec<WorkField>| {
-            let named = fields.iter().map(|w| format!("{} {}", w.field, w.value));
-            named.collect::<Vec<_>>().join(", ")
-        };
-        let works = works(all).into_iter();
-        works.map(|(at, fields)| (at, name(fields))).collect()
-    }
-
-    #[test]
-    fn only_a_run_that_counts_in_the_planned_matrix_is_of_the_present_configuration() {
-        let mut earlier = of_matrix(0.0, 100.0, 2048, Some("a"));
-        earlier.runs.push(PastRun {
-            attempt: "1".into(),
-            repeat: 1,
-            started_at: 0.0,
-            ended_at: 60.0,
-            tokens_per_second_per_gpu: None,
-            counts: true,
-            why_not: None,
-            is_unread: false,
-        });
-        let marked = |earlier: &Measurement, counts: bool, counting: &str, matrix: &str| {
-            let mut measured = earlier.clone();
-            measured.runs[0].counts = counts;
-            let mut cells = [CellHistory {
-                cell: "c".into(),
-                imported: false,
-                work: Vec::new(),
-                measurements: vec![measured],
-            }];
-            let [counting, planned] = [counting, "c"].map(|name| BTreeSet::from([name.into()]));
-            mark_present(&mut cells, &counting, &planned, matrix);
-            (cells[0].measurements[0].counts_now, cells[0].is_outdated())
-        };
-        assert_eq!(marked(&earlier, true, "1", "a"), (Some(true), false));
-        let outdated = (Some(false), true);
-        assert_eq!(marked(&earlier, true, "2", "a"), outdated);
-        assert_eq!(
-            marked(&earlier, false, "1", "a"),
-            outdated,
-            "its log contradicts it"
-        );
-        assert_eq!(marked(&earlier, true, "2", "b"), (None, false));
-        // Whether a run counts is not known before a build has read its log.
-        earlier.runs[0].is_unread = true;
-        assert_eq!(marked(&earlier, false, "1", "a"), (None, false));
-        assert_eq!(marked(&earlier, false, "2", "a"), outdated);
     }
 
     #[test]
     fn two_works_of_one_name_are_told_apart_and_one_is_not() {
-        let all = [
-            of_matrix(0.0, 100.0, 2048, None),
-            of_matrix(1.0, 50.0, 4096, None),
-            of_matrix(2.0, 64.0, 2048, None),
-            of_matrix(3.0, 50.0, 4096, None),
+        let of_length = |day: f64, rate: f64, length: u64| {
+            let mut measured = measured(day, &[rate, rate + 0.3, rate - 0.3]);
+            measured.contract.declare("seq_length", length.into());
+            measured
+        };
+        let all = vec![
+            of_length(0.0, 100.0, 2048),
+            of_length(1.0, 50.0, 4096),
+            of_length(2.0, 64.0, 2048),
+            of_length(3.0, 50.0, 4096),
             // It failed before it said anything.
             measured(4.0, &[]),
         ];
-        let lengths = ["seq_length 2048".to_owned(), "seq_length 4096".to_owned()];
-        let [short, long] = lengths;
-        assert_eq!(parted(&all), [(vec![0, 2], short), (vec![1, 3, 4], long)]);
-        let mut slower = [0, 2].map(|at: usize| all[at].clone());
-        assess(&mut slower, |_, _| Vec::new());
-        assert_eq!(levels(&slower), [None, Some(Level::Slower)]);
-        // Two matrices may have a cell of the same name and workload: the comparisons that used a
-        // measurement tell whose it is. A matrix that was renamed keeps its past.
-        let of = |name| of_matrix(0.0, 100.0, 2048, name);
-        let mut renamed = of(Some("a"));
-        renamed.matrices.insert("c".into());
-        let all = [
-            of(Some("a")),
-            of(Some("b")),
-            renamed,
-            of(Some("c")),
-            of(None),
-        ];
-        let [first, second] = ["matrix a, c".to_owned(), "matrix b".to_owned()];
-        assert_eq!(parted(&all), [(vec![0, 2, 3, 4], first), (vec![1], second)]);
-        assert_eq!(parted(&all[..1]), [(vec![0], String::new())]);
+        let of = |all: Vec<Measurement>| CellHistory::of("c", false, all, |_, _| Vec::new());
+        let works = of(all.clone());
+        let days = |work: &CellHistory| -> Vec<f64> {
+            let all = work.measurements.iter();
+            all.map(|m| m.started_at / 86_400.0).collect()
+        };
+        let parted: Vec<_> = works
+            .iter()
+            .map(|work| (days(work), &work.work["seq_length"]))
+            .collect();
+        assert_eq!(
+            parted,
+            [
+                (vec![0.0, 2.0], &"2048".to_owned()),
+                (vec![1.0, 3.0, 4.0], &"4096".to_owned())
+            ]
+        );
+        assert_eq!(levels(&works[0].measurements), [None, Some(Level::Slower)]);
+        assert_eq!(of(all[..1].to_vec())[0].work, BTreeMap::new());
     }
 
     /// By the clock the second rate may be twice too high, and then it is the first one's.
@@ -553,10 +429,10 @@ mod tests {
         ];
         assess(&mut all, |before, now| {
             vec![ChangedSetting {
-                what: format!("{before}"),
+                what: format!("{}", before.started_at / 86_400.0),
                 how: None,
                 old: None,
-                new: Some(now.to_string()),
+                new: Some(now.started_at.to_string()),
             }]
         });
         use Level::{Faster, NotAssessed, Same, Slower};

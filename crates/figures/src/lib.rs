@@ -85,8 +85,7 @@ pub use gate::{
     BASELINE_SCHEMA, Baseline, BaselineCell, GateCell, GateInput, GateReport, GateVerdict, gate,
 };
 pub use history::{
-    CellHistory, ChangedSetting, History, Level, Measurement, PastRun, Since, WorkField, assess,
-    earlier, is_same_session, mark_present, works,
+    CellHistory, ChangedSetting, History, Level, Measurement, PastRun, Since, is_same_session,
 };
 pub use interval::{
     Estimate, IntervalKind, Run, SESSION_GAP_SECONDS, Unit, all_hosts, bootstrap_interval,

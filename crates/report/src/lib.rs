@@ -51,9 +51,7 @@ pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
 pub use table::table;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
-pub use tprimat_plot::{
-    LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of,
-};
+pub use tprimat_plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
 use tprimat_plot::{format, hardware};
 
 #[cfg(test)]

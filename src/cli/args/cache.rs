@@ -18,13 +18,14 @@ pub enum CacheCommand {
     Pull(RemoteArgs),
     /// Show what the cache holds, and what the remote cache has of it
     Stat(RemoteArgs),
-    /// Read every object and compare it with its digest; exit with 1 if something is damaged or
-    /// lost
+    /// Read every record and file and hold it against its digest; exit with 1 if something is damaged
+    /// or lost
     Verify(CacheVerifyArgs),
     /// Remove what a build draws again (old comparisons, pictures, pages) and what no record names;
     /// never a log or a result
     Gc(GcArgs),
-    /// Write every run and import to one file, for another cache
+    /// Write every run and import to one file, for another cache: a .tar.zst of this folder's shared
+    /// part
     Export(ExportArgs),
     /// Take in the runs and imports of a file that `cache export` wrote
     Import(BundleArgs),
@@ -42,10 +43,6 @@ pub struct CacheVerifyArgs {
     /// Read every run of the remote cache instead, and change nothing [default: paths.remote]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     pub remote: Option<String>,
-    /// Cut damaged records out, and note which files are lost, so that later checks find only new
-    /// damage. Nothing that can be read is removed
-    #[arg(long, conflicts_with = "remote")]
-    pub repair: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use jiff::{Span, Timestamp, civil::DateTime, tz::TimeZone};
 
 use crate::cli::flags::{Cells, Common, Drift, LastFailed, MatrixSelection, Measured, Overrides};
 
@@ -117,14 +118,37 @@ pub struct HistoryArgs {
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
     /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
-    #[arg(long, value_name = "DATE|AGE")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "DATE|AGE", value_parser = moment)]
+    pub since: Option<f64>,
     /// Only runs on these hosts; globs allowed
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
     /// Draw the speed over time into this file
-    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    #[arg(short, long, value_name = "FILE.svg|FILE.png", value_parser = picture)]
     pub output: Option<PathBuf>,
+}
+
+/// `2026-10-02`, `2026-10-02T18:30`, or an age; in seconds since 1970.
+fn moment(text: &str) -> Result<f64, String> {
+    let date = || {
+        let time = text.parse::<DateTime>().ok()?;
+        Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
+    };
+    let ago = || {
+        let age = text.parse::<Span>().ok().filter(|age| age.is_positive())?;
+        let now = Timestamp::now().to_zoned(TimeZone::UTC);
+        Some(now.checked_sub(age).ok()?.timestamp())
+    };
+    let time = text.parse::<Timestamp>().ok().or_else(date).or_else(ago);
+    time.map(|time| time.as_second() as f64)
+        .ok_or_else(|| "expected a date or an age: 2026-10-02, 2026-10-02T18:30 (UTC), 30d".into())
+}
+
+fn picture(text: &str) -> Result<PathBuf, String> {
+    let is_picture = text.ends_with(".svg") || text.ends_with(".png");
+    is_picture
+        .then(|| PathBuf::from(text))
+        .ok_or_else(|| "expected the name of an .svg or a .png: history.svg".into())
 }
 
 #[derive(Args, Clone, Debug)]

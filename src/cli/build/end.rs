@@ -10,11 +10,10 @@ use crate::{
     cli::{
         args::{BuildArgs, Globals},
         blocked::Coverage,
-        compare, memo,
+        compare,
         output::{page, print, print_json},
         plan::{Row, rows},
     },
-    digest::Digest,
     error::{Result, exit},
     execute::{self, BuildSummary, Event, EventSink, reading},
     figures::{Comparison, NotCounted},
@@ -38,13 +37,12 @@ pub(super) struct Ended<'a> {
     pub remote: Value,
 }
 
-/// Says how the build ended, shows its figures, keeps a memo of it; its exit code.
+/// Says how the build ended and shows its figures; its exit code.
 pub(super) fn finish(
     globals: &Globals,
     ended: &Ended,
     args: &BuildArgs,
     request: &PlanRequest,
-    memo_name: &Digest,
     events: &EventSink,
 ) -> Result<i32> {
     let Ended {
@@ -73,6 +71,12 @@ pub(super) fn finish(
     let verdict = RepeatCounts::of(engine, comparison.as_deref());
     let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
+    let has_nothing_to_do = summary.ran == 0
+        && count(State::Fresh) + count(State::Unsupported) == after.len()
+        && incomplete == 0
+        && *is_shared
+        && !args.last.failed
+        && !args.details;
     let (mut nan, mut log_failed) = (0, 0);
     for run in reading::uncounted_runs(engine, statuses)? {
         match run.why {
@@ -160,6 +164,12 @@ pub(super) fn finish(
     });
     if globals.json {
         print_json("build", &value)?;
+    } else if has_nothing_to_do && code == exit::OK {
+        let matrix = &engine.plan.matrix.name;
+        eprintln!(
+            "{matrix}: nothing to do, {} tasks are fresh",
+            count(State::Fresh)
+        );
     } else if args.events.as_deref() != Some(Path::new("-")) {
         show(args, engine.plan, comparison.as_deref(), &coverage)?;
         eprintln!(
@@ -171,18 +181,6 @@ pub(super) fn finish(
                 (comparison.as_deref(), is_unread)
             )
         );
-    }
-    if code == exit::OK
-        && !args.last.failed
-        && count(State::Fresh) + count(State::Unsupported) == after.len()
-        && incomplete == 0
-        && *is_shared
-    {
-        // A later build that finds nothing to do says the same, but for what it ran and shared.
-        let mut idle = value;
-        idle["ran"] = 0.into();
-        idle.as_object_mut().map(|idle| idle.remove("remote"));
-        memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
 }

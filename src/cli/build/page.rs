@@ -21,6 +21,8 @@ use crate::{
 
 /// After a page that took 1 s to write, no other one is written for so many seconds.
 const PARTS: u32 = 20;
+/// Beside a run, which takes minutes, this is nothing.
+const NOTHING: Duration = Duration::from_millis(200);
 
 /// Listens to a build and writes its page: while the event is told that a run is over, nobody starts
 /// the next one.
@@ -49,7 +51,7 @@ impl Page {
         let seeds = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
         // What is damaged is told by the tasks that need it.
         let settings = CompareConfig::of(plan);
-        let comparison = derived::compare_cells(seeds, &settings, cache, |_| Ok(()))?;
+        let comparison = derived::compare_cells(seeds, &settings, cache, |_, _| Ok(()))?;
         let meta = Meta {
             matrix: plan.matrix.name.clone(),
             ..Meta::default()
@@ -77,7 +79,8 @@ impl Reporter for Page {
             Event::TaskFinished { task, .. } => task.starts_with("train "),
             _ => false,
         };
-        let is_soon = |(at, took): (Instant, Duration)| at.elapsed() < took * PARTS;
+        let is_soon =
+            |(at, took): (Instant, Duration)| took > NOTHING && at.elapsed() < took * PARTS;
         if is_news && !self.progress.left.is_empty() && !self.written.is_some_and(is_soon) {
             let begun = Instant::now();
             // A page that cannot be written now fails no build; the last one is a task of it.

@@ -7,10 +7,10 @@ use crate::{
     cache::Cache,
     digest::Digest,
     error::Result,
-    figures::{self, CellInput, CellState, Comparison, Standing, Statistics, Summary},
+    figures::{self, CellEnvironment, CellInput, CellState, Comparison, Standing, Summary},
     graph::{ComparedCell, Engine, FiguresFrom, Statuses},
     import::{self, Claims, OnDamage},
-    matrix::{CellId, PerCell},
+    matrix::{Cell, CellId, PerCell},
     plan::{CompareConfig, Plan, Prepared},
 };
 
@@ -19,7 +19,7 @@ pub struct CellSeed {
     pub(in crate::execute) input: CellInput,
     pub(in crate::execute) summary: Option<Digest>,
     /// What is claimed of the imports that stand in for a measurement.
-    pub(in crate::execute) imported: Option<Box<(Claims, Statistics)>>,
+    pub(in crate::execute) imported: Option<Box<Claims>>,
 }
 
 impl CellSeed {
@@ -29,12 +29,10 @@ impl CellSeed {
         let state = CellState::Missing {
             reason: "nothing was imported".to_owned(),
         };
-        let input = import::input(cell, &[], state);
-        let claims = (import::claim_for(plan, cell), import::statistics(plan));
         Self {
-            input,
+            input: named(cell.to_owned(), &Cell::of_id(cell), state),
             summary: None,
-            imported: Some(Box::new(claims)),
+            imported: Some(Box::new(import::claim_for(plan, cell))),
         }
     }
 
@@ -58,9 +56,18 @@ pub(super) fn input(
     state: CellState,
     same_launch_as: Option<String>,
 ) -> CellInput {
-    let of = &plan.matrix.cells[cell];
+    let prepared = plan.prepared(cell);
     CellInput {
-        cell: plan.cells[cell].id.clone(),
+        repeats_wanted: plan.cells[cell].repeats,
+        same_launch_as,
+        environment: prepared.map(Prepared::environment).unwrap_or_default(),
+        ..named(plan.cells[cell].id.clone(), &plan.matrix.cells[cell], state)
+    }
+}
+
+fn named(cell: String, of: &Cell, state: CellState) -> CellInput {
+    CellInput {
+        cell,
         platform: of.platform.to_string(),
         framework: of.framework.to_string(),
         model: of.model.to_string(),
@@ -70,14 +77,11 @@ pub(super) fn input(
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_string()))
             .collect(),
-        repeats_wanted: plan.cells[cell].repeats,
+        repeats_wanted: 0,
         state,
-        same_launch_as,
+        same_launch_as: None,
         imported: Vec::new(),
-        environment: plan
-            .prepared(cell)
-            .map(Prepared::environment)
-            .unwrap_or_default(),
+        environment: CellEnvironment::default(),
         standing: Standing::default(),
     }
 }
@@ -176,21 +180,19 @@ pub fn cell_inputs(
             imported,
             ..
         } = cell;
-        if let Some((claims, statistics)) = imported.as_deref() {
+        if let Some(claims) = imported.as_deref() {
             let runs = import::runs(cache, &imports, &input.cell, claims, on_damage)?;
             if !runs.is_empty() {
-                let dropped = import::set_aside(cache, &imports, &input.cell)?;
-                let summary = import::summary(&runs, statistics).disclosing(dropped);
-                input = import::input(
-                    &input.cell,
-                    &runs,
-                    CellState::Ok {
-                        summary: Box::new(summary),
-                    },
-                );
-            } else if let Some(reason) = import::told_set_aside(cache, &imports, &input.cell)? {
+                let dropped = import::set_aside(&imports, &input.cell);
+                let summary = import::summary(&runs, &claims.statistics).disclosing(dropped);
+                input.imported = runs.iter().map(|run| run.recorded.from()).collect();
+                input.repeats_wanted = u32::try_from(runs.len()).unwrap_or(u32::MAX);
+                input.state = CellState::Ok {
+                    summary: Box::new(summary),
+                };
+            } else if let Some(reason) = import::told_set_aside(&imports, &input.cell) {
                 input.state = CellState::Missing { reason };
-            } else if !imports.digests(&input.cell).is_empty() {
+            } else if imports.has(&input.cell) {
                 let reason = "its imports are gone from the cache or damaged".to_owned();
                 input.state = CellState::Missing { reason };
             }

@@ -11,9 +11,9 @@ use crate::{
     cache::{Attempt, Cache, Entry, TaskKind},
     digest::Digest,
     error::Result,
-    execute::{derived::Results, history::launch_of},
+    execute::derived::Results,
     figures::ChangedSetting,
-    graph::{Engine, Statuses, Trainings, is_same_work, job_in, worded_of_task},
+    graph::{Engine, Status, Statuses, Trainings, is_same_work, job_in, worded_of_task},
     matrix::{CellId, PerCell},
     plan::{Plan, preimage},
     results::RunResult,
@@ -50,9 +50,14 @@ impl<'a> PastMeasurements<'a> {
     #[must_use]
     pub fn of(cache: &'a Cache, plan: &Plan) -> Self {
         let ids: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
+        Self::of_cells(cache, |cell| ids.contains(cell))
+    }
+
+    /// The same under the names of any cells.
+    pub fn of_cells(cache: &'a Cache, is_wanted: impl Fn(&str) -> bool) -> Self {
         let is_named = |task: &str| {
             let name = task.split_once(' ').map_or(task, |(_, name)| name);
-            ids.contains(name.rsplit_once('#').map_or(name, |(cell, _)| cell))
+            is_wanted(name.rsplit_once('#').map_or(name, |(cell, _)| cell))
         };
         let (attempts, parses) = (BTreeMap::new(), BTreeMap::new());
         let mut past = Self {
@@ -98,6 +103,37 @@ impl<'a> PastMeasurements<'a> {
             found.extend(attempts.iter().map(|attempt| (repeat, attempt)));
         }
         found
+    }
+
+    /// Runs under the cell's own name, and those of its present keys that another cell's name stands
+    /// on; the oldest first. `at`: where the plan has the cell.
+    #[must_use]
+    pub fn of_cell_and_keys(
+        &self,
+        engine: &Engine,
+        statuses: &Statuses,
+        cell: &str,
+        at: Option<CellId>,
+    ) -> Vec<(u32, Attempt)> {
+        let named = match at {
+            Some(at) => self.shared(engine, statuses, at),
+            None => self.of_name(cell),
+        };
+        let named = named.into_iter().map(|(n, attempt)| (n, attempt.clone()));
+        let mut found: Vec<(u32, Attempt)> = named.collect();
+        let present = at.map(|at| trainings(engine, statuses, at));
+        for (repeat, train) in present.into_iter().flatten() {
+            let attempts = train.key.map(|key| engine.cache.attempts(&key));
+            found.extend(attempts.into_iter().flatten().map(|of| (repeat, of)));
+        }
+        found.sort_by(|(_, a), (_, b)| (a.recorded, &a.id).cmp(&(b.recorded, &b.id)));
+        found.dedup_by(|(_, later), (_, earlier)| later.id == earlier.id);
+        found
+    }
+
+    /// The readings of an attempt's log, in the order in which they were recorded.
+    pub(in crate::execute) fn parses(&self, attempt: &str) -> &[Entry] {
+        self.parses.get(attempt).map_or(&[], Vec::as_slice)
     }
 
     /// What was read from an attempt's log when it was last parsed: for this repeat of this cell,
@@ -228,6 +264,40 @@ pub fn measured_repeats(engine: &Engine, statuses: &Statuses, cell: CellId) -> V
         runs.find(Attempt::is_valid)
     };
     (1..).map_while(run).collect()
+}
+
+/// `train CELL#2` → (`CELL`, 2)
+#[must_use]
+pub fn run_of(task: &str) -> Option<(&str, u32)> {
+    let (cell, repeat) = task.strip_prefix("train ")?.rsplit_once('#')?;
+    Some((cell, repeat.parse().ok()?))
+}
+
+/// A training's pre-image without the line that tells its repeats apart.
+pub(in crate::execute) fn launch_of(preimage: &str) -> String {
+    let lines = preimage
+        .lines()
+        .filter(|line| !line.starts_with("repeat = "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The names of all cells that the cache has attempts at.
+#[must_use]
+pub fn cells_with_attempts(cache: &Cache) -> BTreeSet<String> {
+    let attempts = cache.all_attempts().into_iter();
+    let cells = attempts.filter_map(|attempt| Some(run_of(&attempt.task)?.0.to_owned()));
+    cells.collect()
+}
+
+/// The states of a cell's trainings, each with its repeat.
+pub fn trainings<'a>(
+    engine: &'a Engine,
+    statuses: &'a Statuses,
+    cell: CellId,
+) -> impl Iterator<Item = (u32, &'a Status)> {
+    let of = move |repeat| engine.dag.find(TaskKind::Train, cell, repeat);
+    (1..=engine.plan.cells[cell].repeats)
+        .filter_map(move |repeat| Some((repeat, statuses.get(of(repeat)?))))
 }
 
 /// `measured before seq_length 2048 → 4096 (and 2 more changes)`

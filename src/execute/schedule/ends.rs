@@ -219,7 +219,7 @@ impl Scheduler<'_> {
             && !self.recorded.contains(&task.cell)
             && let Some(prepared) = self.engine.plan.prepared(task.cell)
         {
-            self.engine.cache.record_preimage(&prepared.job_text())?;
+            self.engine.cache.record_preimage(prepared.job_text())?;
             self.recorded.insert(task.cell);
         }
         Ok(())

@@ -48,7 +48,7 @@ fn the_later_schema() {
     assert!(
         result.anomalies[2]
             .detail
-            .contains("`pipelined` and `unknown` at once, with TP 1 and PP 2")
+            .contains("`pipelined` and `unknown`, with TP 1 × PP 2")
     );
     let figure = &result.trace.memory[0].figures[0];
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_label_of_another_form_is_told_and_not_claimed() {
     let mut published = OldResult::default();
     published.declare("learning_rate", &json!("3e-4"));
     published.declare("seq_length", &json!(512));
-    assert_eq!(published.labels, [("seq_length", Label::Count(512))]);
+    assert_eq!(published.labels, [("seq_length", json!(512))]);
     assert_eq!(kinds(&published), ["label_unreadable"]);
 }
 

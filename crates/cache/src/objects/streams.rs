@@ -7,17 +7,11 @@ use std::{
     path::PathBuf,
 };
 
-use tprimat_base::{
-    digest::Digest,
-    error::{Error, Result},
-};
+use tprimat_base::digest::Digest;
 
-use zstd::{
-    stream::zio,
-    zstd_safe::{get_error_name, zstd_sys::ZSTD_ErrorCode},
-};
+use zstd::zstd_safe::{get_error_name, zstd_sys::ZSTD_ErrorCode};
 
-use super::{ZSTD_MAGIC, contexts::Unpacker};
+use super::{super::entry::Output, ZSTD_MAGIC};
 
 /// A reader that keeps its own error, so that it is told apart from those of the file that is
 /// written.
@@ -36,40 +30,31 @@ impl Read for Noted<'_> {
     }
 }
 
-/// Fails at its end unless what was read is what the digest says.
-pub(super) struct Checked<R> {
-    pub(super) source: R,
-    pub(super) hasher: blake3::Hasher,
-    pub(super) digest: Digest,
-}
-
-impl<R: Read> Read for Checked<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
-            let message = "is not what its digest says";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
-        Ok(read)
+/// Reads raw bytes to their end, and fails unless they are those of the file. Nothing is stored.
+pub(crate) fn check_expected(source: impl Read, output: &Output) -> io::Result<()> {
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut source.take(output.size.saturating_add(1)), &mut hasher)?;
+    match hasher.count() == output.size && hasher.finalize().as_bytes() == &output.digest.0 {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "is not what its digest says",
+        )),
     }
 }
 
-impl<R: Read> Checked<io::Take<R>> {
-    pub(super) fn new(source: R, digest: &Digest, size: u64) -> Self {
-        Self {
-            source: source.take(size.saturating_add(1)),
-            hasher: blake3::Hasher::new(),
-            digest: *digest,
+/// The raw bytes of a stored file.
+pub(crate) fn decoded<'a>(
+    mut stored: impl BufRead + Send + 'a,
+) -> io::Result<Box<dyn Read + Send + 'a>> {
+    Ok(match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
+        true => {
+            // Without a dictionary it can only lack memory.
+            let decoder = zstd::Decoder::with_buffer(stored);
+            Box::new(decoder.map_err(|_| io::ErrorKind::OutOfMemory)?)
         }
-    }
-}
-
-/// Reads bytes to their end, and fails unless they are what the digest says. Nothing is stored.
-pub(crate) fn check_expected(source: impl Read, digest: &Digest, size: u64) -> Result<()> {
-    io::copy(&mut Checked::new(source, digest, size), &mut io::sink())
-        .map(drop)
-        .map_err(Error::io("cannot read", digest.to_string()))
+        false => Box::new(stored),
+    })
 }
 
 /// Takes raw bytes and writes them compressed.
@@ -102,12 +87,9 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    pub(super) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
-        let mut stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
-        let content: Box<dyn Read + Send> = match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
-            true => Box::new(zio::Reader::new(stored, Unpacker::new()?)),
-            false => Box::new(stored),
-        };
+    pub(crate) fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
+        let stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
+        let content = decoded(stored)?;
         Ok(Self {
             content,
             hasher: blake3::Hasher::new(),

@@ -3,9 +3,6 @@ mod child;
 mod limits;
 mod model;
 mod processes;
-mod state;
-
-use std::{path::Path, thread, time::Duration};
 
 use tprimat_base::{digest::Digest, error::Error, files::Durability};
 use tprimat_job::RunOutcome;
@@ -20,13 +17,13 @@ fn entry(kind: TaskKind, key: u32, task: u32, output: u32) -> Entry {
     let outputs = vec![Output {
         name: format!("file {output}"),
         digest: digest(output),
-        size: u64::from(output),
+        size: output.to_string().len() as u64,
     }];
     Entry {
         key: digest(key),
         kind,
         task: format!("task {task}"),
-        preimage: format!("preimage of {key}"),
+        preimage: key.to_string(),
         outputs,
     }
 }
@@ -54,6 +51,8 @@ pub fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
+        commit: None,
+        origin: None,
         recorded: 0,
     }
 }
@@ -61,27 +60,10 @@ pub fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
 /// Records an attempt whose outputs are in the cache, as a build does.
 fn record_with_outputs(cache: &Cache, attempt: &Attempt) -> Result<(), Error> {
     for output in &attempt.outputs {
-        cache.put(output.size.to_string().as_bytes(), Durability::Plain)?;
+        let text = output.name.trim_start_matches("file ");
+        cache.put(text.as_bytes(), Durability::Plain)?;
     }
     cache.record_attempt(attempt)
-}
-
-fn outputs(entry: &EntryRef<'_>) -> Vec<Output> {
-    entry.outputs().map(|output| output.to_owned()).collect()
-}
-
-/// Repairs a cache in which nobody writes. What another test forks just then shares this process's
-/// locks until it executes something, so the repair is tried again where a segment is locked.
-pub fn repaired(root: &Path) -> Repair {
-    let repair = || Cache::open(root).unwrap().repair().unwrap();
-    for _ in 0..1000 {
-        let repaired = repair();
-        if repaired.left.is_empty() {
-            return repaired;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    repair()
 }
 
 /// Without the order in which they were recorded, which a model does not know.

@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tprimat_base::{digest::Digest, files::Durability};
-use tprimat_cache::{Attempt, Cache, Output, SetAside};
+use tprimat_base::{
+    digest::Digest,
+    files::{Durability, write_atomically},
+};
 use tprimat_job::RunOutcome;
 
-use super::*;
-
-const LIST: Digest = Digest([7; 32]);
+use super::{shared::text_name, *};
+use crate::{Attempt, Output, SetAside};
 
 struct World {
     folder: TempDir,
@@ -37,7 +38,7 @@ impl World {
     fn run(&self, host: usize, key: u8, number: u32, length: usize) -> Attempt {
         let cache = &self.hosts[host];
         let nested = cache
-            .record_preimage(&format!("the job of key {key}"))
+            .record_preimage(format!("the job of key {key}"))
             .unwrap();
         let preimage = format!("key {key}\njob = \"{nested}\"\n");
         let log = format!("run {number} of host {host}\n").repeat(length);
@@ -62,6 +63,8 @@ impl World {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
+            commit: None,
+            origin: None,
             recorded: 0,
         };
         cache.record_attempt(&attempt).unwrap();
@@ -71,7 +74,7 @@ impl World {
     fn push(&self, host: usize) -> Pushed {
         let (cache, remote) = (&self.hosts[host], self.remote());
         let listing = remote.list(None).unwrap();
-        let records = cache.shared_records().unwrap();
+        let records = cache.shared_records(None);
         let pushed = remote.push(cache, &records, &listing, &|_, _| Ok(()));
         assert!(pushed.cut.is_none(), "{pushed:?}");
         pushed
@@ -102,12 +105,13 @@ impl World {
 
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let root = self.folder.path().join("remote");
-        let names = self.remote().store.list(RUNS).unwrap();
+        let list = |folder| self.remote().store.list(folder).unwrap();
+        let names = ["records", "objects", "texts"].into_iter().flat_map(list);
         let read = |name: String| {
             let bytes = fs::read(root.join(&name)).unwrap();
             (name, bytes)
         };
-        names.into_iter().map(read).collect()
+        names.map(read).collect()
     }
 }
 
@@ -162,9 +166,10 @@ proptest! {
         }
         prop_assert_eq!(world.state(0), world.state(1));
         for host in [0, 1] {
-            let Pushed { runs, incomplete, .. } = world.push(host);
-            prop_assert_eq!((runs, incomplete), (0, 0));
-            prop_assert_eq!(world.pull(host).counts, Counts::default());
+            let Pushed { counts, incomplete, .. } = world.push(host);
+            prop_assert_eq!((counts, incomplete), (Counts::default(), 0));
+            let Pulled { counts, objects, .. } = world.pull(host);
+            prop_assert_eq!((counts, objects), (Counts::default(), 0));
         }
     }
 }
@@ -191,14 +196,14 @@ fn a_transfer_that_breaks_off_says_what_went_before_and_why_it_broke_off() {
     }
     let stopped = |_: usize, _: usize| Err(Error::Interrupted(2));
     let (remote, cache) = (world.remote(), &world.hosts[0]);
-    let records = cache.shared_records().unwrap();
+    let records = cache.shared_records(None);
     let pushed = remote.push(cache, &records, &Listing::default(), &stopped);
     assert!(
         matches!(pushed.cut, Some(Error::Interrupted(2))),
         "{pushed:?}"
     );
-    let there = world.files().len();
-    assert_eq!((pushed.runs, pushed.there.len()), (there, there));
+    let there = remote.list(None).unwrap().len();
+    assert_eq!((pushed.counts.runs, pushed.there.len()), (there, there));
     assert!((1..all as usize).contains(&there), "{there} were pushed");
 
     world.push(0);
@@ -229,217 +234,77 @@ fn only_the_keys_that_are_asked_for_come() {
     assert_eq!(world.hosts[1].all_attempts()[0].key, wanted);
 }
 
-/// Replaces the bytes behind the only name of the remote.
-fn replace(world: &World, by: &[u8]) {
-    let names = world.remote().store.list(RUNS).unwrap();
-    let path = world.folder.path().join("remote").join(&names[0]);
-    fs::remove_file(&path).unwrap();
-    tprimat_base::files::write_atomically(&path, by, Durability::Plain).unwrap();
-}
-
-/// The members of a bundle.
-fn members(bundle: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let mut archive = tar::Archive::new(zstd::Decoder::new(bundle).unwrap());
-    let read = |member: io::Result<tar::Entry<'_, _>>| {
-        let mut member = member.unwrap();
-        let name = member.path().unwrap().display().to_string();
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut member, &mut bytes).unwrap();
-        (name, bytes)
-    };
-    archive.entries().unwrap().map(read).collect()
-}
-
-/// A member as an attacker writes it: any name, kind and link.
-struct Member<'a> {
-    name: &'a str,
-    bytes: &'a [u8],
-    kind: tar::EntryType,
-    link: &'a str,
-}
-
-fn plain<'a>(name: &'a str, bytes: &'a [u8]) -> Member<'a> {
-    Member {
-        name,
-        bytes,
-        kind: tar::EntryType::Regular,
-        link: "",
-    }
-}
-
-fn bundle(members: &[Member<'_>]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
-    for member in members {
-        let mut header = tar::Header::new_ustar();
-        header.as_old_mut().name[..member.name.len()].copy_from_slice(member.name.as_bytes());
-        header.set_size(member.bytes.len() as u64);
-        header.set_mode(0o644);
-        header.set_entry_type(member.kind);
-        if !member.link.is_empty() {
-            header.set_link_name_literal(member.link).unwrap();
-        }
-        header.set_cksum();
-        tar.append(&header, member.bytes).unwrap();
-    }
-    tar.into_inner().unwrap().finish().unwrap()
+/// The names of one run in a remote: its record, its text, its log.
+fn names(attempt: &Attempt) -> [String; 3] {
+    let record = format!("records/{}/{}.json", attempt.key, attempt.id);
+    let job = Digest::of("the job of key 1");
+    let log = shared::object_name(&attempt.outputs[0].digest);
+    [record, text_name(&job), log]
 }
 
 #[test]
-fn what_is_not_what_its_name_says_is_never_taken() {
+fn what_is_not_what_its_name_says_is_never_taken_and_is_repaired_from_a_host_that_has_it() {
     let world = World::new();
-    world.run(0, 1, 1, 5000);
+    let run = world.run(0, 1, 1, 5000);
     world.push(0);
-    let (_, good) = world.files().pop_first().unwrap();
-    let sound = members(&good);
-    let [mark, record, text, log] = &sound[..] else {
-        panic!("{} members", sound.len())
+    let good = world.files();
+    let [record, text, log] = names(&run);
+    let place = |name: &String| world.folder.path().join("remote").join(name);
+    let edited = |name: &String, edit: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good[name].clone();
+        edit(&mut bytes);
+        fs::remove_file(place(name)).unwrap();
+        write_atomically(&place(name), &bytes, Durability::Plain).unwrap();
     };
-    let other = vec![b'x'; log.1.len()];
-    let longer = [&log.1[..], b"x"].concat();
-    let (mark, record) = (plain(&mark.0, &mark.1), plain(&record.0, &record.1));
-    let text = plain(&text.0, &text.1);
-    let plain_log = || plain(&log.0, &log.1);
-    let again = |m: &Member<'_>| bundle(&[plain("tprimat-bundle-1", b""), plain(m.name, m.bytes)]);
-    let with = |last: Member<'_>| {
-        bundle(&[
-            plain(mark.name, mark.bytes),
-            plain(record.name, record.bytes),
-            plain(text.name, text.bytes),
-            last,
-        ])
+    type Edit<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let flip: Edit<'_> = &|bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
     };
-    let mut forged = record.bytes.to_vec();
-    let at = forged.len() - 30;
-    forged[at] ^= 1;
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        (
-            "another log",
-            with(plain(&log.0, &other)),
-            "is not what its digest says",
-        ),
-        ("a longer log", with(plain(&log.0, &longer)), "bytes"),
-        ("no log", again(&record), "does not hold all"),
-        (
-            "a record that was edited",
-            again(&plain(record.name, &forged)),
-            "digest",
-        ),
-        (
-            "a file that nobody names",
-            with(plain(&format!("objects/{}", Digest::of("evil")), b"evil")),
-            "is named by no record",
-        ),
-        (
-            "a log before its record",
-            bundle(&[
-                plain(mark.name, b""),
-                plain_log(),
-                plain(record.name, record.bytes),
-            ]),
-            "is named by no record",
-        ),
-        ("no bundle", b"hello".to_vec(), "cannot be read"),
-        ("nothing", Vec::new(), "is empty"),
-        ("half", good[..good.len() / 2].to_vec(), "cannot be read"),
-    ];
-    for (what, bytes, why) in cases {
-        replace(&world, &bytes);
+    let (halve, empty): (Edit<'_>, Edit<'_>) =
+        (&|bytes| bytes.truncate(bytes.len() / 2), &|bytes| {
+            bytes.clear()
+        });
+    let longer: Edit<'_> = &|bytes| {
+        let mut raw = zstd::decode_all(&bytes[..]).unwrap();
+        raw.push(b'x');
+        *bytes = zstd::encode_all(&raw[..], 1).unwrap();
+    };
+    for (name, edit) in [
+        (&record, flip),
+        (&record, halve),
+        (&record, empty),
+        (&text, flip),
+        (&log, flip),
+        (&log, halve),
+        (&log, empty),
+        (&log, longer),
+    ] {
+        edited(name, edit);
         let pulled = world.pull(1);
-        assert_eq!(pulled.counts.runs, 0, "{what}");
-        assert_eq!(pulled.refused.len(), 1, "{what}");
-        let refused = &pulled.refused[0];
-        assert!(refused.contains(why), "{what}: {refused}");
-        assert!(world.hosts[1].all_attempts().is_empty(), "{what}");
-        assert!(!world.hosts[1].has(&Digest::of(&other)), "{what}");
+        assert_eq!((pulled.counts.runs, pulled.refused.len()), (0, 1), "{name}");
+        assert!(pulled.refused[0].starts_with(&record), "{pulled:?}");
+        assert!(world.hosts[1].all_attempts().is_empty(), "{name}");
+        let (remote, listing) = (world.remote(), world.remote().list(None).unwrap());
+        let before = everything_below(world.folder.path());
+        let found = remote.verify(&listing, None, &|_, _| Ok(())).damaged;
+        assert_eq!(found.len(), 1, "{name}");
+        assert_eq!(everything_below(world.folder.path()), before);
+        // What was found before an interruption is told.
+        let cut = |_, _| Err(Error::invalid(Problem::new("interrupted")));
+        let repaired = remote.verify(&listing, Some(&world.hosts[0]), &cut);
+        assert!(repaired.cut.is_some());
+        assert_eq!(repaired.damaged, found);
+        assert_eq!(world.files(), good, "{name}");
     }
-    replace(&world, &good);
+    fs::remove_file(place(&log)).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", place(&log)).unwrap();
+    assert_eq!(world.pull(1).refused.len(), 1, "a link is followed nowhere");
+    fs::remove_file(place(&log)).unwrap();
+    assert!(world.pull(1).refused[0].contains("is not there"));
+    write_atomically(&place(&log), &good[&log], Durability::Plain).unwrap();
     assert_eq!(world.pull(1).counts.runs, 1);
     assert_eq!(world.state(0), world.state(1));
-}
-
-/// The cache has the right log, so no reader may trust it in place of the one in the bundle.
-#[test]
-fn damage_inside_a_bundle_is_found_and_repaired_also_where_the_log_is_here() {
-    let world = World::new();
-    world.run(0, 1, 1, 5000);
-    world.push(0);
-    let (_, good) = world.files().pop_first().unwrap();
-    let mut damaged = members(&good);
-    let log = damaged.last_mut().unwrap();
-    log.1[2500] ^= 1;
-    let damaged: Vec<Member<'_>> = damaged.iter().map(|(n, b)| plain(n, b)).collect();
-    replace(&world, &bundle(&damaged));
-    let (remote, cache) = (world.remote(), &world.hosts[0]);
-    let listing = remote.list(None).unwrap();
-    let before = everything_below(world.folder.path());
-    let found = remote.verify(&listing, &|_, _| Ok(())).damaged;
-    let [one] = &found[..] else {
-        panic!("{found:?}")
-    };
-    assert!(one.why.contains("is not what its digest says"), "{one:?}");
-    assert_eq!(everything_below(world.folder.path()), before);
-    let records = cache.shared_records().unwrap();
-    // What was done and found before an interruption is told.
-    let cut = |_, _| Err(Error::invalid(Problem::new("interrupted")));
-    let verified = remote.verify(&listing, &cut);
-    assert!(verified.cut.is_some());
-    assert_eq!(verified.damaged, found);
-    let repaired = remote.repair(cache, &records, &listing, &cut);
-    assert!(repaired.cut.is_some());
-    assert_eq!(repaired.names, std::slice::from_ref(&one.name));
-    assert_eq!(world.files().pop_first().unwrap().1, good);
-    let verified = remote.verify(&listing, &|_, _| Ok(()));
-    assert!(verified.cut.is_none() && verified.damaged.is_empty());
-}
-
-#[test]
-fn a_bundle_writes_nothing_but_checked_objects_into_the_cache() {
-    use tar::EntryType as Kind;
-    let world = World::new();
-    let cache = &world.hosts[1];
-    let digest = Digest::of("x").to_string();
-    let object = format!("objects/{digest}");
-    let evil = |name, kind, link| Member {
-        name,
-        bytes: b"",
-        kind,
-        link,
-    };
-    let upper = format!("objects/{}", digest.to_uppercase());
-    let deep = format!("objects/../objects/{digest}");
-    let cases = [
-        plain("../escaped", b"x"),
-        plain("/tmp/escaped", b"x"),
-        plain("objects/../../escaped", b"x"),
-        plain(&deep, b"x"),
-        plain(&upper, b"x"),
-        plain("segments/0001.seg", b"x"),
-        plain("CACHEDIR.TAG", b"x"),
-        evil(&object, Kind::Symlink, "/etc/passwd"),
-        evil(&object, Kind::Link, "../../a/objects"),
-        evil(&object, Kind::Char, ""),
-        evil(&object, Kind::Block, ""),
-        evil(&object, Kind::Fifo, ""),
-        evil("objects", Kind::Directory, ""),
-        evil("././@LongLink", Kind::GNULongName, ""),
-        evil("pax", Kind::XHeader, ""),
-        evil("sparse", Kind::GNUSparse, ""),
-    ];
-    let before = everything_below(world.folder.path());
-    for member in cases {
-        let (name, kind) = (member.name.to_owned(), member.kind);
-        let bytes = bundle(&[plain("tprimat-bundle-1", b""), member]);
-        let taken = cache.receive(&bytes[..], Expected::Any { list: LIST });
-        let error = taken
-            .err()
-            .unwrap_or_else(|| panic!("{name} {kind:?} was taken"));
-        let why = match kind {
-            Kind::Regular => "has a name that no bundle of tprimat has",
-            _ => "is not a regular file",
-        };
-        assert!(error.to_string().contains(why), "{name}: {error}");
-        assert_eq!(everything_below(world.folder.path()), before, "{name}");
-    }
 }
 
 fn everything_below(folder: &Path) -> Vec<std::path::PathBuf> {
@@ -459,56 +324,107 @@ fn everything_below(folder: &Path) -> Vec<std::path::PathBuf> {
 fn a_forged_attempt_is_refused() {
     type Edit = fn(&mut Attempt);
     let edits: [(&str, Edit); 5] = [
-        ("another key", |a| a.key = Digest::of("another")),
-        ("a generation for ever", |a| a.generation = u32::MAX),
+        ("another key", |a| a.preimage.push('x')),
         ("a name that leads elsewhere", |a| {
             a.outputs[0].name = "../../.bashrc".into();
         }),
-        ("an id that leads elsewhere", |a| a.id = "../x".into()),
+        ("another id", |a| a.id = "another".into()),
         ("a file without end", |a| a.outputs[0].size = u64::MAX),
+        ("from the far future", |a| a.recorded = u64::MAX),
     ];
     for (what, edit) in edits {
         let world = World::new();
         let mut attempt = world.run(0, 1, 1, 10);
-        attempt.id = "forged".into();
+        world.push(0);
+        let [record, ..] = names(&attempt);
         edit(&mut attempt);
-        world.hosts[0].record_attempt(&attempt).unwrap();
-        let records = world.hosts[0].shared_records().unwrap();
-        let forged = records
-            .iter()
-            .find(|r| r.attempt().is_some_and(|a| a.id == attempt.id))
-            .unwrap();
-        let mut bytes = Vec::new();
-        // A size that is not the file's cannot even be packed.
-        if world.hosts[0].pack_record(forged, &mut bytes).is_err() {
-            assert_eq!(what, "a file without end");
-            continue;
-        }
-        let taken = world.hosts[1].receive(&bytes[..], Expected::One(forged.digest));
-        assert!(taken.is_err(), "{what} was taken");
+        let place = world.folder.path().join("remote").join(record);
+        fs::remove_file(&place).unwrap();
+        let forged = crate::sealed::seal(&attempt).unwrap();
+        write_atomically(&place, &forged, Durability::Plain).unwrap();
+        let pulled = world.pull(1);
+        assert_eq!((pulled.counts.runs, pulled.refused.len()), (0, 1), "{what}");
+    }
+}
+
+/// An archive whose only member has this name and kind.
+fn archive(folder: &Path, name: &str, kind: tar::EntryType) -> fs::File {
+    let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
+    let mut header = tar::Header::new_ustar();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_size(1);
+    header.set_entry_type(kind);
+    header.set_link_name_literal("/etc/passwd").unwrap();
+    header.set_cksum();
+    tar.append(&header, &b"x"[..]).unwrap();
+    let bytes = tar.into_inner().unwrap().finish().unwrap();
+    let path = folder.join("evil.tar.zst");
+    write_atomically(&path, &bytes, Durability::Plain).unwrap();
+    fs::File::open(path).unwrap()
+}
+
+#[test]
+fn an_archive_writes_nothing_but_checked_files_into_the_cache() {
+    use tar::EntryType as Kind;
+    let world = World::new();
+    let cache = &world.hosts[1];
+    let outside = tempfile::tempdir().unwrap();
+    let digest = Digest::of("x").to_string();
+    let (folder, rest) = digest.split_at(2);
+    let object = format!("objects/{folder}/{rest}");
+    let cases = [
+        ("../escaped", Kind::Regular),
+        ("/tmp/escaped", Kind::Regular),
+        ("objects/../../escaped", Kind::Regular),
+        (&object.to_uppercase(), Kind::Regular),
+        ("made/x.json", Kind::Regular),
+        ("CACHEDIR.TAG", Kind::Regular),
+        (&object, Kind::Symlink),
+        (&object, Kind::Link),
+        (&object, Kind::Fifo),
+        ("objects", Kind::Directory),
+    ];
+    let before = everything_below(world.folder.path());
+    for (name, kind) in cases {
+        let file = archive(outside.path(), name, kind);
+        let error = cache.import(file, Path::new("evil.tar.zst")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("nothing was taken in"), "{name}: {error}");
+        assert_eq!(everything_below(world.folder.path()), before, "{name}");
+    }
+    for bytes in [&b""[..], b"hello"] {
+        let path = outside.path().join("no");
+        write_atomically(&path, bytes, Durability::Plain).unwrap();
+        assert!(cache.import(fs::File::open(&path).unwrap(), &path).is_err());
     }
 }
 
 #[test]
-fn an_exported_bundle_brings_everything_and_an_incomplete_run_is_left_out() {
+fn an_archive_brings_everything_and_an_incomplete_run_is_left_out() {
     let world = World::new();
     world.run(0, 1, 1, 6000);
     let lost = world.run(0, 2, 2, 7000);
-    let digest = lost.outputs[0].digest.to_string();
-    let (folder, name) = digest.split_at(2);
-    let object = world.hosts[0]
-        .root()
-        .join("objects")
-        .join(folder)
-        .join(name);
-    fs::remove_file(object).unwrap();
-    let mut bytes = Vec::new();
-    let told = world.hosts[0].export(&LIST, &mut bytes).unwrap();
-    assert_eq!((told.runs, told.incomplete), (1, 1));
-    let received = world.hosts[1]
-        .receive(&bytes[..], Expected::Any { list: LIST })
+    let why = SetAside {
+        reason: "a slip".into(),
+        at: 1.0,
+    };
+    world.hosts[0]
+        .set_aside(&world.hosts[0].all_attempts()[0], Some(&why))
         .unwrap();
-    assert_eq!(world.hosts[1].admit([received]).unwrap().runs, 1);
+    let log = shared::object_name(&lost.outputs[0].digest);
+    fs::remove_file(world.hosts[0].root().join(log)).unwrap();
+    let path = world.folder.path().join("all.tar.zst");
+    let mut archive = Vec::new();
+    let told = world.hosts[0].export(&mut archive).unwrap();
+    write_atomically(&path, &archive, Durability::Plain).unwrap();
+    assert_eq!(
+        (told.counts.runs, told.counts.decisions, told.incomplete),
+        (1, 1, 1)
+    );
+    let taken = world.hosts[1]
+        .import(fs::File::open(&path).unwrap(), &path)
+        .unwrap();
+    assert_eq!((taken.counts.runs, taken.counts.decisions), (1, 1));
     assert_eq!(world.state(1), world.state(0)[..1]);
 }
 

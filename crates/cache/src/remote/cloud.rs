@@ -13,7 +13,7 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 
-use super::store::{Store, too_large};
+use super::{Store, too_large};
 
 /// A remote that does not answer delays a build by no more than a few of these.
 const CONNECT: &str = "5s";

@@ -11,7 +11,7 @@ use std::{
 use tempfile::NamedTempFile;
 use tprimat_base::files;
 
-use super::store::{Store, too_large};
+use super::{Store, too_large};
 
 /// How the names of unfinished files begin.
 const PART: &str = ".new-";
@@ -72,7 +72,12 @@ impl Store for Folder {
     fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let (file, _) = match files::open_regular_no_link(&self.0.join(name)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other?,
+            // The folder is reached: it is this file that cannot be read, or is none.
+            Err(e) => {
+                self.require()?;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, e.to_string()));
+            }
+            Ok(opened) => opened,
         };
         let mut bytes = Vec::new();
         file.take(most + 1).read_to_end(&mut bytes)?;
@@ -105,8 +110,8 @@ impl Store for Folder {
 
     fn sweep(&self) {
         let mut names = Vec::new();
-        if names_below(&self.0.join("runs"), "runs", 2, &mut names).is_err() {
-            return;
+        for folder in ["records", "objects", "texts"] {
+            let _ = names_below(&self.0.join(folder), folder, 2, &mut names);
         }
         let is_part = |name: &&String| {
             let last = name.rsplit('/').next();
@@ -128,7 +133,14 @@ impl Store for Folder {
 /// `depth`: a folder of keys, with a folder of records each. Links are followed nowhere.
 fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> io::Result<()> {
     let entries = match fs::read_dir(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(());
+        }
         other => other?,
     };
     for entry in entries {
@@ -136,7 +148,10 @@ fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> 
         let Ok(last) = entry.file_name().into_string() else {
             continue;
         };
-        let (kind, name) = (entry.file_type()?, format!("{name}/{last}"));
+        // One that was being written has its own name by now.
+        let (Ok(kind), name) = (entry.file_type(), format!("{name}/{last}")) else {
+            continue;
+        };
         if kind.is_dir() && depth > 1 {
             names_below(&entry.path(), &name, depth - 1, found)?;
         } else if kind.is_file() {
