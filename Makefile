@@ -1,6 +1,7 @@
-# Two commands do everything on a fresh machine with Rust, Python 3, git and a C++ compiler:
+# Three commands do everything on a fresh machine with Rust, Python 3, git and a C++ compiler:
 #   make quickstart   set up, train for real on the CPU, end with a table and a picture
 #   make test         set up, run every test that such a machine can run
+#   make wheel        make the file for pip in target/wheels, and try it
 
 VENV   := .venv
 PYTHON := $(CURDIR)/$(VENV)/bin/python
@@ -12,7 +13,7 @@ SHELL  := bash
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test test-services frameworks lint doc bench fuzz soak chaos clean
+.PHONY: quickstart build wheel test test-services frameworks lint doc bench fuzz soak chaos clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -20,6 +21,19 @@ quickstart: build
 
 build: $(VENV)/.ready
 	$(CARGO) build --release --workspace
+
+# PyPI's zig links the program against glibc 2.17, so the wheel also runs on hosts that are older than this one.
+WHEEL_TOOLS := target/wheel-tools
+
+wheel: $(WHEEL_TOOLS)/.ready
+	rm -rf target/wheels
+	PATH=$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH maturin build --locked --zig --compatibility manylinux_2_17
+	.ci/wheel target/wheels/tprimat-*.whl
+
+$(WHEEL_TOOLS)/.ready: Makefile
+	python3 -m venv $(WHEEL_TOOLS)
+	$(WHEEL_TOOLS)/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 ziglang==0.15.2
+	@touch $@
 
 TEST := TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace --no-fail-fast
 

@@ -63,6 +63,9 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
         eprintln!(
             "next: `tprimat plan quickstart.toml` shows what would run, `tprimat build quickstart.toml` runs it"
         );
+        eprintln!(
+            "quickstart.toml trains with PyTorch on the CPU; where python3 has none: `python3 -m venv .venv && .venv/bin/pip install torch transformers accelerate`"
+        );
     }
     Ok(exit::OK)
 }

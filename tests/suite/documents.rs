@@ -126,7 +126,8 @@ fn the_action_measures_gates_and_comments() {
             form.replace_all(&once, value).into_owned()
         };
         let mut codes = Vec::new();
-        for step in steps.iter().filter(|step| step["run"].is_string()) {
+        // The first step installs the program, which this test gives.
+        for step in steps[1..].iter().filter(|step| step["run"].is_string()) {
             let script = step["run"].as_str().unwrap();
             assert!(!script.contains("${{"), "a value is a part of a script");
             let wanted = project.folder().join("output");
@@ -189,6 +190,45 @@ fn the_action_measures_gates_and_comments() {
     project.edit("trainer.sh", "sleep 0.005", "sleep 0.3");
     assert_eq!(run("--locked", "true").last(), Some(&3));
     assert_eq!(outputs.borrow()["gate.exit-code"], "3");
+}
+
+/// The first step of action.yml, on a host whose pip installs nothing.
+#[test]
+fn the_action_installs_its_own_version_where_path_has_none() {
+    let action: Value = serde_yaml::from_str(include_str!("../../action.yml")).unwrap();
+    let step = &action["runs"]["steps"][0];
+    assert_eq!(step["if"], "inputs.tprimat == 'tprimat'");
+    let project = Project::empty();
+    let program = |path: &str, text: &str| {
+        project.write(path, text);
+        let made = project.command("chmod").args(["+x", path]).status();
+        assert!(made.unwrap().success());
+    };
+    program("bin/python3", "#!/bin/sh\necho \"$@\" >> asked\n");
+    let install = || {
+        project
+            .command("bash")
+            .args(["--noprofile", "--norc", "-eo", "pipefail", "-c"])
+            .arg(step["run"].as_str().unwrap())
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", project.path("bin").display()),
+            )
+            .env("GITHUB_ACTION_PATH", env!("CARGO_MANIFEST_DIR"))
+            .env("GITHUB_PATH", project.path("paths"))
+            .env("RUNNER_TEMP", project.path("runner"))
+            .status()
+            .unwrap()
+    };
+    assert!(install().success());
+    let wanted = format!(" tprimat=={}\n", env!("CARGO_PKG_VERSION"));
+    assert!(project.read("asked").ends_with(&wanted));
+    let folder = project.path("runner/tprimat/bin");
+    assert_eq!(project.read("paths"), format!("{}\n", folder.display()));
+    // A program that is there is left alone.
+    program("bin/tprimat", "#!/bin/sh\n");
+    assert!(install().success());
+    assert_eq!(project.read("asked").lines().count(), 1);
 }
 
 /// The hook runs a command that exists, when a file changes that it checks.

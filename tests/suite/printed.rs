@@ -35,7 +35,13 @@ fn a_reader_that_has_enough_is_no_error() {
 #[test]
 fn an_initialised_folder_is_a_project_and_keeps_what_is_there() {
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    let told = project.run(&["init"]).ends_with(0).stderr;
+    let recipe = include_str!("../../recipes/tran/recipe.toml");
+    let recipe: toml::Value = toml::from_str(recipe).unwrap();
+    let modules = recipe["require"]["python_modules"].as_array().unwrap();
+    let modules: Vec<&str> = modules.iter().map(|name| name.as_str().unwrap()).collect();
+    let install = format!(".venv/bin/pip install {}`\n", modules.join(" "));
+    assert!(told.ends_with(&install), "{told}");
     let config = project.read("config.yaml");
     project.run(&["check", "quickstart.toml"]).ends_with(0);
     project.run(&["check", "matrix.toml"]).ends_with(0);

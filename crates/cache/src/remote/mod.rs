@@ -146,7 +146,7 @@ impl Remote {
             ),
             #[cfg(not(feature = "cloud"))]
             "s3" | "gs" | "az" => {
-                let help = "`cargo install --path . --features remote` builds one that does; file:// works without it";
+                let help = "the wheel's tprimat does it, and so does one of `cargo install --path . --features remote`; file:// works without it";
                 return Err(wrong("needs what this tprimat was built without", help));
             }
             _ => return Err(wrong("is of an unknown kind", forms)),
