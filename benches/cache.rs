@@ -9,7 +9,6 @@ use tprimat::{
     cache::{Attempt, Cache, Entry, Output, TaskKind},
     digest::Digest,
     files::Durability,
-    job::RunOutcome,
 };
 
 const ROUNDS: u32 = 21;
@@ -35,31 +34,17 @@ fn entry(n: u32) -> Entry {
 }
 
 fn attempt(n: u32) -> Attempt {
-    let Entry {
-        key,
-        task,
-        preimage,
-        outputs,
-        ..
-    } = entry(n);
+    let of = entry(n);
     Attempt {
-        id: format!("20261121T023705.{n:06}Z-1a2b3c4d"),
-        key,
-        task,
-        preimage,
-        generation: 0,
-        outcome: RunOutcome::Ok,
-        outputs,
         started_at: f64::from(n),
         ended_at: f64::from(n) + 60.0,
         host: "bench".into(),
-        suspect: None,
-        repeats_planned: None,
-        set_aside: None,
-        undeclared: Default::default(),
-        commit: None,
-        origin: None,
-        recorded: 0,
+        ..Attempt::ok(
+            format!("20261121T023705.{n:06}Z-1a2b3c4d"),
+            of.task,
+            of.preimage,
+            of.outputs,
+        )
     }
 }
 

@@ -13,7 +13,7 @@ use tprimat::{
     error::Result,
     files::Durability,
     graph::{CodeDigests, Dag, Engine, Options, State, Verdicts, label},
-    job::{Job, RunOutcome},
+    job::Job,
     plan::{Plan, PlanRequest},
 };
 
@@ -71,28 +71,17 @@ fn fill(root: PathBuf) -> Result<usize> {
         let digest = cache.put(log.as_bytes(), Durability::Plain)?;
         let started_at = 1.7e9 + task.cell.place() as f64 * 60.0 + f64::from(task.repeat);
         cache.record_preimage(prepared.job_text())?;
+        let output = Output {
+            name: "log".into(),
+            digest,
+            size: log.len() as u64,
+        };
+        let id = format!("20231114T221320.{count:06}Z-0000000000000000");
         cache.record_attempt(&Attempt {
-            id: format!("20231114T221320.{count:06}Z-0000000000000000"),
-            key,
-            task: label(&plan, &task),
-            preimage,
-            generation: 0,
-            outcome: RunOutcome::Ok,
-            outputs: vec![Output {
-                name: "log".into(),
-                digest,
-                size: log.len() as u64,
-            }],
             started_at,
             ended_at: started_at + 60.0,
             host: "bench".into(),
-            suspect: None,
-            repeats_planned: None,
-            set_aside: None,
-            undeclared: Default::default(),
-            commit: None,
-            origin: None,
-            recorded: 0,
+            ..Attempt::ok(id, label(&plan, &task), preimage, vec![output])
         })?;
         count += 1;
     }

@@ -224,8 +224,8 @@ struct Found {
     /// What stands above everything else, as comments of YAML.
     head: String,
     speed: Option<RepeatSummary>,
-    /// Of a whole cell: the cells that it is shown beside, for prices, peaks, speed-ups and scaling come
-    /// from there.
+    /// The cells that a whole cell is shown beside: its prices, peaks, speed-ups and scaling come from that
+    /// comparison.
     seeds: Option<Vec<derived::CellSeed>>,
 }
 

@@ -24,8 +24,7 @@ use crate::{
     sentences,
 };
 
-const NEVER_READ: &str =
-    "no build here has read its log; the next build of a matrix that has the cell does";
+const NEVER_READ: &str = "no build here has read its log";
 
 /// The histories of these cells in order of their names, and how many imported runs have no date,
 /// so that they are in none. `host`: only of runs on hosts that match.

@@ -20,7 +20,7 @@ impl Earlier {
     #[must_use]
     pub fn of(cache: &Cache) -> Self {
         let kinds = [TaskKind::Parse, TaskKind::Aggregate];
-        // Of several the one that was recorded last.
+        // Where several versions of tprimat read the same run, the result that was recorded last stands.
         let entries = kinds
             .into_iter()
             .flat_map(|kind| cache.entries_named(kind, |_| true));

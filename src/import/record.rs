@@ -9,11 +9,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::cache::Output as Source;
 
 use crate::{
-    cache::{Attempt, Cache, SetAside, Undeclared},
+    cache::{Attempt, Cache, SetAside},
     digest::Digest,
     error::{Error, Result},
     files,
-    job::RunOutcome,
     logs::LogSection,
     matrix::{Cell, Selection},
     results::IMPORT,
@@ -253,23 +252,15 @@ fn attempt(cell: &str, number: u32, recorded: &Recorded) -> Result<Attempt> {
     });
     let of_cell = Digest::of(format!("{cell} {}", recorded.id()));
     Ok(Attempt {
-        id: format!("{IMPORT}{}", of_cell.short()),
-        key: Digest::of(PREIMAGE),
-        task: format!("{TASK}{cell}"),
-        preimage: PREIMAGE.to_owned(),
-        generation: 0,
-        outcome: RunOutcome::Ok,
-        outputs: outputs.collect(),
         started_at: recorded.imported_at,
         ended_at: recorded.imported_at,
-        host: String::new(),
-        suspect: None,
-        repeats_planned: None,
-        set_aside: None,
-        undeclared: Undeclared::default(),
-        commit: None,
         origin: Some(origin),
-        recorded: 0,
+        ..Attempt::ok(
+            format!("{IMPORT}{}", of_cell.short()),
+            format!("{TASK}{cell}"),
+            PREIMAGE.to_owned(),
+            outputs.collect(),
+        )
     })
 }
 

@@ -319,7 +319,8 @@ pub fn changes(old: &str, new: &str, nested: &dyn Fn(&Digest) -> Option<String>)
         if a == b {
             continue;
         }
-        // Of other fields a text may be known as well: the content of a small input.
+        // The cache may hold the text behind other digests as well, such as the content of a small input, but
+        // that is no list of fields.
         let inner = |v: Option<&&str>| match *name {
             "job" => nested(&v?.trim_matches('"').parse().ok()?),
             _ => None,

@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
 
 use tprimat::{
     cache::{Attempt, Cache, Output},
-    digest::Digest,
     files::Durability,
-    job::RunOutcome,
 };
 
 use crate::{
@@ -142,23 +140,15 @@ fn a_thousand_runs_are_pushed_and_pulled_once() {
         });
         cache
             .record_attempt(&Attempt {
-                id: format!("20261121T023705.{number:06}Z-1a2b3c4d"),
-                key: Digest::of(&preimage),
-                task: format!("train {number}"),
-                preimage,
-                generation: 0,
-                outcome: RunOutcome::Ok,
-                outputs: outputs.to_vec(),
                 started_at: 1.0,
                 ended_at: 2.0,
                 host: "a".into(),
-                suspect: None,
-                repeats_planned: None,
-                set_aside: None,
-                undeclared: Default::default(),
-                commit: None,
-                origin: None,
-                recorded: 0,
+                ..Attempt::ok(
+                    format!("20261121T023705.{number:06}Z-1a2b3c4d"),
+                    format!("train {number}"),
+                    preimage,
+                    outputs.to_vec(),
+                )
             })
             .unwrap();
     }

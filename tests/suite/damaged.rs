@@ -2,7 +2,7 @@
 
 use tprimat::{cache::TaskKind, digest::Digest};
 
-use crate::support::{ONE_RUN, Project, Ran, files_below};
+use crate::support::{ONE_RUN, Project, Ran, files_below, overwrite};
 
 const CELL: &str = "cpu/cmd/tiny/single";
 
@@ -73,7 +73,7 @@ fn a_damaged_record_of_an_import_is_named_and_importing_the_file_again_mends_it(
         .iter()
         .find(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("a.log")));
     let path = path.unwrap();
-    std::fs::write(path, "x").unwrap();
+    overwrite(path, b"x");
     let listed = project.run(&["list"]).ends_with(0);
     assert!(words(&listed).contains("is damaged: what was recorded there does not count"));
     assert!(listed.stdout.contains("b.log") && listed.stdout.contains("c.log"));

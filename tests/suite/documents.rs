@@ -194,7 +194,7 @@ fn the_action_measures_gates_and_comments() {
 
 /// The first step of action.yml, on a host whose pip installs nothing.
 #[test]
-fn the_action_installs_its_own_version_where_path_has_none() {
+fn the_action_installs_its_own_checkout_where_path_has_none() {
     let action: Value = serde_yaml::from_str(include_str!("../../action.yml")).unwrap();
     let step = &action["runs"]["steps"][0];
     assert_eq!(step["if"], "inputs.tprimat == 'tprimat'");
@@ -221,7 +221,7 @@ fn the_action_installs_its_own_version_where_path_has_none() {
             .unwrap()
     };
     assert!(install().success());
-    let wanted = format!(" tprimat=={}\n", env!("CARGO_PKG_VERSION"));
+    let wanted = format!(" {}\n", env!("CARGO_MANIFEST_DIR"));
     assert!(project.read("asked").ends_with(&wanted));
     let folder = project.path("runner/tprimat/bin");
     assert_eq!(project.read("paths"), format!("{}\n", folder.display()));

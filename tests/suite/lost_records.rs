@@ -6,7 +6,7 @@ use tprimat::cache::TaskKind;
 
 use crate::{
     kept::{CELL, wide},
-    support::{ONE_RUN, Project, files_below},
+    support::{ONE_RUN, Project, files_below, overwrite},
 };
 
 /// The record of the only run.
@@ -27,7 +27,7 @@ fn a_damaged_record_is_told_before_anything_runs_and_nothing_of_it_is_removed() 
     let mut bytes = whole.clone();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 16].fill(0);
-    fs::write(&path, bytes).unwrap();
+    overwrite(&path, &bytes);
     let objects = files_below(&project.path("cache/objects"));
     let long_ago = fs::FileTimes::new().set_modified(std::time::SystemTime::UNIX_EPOCH);
     for object in &objects {
@@ -52,7 +52,7 @@ fn a_damaged_record_is_told_before_anything_runs_and_nothing_of_it_is_removed() 
     assert!(told.is_some() && told < started, "{ran:?}");
     assert_eq!(project.launches(), 2);
     // The file put back is the run again; removed, it keeps nobody from tidying.
-    fs::write(&path, whole).unwrap();
+    overwrite(&path, &whole);
     project.run(&["cache", "verify"]).ends_with(0);
     project.run(&["cache", "gc"]).ends_with(0);
     fs::remove_file(&path).unwrap();

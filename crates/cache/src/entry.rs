@@ -95,8 +95,8 @@ pub struct Attempt {
     /// The commit of the project that it was launched from, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Of an import: what is known of the files. No build takes one for a run of its own, for its
-    /// key is none that a task can have.
+    /// Only an import has it: what is known of its files. No build takes an import for a run of its own,
+    /// because no task can have its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<serde_json::Value>,
     /// When it was recorded, in nanoseconds since 1970; 0 before that.
@@ -199,6 +199,31 @@ pub fn is_interrupted(outcome: &RunOutcome) -> bool {
 }
 
 impl Attempt {
+    /// A run that ended well, under the key that its pre-image has, with nothing else said of it: the
+    /// caller adds what more it knows.
+    #[must_use]
+    pub fn ok(id: String, task: String, preimage: String, outputs: Vec<Output>) -> Self {
+        Self {
+            id,
+            key: Digest::of(&preimage),
+            task,
+            preimage,
+            generation: 0,
+            outcome: RunOutcome::Ok,
+            outputs,
+            started_at: 0.0,
+            ended_at: 0.0,
+            host: String::new(),
+            suspect: None,
+            repeats_planned: None,
+            set_aside: None,
+            undeclared: Undeclared::default(),
+            commit: None,
+            origin: None,
+            recorded: 0,
+        }
+    }
+
     /// Ended well, nothing disturbed it, and nobody set it aside: it counts.
     #[must_use]
     pub fn is_valid(&self) -> bool {

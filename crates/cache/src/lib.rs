@@ -20,6 +20,8 @@
 mod entry;
 mod error;
 mod lock;
+mod made;
+mod names;
 mod objects;
 mod records;
 mod remote;

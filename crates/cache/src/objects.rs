@@ -87,18 +87,9 @@ impl Cache {
         self.put_stream((&mut source, path), durability, metadata.mode())
     }
 
-    /// Stores what a reader gives, in constant memory. `path` names it in errors.
-    pub(super) fn put_reader(
-        &self,
-        mut source: impl Read,
-        path: &Path,
-        durability: Durability,
-    ) -> Result<(Digest, u64)> {
-        self.put_stream((&mut source, path), durability, 0o444)
-    }
-
-    /// `mode`: who may read the file that the bytes are from.
-    fn put_stream(
+    /// Stores what a reader gives, in constant memory. The path names it in errors. `mode`: who may read
+    /// the file that the bytes are from.
+    pub(super) fn put_stream(
         &self,
         (source, path): (&mut impl Read, &Path),
         durability: Durability,
@@ -220,12 +211,8 @@ impl Cache {
 
     /// Brings an object's entry to disk: its folder, and the one above it.
     fn sync_folders_of(&self, path: &Path) -> Result<()> {
-        for folder in path.ancestors().skip(1).take(2) {
-            File::open(folder)
-                .and_then(|folder| folder.sync_all())
-                .map_err(self.refused())?;
-        }
-        Ok(())
+        let mut folders = path.ancestors().skip(1).take(2);
+        folders.try_for_each(|folder| self.sync_folder(folder))
     }
 
     /// Brings objects to disk that were stored without. One that is gone meanwhile is an error: the

@@ -2,9 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
-    fs::File,
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::{MutexGuard, PoisonError, atomic::Ordering},
 };
@@ -17,116 +15,15 @@ use tprimat_base::{
 };
 
 use super::{
-    entry::{Attempt, Entry, Output, SetAside, TaskKind},
+    entry::{Attempt, SetAside, TaskKind},
     error::CacheError,
+    names::{MOST_NUMBER, Name, RECORDS, TAG, TEXTS, digest_of},
     sealed,
     store::Cache,
 };
 
-pub(super) const RECORDS: &str = "records";
-pub(super) const TEXTS: &str = "texts";
-pub(super) const MADE: &str = "made";
-const ENDING: &str = ".json";
-
-/// Nobody decides on one run, or measures one key anew, so often.
-const MOST_NUMBER: u32 = 1_000_000;
-/// The longest id of a run: its file's name must fit any file system.
-const LONGEST_ID: usize = 96;
-/// Digits of a digest that tell apart what one number of decision says.
-const TAG: usize = 8;
 /// The largest text or input that is kept beside the keys that name it.
 pub const MOST_TEXT: u64 = 1 << 20;
-
-/// What the name of a file below `records/KEY` says.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Name {
-    /// The run or the import of this id.
-    Attempt(String),
-    /// The decision of this number on a run. Of two with one number, made where caches did not
-    /// know of each other, the one that sets aside stands.
-    Mark {
-        number: u32,
-        is_aside: bool,
-        /// Of what it says: two that say other things have other names, so that caches which have
-        /// one of them each are merged into one that has both.
-        tag: String,
-        id: String,
-    },
-    Generation(u32),
-}
-
-impl Name {
-    pub(super) fn parse(name: &str) -> Option<Self> {
-        let name = name.strip_suffix(ENDING)?;
-        let parsed = if let Some(number) = name.strip_prefix("generation-") {
-            Self::Generation(number.parse().ok()?)
-        } else if let Some(mark) = name.strip_prefix("mark-") {
-            let (number, mark) = mark.split_once('-')?;
-            let (kind, mark) = mark.split_once('-')?;
-            let (tag, id) = mark.split_once('-')?;
-            Self::Mark {
-                number: number.parse().ok()?,
-                is_aside: match kind {
-                    "aside" => true,
-                    "restore" => false,
-                    _ => return None,
-                },
-                tag: tag.to_owned(),
-                id: id.to_owned(),
-            }
-        } else {
-            Self::Attempt(name.to_owned())
-        };
-        let is_one = match &parsed {
-            Self::Attempt(id) => is_id(id),
-            Self::Mark {
-                number, tag, id, ..
-            } => is_id(id) && *number <= MOST_NUMBER && tag.len() == TAG,
-            Self::Generation(number) => *number <= MOST_NUMBER,
-        };
-        // One name for each record: `mark-1-…` is none beside `mark-0001-…`.
-        (is_one && parsed.file() == format!("{name}{ENDING}")).then_some(parsed)
-    }
-
-    /// What a decision is, without what tells it apart from others of its number.
-    pub(super) fn said(&self) -> String {
-        match self {
-            Self::Mark {
-                number,
-                is_aside,
-                id,
-                ..
-            } => {
-                let kind = if *is_aside { "aside" } else { "restore" };
-                format!("{kind} {number} {id}")
-            }
-            Self::Attempt(id) => id.clone(),
-            Self::Generation(number) => format!("generation {number}"),
-        }
-    }
-
-    pub(super) fn file(&self) -> String {
-        match self {
-            Self::Attempt(id) => format!("{id}{ENDING}"),
-            Self::Mark {
-                number,
-                is_aside,
-                tag,
-                id,
-            } => {
-                let kind = if *is_aside { "aside" } else { "restore" };
-                format!("mark-{number:04}-{kind}-{tag}-{id}{ENDING}")
-            }
-            Self::Generation(number) => format!("generation-{number:04}{ENDING}"),
-        }
-    }
-}
-
-/// Can a run be called so? The id becomes a file's name.
-pub(super) fn is_id(id: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-    !id.is_empty() && id.len() <= LONGEST_ID && !id.starts_with('.') && id.chars().all(is_plain)
-}
 
 /// What a decision on a run says.
 #[derive(Serialize, Deserialize)]
@@ -140,19 +37,6 @@ pub(super) struct Decision {
     /// Seconds since 1970.
     pub(super) at: f64,
 }
-
-/// What was derived, without its key: that is the file's name.
-#[derive(Serialize, Deserialize)]
-struct Made {
-    kind: TaskKind,
-    task: String,
-    recorded: u64,
-    outputs: Vec<Output>,
-    preimage: String,
-}
-
-/// When something was recorded for a task, and under which key.
-pub(super) type Index = HashMap<(TaskKind, String), Vec<(u64, Digest)>>;
 
 /// Why a file of the cache tells nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,10 +55,6 @@ impl Cache {
         self.root.join(RECORDS).join(key.to_string())
     }
 
-    fn made_at(&self, key: &Digest) -> PathBuf {
-        self.root.join(MADE).join(format!("{key}{ENDING}"))
-    }
-
     /// What could not be read so far. What is damaged counts as never recorded; of what could not be
     /// read nothing is known.
     #[must_use]
@@ -186,7 +66,7 @@ impl Cache {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, path: &Path, fault: Option<Fault>) {
+    pub(super) fn note(&self, path: &Path, fault: Option<Fault>) {
         let name = path.strip_prefix(&self.root).unwrap_or(path);
         let mut noted = self.noted();
         match fault {
@@ -472,12 +352,8 @@ impl Cache {
         if path.is_dir() {
             return Err(CacheError::FolderInTheWay(path.to_owned()).into());
         }
-        let temporary = self.temporary_of(bytes)?;
-        temporary.as_file().sync_all().map_err(self.refused())?;
-        self.persist(temporary, path)?;
-        let folder = path.parent().unwrap_or(&self.root);
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(self.refused())
+        self.persist(self.synced(bytes)?, path)?;
+        self.sync_folder(path.parent().unwrap_or(&self.root))
     }
 
     /// An attempt as it is recorded: decisions on it are records of their own.
@@ -490,7 +366,7 @@ impl Cache {
     }
 
     /// Later than all that this process has recorded. Nanoseconds since 1970.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         let now = (files::unix_now() * 1e9) as u64;
         let later = |last: u64| now.max(last + 1);
         let last = self
@@ -506,8 +382,7 @@ impl Cache {
         let path = self.folder_of(key).join(name.file());
         let folder = path.parent().unwrap_or(&self.root);
         let is_new = !folder.is_dir();
-        let temporary = self.temporary_of(bytes)?;
-        temporary.as_file().sync_all().map_err(self.refused())?;
+        let temporary = self.synced(bytes)?;
         files::create_dir_all(folder)?;
         match temporary.persist_noclobber(&path) {
             Ok(_) => {}
@@ -515,133 +390,9 @@ impl Cache {
             Err(e) => return Err(self.refused()(e.error)),
         }
         for folder in path.ancestors().skip(1).take(1 + usize::from(is_new)) {
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(self.refused())?;
+            self.sync_folder(folder)?;
         }
         Ok(true)
-    }
-
-    /// What was derived under a key left; `None` if it is to be derived.
-    #[must_use]
-    pub fn outputs(&self, key: &Digest) -> Option<Vec<Output>> {
-        self.made(key).map(|(_, entry)| entry.outputs)
-    }
-
-    /// A derived entry with when it was recorded. A damaged one is made again, so nobody is told.
-    fn made(&self, key: &Digest) -> Option<(u64, Entry)> {
-        let path = self.made_at(key);
-        let bytes = match read_record(&path) {
-            Ok(bytes) => bytes,
-            Err(e) => {
-                if e.kind() != io::ErrorKind::NotFound && fault_of(&e) != Fault::Damaged {
-                    self.note(&path, Some(Fault::Unread(e.to_string())));
-                }
-                return None;
-            }
-        };
-        let made: Made = sealed::unseal(&bytes)?;
-        let entry = Entry {
-            key: *key,
-            kind: made.kind,
-            task: made.task,
-            preimage: made.preimage,
-            outputs: made.outputs,
-        };
-        Some((made.recorded, entry))
-    }
-
-    pub fn record_entry(&self, entry: &Entry) -> Result<()> {
-        let recorded = self.now();
-        let made = sealed::seal(&Made {
-            kind: entry.kind,
-            task: entry.task.clone(),
-            recorded,
-            outputs: entry.outputs.clone(),
-            preimage: entry.preimage.clone(),
-        })?;
-        self.persist(self.temporary_of(&made)?, &self.made_at(&entry.key))?;
-        self.add_to_index(entry.kind, &entry.task, recorded, entry.key);
-        Ok(())
-    }
-
-    /// Hands over every derived entry that can be read, with when it was recorded: one by one, for
-    /// the texts of their keys are larger than all that is kept of them.
-    pub(super) fn each_made(&self, mut take: impl FnMut(u64, Entry)) {
-        let names = self.names_in(&self.root.join(MADE), &mut None);
-        let keys = names
-            .iter()
-            .filter_map(|name| digest_of(name.strip_suffix(ENDING)?));
-        keys.filter_map(|key| self.made(&key))
-            .for_each(|(recorded, entry)| take(recorded, entry));
-    }
-
-    /// What ran last under a task's name, for "what changed". A training's is its last attempt.
-    #[must_use]
-    pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {
-        let (_, key) = self.in_index(|index| {
-            let of_task = index.get(&(kind, task.to_owned()))?;
-            of_task.iter().max().copied()
-        })?;
-        if kind != TaskKind::Train {
-            return self.made(&key).map(|(_, entry)| entry);
-        }
-        let attempts = self.attempts(&key).into_iter();
-        let of_task = attempts.filter(|attempt| attempt.task == task);
-        let last = of_task.max_by_key(|attempt| attempt.recorded)?;
-        Some(Entry {
-            key,
-            kind,
-            task: last.task,
-            preimage: last.preimage,
-            outputs: last.outputs,
-        })
-    }
-
-    /// The entry of each key of a kind whose task's name is wanted, in the order in which they were
-    /// recorded.
-    #[must_use]
-    pub fn entries_named(&self, kind: TaskKind, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
-        let mut keys: Vec<(u64, Digest)> = self.in_index(|index| {
-            let named = index
-                .iter()
-                .filter(|((of, task), _)| *of == kind && is_wanted(task));
-            named.flat_map(|(_, keys)| keys.iter().copied()).collect()
-        });
-        keys.sort_unstable_by_key(|(recorded, key)| (*key, *recorded));
-        // Of one key recorded twice the last.
-        keys.reverse();
-        keys.dedup_by_key(|(_, key)| *key);
-        keys.sort_unstable();
-        keys.iter()
-            .filter_map(|(_, key)| Some(self.made(key)?.1))
-            .collect()
-    }
-
-    /// The index of what ran. It is made when somebody first asks for it, which nothing that is fresh
-    /// does, and kept in memory only.
-    fn in_index<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
-        let mut held = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = held.get_or_insert_with(|| {
-            let mut index = Index::new();
-            self.each_made(|recorded, entry| {
-                let of_task = index.entry((entry.kind, entry.task)).or_default();
-                of_task.push((recorded, entry.key));
-            });
-            self.each_attempt(|run| {
-                let of_task = index.entry((TaskKind::Train, run.task)).or_default();
-                of_task.push((run.recorded, run.key));
-            });
-            index
-        });
-        look(index)
-    }
-
-    fn add_to_index(&self, kind: TaskKind, task: &str, recorded: u64, key: Digest) {
-        let mut held = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = held.as_mut() {
-            let of_task = index.entry((kind, task.to_owned())).or_default();
-            of_task.push((recorded, key));
-        }
     }
 
     /// A text that keys name by its digest.
@@ -663,11 +414,8 @@ impl Cache {
         let digest = Digest::of(text);
         if self.text(&digest).is_none() {
             let path = self.root.join(TEXTS).join(digest.to_string());
-            let temporary = self.temporary_of(text)?;
-            temporary.as_file().sync_all().map_err(self.refused())?;
-            self.persist(temporary, &path)?;
-            let synced = File::open(self.root.join(TEXTS)).and_then(|folder| folder.sync_all());
-            synced.map_err(self.refused())?;
+            self.persist(self.synced(text)?, &path)?;
+            self.sync_folder(&self.root.join(TEXTS))?;
         }
         Ok(digest)
     }
@@ -706,10 +454,4 @@ fn last_generation(names: Vec<Name>) -> u32 {
         _ => 0,
     });
     generations.max().unwrap_or(0)
-}
-
-/// A digest in the one spelling that names of files have.
-pub(super) fn digest_of(name: &str) -> Option<Digest> {
-    let digest: Digest = name.parse().ok()?;
-    (digest.to_string() == name).then_some(digest)
 }

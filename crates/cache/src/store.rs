@@ -19,7 +19,9 @@ use tprimat_base::{
 
 use super::{
     error::CacheError,
-    records::{Faults, Index, MADE, RECORDS, TEXTS},
+    made::Index,
+    names::{MADE, RECORDS, TEXTS},
+    records::Faults,
 };
 
 /// A build that is to write here needs this many free bytes.
@@ -171,8 +173,7 @@ impl Cache {
         }
         files::create_dir_all(&self.root.join("tmp"))?;
         // What is recorded next would be lost with the folder that it is in.
-        let synced = fs::File::open(&self.root).and_then(|root| root.sync_all());
-        synced.map_err(self.refused())
+        self.sync_folder(&self.root)
     }
 
     /// Runs a step that makes a file, once more if folders were missing.
@@ -200,7 +201,20 @@ impl Cache {
         })
     }
 
-    /// The same with these bytes in it.
+    /// Such a file with these bytes in it, on disk.
+    pub(super) fn synced(&self, bytes: &[u8]) -> Result<NamedTempFile> {
+        let temporary = self.temporary_of(bytes)?;
+        temporary.as_file().sync_all().map_err(self.refused())?;
+        Ok(temporary)
+    }
+
+    /// Brings the names in a folder to disk.
+    pub(super) fn sync_folder(&self, folder: &Path) -> Result<()> {
+        let synced = fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(self.refused())
+    }
+
+    /// Such a file with these bytes in it.
     pub(super) fn temporary_of(&self, bytes: &[u8]) -> Result<NamedTempFile> {
         let temporary = self.temporary()?;
         temporary

@@ -21,8 +21,9 @@ use tprimat_base::{
 use super::{
     entry::{Output, TaskKind},
     error::CacheError,
+    names::{TEXTS, digest_of},
     objects::ObjectReader,
-    records::{Fault, TEXTS, digest_of, fault_of, read_record},
+    records::{Fault, fault_of, read_record},
     store::{Cache, DAMAGED},
 };
 
@@ -169,7 +170,6 @@ impl Cache {
         }
         verified.damaged_files = self.owners(&verified.damaged);
         self.each_attempt(|attempt| {
-            verified.records += 1;
             let lost = attempt.outputs.into_iter();
             let lost = lost.filter(|output| !self.is_file(&output.digest));
             let lost = lost.map(|output| (attempt.task.clone(), output.name));
@@ -184,6 +184,7 @@ impl Cache {
         }
         // Most marks are known by their names, and nobody else reads them.
         for record in self.shared_records(None) {
+            verified.records += 1;
             let path = PathBuf::from(record.name());
             let fault = self.fault_at(&path, |bytes| record.is_sound(bytes));
             faults.extend(fault.map(|fault| (path, fault)));

@@ -73,13 +73,6 @@ impl FactBook {
         Error::Invalid(problems.collect())
     }
 
-    /// Once what was missing is written: are all keys made of the lock alone, whatever this host
-    /// has later?
-    #[must_use]
-    pub fn are_all_locked(&self) -> bool {
-        !self.allow_drift && !self.is_auto
-    }
-
     /// An error that says what the next build would add to the lock, if it would.
     pub fn require_complete(&self) -> Result<()> {
         let problem = |(platform, section): (&String, &Section)| {

@@ -52,7 +52,7 @@ impl Known {
 }
 
 /// Everything that was read, for those who ask later whether it is still so.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// By path; `None`: no regular file was there.
     files: BTreeMap<PathBuf, Option<Known>>,
@@ -68,26 +68,18 @@ pub struct Evidence {
 /// What became of evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// All is as it was. `renewed`: files were read again, and their stamps can be trusted from now
-    /// on.
-    Holds { renewed: bool },
+    /// All is as it was.
+    Holds,
     /// The first path that is not as it was.
     Changed(PathBuf),
 }
 
 impl Evidence {
     /// Looks at everything again.
-    pub fn check(&mut self) -> Standing {
-        let mut renewed = false;
-        for (path, known) in &mut self.files {
-            match look(path, known.as_ref()) {
-                Seen::Untouched => {}
-                Seen::Reread(new) => {
-                    renewed |= new.stamp.is_settled();
-                    *known = Some(new);
-                }
-                Seen::Changed => return Standing::Changed(path.clone()),
-            }
+    pub fn check(&self) -> Standing {
+        let mut files = self.files.iter();
+        if let Some((path, _)) = files.find(|(path, known)| !is_as_it_was(path, known.as_ref())) {
+            return Standing::Changed(path.clone());
         }
         for (listings, keeps) in [(&self.listings, Keeps::All), (&self.code, Keeps::Code)] {
             for (folder, digest) in listings {
@@ -97,7 +89,7 @@ impl Evidence {
                 }
             }
         }
-        Standing::Holds { renewed }
+        Standing::Holds
     }
 
     /// Leaves out a file about which somebody else has the say.
@@ -111,32 +103,13 @@ impl Evidence {
     }
 }
 
-/// What has become of a file since its stamp was taken.
-enum Seen {
-    Untouched,
-    /// Its bytes are the same; the stamp as it would be taken now.
-    Reread(Known),
-    Changed,
-}
-
-fn look(path: &Path, known: Option<&Known>) -> Seen {
+/// Has a file the bytes that it had when its stamp was taken? `None`: no regular file was there.
+fn is_as_it_was(path: &Path, known: Option<&Known>) -> bool {
     let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
-        return if known.is_none() && !path.is_file() {
-            Seen::Untouched
-        } else {
-            Seen::Changed
-        };
+        return known.is_none() && !path.is_file();
     };
-    if now.size != old.stamp.size {
-        return Seen::Changed;
-    }
-    if old.stamp.is_still(&now) {
-        return Seen::Untouched;
-    }
-    match Known::of(path) {
-        Ok(new) if new.digest == old.digest => Seen::Reread(new),
-        _ => Seen::Changed,
-    }
+    let is_same = || Known::of(path).is_ok_and(|new| new.digest == old.digest);
+    now.size == old.stamp.size && (old.stamp.is_still(&now) || is_same())
 }
 
 /// Reads files and folders and notes what it finds.

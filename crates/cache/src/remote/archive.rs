@@ -15,7 +15,7 @@ use tprimat_base::{
 };
 
 use super::{Pulled, Pushed, Remote, Shared, held};
-use crate::{error::CacheError, records::digest_of, store::Cache};
+use crate::{error::CacheError, names::digest_of, store::Cache};
 
 const LEVEL: i32 = 3;
 

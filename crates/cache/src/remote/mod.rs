@@ -34,13 +34,13 @@ use tprimat_base::{
     error::{Error, Problem, Result},
 };
 
-use super::{error::is_of_one_file, records::RECORDS, sealed, store::Cache};
+use super::{error::is_of_one_file, names::RECORDS, sealed, store::Cache};
 use shared::{Content, MOST_BYTES};
 pub use shared::{Counts, Shared};
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
-/// Up to so many keys the remote is asked for each; beyond, for all that it has.
+/// With up to so many keys the remote is asked for each of them; with more, for everything that it has.
 const FEW_KEYS: usize = 64;
 
 /// What a remote is kept in: names with bytes behind them.

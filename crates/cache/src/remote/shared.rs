@@ -14,8 +14,9 @@ use tprimat_base::{
 
 use crate::{
     entry::{Attempt, IMPORT, Output},
+    names::{Name, RECORDS, TEXTS, digest_of},
     objects::{check_expected, decoded},
-    records::{Decision, Name, RECORDS, TEXTS, digest_of, read_record},
+    records::{Decision, read_record},
     sealed,
     store::Cache,
 };
@@ -248,8 +249,9 @@ impl Cache {
     /// Stores a file that was checked.
     pub(super) fn put_expected(&self, stored: &[u8], output: &Output) -> Result<()> {
         let path = self.object_path(&output.digest);
-        let raw = decoded(Cursor::new(stored)).map_err(Error::io("cannot read", &path))?;
-        self.put_reader(raw, &path, Durability::Plain).map(drop)
+        let mut raw = decoded(Cursor::new(stored)).map_err(Error::io("cannot read", &path))?;
+        self.put_stream((&mut raw, &path), Durability::Plain, 0o444)
+            .map(drop)
     }
 
     /// Records what came whole. Was it new here?

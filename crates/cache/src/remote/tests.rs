@@ -9,7 +9,6 @@ use tprimat_base::{
     digest::Digest,
     files::{Durability, write_atomically},
 };
-use tprimat_job::RunOutcome;
 
 use super::{shared::text_name, *};
 use crate::{Attempt, Output, SetAside};
@@ -44,28 +43,15 @@ impl World {
         let log = format!("run {number} of host {host}\n").repeat(length);
         let log = &log.as_bytes()[..length];
         let digest = cache.put(log, Durability::Plain).unwrap();
+        let output = Output {
+            name: "log".into(),
+            digest,
+            size: length as u64,
+        };
+        let id = format!("2026-{number:04}-{host}");
         let attempt = Attempt {
-            id: format!("2026-{number:04}-{host}"),
-            key: Digest::of(&preimage),
-            task: format!("train {key}"),
-            preimage,
-            generation: 0,
-            outcome: RunOutcome::Ok,
-            outputs: vec![Output {
-                name: "log".into(),
-                digest,
-                size: length as u64,
-            }],
-            started_at: 1.0,
-            ended_at: 2.0,
             host: format!("host {host}"),
-            suspect: None,
-            repeats_planned: None,
-            set_aside: None,
-            undeclared: Default::default(),
-            commit: None,
-            origin: None,
-            recorded: 0,
+            ..Attempt::ok(id, format!("train {key}"), preimage, vec![output])
         };
         cache.record_attempt(&attempt).unwrap();
         attempt

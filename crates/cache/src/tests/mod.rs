@@ -5,7 +5,6 @@ mod model;
 mod processes;
 
 use tprimat_base::{digest::Digest, error::Error, files::Durability};
-use tprimat_job::RunOutcome;
 
 use super::*;
 
@@ -29,31 +28,13 @@ fn entry(kind: TaskKind, key: u32, task: u32, output: u32) -> Entry {
 }
 
 pub fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
-    let Entry {
-        key,
-        task,
-        preimage,
-        outputs,
-        ..
-    } = entry(TaskKind::Train, key, task, id);
+    let of = entry(TaskKind::Train, key, task, id);
     Attempt {
-        id: format!("{id:08}"),
-        key,
-        task,
-        preimage,
         generation,
-        outcome: RunOutcome::Ok,
-        outputs,
         started_at: 0.1 + f64::from(id),
         ended_at: 1e9 / 3.0,
         host: "host".into(),
-        suspect: None,
-        repeats_planned: None,
-        set_aside: None,
-        undeclared: Default::default(),
-        commit: None,
-        origin: None,
-        recorded: 0,
+        ..Attempt::ok(format!("{id:08}"), of.task, of.preimage, of.outputs)
     }
 }
 

@@ -46,7 +46,7 @@ enum Op {
     Reopen {
         who: usize,
     },
-    /// Of a file below `records` or `made`, at a place in it.
+    /// Changes a byte of a file below `records` or `made`.
     Damage {
         which: prop::sample::Index,
         place: prop::sample::Index,
