@@ -82,7 +82,7 @@ fn what_is_damaged_is_named_at_each_look_and_comes_back_by_a_copy() {
     let copy = |from: &PathBuf, to: &PathBuf| {
         let mut cp = std::process::Command::new("cp");
         assert!(
-            cp.args(["-rT", "--"])
+            cp.args(["-rfT", "--"])
                 .args([from, to])
                 .status()
                 .unwrap()
