@@ -5,7 +5,11 @@
 //! adds a word to `plan::execution`, and an arm to `TrainHost::executor`. Keys,
 //! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
 //! devices of this host. What they see is a run folder and a [`RunExit`].
-//! docs/executors.md goes through it step by step.
+//!
+//! Most executors only bring the supervisor somewhere else, as `slurm` does with
+//! `tprimat __run DIR job`; one that cannot must write `log` and `exit.json` itself. Where runs
+//! outlive their tprimat, `recover::take_up` finds one, and `execute::takeover` follows it to its
+//! end. A container engine is not an executor but a variant of `EngineKind`.
 //!
 //! What an executor must keep:
 //!

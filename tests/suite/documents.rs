@@ -320,7 +320,7 @@ fn every_key_of_a_recipe_is_explained() {
             .map(|table| format!("{table}.<vendor>"));
         let key = by_vendor.unwrap_or(key);
         let is_row = |line: &str| {
-            line.starts_with(&format!("| `{key}` |")) || line.starts_with(&format!("| `{key}."))
+            line.starts_with(&format!("- `{key}`")) || line.starts_with(&format!("- `{key}."))
         };
         assert!(
             RECIPES.lines().any(is_row),
