@@ -16,5 +16,5 @@ pub use engine::{
 pub use gpu_use::{GpuProcess, GpuUse, gpu_use, has_gpu_hardware};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
-pub use python::{PYENV_DIR, absent_modules, package_folders, python_packages, which};
+pub use python::{PYENV_DIR, absent_modules, followed, package_folders, python_packages, which};
 pub use telemetry::{Sampler, Sampling, sees_all_processes};

@@ -167,99 +167,149 @@ fn folders_of(python: &Path, env: &BTreeMap<String, String>) -> Result<Folders, 
     let bin = python.parent().ok_or("it is not a file")?;
     let prefix = bin.parent().ok_or("it is not a file")?;
     let user = env.get("HOME").map(PathBuf::from);
-    let settings = [prefix.join("pyvenv.cfg"), bin.join("pyvenv.cfg")]
-        .iter()
-        .find_map(|path| head_of(path));
-    let mut folders = Vec::new();
-    let library;
-    match settings {
-        Some(settings) => {
-            let version =
-                only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
-            folders.extend(site_packages(prefix, &version));
-            library = setting(&settings, "home")
-                .and_then(|home| library_of(Path::new(home).parent()?, &version));
-            if setting(&settings, "include-system-site-packages")
-                .is_some_and(|on| on.eq_ignore_ascii_case("true"))
-            {
-                let home = setting(&settings, "home").ok_or("pyvenv.cfg has no home")?;
-                folders.extend(
-                    system_folders(&Path::new(home).join("python3"), user.as_deref())?.packages,
-                );
-            }
-        }
-        None => {
-            let found = system_folders(&python, user.as_deref())?;
-            (folders, library) = (found.packages, found.library);
-        }
+    let settings = [prefix.join("pyvenv.cfg"), bin.join("pyvenv.cfg")];
+    let Some(settings) = settings.iter().find_map(|path| head_of(path)) else {
+        return system_folders(&python, user.as_deref()).map(with_linked);
+    };
+    let version = only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
+    let home = setting(&settings, "home").map(Path::new);
+    let base = home.and_then(Path::parent);
+    let mut folders = Folders {
+        packages: below(prefix, &version),
+        library: base.and_then(|base| library_of(base, &version)),
+    };
+    if setting(&settings, "include-system-site-packages")
+        .is_some_and(|on| on.eq_ignore_ascii_case("true"))
+    {
+        let home = home.ok_or("pyvenv.cfg has no home")?;
+        let system = system_folders(&home.join("python3"), user.as_deref())?;
+        folders.packages.extend(system.packages);
     }
-    let mut all: Vec<PathBuf> = Vec::new();
-    for folder in folders {
-        let linked = folders_named_in(&folder);
-        for folder in std::iter::once(folder).chain(linked) {
-            if folder.is_dir() && !all.contains(&folder) {
-                all.push(folder);
-            }
-        }
-    }
-    Ok(Folders {
-        packages: all,
-        library,
-    })
+    Ok(with_linked(folders))
 }
 
-/// Where the folder is whose `.python-version` counts for pyenv.
+/// The folders that are there, each followed by those that its `.pth` files name.
+fn with_linked(folders: Folders) -> Folders {
+    let mut packages: Vec<PathBuf> = Vec::new();
+    for folder in folders.packages {
+        let linked = folders_named_in(&folder);
+        for folder in std::iter::once(folder).chain(linked) {
+            if folder.is_dir() && !packages.contains(&folder) {
+                packages.push(folder);
+            }
+        }
+    }
+    Folders {
+        packages,
+        library: folders.library,
+    }
+}
+
+/// Names the folder from which upwards a version manager looks for the file that states a version.
 pub const PYENV_DIR: &str = "PYENV_DIR";
 
-/// The interpreter that a shim of pyenv starts, found as pyenv finds it: by the environment, by the
-/// nearest `.python-version`, by the version for all of the user's shells. `None`: not a shim, or its
-/// version has no such program.
+/// A program that puts shims into PATH and keeps the releases of Python beside them.
+struct VersionManager {
+    /// Where the releases are, beside the folder of the shims.
+    releases: &'static str,
+    /// Variables that state the version.
+    variables: &'static [&'static str],
+    /// Files of a folder that state the version for all that is below it.
+    files: &'static [&'static str],
+}
+
+/// pyenv; asdf and mise, which differ in what they read besides `.tool-versions`.
+const VERSION_MANAGERS: [VersionManager; 2] = [
+    VersionManager {
+        releases: "versions",
+        variables: &["PYENV_VERSION"],
+        files: &[".python-version"],
+    },
+    VersionManager {
+        releases: "installs/python",
+        variables: &["ASDF_PYTHON_VERSION", "MISE_PYTHON_VERSION"],
+        files: &["mise.toml", ".tool-versions", ".config/mise/config.toml"],
+    },
+];
+
+/// The interpreter that a command starts: the same path, or what a version manager's shim of that
+/// name leads to. Nothing is started to find it.
+#[must_use]
+pub fn followed(python: PathBuf, env: &BTreeMap<String, String>) -> PathBuf {
+    let found = match python.to_str() {
+        Some(name) if !name.contains('/') => which(name, env),
+        _ => Some(python.clone()),
+    };
+    let behind = found.and_then(|path| behind_shim(&path, env));
+    behind.unwrap_or(python)
+}
+
+/// Found as the version managers find it: by a variable, by the nearest file that states a version,
+/// by the version for all of the user's shells. `None`: not a shim, or its version has no such
+/// program.
 fn behind_shim(shim: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
     let shims = shim.parent().filter(|folder| folder.ends_with("shims"))?;
     let (root, name) = (shims.parent()?, shim.file_name()?);
-    let stated = || env.get("PYENV_VERSION").cloned();
-    let nearest = || {
-        let folder = Path::new(env.get(PYENV_DIR)?);
-        let mut files = folder.ancestors().map(|f| f.join(".python-version"));
-        files.find_map(|file| head_of(&file))
+    let has_releases = |manager: &&VersionManager| root.join(manager.releases).is_dir();
+    let manager = VERSION_MANAGERS.iter().find(has_releases)?;
+    let stated = || manager.variables.iter().find_map(|v| env.get(*v).cloned());
+    let in_folder = |folder: &Path| {
+        let mut files = manager.files.iter().map(|file| folder.join(file));
+        files.find_map(|file| stated_version(&file))
     };
+    let nearest = || {
+        Path::new(env.get(PYENV_DIR)?)
+            .ancestors()
+            .find_map(in_folder)
+    };
+    let of_user = || in_folder(Path::new(env.get("HOME")?));
     let text = stated()
         .or_else(nearest)
-        .or_else(|| head_of(&root.join("version")))?;
+        .or_else(|| stated_version(&root.join("version")))
+        .or_else(of_user)?;
+    let releases = root.join(manager.releases);
     let mut versions = text.split([':', '\n', ' ']).filter(|v| !v.is_empty());
     versions.find_map(|version| {
         if version == "system" {
-            let path = env
-                .get("PATH")?
-                .split(':')
-                .filter(|dir| Path::new(dir) != shims);
-            let others: Vec<&str> = path.collect();
-            return which(
-                name.to_str()?,
-                &[("PATH".to_owned(), others.join(":"))].into(),
-            );
+            let path = env.get("PATH")?.split(':');
+            let others: Vec<&str> = path.filter(|dir| Path::new(dir) != shims).collect();
+            let others = [("PATH".to_owned(), others.join(":"))].into();
+            return which(name.to_str()?, &others);
         }
-        // `3.12` stands for its latest release that is installed.
-        let installed = fs::read_dir(root.join("versions")).ok()?.flatten();
-        let names = installed.filter_map(|entry| entry.file_name().into_string().ok());
-        let patch = |name: &String| -> Option<u32> {
-            name.strip_prefix(version)?.strip_prefix('.')?.parse().ok()
-        };
-        let exact = root.join("versions").join(version).join("bin").join(name);
-        let latest = || {
-            let (_, name) = names.filter_map(|name| Some((patch(&name)?, name))).max()?;
-            Some(root.join("versions").join(name))
-        };
-        if exact.is_file() {
-            return Some(exact);
-        }
-        latest()
-            .map(|prefix| prefix.join("bin").join(name))
-            .filter(|path| path.is_file())
+        let release = release_of(&releases, version)?;
+        Some(release.join("bin").join(name)).filter(|path| path.is_file())
     })
 }
 
-/// The folders of packages of an interpreter that belongs to no virtual environment.
+/// The version of Python that a file of a version manager states.
+fn stated_version(file: &Path) -> Option<String> {
+    let text = head_of(file)?;
+    if file.extension().is_some_and(|end| end == "toml") {
+        let table: toml::Table = text.parse().ok()?;
+        return Some(table.get("tools")?.get("python")?.as_str()?.to_owned());
+    }
+    if !file.ends_with(".tool-versions") {
+        return Some(text);
+    }
+    let mut lines = text.lines();
+    lines.find_map(|line| Some(line.strip_prefix("python ")?.to_owned()))
+}
+
+/// The folder of a release; `3.12` stands for the latest one of it that is installed.
+fn release_of(releases: &Path, version: &str) -> Option<PathBuf> {
+    let exact = releases.join(version);
+    if exact.is_dir() {
+        return Some(exact);
+    }
+    let patch =
+        |name: &str| -> Option<u32> { name.strip_prefix(version)?.strip_prefix('.')?.parse().ok() };
+    let installed = fs::read_dir(releases).ok()?.flatten();
+    let names = installed.filter_map(|entry| entry.file_name().into_string().ok());
+    let (_, latest) = names.filter_map(|name| Some((patch(&name)?, name))).max()?;
+    Some(releases.join(latest))
+}
+
+/// The folders of an interpreter that belongs to no virtual environment.
 fn system_folders(python: &Path, home: Option<&Path>) -> Result<Folders, String> {
     let real = python.canonicalize().map_err(|e| e.to_string())?;
     if head_of(&real).is_some_and(|text| text.starts_with("#!")) {
@@ -268,33 +318,24 @@ fn system_folders(python: &Path, home: Option<&Path>) -> Result<Folders, String>
             real.display()
         ));
     }
-    let prefix = real
-        .parent()
-        .and_then(Path::parent)
-        .ok_or("it is not in a bin folder")?;
-    let named = real
-        .file_name()
-        .and_then(|name| name.to_str()?.strip_prefix("python"))
-        .ok_or("it is not called python")?;
-    let version = match Some(named).filter(|version| is_version(version)) {
-        Some(version) => version.to_owned(),
-        None => only_version(prefix).ok_or("no lib/python3.* is beside it")?,
+    let prefix = real.parent().and_then(Path::parent);
+    let prefix = prefix.ok_or("it is not in a bin folder")?;
+    let name = real.file_name().and_then(|name| name.to_str());
+    let named = name.and_then(|name| name.strip_prefix("python"));
+    let version = match named.ok_or("it is not called python")? {
+        version if is_version(version) => version.to_owned(),
+        _ => only_version(prefix).ok_or("no lib/python3.* is beside it")?,
     };
-    let library = library_of(prefix, &version)
-        .ok_or_else(|| format!("no lib/python{version} is beside it"))?;
-    let mut folders = Vec::new();
-    folders.extend(home.map(|home| home.join(format!(".local/lib/python{version}/site-packages"))));
-    // Debian puts packages into dist-packages, and pip's below local; Fedora's pip does the latter
-    // as well.
-    for prefix in [prefix.join("local"), prefix.to_owned()] {
-        folders.extend(site_packages(&prefix, &version));
-        folders.extend(
-            [format!("lib/python{version}"), "lib/python3".into()]
-                .map(|l| prefix.join(l).join("dist-packages")),
-        );
-    }
+    let library = library_of(prefix, &version);
+    let library = library.ok_or_else(|| format!("no lib/python{version} is beside it"))?;
+    let of_user = home.map(|home| home.join(".local"));
+    let prefixes = of_user
+        .into_iter()
+        .chain([prefix.join("local"), prefix.to_owned()]);
     Ok(Folders {
-        packages: folders,
+        packages: prefixes
+            .flat_map(|prefix| below(&prefix, &version))
+            .collect(),
         library: Some(library),
     })
 }
@@ -306,12 +347,17 @@ fn library_of(prefix: &Path, version: &str) -> Option<PathBuf> {
         .find(|folder| folder.join("os.py").is_file())
 }
 
-fn site_packages(prefix: &Path, version: &str) -> [PathBuf; 2] {
-    ["lib", "lib64"].map(|lib| {
-        prefix
-            .join(lib)
-            .join(format!("python{version}/site-packages"))
-    })
+/// Where packages are below a prefix. Debian puts them into dist-packages, and pip's below `local`;
+/// Fedora's pip does the latter as well.
+fn below(prefix: &Path, version: &str) -> Vec<PathBuf> {
+    [
+        format!("lib/python{version}/site-packages"),
+        format!("lib64/python{version}/site-packages"),
+        format!("lib/python{version}/dist-packages"),
+        "lib/python3/dist-packages".to_owned(),
+    ]
+    .map(|folder| prefix.join(folder))
+    .into()
 }
 
 /// `3.12`, and `3.13t`.

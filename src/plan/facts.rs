@@ -195,11 +195,11 @@ impl FactBook {
 
     /// Looks up or probes the facts of every (platform, framework) that the cells name.
     pub fn gather(&mut self, config: &Config, recipes: &RecipeSet, cells: &[Cell]) -> Result<()> {
-        self.python = python(&self.root, config);
+        self.python = host::followed(python(&self.root, config), &self.env);
         for (framework, stated) in &config.settings().frameworks {
             if let Some(named) = &stated.python {
-                self.pythons
-                    .insert(framework.clone(), interpreter(&self.root, named));
+                let named = host::followed(interpreter(&self.root, named), &self.env);
+                self.pythons.insert(framework.clone(), named);
             }
         }
         let mut pairs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -455,12 +455,9 @@ fn python(root: &Path, config: &Config) -> PathBuf {
     if let Some(named) = &config.settings().paths.python {
         return interpreter(root, named);
     }
-    let venv = root.join(".venv/bin/python");
-    if venv.exists() {
-        venv
-    } else {
-        PathBuf::from("python3")
-    }
+    let own = [".venv", "venv"].map(|folder| root.join(folder).join("bin/python"));
+    let own = own.into_iter().find(|python| python.exists());
+    own.unwrap_or_else(|| PathBuf::from("python3"))
 }
 
 /// A bare command is looked up in PATH; a path is taken from the project, and may be the folder of

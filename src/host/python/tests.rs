@@ -187,3 +187,39 @@ fn a_shim_of_pyenv_leads_to_the_interpreter_that_it_starts() {
             .contains("is a script")
     );
 }
+
+/// asdf and mise: the shims of the latter are links to one program, whose name says nothing.
+#[test]
+fn the_shims_of_other_version_managers_are_followed_by_their_files() {
+    for (file, text) in [
+        (".tool-versions", "nodejs 22.1.0\npython 3.12.9 3.11.2\n"),
+        ("mise.toml", "[tools]\npython = \"3.12\"\n"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, project) = (folder.path().join("manager"), folder.path().join("p"));
+        write(&root, "bin/manager", "");
+        write(&root, "shims/other", "");
+        std::os::unix::fs::symlink("../bin/manager", root.join("shims/python3")).unwrap();
+        write(&root, "installs/python/3.12.9/bin/python3", "");
+        write(&project, file, text);
+        let asked = |env: &[(&str, &Path)]| {
+            let env = env.iter();
+            let env = env.map(|(n, v)| ((*n).to_owned(), v.to_str().unwrap().to_owned()));
+            followed(root.join("shims/python3"), &env.collect())
+        };
+        let python = root.join("installs/python/3.12.9/bin/python3");
+        assert_eq!(asked(&[(PYENV_DIR, &project)]), python, "{file}");
+        assert_eq!(asked(&[("HOME", &project)]), python, "{file}");
+        let version = ("ASDF_PYTHON_VERSION", Path::new("3.12.9"));
+        assert_eq!(asked(&[version]), python, "{file}");
+        assert_eq!(
+            asked(&[]),
+            root.join("shims/python3"),
+            "no version is stated"
+        );
+    }
+    assert_eq!(
+        followed("/usr/bin/python3".into(), &BTreeMap::new()),
+        Path::new("/usr/bin/python3")
+    );
+}
