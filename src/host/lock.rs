@@ -3,7 +3,7 @@
 //! Written by tprimat and committed by people, as Cargo.lock is. Bytes are a function of the
 //! content: everything is sorted. A fact that could not be read is left out.
 
-mod read;
+mod file;
 
 use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
@@ -23,7 +23,7 @@ const HEADER: &str = "\
 
 /// A value of the lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "neither a text in quotes nor a whole number")]
 pub enum Fact {
     Number(i64),
     Text(String),
@@ -79,11 +79,7 @@ impl Lock {
     }
 
     pub fn parse(source: &Arc<Source>) -> Result<Self, Vec<Problem>> {
-        read::LockReader {
-            source,
-            problems: Vec::new(),
-        }
-        .lock()
+        file::read(source).map_err(|problem| vec![problem])
     }
 
     #[must_use]
@@ -101,16 +97,7 @@ impl Lock {
     /// The file's text; equal locks give equal bytes.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let mut root = toml::Table::new();
-        root.insert("version".into(), VERSION.into());
-        let platforms = self
-            .platforms
-            .iter()
-            .map(|(id, section)| (id.clone(), section.to_table().into()));
-        if !self.platforms.is_empty() {
-            root.insert("platform".into(), toml::Value::Table(platforms.collect()));
-        }
-        format!("{HEADER}\n{root}")
+        format!("{HEADER}\n{}", file::write(self))
     }
 }
 
@@ -205,55 +192,6 @@ impl Section {
         }
         all
     }
-
-    fn to_table(&self) -> toml::Table {
-        let mut table: toml::Table = self
-            .facts
-            .iter()
-            .map(|(name, fact)| (name.clone(), fact.into()))
-            .collect();
-        let texts = |texts: &BTreeMap<String, String>| -> toml::Value {
-            toml::Value::Table(
-                texts
-                    .iter()
-                    .map(|(name, text)| (name.clone(), text.clone().into()))
-                    .collect(),
-            )
-        };
-        let mut recipes = toml::Table::new();
-        let mut put = |recipe: &String, name: &str, value: toml::Value| {
-            let of = recipes
-                .entry(recipe.clone())
-                .or_insert_with(|| toml::Table::new().into());
-            of.as_table_mut()
-                .map(|table| table.insert(name.to_owned(), value));
-        };
-        for (recipe, versions) in &self.packages {
-            put(recipe, "packages", texts(versions));
-        }
-        for (recipe, checkouts) in &self.checkouts {
-            put(
-                recipe,
-                "checkouts",
-                toml::Value::Table(
-                    checkouts
-                        .iter()
-                        .map(|(v, f)| (v.clone(), texts(f)))
-                        .collect(),
-                ),
-            );
-        }
-        if !recipes.is_empty() {
-            table.insert("recipe".into(), recipes.into());
-        }
-        for (name, digests) in self.data.iter().filter(|(_, digests)| !digests.is_empty()) {
-            let digests = digests
-                .iter()
-                .map(|(name, digest)| (name.clone(), digest.clone().into()));
-            table.insert(name.clone(), toml::Value::Table(digests.collect()));
-        }
-        table
-    }
 }
 
 /// `PRIMUS_PATH.commit` → text.
@@ -297,15 +235,6 @@ impl fmt::Display for Fact {
 impl From<&str> for Fact {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
-    }
-}
-
-impl From<&Fact> for toml::Value {
-    fn from(fact: &Fact) -> Self {
-        match fact {
-            Fact::Number(number) => (*number).into(),
-            Fact::Text(text) => text.clone().into(),
-        }
     }
 }
 
