@@ -137,62 +137,72 @@ impl Repository {
         ])?;
         let untracked = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
         for name in untracked.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-            let path = self.work_tree.join(OsStr::from_bytes(name));
-            let place = String::from_utf8_lossy(name);
-            // Git names a folder that is a repository of its own, and none of its files.
-            if name.ends_with(b"/") {
-                let inner = match depth < DEEPEST {
-                    true => Self::at(&path)?,
-                    false => None,
-                };
-                let unknown = "is a repository without a commit, or too deep within others";
-                let inner = inner.ok_or_else(|| self.failed(&format!("`{place}` {unknown}")))?;
-                let line = format!("\nuntracked-repository {place} {}\n", inner.commit);
-                text.extend_from_slice(line.as_bytes());
-                if let Some(digest) = inner.changes(depth + 1)? {
-                    let line = format!("\nuntracked-repository {place} dirty {digest}\n");
-                    text.extend_from_slice(line.as_bytes());
-                }
-                continue;
-            }
-            let digest = untracked_digest(&path)
-                .map_err(|error| self.failed(&format!("`{place}` cannot be read: {error}")))?;
-            if let Some(digest) = digest {
-                text.extend_from_slice(format!("\nuntracked {place} {digest}\n").as_bytes());
-            }
+            text.extend(self.untracked(name, depth)?.into_bytes());
         }
         let index = gitlinks(&git(&["ls-files", "--stage", "-z"])?);
         let head = match index.is_empty() && !self.work_tree.join(".gitmodules").exists() {
             true => BTreeMap::new(),
             false => gitlinks(&git(&["ls-tree", "-r", "-z", "HEAD"])?),
         };
-        for path in index
-            .keys()
-            .chain(head.keys().filter(|path| !index.contains_key(*path)))
-        {
-            let place = String::from_utf8_lossy(path).into_owned();
-            let inner = match depth < DEEPEST {
-                true => Self::at(&self.work_tree.join(OsStr::from_bytes(path)))?,
-                false => None,
-            };
-            // One that is not checked out is as the index has it.
-            let commit = inner
-                .as_ref()
-                .map(|inner| &inner.commit)
-                .or_else(|| index.get(path));
-            if commit != head.get(path) {
-                let commit = commit.map_or("removed", String::as_str);
-                text.extend_from_slice(format!("\nsubmodule {place} {commit}\n").as_bytes());
-            }
-            if let Some(digest) = inner
-                .map(|inner| inner.changes(depth + 1))
-                .transpose()?
-                .flatten()
-            {
-                text.extend_from_slice(format!("\nsubmodule {place} dirty {digest}\n").as_bytes());
-            }
+        let removed = head.keys().filter(|path| !index.contains_key(*path));
+        for path in index.keys().chain(removed) {
+            let (staged, committed) = (index.get(path), head.get(path));
+            text.extend(self.submodule(path, staged, committed, depth)?.into_bytes());
         }
         Ok((!text.is_empty()).then(|| Digest::of(&text)))
+    }
+
+    /// What an untracked file adds to the changes. Git names a folder that is a repository of its
+    /// own, and none of its files.
+    fn untracked(&self, name: &[u8], depth: usize) -> Result<String> {
+        let path = self.work_tree.join(OsStr::from_bytes(name));
+        let place = String::from_utf8_lossy(name);
+        if !name.ends_with(b"/") {
+            let digest = untracked_digest(&path)
+                .map_err(|error| self.failed(&format!("`{place}` cannot be read: {error}")))?;
+            let line = |digest| format!("\nuntracked {place} {digest}\n");
+            return Ok(digest.map_or_else(String::new, line));
+        }
+        let unknown = "is a repository without a commit, or too deep within others";
+        let inner = Self::within(&path, depth)?;
+        let inner = inner.ok_or_else(|| self.failed(&format!("`{place}` {unknown}")))?;
+        let mut text = format!("\nuntracked-repository {place} {}\n", inner.commit);
+        if let Some(digest) = inner.changes(depth + 1)? {
+            text += &format!("\nuntracked-repository {place} dirty {digest}\n");
+        }
+        Ok(text)
+    }
+
+    /// What a submodule adds to the changes. One that is not checked out is as the index has it.
+    fn submodule(
+        &self,
+        path: &[u8],
+        staged: Option<&String>,
+        committed: Option<&String>,
+        depth: usize,
+    ) -> Result<String> {
+        let place = String::from_utf8_lossy(path);
+        let inner = Self::within(&self.work_tree.join(OsStr::from_bytes(path)), depth)?;
+        let commit = inner.as_ref().map(|inner| &inner.commit).or(staged);
+        let mut text = String::new();
+        if commit != committed {
+            let commit = commit.map_or("removed", String::as_str);
+            text += &format!("\nsubmodule {place} {commit}\n");
+        }
+        let changes = inner.map(|inner| inner.changes(depth + 1)).transpose()?;
+        if let Some(digest) = changes.flatten() {
+            text += &format!("\nsubmodule {place} dirty {digest}\n");
+        }
+        Ok(text)
+    }
+
+    /// A repository within another one, if it is not too deep.
+    fn within(dir: &Path, depth: usize) -> Result<Option<Self>> {
+        if depth < DEEPEST {
+            Self::at(dir)
+        } else {
+            Ok(None)
+        }
     }
 
     /// A GIT_DIR without any setting of the repository's.
