@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::layers::Config;
+use super::{layers::Config, nested};
 
 impl Config {
     /// All effective values, nested, in file order.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        self.tree.nested(self.tree.node(super::tree::ROOT))
+        self.values.clone()
     }
 
     /// `export TPRIMAT_TRAINING_DATA_SEQ_LENGTH=4096`, one line a value. Lists are JSON; what is
@@ -19,13 +19,13 @@ impl Config {
     pub fn shell_export(&self) -> String {
         let mut lines = String::new();
         let mut taken = HashSet::new();
-        for (path, value, _) in self.tree.leaves() {
+        for (path, value) in nested::leaves(&self.values) {
             let text = match value {
                 Value::Null => continue,
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            let name = variable_name(path);
+            let name = variable_name(&path);
             let line = match shlex::try_quote(&text) {
                 Ok(quoted) if taken.insert(name.clone()) => format!("export {name}={quoted}\n"),
                 // A comment cannot be ended by what it quotes: both are debug-printed.

@@ -4,36 +4,27 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     layers::{Config, Layer},
-    resolve::Leaf,
+    nested,
 };
 use crate::error::Problem;
 
 /// An entry of `models.toml`.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct KnownModel {
     pub name: String,
     pub names: Vec<String>,
-    architecture: String,
-    num_layers: u64,
-    hidden_size: u64,
-    ffn_hidden_size: u64,
-    num_attention_heads: u64,
-    num_kv_heads: u64,
-    head_dim: Option<u64>,
-    vocab_size: u64,
-    max_position_embeddings: Option<u64>,
-    rope_theta: Option<u64>,
-    rope_factor: Option<u64>,
-    norm_eps: f64,
-    tie_embeddings: bool,
-    qkv_bias: bool,
     num_parameters: u64,
+    /// Keys of `models.<id>`.
+    #[serde(flatten)]
+    shape: Map<String, Value>,
 }
+
+/// Values of `models.<id>`, by their path below it.
+type Shape = Vec<(String, Value)>;
 
 /// Keys without which a model's shape is not known; the others have defaults.
 pub const NEEDED_SHAPE: [&str; 6] = [
@@ -48,7 +39,6 @@ pub const NEEDED_SHAPE: [&str; 6] = [
 pub(super) fn known_models() -> &'static [KnownModel] {
     static TABLE: LazyLock<Vec<KnownModel>> = LazyLock::new(|| {
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct File {
             model: Vec<KnownModel>,
         }
@@ -59,36 +49,10 @@ pub(super) fn known_models() -> &'static [KnownModel] {
 }
 
 impl KnownModel {
-    /// Its keys of config.yaml.
-    fn shape(&self) -> Vec<(&'static str, Value)> {
-        let optional = |key, value: Option<u64>| value.map(|value| (key, json!(value)));
-        let mut shape = vec![
-            ("architecture", json!(self.architecture)),
-            ("num_layers", json!(self.num_layers)),
-            ("hidden_size", json!(self.hidden_size)),
-            ("ffn_hidden_size", json!(self.ffn_hidden_size)),
-            ("num_attention_heads", json!(self.num_attention_heads)),
-            ("num_kv_heads", json!(self.num_kv_heads)),
-            ("vocab_size", json!(self.vocab_size)),
-            ("norm_eps", json!(self.norm_eps)),
-            ("tie_embeddings", json!(self.tie_embeddings)),
-            ("qkv_bias", json!(self.qkv_bias)),
-        ];
-        shape.extend(optional("head_dim", self.head_dim));
-        shape.extend(optional(
-            "max_position_embeddings",
-            self.max_position_embeddings,
-        ));
-        shape.extend(optional("rope_theta", self.rope_theta));
-        if let Some(factor) = self.rope_factor {
-            shape.extend([
-                ("rope_scaling.factor", json!(factor)),
-                ("rope_scaling.low_freq_factor", json!(1)),
-                ("rope_scaling.high_freq_factor", json!(4)),
-                ("rope_scaling.original_max_position_embeddings", json!(8192)),
-            ]);
-        }
-        shape
+    fn shape(&self) -> Shape {
+        let shape = Value::Object(self.shape.clone());
+        let values = nested::leaves(&shape).into_iter();
+        values.map(|(path, value)| (path, value.clone())).collect()
     }
 }
 
@@ -116,29 +80,17 @@ pub(super) fn fill(config: &mut Config) {
     }
 }
 
-/// Does somebody state this key of a model, rather than leave it to a default?
-fn is_stated(config: &Config, id: &str, key: &str) -> bool {
-    let leaf = config.tree.leaf(&format!("models.{id}.{key}"));
-    leaf.is_some_and(|(_, layer)| *layer >= Layer::File)
-}
-
 /// Gives a model the keys of `shape` that it does not state. `from` says where they come from.
-fn complete(config: &mut Config, id: &str, shape: Vec<(&'static str, Value)>, from: String) {
+fn complete(config: &mut Config, id: &str, shape: Shape, from: String) {
     let layer = Layer::Model(config.model_sources.len());
     config.model_sources.push(from);
     // Scaling is one thing: a part of it is not completed from elsewhere.
     let is_scaled = config.contains(&format!("models.{id}.rope_scaling"));
     for (key, value) in shape {
-        if is_stated(config, id, key) || key.starts_with("rope_scaling") && is_scaled {
-            continue;
-        }
-        let mut keys = vec!["models", id];
-        keys.extend(key.split('.'));
-        let node = keys
-            .iter()
-            .try_fold(super::tree::ROOT, |node, key| config.tree.enter(node, key));
-        if let Some(node) = node {
-            config.tree.set(node, value, layer);
+        let is_stated = config.is_stated(&format!("models.{id}.{key}"));
+        if !is_stated && !(key.starts_with("rope_scaling") && is_scaled) {
+            let keys: Vec<&str> = ["models", id].into_iter().chain(key.split('.')).collect();
+            config.set(&keys, value, layer);
         }
     }
 }
@@ -158,27 +110,7 @@ impl Config {
 
     /// Takes from a Hugging Face `config.json` what a model does not state.
     pub fn complete_from_hf(&mut self, id: &str, path: &str, text: &str) -> Result<(), Problem> {
-        let shape = serde_json::from_str(text)
-            .map_err(|error| format!("is not JSON: {error}"))
-            .and_then(|file| hf_shape(&file));
-        let accepted = shape.and_then(|shape| {
-            let is_open = |(key, _): &(&str, Value)| !is_stated(self, id, key);
-            let accept = |(key, value): (&'static str, Value)| {
-                if value.is_null() {
-                    return Err("has no n_positions".to_owned());
-                }
-                let leaf = Leaf::find(&self.tree, &format!("models.{id}.{key}"));
-                let value = leaf.and_then(|leaf| leaf.accept(value));
-                Ok((
-                    key,
-                    value.map_err(|problem| format!("does not fit: {}", problem.message))?,
-                ))
-            };
-            // What config.yaml states is not asked of the file.
-            let open = shape.into_iter().filter(is_open);
-            open.map(accept).collect::<Result<_, String>>()
-        });
-        let shape = accepted.map_err(|why| {
+        let shape = self.hf_shape(id, text).map_err(|why| {
             let at = format!("models.{id}.hf_config");
             self.problem_at(&at, format!("{path} {why}"), "this file")
         })?;
@@ -186,11 +118,51 @@ impl Config {
         self.fill_settings();
         Ok(())
     }
+
+    /// What a Hugging Face `config.json` says of the keys that a model does not state; the error
+    /// completes "the file …".
+    fn hf_shape(&self, id: &str, text: &str) -> Result<Shape, String> {
+        let file = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+        let mut shape = Vec::new();
+        for (key, value) in stated_in_hf(&file)? {
+            let path = format!("models.{id}.{key}");
+            if self.is_stated(&path) {
+                continue;
+            }
+            if value.is_null() {
+                return Err("has no n_positions".to_owned());
+            }
+            let value = self.leaf(&path).and_then(|leaf| leaf.accept(value));
+            let value = value.map_err(|problem| format!("does not fit: {}", problem.message))?;
+            shape.push((key, value));
+        }
+        Ok(shape)
+    }
 }
 
-/// The keys of config.yaml that a Hugging Face `config.json` states; the error completes "the file
-/// …".
-fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
+/// Keys of `models.<id>`, and what they are called in a config.json: of most models, and of GPT-2.
+const HF_KEYS: [(&str, &str, &str); 9] = [
+    ("num_layers", "num_hidden_layers", "n_layer"),
+    ("hidden_size", "hidden_size", "n_embd"),
+    ("ffn_hidden_size", "intermediate_size", "n_inner"),
+    ("num_attention_heads", "num_attention_heads", "n_head"),
+    ("num_kv_heads", "num_key_value_heads", ""),
+    ("head_dim", "head_dim", ""),
+    ("vocab_size", "vocab_size", ""),
+    ("rope_theta", "rope_theta", ""),
+    ("norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
+];
+
+const HF_SCALING: [&str; 4] = [
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+];
+
+/// The keys of `models.<id>` that a Hugging Face `config.json` states, or that transformers takes for
+/// granted where it does not.
+fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     let architecture = file["model_type"].as_str().unwrap_or_default();
     if !["llama", "qwen2", "mistral", "gpt2"].contains(&architecture) {
         return Err(format!(
@@ -198,77 +170,43 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
         ));
     }
     let is_gpt2 = architecture == "gpt2";
-    let mut shape = vec![("architecture", json!(architecture))];
-    for (key, names) in [
-        ("num_layers", ["num_hidden_layers", "n_layer"]),
-        ("hidden_size", ["hidden_size", "n_embd"]),
-        ("ffn_hidden_size", ["intermediate_size", "n_inner"]),
-        ("num_attention_heads", ["num_attention_heads", "n_head"]),
-        ("num_kv_heads", ["num_key_value_heads", ""]),
-        ("head_dim", ["head_dim", ""]),
-        ("vocab_size", ["vocab_size", ""]),
-        ("rope_theta", ["rope_theta", ""]),
-        ("norm_eps", ["rms_norm_eps", "layer_norm_epsilon"]),
-    ] {
-        let stated = names
-            .iter()
-            .map(|name| &file[*name])
-            .find(|value| value.is_number());
-        shape.extend(stated.map(|value| (key, value.clone())));
+    let mut shape = vec![("architecture".to_owned(), json!(architecture))];
+    let mut state = |key: &str, value: Value| shape.push((key.to_owned(), value));
+    for (key, usual, of_gpt2) in HF_KEYS {
+        let stated = [usual, of_gpt2].map(|name| &file[name]);
+        if let Some(value) = stated.into_iter().find(|value| value.is_number()) {
+            state(key, value.clone());
+        }
     }
     // Transformers 5 writes the rotary settings into one table.
     let rotary = &file["rope_parameters"];
     if !is_gpt2 && !file["rope_theta"].is_number() {
-        let theta = &rotary["rope_theta"];
-        // What the file leaves out is what transformers takes for it.
-        shape.push((
-            "rope_theta",
-            if theta.is_number() {
-                theta.clone()
-            } else {
-                json!(10_000.0)
-            },
-        ));
+        let theta = Some(&rotary["rope_theta"]).filter(|theta| theta.is_number());
+        state("rope_theta", theta.cloned().unwrap_or(json!(10_000.0)));
     }
     if is_gpt2 {
         let hidden = file["n_embd"].as_u64().ok_or("has no n_embd")?;
         if !file["n_inner"].is_number() {
-            shape.push(("ffn_hidden_size", json!(hidden * 4)));
+            state("ffn_hidden_size", json!(hidden * 4));
         }
-        shape.push(("max_position_embeddings", file["n_positions"].clone()));
+        state("max_position_embeddings", file["n_positions"].clone());
     }
-    // What the file leaves out is what transformers takes for it.
-    shape.push((
-        "tie_embeddings",
-        json!(file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2)),
-    ));
+    let is_tied = file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2);
+    state("tie_embeddings", json!(is_tied));
     let has_bias = is_gpt2 || architecture == "qwen2" || file["attention_bias"] == true;
-    shape.push(("qkv_bias", json!(has_bias)));
-    let is_scaled = rotary["rope_type"]
-        .as_str()
-        .is_some_and(|kind| kind != "default");
-    let scaling = if is_scaled {
-        rotary
-    } else {
-        &file["rope_scaling"]
+    state("qkv_bias", json!(has_bias));
+    let kind = rotary["rope_type"].as_str();
+    let scaling = match kind.is_some_and(|kind| kind != "default") {
+        true => rotary,
+        false => &file["rope_scaling"],
     };
-    if scaling.is_object() {
-        for (to, from) in [
-            ("rope_scaling.factor", "factor"),
-            ("rope_scaling.low_freq_factor", "low_freq_factor"),
-            ("rope_scaling.high_freq_factor", "high_freq_factor"),
-            (
-                "rope_scaling.original_max_position_embeddings",
-                "original_max_position_embeddings",
-            ),
-        ] {
-            if !scaling[from].is_number() {
-                return Err(format!(
-                    "scales RoPE in a way that is not known here: it has no {from}"
-                ));
-            }
-            shape.push((to, scaling[from].clone()));
+    for key in HF_SCALING.into_iter().filter(|_| scaling.is_object()) {
+        if !scaling[key].is_number() {
+            return Err(format!(
+                "scales RoPE in a way that is not known here: it has no {key}"
+            ));
         }
+        state(&format!("rope_scaling.{key}"), scaling[key].clone());
     }
     Ok(shape)
 }
@@ -306,13 +244,8 @@ fn plain(name: &str) -> String {
 
 /// A stated key that is not the known model's: then the name says something else, and nothing is
 /// filled in.
-fn contradiction(
-    config: &Config,
-    id: &str,
-    known: &KnownModel,
-    shape: &[(&str, Value)],
-) -> Option<Problem> {
-    let counted = ("num_parameters", json!(known.num_parameters));
+fn contradiction(config: &Config, id: &str, known: &KnownModel, shape: &Shape) -> Option<Problem> {
+    let counted = ("num_parameters".to_owned(), json!(known.num_parameters));
     for (key, value) in shape.iter().chain([&counted]) {
         let path = format!("models.{id}.{key}");
         let Some(stated) = config.get(&path) else {
@@ -354,22 +287,26 @@ mod tests {
             for name in &model.names {
                 assert!(names.insert(plain(name)), "{name} names two models");
             }
+            let number = |key: &str| model.shape.get(key).and_then(Value::as_u64);
+            let whole = |key: &str| number(key).unwrap_or_else(|| panic!("no {key}"));
             let shape = ModelShape {
-                architecture: model.architecture.clone(),
-                num_layers: model.num_layers,
-                hidden_size: model.hidden_size,
-                ffn_hidden_size: model.ffn_hidden_size,
-                num_attention_heads: model.num_attention_heads,
-                num_kv_heads: model.num_kv_heads,
-                head_dim: model
-                    .head_dim
-                    .unwrap_or(model.hidden_size / model.num_attention_heads),
-                vocab_size: model.vocab_size,
-                max_position_embeddings: model.max_position_embeddings.unwrap_or(0),
-                tie_embeddings: model.tie_embeddings,
-                qkv_bias: model.qkv_bias,
+                architecture: model.shape["architecture"].as_str().unwrap().to_owned(),
+                num_layers: whole("num_layers"),
+                hidden_size: whole("hidden_size"),
+                ffn_hidden_size: whole("ffn_hidden_size"),
+                num_attention_heads: whole("num_attention_heads"),
+                num_kv_heads: whole("num_kv_heads"),
+                head_dim: number("head_dim")
+                    .unwrap_or(whole("hidden_size") / whole("num_attention_heads")),
+                vocab_size: whole("vocab_size"),
+                max_position_embeddings: number("max_position_embeddings").unwrap_or(0),
+                tie_embeddings: model.shape["tie_embeddings"].as_bool().unwrap(),
+                qkv_bias: model.shape["qkv_bias"].as_bool().unwrap(),
                 ..ModelShape::default()
             };
+            let keys = model.shape.keys().map(|key| format!("models.any.{key}"));
+            let any = crate::config::tests::load("models: { any: {} }\n", &[], &[]).unwrap();
+            keys.for_each(|key| _ = any.resolve(&key).unwrap());
             assert_eq!(
                 count_parameters(&shape),
                 Some(model.num_parameters),

@@ -1,29 +1,27 @@
-//! [`Config`]: file < environment < `--set`, merged once, so that a look-up is one hash.
+//! [`Config`]: the effective values of config.yaml, the environment and `--set`, and where each of
+//! them comes from.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     fmt,
     ops::Range,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, OnceLock},
 };
 
 use serde_json::Value;
+use serde_yaml::Value as Yaml;
 
 use super::{
-    VARIABLES, check, known_models,
-    read::ConfigReader,
-    resolve::{self, Leaf},
+    environment::VARIABLES,
+    names::vendor_named,
+    nested::{self, fill, join},
+    places::{Place, Places},
     schema::ConfigFile,
-    shape::shapes,
-    spans::{Place, Spans},
-    tree::{NodeId, ROOT, Tree},
-    upgrade::Translation,
-    vendor_named,
-    view::{Setting, Values, View},
+    shape::Shape,
 };
 use crate::{
-    error::{Error, Problem, Result, Source},
+    error::{Problem, Source},
     job::Vendor,
     words::secret::{SECRET, public_value},
 };
@@ -71,31 +69,68 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Which layer a value of the tree is from; weakest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Which layer a value is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layer {
     Default,
+    /// A default of the cell's recipe.
+    Recipe,
     /// Index into `model_sources`.
     Model(usize),
     File,
     /// Index into [`VARIABLES`].
     Environment(usize),
+    /// Index into a view's settings.
+    Matrix(usize),
     /// Index into `sets`.
     Set(usize),
+}
+
+/// Of two layers the greater one counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Strength {
+    Default,
+    File,
+    Environment,
+    Matrix,
+    Set,
+}
+
+impl Layer {
+    pub fn strength(self) -> Strength {
+        match self {
+            Self::Default | Self::Recipe | Self::Model(_) => Strength::Default,
+            Self::File => Strength::File,
+            Self::Environment(_) => Strength::Environment,
+            Self::Matrix(_) => Strength::Matrix,
+            Self::Set(_) => Strength::Set,
+        }
+    }
+}
+
+/// A key of an older suite that was read, and what it sets.
+#[derive(Debug)]
+pub(super) struct Translation {
+    /// Its path as the file spells it.
+    pub from: String,
+    pub settings: Vec<(Vec<String>, Yaml)>,
 }
 
 /// config.yaml with the environment and `--set` above it and the built-in defaults below.
 #[derive(Debug)]
 pub struct Config {
     pub(super) source: Arc<Source>,
-    pub(super) tree: Tree<Layer>,
+    /// The effective values, nested; what is no table is a value.
+    pub(super) values: Value,
+    /// The layer of each value by its path; none for built-in defaults.
+    pub(super) layers: HashMap<String, Layer>,
     /// Paths that the file spells with an alias (`max_steps`, `TP`).
-    pub(super) spelled: HashMap<Arc<str>, String>,
-    spans: OnceLock<Spans>,
+    pub(super) spelled: HashMap<String, String>,
+    places: OnceLock<Places>,
     /// `VARIABLE=text`, by index into [`VARIABLES`].
-    environment: [Option<Arc<Source>>; VARIABLES.len()],
+    pub(super) environment: [Option<Arc<Source>>; VARIABLES.len()],
     /// `PATH=VALUE`, as given.
-    sets: Vec<Arc<Source>>,
+    pub(super) sets: Vec<Arc<Source>>,
     /// What a reader should know of how the file was understood; nothing is wrong.
     pub(super) notes: Vec<Problem>,
     /// Models named like a built-in one that is of another shape, and how it differs.
@@ -107,78 +142,63 @@ pub struct Config {
     /// Keys of older suites that the file has.
     pub(super) translations: Vec<Translation>,
     /// Where the file is wrong.
-    faulty: Vec<Range<usize>>,
+    pub(super) faulty: Vec<Range<usize>>,
     /// Paths whose values in the file are wrong. What is computed without them is not judged.
-    pub(super) left_out: Vec<Arc<str>>,
+    pub(super) left_out: Vec<String>,
     /// See [`Config::settings`].
     pub(super) settings: ConfigFile,
 }
 
 impl Config {
-    /// `env` is the process environment, handed in so that loading is a pure function. `sets`:
-    /// `PATH=VALUE`, VALUE in YAML.
-    pub fn load(
-        source: Arc<Source>,
-        env: &BTreeMap<String, String>,
-        sets: &[String],
-    ) -> Result<Self> {
-        match Self::read(source, env, sets) {
-            (Some(config), problems) if problems.is_empty() => Ok(config),
-            (_, problems) => Err(Error::Invalid(problems)),
-        }
-    }
-
-    /// Like [`Config::load`], but keeps what is right beside all that is wrong, so that a matrix
-    /// can be checked as well. No config: the file is not YAML, and there is at least one problem.
-    #[must_use]
-    pub fn read(
-        source: Arc<Source>,
-        env: &BTreeMap<String, String>,
-        sets: &[String],
-    ) -> (Option<Self>, Vec<Problem>) {
-        let mut config = Self {
+    /// Without any value.
+    pub(super) fn empty(source: Arc<Source>, sets: &[String]) -> Self {
+        Self {
             source,
-            tree: Tree::default(),
+            values: Value::Object(serde_json::Map::new()),
+            layers: HashMap::new(),
             spelled: HashMap::new(),
-            spans: OnceLock::new(),
+            places: OnceLock::new(),
             environment: std::array::from_fn(|_| None),
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
             notes: Vec::new(),
             unlike: Vec::new(),
             variables: BTreeSet::new(),
+            model_sources: Vec::new(),
             translations: Vec::new(),
             faulty: Vec::new(),
             left_out: Vec::new(),
             settings: ConfigFile::default(),
-            model_sources: Vec::new(),
-        };
-        let mut problems = match ConfigReader::read(&mut config, env) {
-            Ok(problems) => problems,
-            Err(problems) => return (None, problems),
-        };
-        config.apply_environment(env, &mut problems);
-        config.apply_sets(&mut problems);
-        known_models::fill(&mut config);
-        config.apply_defaults(ROOT, super::shape::defaults());
-        config.apply_entry_defaults();
-        config.fill_settings();
-        problems.extend(check::check(&config));
-        let (implausible, unlikely) = super::plausible::look(&config);
-        problems.extend(implausible);
-        config.notes.extend(unlikely);
-        let place = |problem: &Problem| {
-            problem
-                .place
-                .as_ref()
-                .filter(|(source, _)| *source == config.source)
-                .cloned()
-        };
-        config.faulty = problems
+        }
+    }
+
+    /// What holds for all cells: the file, the environment and `--set`, without a matrix and
+    /// without recipes.
+    #[must_use]
+    pub fn settings(&self) -> &ConfigFile {
+        &self.settings
+    }
+
+    pub(super) fn fill_settings(&mut self) {
+        self.settings = fill(Some(self.values.clone()));
+    }
+
+    /// Gives the path of `keys` a value of a layer, in place of all that is there.
+    pub(super) fn set(&mut self, keys: &[impl AsRef<str>], value: Value, layer: Layer) {
+        let path = keys
             .iter()
-            .filter_map(place)
-            .map(|(_, span)| span)
-            .collect();
-        (Some(config), problems)
+            .fold(String::new(), |path, key| join(&path, key.as_ref()));
+        self.forget(&path);
+        self.layers.insert(path, layer);
+        nested::put(&mut self.values, keys, value);
+    }
+
+    /// Forgets where the values at and below a path come from.
+    pub(super) fn forget(&mut self, path: &str) {
+        let is_below = |other: &str| {
+            let rest = other.strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.layers.retain(|other, _| !is_below(other));
     }
 
     /// Is something wrong in the table that would hold `path`? Then it may be there, misspelt, and
@@ -215,116 +235,6 @@ impl Config {
         &self.variables
     }
 
-    fn apply_environment(&mut self, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
-        for (index, (variable, path)) in VARIABLES.iter().enumerate() {
-            // As in a shell's `${X:-…}`, empty is unset; and a platform that the file lacks has
-            // nothing to set.
-            let Some(text) = env.get(*variable).filter(|text| !text.is_empty()) else {
-                continue;
-            };
-            let path = match path
-                .strip_prefix("hardware.platforms.")
-                .and_then(|rest| rest.split_once('.'))
-            {
-                None => (*path).to_owned(),
-                Some((platform, key)) => match self.platforms_named(platform)[..] {
-                    [] => continue,
-                    [id, ..] => format!("hardware.platforms.{id}.{key}"),
-                },
-            };
-            let source = Source::new("environment", format!("{variable}={text}"));
-            self.environment[index] = Some(source.clone());
-            if let Err(problem) = self.apply(&path, text, Layer::Environment(index)) {
-                problems.push(placed(problem, &source, after_equals(&source)));
-            }
-        }
-    }
-
-    fn apply_sets(&mut self, problems: &mut Vec<Problem>) {
-        for (index, source) in self.sets.clone().iter().enumerate() {
-            let all = 0..source.text.len();
-            let Some((path, text)) = source.text.split_once('=') else {
-                let problem = Problem::new(format!("--set {} has no value", source.text));
-                problems.push(
-                    problem
-                        .at(source, all, "expected PATH=VALUE")
-                        .help("as in --set training.seed=7"),
-                );
-                continue;
-            };
-            if let Err((problem, is_path)) = resolve::resolve(&self.tree, path.trim())
-                .map_err(|problem| (problem, true))
-                .and_then(|_| {
-                    self.apply(path.trim(), text.trim(), Layer::Set(index))
-                        .map_err(|problem| (problem, false))
-                })
-            {
-                let span = if is_path {
-                    0..path.len()
-                } else {
-                    after_equals(source)
-                };
-                problems.push(placed(problem, source, span));
-            }
-        }
-    }
-
-    fn apply(&mut self, path: &str, text: &str, layer: Layer) -> Result<(), Problem> {
-        let value = resolve::parse_text(&self.tree, path, text)?;
-        for (keys, value) in resolve::typed(&self.tree, path, value)? {
-            let node = keys
-                .iter()
-                .try_fold(ROOT, |node, key| self.tree.enter(node, key));
-            let Some(node) = node else {
-                return Err(Problem::new(format!("`{path}` is another key's path")));
-            };
-            if !value.is_null() || is_of_environment(&self.tree, node) {
-                self.tree.set(node, value, layer);
-            } else if self.tree.node(node).children.is_empty() {
-                self.tree.remove(node);
-            } else {
-                self.tree.clear(node);
-            }
-        }
-        Ok(())
-    }
-
-    fn apply_defaults(&mut self, parent: NodeId, defaults: &Value) {
-        for (key, value) in defaults.as_object().into_iter().flatten() {
-            let known = self.tree.child(self.tree.node(parent), key);
-            let (is_new, is_leaf) = (
-                known.is_none(),
-                known.is_some_and(|node| node.leaf.is_some()),
-            );
-            let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
-            if is_leaf || is_empty || value.is_null() {
-                continue;
-            }
-            let Some(node) = self.tree.enter(parent, key) else {
-                continue;
-            };
-            if value.is_object() {
-                self.apply_defaults(node, value);
-            } else if is_new {
-                self.tree.set(node, value.clone(), Layer::Default);
-            }
-        }
-    }
-
-    /// The defaults of tables whose keys are the user's: each entry has them.
-    fn apply_entry_defaults(&mut self) {
-        for (table, defaults) in super::shape::entry_defaults() {
-            let Some(node) = self.tree.find(table) else {
-                continue;
-            };
-            for entry in node.children.clone() {
-                if self.tree.node(entry).leaf.is_none() {
-                    self.apply_defaults(entry, defaults);
-                }
-            }
-        }
-    }
-
     /// How keys of the file were understood, where that is worth a word; each with its place.
     #[must_use]
     pub fn notes(&self) -> &[Problem] {
@@ -335,26 +245,23 @@ impl Config {
     #[must_use]
     pub fn descriptive(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let mut stack = vec![(ROOT, shapes().root)];
-        while let Some((node, shape)) = stack.pop() {
-            let (node, shape) = (self.tree.node(node), shapes().get(shape));
-            if let Some(why) = &shape.descriptive {
-                let is_stated = node
-                    .leaf
-                    .as_ref()
-                    .is_none_or(|(_, layer)| *layer >= Layer::File);
-                if is_stated && why != "a text for people" && self.place(&node.path).is_some() {
-                    found.push(node.path.to_string());
-                }
-                continue;
+        self.add_descriptive("", &self.values, Shape::root(), &mut found);
+        found
+    }
+
+    fn add_descriptive(&self, path: &str, value: &Value, shape: Shape, found: &mut Vec<String>) {
+        if let Some(why) = shape.descriptive() {
+            let is_stated = value.is_object() || self.is_stated(path);
+            if is_stated && why != "a text for people" && self.place(path).is_some() {
+                found.push(path.to_owned());
             }
-            for child in node.children.iter().rev() {
-                if let Some((_, below)) = shape.field(self.tree.node(*child).key()) {
-                    stack.push((*child, below));
-                }
+            return;
+        }
+        for (key, value) in value.as_object().into_iter().flatten() {
+            if let Some((_, shape)) = shape.field(key) {
+                self.add_descriptive(&join(path, key), value, shape, found);
             }
         }
-        found
     }
 
     /// The name that problems call the file by.
@@ -378,19 +285,23 @@ impl Config {
     /// The effective value of a dotted path; none for tables and for what nobody states.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
-        self.tree.leaf(path).map(|(value, _)| value)
+        nested::leaf(&self.values, path)
     }
 
-    /// Where the value of a path comes from; none where there is none.
-    pub(super) fn origin_at(&self, path: &str) -> Option<Origin> {
-        self.tree
-            .leaf(path)
-            .map(|(_, layer)| self.origin_of(path, *layer))
+    /// The layer of a path that holds a value.
+    pub(super) fn layer(&self, path: &str) -> Layer {
+        self.layers.get(path).copied().unwrap_or(Layer::Default)
     }
 
-    fn origin_of(&self, path: &str, layer: Layer) -> Origin {
-        match layer {
-            Layer::Default => Origin::Default,
+    /// Does somebody state the value of a path, rather than leave it to a default?
+    pub(super) fn is_stated(&self, path: &str) -> bool {
+        self.layer(path).strength() > Strength::Default
+    }
+
+    /// Where the value of a path comes from, which no matrix and no recipe states.
+    pub(super) fn origin(&self, path: &str) -> Origin {
+        match self.layer(path) {
+            Layer::Default | Layer::Recipe | Layer::Matrix(_) => Origin::Default,
             Layer::Model(index) => Origin::Model(self.model_sources[index].clone()),
             Layer::File => Origin::File {
                 source: self.source.clone(),
@@ -404,24 +315,27 @@ impl Config {
     /// The keys below `path` in file order; the ids, where it is `models`, `hardware.platforms` or
     /// `parallelism`.
     pub fn children(&self, path: &str) -> impl Iterator<Item = &str> {
-        self.tree
-            .find(path)
-            .into_iter()
-            .flat_map(|node| self.tree.children(node))
-            .map(super::tree::Node::key)
+        nested::keys(self.find(path))
+    }
+
+    /// The value or table of a path.
+    pub(super) fn find(&self, path: &str) -> Option<&Value> {
+        nested::find(&self.values, path)
     }
 
     /// Is there such a value or table?
     #[must_use]
     pub fn contains(&self, path: &str) -> bool {
-        self.tree.find(path).is_some()
+        self.find(path).is_some()
     }
 
     /// Every effective value in file order.
-    pub fn effective(&self) -> impl Iterator<Item = (&str, &Value, Origin)> {
-        self.tree
-            .leaves()
-            .map(|(path, value, layer)| (&**path, value, self.origin_of(path, layer)))
+    pub fn effective(&self) -> impl Iterator<Item = (String, &Value, Origin)> {
+        let leaves = nested::leaves(&self.values).into_iter();
+        leaves.map(move |(path, value)| {
+            let origin = self.origin(&path);
+            (path, value, origin)
+        })
     }
 
     /// A problem at the value of `path`, wherever that was given; at the nearest parent's key where
@@ -433,9 +347,9 @@ impl Config {
         message: impl Into<String>,
         label: impl Into<String>,
     ) -> Problem {
-        let given = match self.tree.leaf(path).map(|(_, layer)| *layer) {
-            Some(Layer::Environment(index)) => self.environment[index].as_ref(),
-            Some(Layer::Set(index)) => self.sets.get(index),
+        let given = match self.layer(path) {
+            Layer::Environment(index) => self.environment[index].as_ref(),
+            Layer::Set(index) => self.sets.get(index),
             _ => None,
         };
         match given {
@@ -444,36 +358,29 @@ impl Config {
         }
     }
 
-    /// The `--set` that gave the value of `path`, on all platforms or on one, and where in it the
-    /// path stands.
-    #[must_use]
-    pub fn set_of(&self, path: &str) -> Option<(&Arc<Source>, Range<usize>)> {
-        let platforms = self.children("platform_optimizations");
-        let of_platform = |id: &str| {
-            let keys = super::view::platform_keys(path).iter();
-            keys.map(|key| format!("platform_optimizations.{id}.{key}"))
-                .collect::<Vec<_>>()
-        };
-        let paths = std::iter::once(path.to_owned()).chain(platforms.flat_map(of_platform));
-        for path in paths {
-            if let Some((_, Layer::Set(index))) = self.tree.leaf(&path) {
-                let source = self.sets.get(*index)?;
-                return Some((
-                    source,
-                    0..source.text.find('=').unwrap_or(source.text.len()),
-                ));
-            }
+    /// A problem at the key of a path.
+    pub(super) fn problem_at_key(
+        &self,
+        path: &str,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Problem {
+        if let Some(place) = self.place(path) {
+            return Problem::new(message).at(&self.source, place.key.clone(), label);
         }
-        None
+        // A key that a `--set` made: its first value says where.
+        let first = self.children(path).next();
+        let made = first.map_or_else(|| path.to_owned(), |key| join(path, key));
+        self.problem_at(&made, message, label)
     }
 
-    pub(super) fn spans(&self) -> &Spans {
-        self.spans.get_or_init(|| Spans::of(&self.source.text))
+    pub(super) fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::of(&self.source.text))
     }
 
     /// Where the file spells `path`, if it does.
-    pub(super) fn place(&self, path: &str) -> Option<Place> {
-        self.spans()
+    pub(super) fn place(&self, path: &str) -> Option<&Place> {
+        self.places()
             .find(self.spelled.get(path).map_or(path, String::as_str))
     }
 
@@ -488,9 +395,9 @@ impl Config {
                 let env = format!("{table}.{id}.env");
                 for name in self.children(&env) {
                     let path = format!("{env}.{name}");
-                    let value = self.get(&path).map(super::plain).unwrap_or_default();
+                    let value = self.get(&path).map(super::names::plain).unwrap_or_default();
                     let is_written = || {
-                        let span = self.place(&path).map_or(0..0, |place| place.value);
+                        let span = self.place(&path).map_or(0..0, |place| place.value.clone());
                         !self
                             .source
                             .text
@@ -522,47 +429,6 @@ impl Config {
         }
     }
 
-    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value or
-    /// table.
-    pub fn resolve(&self, path: &str) -> Result<Arc<str>, Problem> {
-        resolve::resolve(&self.tree, path).map(|resolved| resolved.keys.join(".").into())
-    }
-
-    /// Like [`Config::resolve`], but of a single value, and ready to check values for it.
-    pub fn leaf(&self, path: &str) -> Result<Leaf, Problem> {
-        Leaf::find(&self.tree, path)
-    }
-
-    /// `value` as the schema wants it at `path`, a table as its leaves. Problems come without a
-    /// place.
-    pub fn typed(&self, path: &str, value: Value) -> Result<Vec<(Arc<str>, Value)>, Problem> {
-        let leaves = resolve::typed(&self.tree, path, value)?;
-        Ok(leaves
-            .into_iter()
-            .map(|(keys, value)| (keys.join(".").into(), value))
-            .collect())
-    }
-
-    /// The effective entries of a table, nested; empty where there is none.
-    #[must_use]
-    pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
-        self.general().table(path)
-    }
-
-    /// This config without a matrix and without a recipe.
-    #[must_use]
-    pub fn general(&self) -> View<'_> {
-        static NO_DEFAULTS: LazyLock<Values> = LazyLock::new(Values::default);
-        self.view(&NO_DEFAULTS, &[])
-    }
-
-    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults
-    /// (weaker).
-    #[must_use]
-    pub fn view<'a>(&'a self, recipe_defaults: &'a Values, overlay: &'a [Setting]) -> View<'a> {
-        View::new(self, recipe_defaults, overlay)
-    }
-
     /// Stated, or told by the platform's id.
     #[must_use]
     pub fn vendor(&self, platform: &str) -> Option<Vendor> {
@@ -592,23 +458,7 @@ impl Config {
     }
 }
 
-/// Is the node a variable of an `env` table? There null is a statement: it takes away what a weaker
-/// table sets.
-pub(super) fn is_of_environment(tree: &Tree<Layer>, node: NodeId) -> bool {
-    let node = tree.node(node);
-    let table = node
-        .path
-        .strip_suffix(node.key())
-        .and_then(|path| path.strip_suffix('.'));
-    table.is_some_and(|table| table.ends_with(".env"))
-}
-
 /// The value in `NAME=value`.
-fn after_equals(source: &Source) -> Range<usize> {
+pub(super) fn after_equals(source: &Source) -> Range<usize> {
     source.text.find('=').map_or(0, |at| at + 1)..source.text.len()
-}
-
-pub(super) fn placed(mut problem: Problem, source: &Arc<Source>, span: Range<usize>) -> Problem {
-    problem.place = Some((source.clone(), span));
-    problem
 }

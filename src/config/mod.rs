@@ -4,27 +4,28 @@
 //! a [`View`].
 
 mod check;
-mod dialect;
 mod environment;
 mod export;
 mod foreign_keys;
 mod interpolate;
 mod known_models;
 mod layers;
+mod load;
 mod names;
+mod nested;
 mod of_cell;
+mod older_keys;
 mod parallelism;
+mod places;
 mod plausible;
 mod read;
-mod reference;
 mod resolve;
 pub mod schema;
 mod sections;
 mod shape;
-mod spans;
-mod tree;
 mod upgrade;
 mod view;
+mod yaml;
 
 pub use environment::VARIABLES;
 pub use known_models::NEEDED_SHAPE;
@@ -33,7 +34,6 @@ pub use names::{
     framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names,
 };
 pub(crate) use of_cell::not_of_cell;
-pub use reference::reference;
 pub use resolve::Leaf;
 pub use sections::{Entry, Section};
 pub use shape::framework_keys;

@@ -10,24 +10,16 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    framework_names,
-    layers::Layer,
+    names::{framework_names, vendor_names},
+    nested::{fill, join},
     schema::Parallelism,
-    sections::fill,
-    shape::join,
-    tree::{Node, ROOT, Tree},
-    vendor_names,
+    shape::parallelism_fields,
     view::View,
 };
 use crate::job::Vendor;
 
 pub(super) fn is_field(key: &str) -> bool {
-    super::shape::parallelism_fields().any(|field| field == key)
-}
-
-/// A table that states something itself is a block; others only hold blocks.
-fn is_block(tree: &Tree<Layer>, node: &Node<Layer>) -> bool {
-    tree.children(node).any(|child| child.leaf.is_some())
+    parallelism_fields().any(|field| field == key)
 }
 
 /// The names that each level goes by for one cell, best first: model, platform, framework.
@@ -45,34 +37,31 @@ impl View<'_> {
         vendor: Vendor,
         framework: &str,
     ) -> Option<(Arc<str>, Parallelism)> {
+        let platforms = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
+        let others = framework_names(framework).iter().map(String::as_str);
         let levels = [
             vec![model],
-            std::iter::once(platform)
-                .chain(vendor_names(vendor).iter().copied())
-                .collect(),
-            std::iter::once(framework)
-                .chain(framework_names(framework).iter().map(String::as_str))
-                .collect(),
+            platforms.collect(),
+            std::iter::once(framework).chain(others).collect(),
         ];
         let root = join("parallelism", strategy);
-        let tree = &self.config.tree;
-        let own = tree.find(&root).and_then(|node| self.best(node, &levels));
-        let mut best =
-            own.and_then(|node| Some((rank(&node.path, &root, &levels)?, node.path.clone())));
+        let own = self.config.find(&root);
+        let own = own.and_then(|strategy| best(&root, strategy, &levels));
+        let mut best = own.and_then(|path| Some((rank(&path, &root, &levels)?, path)));
         for block in self.blocks_set_below(&root) {
             if let Some(rank) = rank(block, &root, &levels)
                 && best.as_ref().is_none_or(|(known, _)| rank > *known)
             {
-                best = Some((rank, block.into()));
+                best = Some((rank, block.to_owned()));
             }
         }
         let (_, path) = best?;
-        let stated = super::shape::parallelism_fields().filter_map(|field| {
+        let stated = parallelism_fields().filter_map(|field| {
             let value = self.get(&join(&path, field))?;
             Some((field.to_owned(), value.clone()))
         });
         let block = fill(Some(Value::Object(stated.collect())));
-        Some((path, block))
+        Some((path.into(), block))
     }
 
     /// The blocks below a strategy of which the matrix sets a field.
@@ -82,22 +71,25 @@ impl View<'_> {
             (block.starts_with(root) && is_field(field)).then_some(block)
         })
     }
+}
 
-    /// The most specific block at or below `node`, by the names of the levels that are left.
-    fn best<'n>(&'n self, node: &'n Node<Layer>, levels: &[Vec<&str>]) -> Option<&'n Node<Layer>> {
-        let tree = &self.config.tree;
-        for (depth, names) in levels.iter().enumerate() {
-            for name in names {
-                let found = tree
-                    .child(node, name)
-                    .and_then(|child| self.best(child, &levels[depth + 1..]));
-                if found.is_some() {
-                    return found;
-                }
+/// The path of the most specific block at or below a table, by the names of the levels that are left.
+/// A table that states something itself is a block; others only hold blocks.
+fn best(path: &str, table: &Value, levels: &[Vec<&str>]) -> Option<String> {
+    for (depth, names) in levels.iter().enumerate() {
+        for name in names {
+            let below = table.get(name);
+            let found =
+                below.and_then(|below| best(&join(path, name), below, &levels[depth + 1..]));
+            if found.is_some() {
+                return found;
             }
         }
-        is_block(tree, node).then_some(node)
     }
+    let mut entries = table.as_object()?.values();
+    entries
+        .any(|entry| !entry.is_object())
+        .then(|| path.to_owned())
 }
 
 /// How specific a block is for a cell: model 4, platform 2, framework 1. None: it is for other
@@ -116,24 +108,4 @@ fn rank(block: &str, root: &str, levels: &Levels<'_>) -> Option<u32> {
         }
     }
     rest.is_empty().then_some(rank)
-}
-
-/// Every table key below `parallelism`, with the levels that it may belong to; for the check of
-/// names.
-pub(super) fn walk(
-    tree: &Tree<Layer>,
-    mut visit: impl FnMut(&Node<Layer>, usize) -> Option<usize>,
-) {
-    let strategies = tree
-        .child(tree.node(ROOT), "parallelism")
-        .into_iter()
-        .flat_map(|node| tree.children(node));
-    let mut stack: Vec<_> = strategies.map(|node| (node, 0)).collect();
-    while let Some((node, level)) = stack.pop() {
-        for child in tree.children(node).filter(|child| !is_field(child.key())) {
-            if let Some(level) = visit(child, level) {
-                stack.push((child, level));
-            }
-        }
-    }
 }

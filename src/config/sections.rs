@@ -1,20 +1,13 @@
 //! The structs of [`super::schema`], filled with effective values: what code computes with.
 //!
-//! The tree keeps of every value its path, its layer and its place in the file, for whoever says
-//! where a value comes from. Nobody else reads it by path.
-
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+//! Whoever says where a value comes from reads it by its path; nobody else does.
 
 use super::{
-    layers::Config,
-    schema::{
-        ConfigFile, Execution, Framework, Model, Platform, Runs, Training, Validation, Warmup,
-    },
-    shape::join,
-    tree::ROOT,
+    nested::{fill, join},
+    schema::{Execution, Framework, Model, Platform, Runs, Training, Validation, Warmup},
     view::View,
 };
+use serde::de::DeserializeOwned;
 
 /// A table of config.yaml that there is once.
 pub trait Section: DeserializeOwned + Default {
@@ -78,32 +71,12 @@ impl View<'_> {
     }
 }
 
-impl Config {
-    /// What holds for all cells: the file, the environment and `--set`, without a matrix and
-    /// without recipes.
-    #[must_use]
-    pub fn settings(&self) -> &ConfigFile {
-        &self.settings
-    }
-
-    pub(super) fn fill_settings(&mut self) {
-        self.settings = fill(Some(self.tree.nested(self.tree.node(ROOT))));
-    }
-}
-
-/// Whatever comes into a tree was checked against the schema that these structs are the source of,
-/// so no input can fail here.
-pub(super) fn fill<T: DeserializeOwned + Default>(values: Option<Value>) -> T {
-    values.map_or_else(T::default, |values| {
-        serde_json::from_value(values).expect("values are checked where they come in")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use schemars::{JsonSchema, schema_for};
+    use serde_json::Value;
 
-    use super::*;
+    use super::{super::schema::ConfigFile, *};
 
     /// The name of the struct that the schema of config.yaml has at `path`; `*` stands for an id.
     fn struct_at(path: &str) -> String {

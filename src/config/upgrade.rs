@@ -13,17 +13,9 @@ use std::ops::Range;
 use serde_yaml::Value as Yaml;
 
 use super::{
-    layers::Config,
-    spans::{Place, Spans},
+    layers::{Config, Translation},
+    places::{Place, Places},
 };
-
-/// A key of an older suite that was read, and what it sets.
-#[derive(Debug)]
-pub(super) struct Translation {
-    /// Its path as the file spells it.
-    pub from: String,
-    pub settings: Vec<(Vec<String>, Yaml)>,
-}
 
 /// Above keys that set nothing: figures of devices without a source.
 const UNUSED: &str =
@@ -41,18 +33,18 @@ impl Config {
         let text = &self.source.text;
         let (mut edits, mut paths) = (Vec::new(), Vec::new());
         for translation in &self.translations {
-            if let Some(place) = self.spans().find(&translation.from) {
-                self.rewrite(translation, &place, &mut edits, &mut paths);
+            if let Some(place) = self.places().find(&translation.from) {
+                self.rewrite(translation, place, &mut edits, &mut paths);
             }
         }
-        let max_steps = self.spans().find("training.duration.max_steps");
+        let max_steps = self.places().find("training.duration.max_steps");
         match (
             max_steps,
-            self.spans().find("training.duration.train_iters"),
+            self.places().find("training.duration.train_iters"),
         ) {
-            (Some(old), Some(_)) => edits.push(removal(text, &old)),
+            (Some(old), Some(_)) => edits.push(removal(text, old)),
             (Some(old), None) => edits.push(Edit {
-                range: old.key,
+                range: old.key.clone(),
                 text: "train_iters".into(),
             }),
             (None, _) => {}
@@ -63,19 +55,19 @@ impl Config {
                 .zip(spelled.strip_prefix("frameworks."));
             if let Some((name, old)) = names
                 && !old.contains('.')
-                && let Some(place) = self.spans().find(spelled)
+                && let Some(place) = self.places().find(spelled)
             {
                 edits.push(Edit {
-                    range: place.key,
+                    range: place.key.clone(),
                     text: name.to_owned(),
                 });
             }
         }
-        if let Some(place) = self.spans().find("training.optimizer.type")
+        if let Some(place) = self.places().find("training.optimizer.type")
             && text[place.value.clone()].trim_matches(['"', '\'']) == "adam"
         {
             edits.push(Edit {
-                range: place.value,
+                range: place.value.clone(),
                 text: "adamw".into(),
             });
         }
@@ -99,7 +91,7 @@ impl Config {
             return edits.push(commented_out(text, place));
         };
         if first.join(".") == parent
-            && let Some(whole) = self.spans().find(parent)
+            && let Some(whole) = self.places().find(parent)
         {
             let key = &text[whole.key.clone()];
             return edits.push(Edit {
@@ -245,7 +237,8 @@ fn with_paths(text: &str, entries: &[[String; 3]]) -> String {
         };
         format!("{indent}{key}: {value}{comment}\n")
     };
-    let place = Spans::of(text)
+    let places = Places::of(text);
+    let place = places
         .find("paths")
         .filter(|place| place.is_table && !place.value.is_empty());
     let Some(place) = place else {

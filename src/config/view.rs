@@ -1,20 +1,27 @@
 //! A [`Config`] as one cell sees it: with the matrix's settings above, a recipe's defaults below,
 //! and what its platform and its framework do differently in place of what holds for all.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 use tprimat_words::part;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
-    layers::{Config, Layer, Origin},
-    names::canonical_id,
-    resolve::MAX_PARTS,
-    shape::{ShapeId, join, shapes},
-    tree::{Node, NodeId, ROOT, Tree},
-    vendor_names,
+    layers::{Config, Layer, Origin, Strength},
+    names::{canonical_id, vendor_names},
+    nested::{self, join, longest_key},
+    resolve::{MAX_PARTS, labelled},
+    shape::Shape,
 };
-use crate::{error::Problem, job::Vendor};
+use crate::{
+    error::{Problem, Source},
+    job::Vendor,
+};
 
 /// One value that a matrix gives to a cell, by an axis or an override. Its path is canonical.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +35,7 @@ pub struct Setting {
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     name: String,
-    tree: Tree<()>,
+    values: Value,
 }
 
 impl Values {
@@ -37,7 +44,7 @@ impl Values {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            tree: Tree::default(),
+            values: Value::Object(Map::new()),
         }
     }
 
@@ -49,65 +56,51 @@ impl Values {
                 "a default's path has at most {MAX_PARTS} keys"
             )));
         }
-        let (mut node, mut shape) = (ROOT, shapes().root);
+        let (mut keys, mut shape) = (Vec::new(), Shape::root());
         for key in path.split('.') {
-            (node, shape) = self.enter(node, shape, key)?;
+            shape = self.enter(&mut keys, shape, key)?;
         }
-        self.insert(node, shape, value)
+        self.insert(&keys, shape, value)
     }
 
-    fn insert(&mut self, node: NodeId, shape: ShapeId, value: &Value) -> Result<(), Problem> {
-        let known = shapes().get(shape);
+    fn insert(&mut self, keys: &[String], shape: Shape, value: &Value) -> Result<(), Problem> {
         if let Value::Object(entries) = value
-            && known.is_table()
+            && shape.is_table()
         {
             for (key, value) in entries {
-                let (node, shape) = self.enter(node, shape, key)?;
-                self.insert(node, shape, value)?;
+                let mut keys = keys.to_vec();
+                let field = self.enter(&mut keys, shape, key)?;
+                self.insert(&keys, field, value)?;
             }
             return Ok(());
         }
-        let Node {
-            path,
-            children,
-            leaf,
-            ..
-        } = self.tree.node(node);
-        if leaf.is_some() || !children.is_empty() {
-            return Err(through_another(path));
+        let path = keys.join(".");
+        if nested::find(&self.values, &path).is_some() {
+            return Err(through_another(&path));
         }
-        let value = known.accept(path, value.clone())?;
-        self.tree.set(node, value, ());
+        let value = shape.accept(&path, value.clone())?;
+        nested::put(&mut self.values, keys, value);
         Ok(())
     }
 
-    fn enter(
-        &mut self,
-        table: NodeId,
-        shape: ShapeId,
-        key: &str,
-    ) -> Result<(NodeId, ShapeId), Problem> {
-        let shape = shapes().get(shape);
-        let Node { path, leaf, .. } = self.tree.node(table);
-        if leaf.is_some() {
-            return Err(through_another(path));
+    /// Adds the key below `keys`, spelled out; what it may hold.
+    fn enter(&self, keys: &mut Vec<String>, shape: Shape, key: &str) -> Result<Shape, Problem> {
+        let table = keys.join(".");
+        if nested::leaf(&self.values, &table).is_some() {
+            return Err(through_another(&table));
         }
         let (name, field) = shape
             .field(key)
             .filter(|_| !key.is_empty())
-            .ok_or_else(|| shape.unknown_key(path, key))?;
-        let name = canonical_id(path, name);
-        let node = self.tree.enter(table, name);
-        Ok((node.ok_or_else(|| through_another(name))?, field))
+            .ok_or_else(|| shape.unknown_key(&table, key))?;
+        keys.push(canonical_id(&table, name).to_owned());
+        Ok(field)
     }
 }
 
 fn through_another(path: &str) -> Problem {
-    let mut problem = Problem::new(format!(
-        "a default's path goes through another default, `{path}`"
-    ));
-    problem.label = "this path".into();
-    problem
+    let message = format!("a default's path goes through another default, `{path}`");
+    labelled(message, "this path")
 }
 
 /// Settings of the training that `platform_optimizations.<p>` may state for a platform. Activations
@@ -129,11 +122,58 @@ const PRECISION: &str = "training.precision.default";
 pub(super) const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// The platform's keys that stand for a setting of the training.
-pub(super) fn platform_keys(path: &str) -> &'static [&'static str] {
+fn platform_keys(path: &str) -> &'static [&'static str] {
     PLATFORM_KEYS
         .iter()
         .find(|(of, _)| *of == path)
         .map_or(&[], |(_, keys)| keys)
+}
+
+impl Config {
+    /// This config without a matrix and without a recipe.
+    #[must_use]
+    pub fn general(&self) -> View<'_> {
+        static NO_DEFAULTS: LazyLock<Values> = LazyLock::new(Values::default);
+        self.view(&NO_DEFAULTS, &[])
+    }
+
+    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults
+    /// (weaker).
+    #[must_use]
+    pub fn view<'a>(&'a self, recipe: &'a Values, overlay: &'a [Setting]) -> View<'a> {
+        View {
+            config: self,
+            recipe,
+            overlay,
+            cell: None,
+        }
+    }
+
+    /// The effective entries of a table, nested; empty where there is none.
+    #[must_use]
+    pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
+        self.general().table(path)
+    }
+
+    /// The `--set` that gave the value of `path`, on all platforms or on one, and where in it the
+    /// path stands.
+    #[must_use]
+    pub fn set_of(&self, path: &str) -> Option<(&Arc<Source>, Range<usize>)> {
+        let platforms = self.children("platform_optimizations");
+        let of_platform = |id: &str| {
+            let keys = platform_keys(path).iter();
+            keys.map(|key| format!("platform_optimizations.{id}.{key}"))
+                .collect::<Vec<_>>()
+        };
+        let mut paths = std::iter::once(path.to_owned()).chain(platforms.flat_map(of_platform));
+        let index = paths.find_map(|path| match self.layer(&path) {
+            Layer::Set(index) => Some(index),
+            _ => None,
+        })?;
+        let source = self.sets.get(index)?;
+        let end = source.text.find('=').unwrap_or(source.text.len());
+        Some((source, 0..end))
+    }
 }
 
 impl View<'_> {
@@ -172,51 +212,15 @@ struct CellNames<'a> {
     framework: &'a str,
 }
 
-/// Where a value was found.
-enum Found<'a> {
-    Config,
-    Overlay(&'a Setting),
-    Recipe,
-}
-
+/// A value that was found.
 struct Hit<'a> {
     /// The platform's or framework's key, where that states the setting.
     narrower: Option<String>,
     value: &'a Value,
-    found: Found<'a>,
-    strength: Strength,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Strength {
-    Default,
-    File,
-    Environment,
-    Matrix,
-    Set,
-}
-
-impl From<Layer> for Strength {
-    fn from(layer: Layer) -> Self {
-        match layer {
-            Layer::Default | Layer::Model(_) => Self::Default,
-            Layer::File => Self::File,
-            Layer::Environment(_) => Self::Environment,
-            Layer::Set(_) => Self::Set,
-        }
-    }
+    layer: Layer,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(config: &'a Config, recipe: &'a Values, overlay: &'a [Setting]) -> Self {
-        Self {
-            config,
-            recipe,
-            overlay,
-            cell: None,
-        }
-    }
-
     /// This view for a cell of these names, whose platform and framework may state some of the
     /// training.
     #[must_use]
@@ -233,11 +237,10 @@ impl<'a> View<'a> {
 
     fn find(&self, path: &str) -> Option<Hit<'a>> {
         let general = self.find_general(path);
-        let strength = general
-            .as_ref()
-            .map_or(Strength::Default, |hit| hit.strength);
+        let strength = |hit: &Hit<'_>| hit.layer.strength();
+        let least = general.as_ref().map_or(Strength::Default, strength);
         let narrower = self.of_platform(path).or_else(|| self.of_framework(path));
-        narrower.filter(|hit| hit.strength >= strength).or(general)
+        narrower.filter(|hit| strength(hit) >= least).or(general)
     }
 
     /// What the cell's platform states of a setting of the training.
@@ -286,50 +289,49 @@ impl<'a> View<'a> {
 
     /// What holds for all platforms and frameworks.
     fn find_general(&self, path: &str) -> Option<Hit<'a>> {
-        let hit = |value, found, strength| {
+        let hit = |value, layer| {
             Some(Hit {
                 narrower: None,
                 value,
-                found,
-                strength,
+                layer,
             })
         };
-        let node = self.config.tree.find(path);
-        let own = node.and_then(|node| node.leaf.as_ref());
-        if !matches!(own, Some((_, Layer::Set(_))))
-            && let Some(setting) = self.overlay.iter().rfind(|setting| &*setting.path == path)
+        let there = self.config.find(path);
+        let own = there.filter(|value| !value.is_object());
+        let layer = self.config.layer(path);
+        if (own.is_none() || layer.strength() < Strength::Set)
+            && let Some(index) = self.overlay.iter().rposition(|s| *s.path == *path)
         {
-            return hit(&setting.value, Found::Overlay(setting), Strength::Matrix);
+            return hit(&self.overlay[index].value, Layer::Matrix(index));
         }
-        if own.is_none_or(|(_, layer)| *layer == Layer::Default)
-            && let Some((value, ())) = self.recipe.tree.leaf(path)
-            && node.is_none_or(|node| node.children.is_empty())
+        if (own.is_none() || layer == Layer::Default)
+            && let Some(value) = nested::leaf(&self.recipe.values, path)
+            && !there.is_some_and(|there| there.as_object().is_some_and(|table| !table.is_empty()))
             && !self.is_below_a_value(path)
         {
-            return hit(value, Found::Recipe, Strength::Default);
+            return hit(value, Layer::Recipe);
         }
-        own.and_then(|(value, layer)| hit(value, Found::Config, (*layer).into()))
+        hit(own?, layer)
     }
 
     /// The last setting of the matrix below a table that config.yaml does not have.
     fn last_set_below(&self, path: &str) -> Option<Hit<'a>> {
-        let is_below = |setting: &&Setting| {
+        let is_below = |setting: &Setting| {
             let rest = setting.path.strip_prefix(path);
             rest.is_some_and(|rest| rest.starts_with('.'))
         };
-        let setting = self.overlay.iter().rfind(is_below)?;
+        let index = self.overlay.iter().rposition(is_below)?;
         (!self.config.contains(path)).then_some(Hit {
             narrower: None,
-            value: &setting.value,
-            found: Found::Overlay(setting),
-            strength: Strength::Matrix,
+            value: &self.overlay[index].value,
+            layer: Layer::Matrix(index),
         })
     }
 
     /// Does config.yaml state a value where the recipe has a table?
     fn is_below_a_value(&self, path: &str) -> bool {
         path.match_indices('.')
-            .any(|(dot, _)| self.config.tree.leaf(part(path, ..dot)).is_some())
+            .any(|(dot, _)| self.config.get(part(path, ..dot)).is_some())
     }
 
     /// The effective value of a canonical dotted path; none for tables and for what nobody states.
@@ -341,20 +343,18 @@ impl<'a> View<'a> {
     /// Does somebody state a value, so that no default holds?
     pub(super) fn is_stated(&self, path: &str) -> bool {
         self.find(path)
-            .is_some_and(|hit| hit.strength > Strength::Default)
+            .is_some_and(|hit| hit.layer.strength() > Strength::Default)
     }
 
     /// Where the effective value comes from, and the path that states it.
     #[must_use]
     pub fn origin(&self, path: &str) -> Option<(String, Origin)> {
-        let Hit {
-            narrower, found, ..
-        } = self.find(path)?;
-        let path = narrower.unwrap_or_else(|| path.to_owned());
-        let origin = match found {
-            Found::Overlay(setting) => setting.origin.clone(),
-            Found::Recipe => Origin::Recipe(self.recipe.name.clone()),
-            Found::Config => self.config.origin_at(&path)?,
+        let hit = self.find(path)?;
+        let path = hit.narrower.unwrap_or_else(|| path.to_owned());
+        let origin = match hit.layer {
+            Layer::Matrix(index) => self.overlay[index].origin.clone(),
+            Layer::Recipe => Origin::Recipe(self.recipe.name.clone()),
+            _ => self.config.origin(&path),
         };
         Some((path, origin))
     }
@@ -399,21 +399,19 @@ impl<'a> View<'a> {
     ) -> Problem {
         // A table has no value: it is where the matrix sets something below it.
         let hit = self.find(path).or_else(|| self.last_set_below(path));
-        let path = hit
-            .as_ref()
-            .and_then(|hit| hit.narrower.as_deref())
-            .unwrap_or(path);
-        match hit.as_ref().map(|hit| &hit.found) {
-            Some(Found::Overlay(setting)) => match &setting.origin {
+        let narrower = hit.as_ref().and_then(|hit| hit.narrower.as_deref());
+        let path = narrower.unwrap_or(path);
+        match hit.as_ref().map(|hit| hit.layer) {
+            Some(Layer::Matrix(index)) => match &self.overlay[index].origin {
                 Origin::Matrix { source, span } => {
                     Problem::new(message).at(source, span.clone(), label)
                 }
                 _ => Problem::new(message),
             },
-            Some(Found::Recipe) => {
+            Some(Layer::Recipe) => {
                 Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name))
             }
-            Some(Found::Config) | None => self.config.problem_at(path, message, label),
+            _ => self.config.problem_at(path, message, label),
         }
     }
 
@@ -432,28 +430,18 @@ impl<'a> View<'a> {
     /// The keys below `path` that the matrix or the recipe has, whether or not config.yaml has them
     /// too.
     fn keys_beside(&self, path: &str) -> Vec<&'a str> {
+        let own = self.config.find(path);
         let mut keys = Vec::new();
         for setting in self.overlay {
-            let below = setting
-                .path
-                .strip_prefix(path)
-                .and_then(|rest| rest.strip_prefix('.'));
+            let below = setting.path.strip_prefix(path);
+            let below = below.and_then(|rest| rest.strip_prefix('.'));
             if let Some(rest) = below.filter(|_| !self.is_of_a_longer_name(path, &setting.path)) {
-                let known = self
-                    .config
-                    .tree
-                    .find(path)
-                    .and_then(|node| self.config.tree.longest_key(node, rest));
+                let known = longest_key(own, rest);
                 keys.push(known.unwrap_or_else(|| rest.split('.').next().unwrap_or(rest)));
             }
         }
-        if let Some(node) = self
-            .recipe
-            .tree
-            .find(path)
-            .filter(|_| self.config.tree.leaf(path).is_none())
-        {
-            keys.extend(self.recipe.tree.children(node).map(Node::key));
+        if own.is_none_or(Value::is_object) {
+            keys.extend(nested::keys(nested::find(&self.recipe.values, path)));
         }
         keys
     }
@@ -461,14 +449,15 @@ impl<'a> View<'a> {
     /// Is a setting below `path` one of another entry of the same table? `models.qwen2.5.num_layers`
     /// is not below the model `qwen2` where there is a model `qwen2.5`.
     fn is_of_a_longer_name(&self, path: &str, setting: &str) -> bool {
-        let tree = &self.config.tree;
-        let longest = || {
-            let own = tree.find(path)?.key();
-            let table = path.strip_suffix(own)?.strip_suffix('.')?;
-            let below = setting.strip_prefix(table)?.strip_prefix('.')?;
-            Some(tree.longest_key(tree.find(table)?, below)? != own)
-        };
-        longest().unwrap_or(false)
+        let dots = path.match_indices('.').map(|(dot, _)| dot);
+        dots.into_iter().any(|dot| {
+            let (table, own) = (part(path, ..dot), part(path, dot + 1..));
+            let below = part(setting, dot + 1..);
+            let entries = self.config.find(table);
+            let longest = longest_key(entries, below);
+            entries.is_some_and(|entries| entries.get(own).is_some())
+                && longest.is_some_and(|longest| longest != own)
+        })
     }
 
     /// The effective entries of a table, nested; empty where there is none.
@@ -498,24 +487,11 @@ impl<'a> View<'a> {
     /// vendor's), then of `hardware.platforms`.
     #[must_use]
     pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, Cow<'a, str>> {
-        let tree = &self.config.tree;
         let names = || std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
-        let of = |name: &str| format!("platform_optimizations.{name}.env");
-        let shared = tree
-            .find("platform_optimizations")
-            .and_then(|node| names().find_map(|name| tree.child(node, name)))
-            .map(|node| join(&node.path, "env"));
-        // A matrix may set what config.yaml has no block for.
-        let overlaid = |table: &String| {
-            self.overlay
-                .iter()
-                .any(|s| s.path.starts_with(&format!("{table}.")))
-        };
-        let beside: Vec<String> = names()
-            .map(of)
-            .filter(|t| Some(t) != shared.as_ref() && overlaid(t))
-            .collect();
-        let own = format!("hardware.platforms.{platform}.env");
+        let blocks = self.config.find("platform_optimizations");
+        let has_block = |name: &&str| blocks.is_some_and(|blocks| blocks.get(name).is_some());
+        let shared = names().find(has_block);
+        let table = |name: &str| format!("platform_optimizations.{name}.env");
         let mut env = BTreeMap::new();
         let cell = CellNames {
             platform,
@@ -525,20 +501,24 @@ impl<'a> View<'a> {
         if let Some(hit) = self.platform_key(cell, "cuda_alloc_conf") {
             set_variable(&mut env, ALLOCATOR, Some(hit.value));
         }
-        for table in shared
-            .into_iter()
-            .chain(beside.into_iter().rev())
-            .chain([own])
-        {
-            let own = tree
-                .find(&table)
-                .into_iter()
-                .flat_map(|node| tree.children(node));
-            own.for_each(|node| set_variable(&mut env, node.key(), self.get(&node.path)));
-            for name in self.keys_beside(&table) {
-                set_variable(&mut env, name, self.get(&join(&table, name)));
+        let mut add = |table: &str, names: Vec<&'a str>| {
+            for name in names {
+                set_variable(&mut env, name, self.get(&join(table, name)));
+            }
+        };
+        if let Some(table) = shared.map(table) {
+            add(&table, self.children(&table));
+        }
+        // A matrix may set what config.yaml has no block for.
+        let others: Vec<&str> = names().filter(|name| Some(*name) != shared).collect();
+        for table in others.into_iter().rev().map(table) {
+            let is_its = |s: &Setting| s.path.starts_with(&format!("{table}."));
+            if self.overlay.iter().any(is_its) {
+                add(&table, self.keys_beside(&table));
             }
         }
+        let own = format!("hardware.platforms.{platform}.env");
+        add(&own, self.children(&own));
         env
     }
 }

@@ -9,6 +9,9 @@ use crate::{
     job::Vendor,
 };
 
+/// The dimensions that every cell has, in the order of its name.
+pub(super) const BASE: [&str; 4] = ["platform", "framework", "model", "parallelism"];
+
 /// One point of the matrix. Names are canonical ids: aliases and `auto` are resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {

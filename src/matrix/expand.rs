@@ -3,8 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    cell::{Cell, Matrix},
-    file::{BASE, MatrixFile},
+    cell::{BASE, Cell, Matrix},
+    file::MatrixFile,
 };
 use crate::{
     config::{Config, Setting},

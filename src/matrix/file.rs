@@ -6,6 +6,7 @@ use serde_json::Value;
 use toml::de::DeTable;
 
 use super::{
+    cell::BASE,
     implied::{strategies_named, unknown_strategies},
     read::{Item, Placed, TomlReader, in_file_order, json, print},
 };
@@ -15,8 +16,6 @@ use crate::{
     results::{fields, known_field},
 };
 
-/// The dimensions that every cell has, in the order of its name.
-pub(super) const BASE: [&str; 4] = ["platform", "framework", "model", "parallelism"];
 pub(super) const FILE_KEYS: &[&str] = &["matrix", "exclude", "override", "include"];
 /// The keys of [matrix].
 pub(super) const KEYS: &[&str] = &[

@@ -100,7 +100,10 @@ pub enum Scalar {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::file::{BASE, FILE_KEYS, KEYS},
+        super::{
+            cell::BASE,
+            file::{FILE_KEYS, KEYS},
+        },
         *,
     };
 

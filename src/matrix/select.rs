@@ -8,7 +8,10 @@ use std::{
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use super::{cell::Cell, file::BASE, lacking::Unmet};
+use super::{
+    cell::{BASE, Cell},
+    lacking::Unmet,
+};
 use crate::{
     config::{framework_names, vendor_names},
     error::{Error, Problem, Result, Source, did_you_mean, nearest},

@@ -506,7 +506,7 @@ fn the_page_of_keys_is_the_schemas() {
     let (head, keys) = page
         .split_once("<!-- keys -->\n")
         .expect("the page has a mark where its keys begin");
-    let expected = format!("\n{}", tprimat::config::reference());
+    let expected = format!("\n{}", crate::page_of_keys::page_of_keys());
     if std::env::var_os("TPRIMAT_WRITE_DOCS").is_some() {
         let text = format!("{head}<!-- keys -->\n{expected}");
         tprimat::files::write_atomically(

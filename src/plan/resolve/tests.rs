@@ -387,7 +387,7 @@ fn an_executor_is_the_platform_s_or_its_vendor_s_key_by_key() {
 
 #[test]
 fn the_page_of_keys_has_every_way_of_sharding() {
-    let page = crate::config::reference();
+    let page = include_str!("../../../docs/config.md");
     let row = page
         .lines()
         .find(|line| line.starts_with("| `parallelism.<id>.sharding` |"))

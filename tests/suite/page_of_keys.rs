@@ -1,11 +1,11 @@
-//! The keys of config.yaml as a page, from the schema that files are checked against.
+//! docs/config.md as the schema has it: every key of config.yaml, a table a section.
 
 use std::fmt::Write as _;
 
 use schemars::schema_for;
 use serde_json::Value;
 
-use super::schema::ConfigFile;
+use tprimat::config::schema::ConfigFile;
 
 /// Who reads a section.
 const SECTIONS: &[(&str, &str)] = &[
@@ -37,8 +37,7 @@ const SECTIONS: &[(&str, &str)] = &[
 ];
 
 /// A table a section: path, type, default, meaning.
-#[must_use]
-pub fn reference() -> String {
+pub fn page_of_keys() -> String {
     let schema: Value = schema_for!(ConfigFile).into();
     let mut page = String::new();
     for (name, value) in schema["properties"].as_object().into_iter().flatten() {
