@@ -2,7 +2,7 @@
 
 use crate::documents::{code_of, pages};
 
-/// A row of docs/config.md.
+/// A line of docs/config.md: "- `PATH` (TYPE; default VALUE): MEANING".
 struct Key {
     path: Vec<&'static str>,
     kind: &'static str,
@@ -12,13 +12,13 @@ struct Key {
 static KEYS: std::sync::LazyLock<Vec<Key>> = std::sync::LazyLock::new(|| {
     let rows = include_str!("../../docs/config.md")
         .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
-    let key = |row: &'static str| {
-        let cells: Vec<&str> = row.split(" | ").collect();
+        .filter_map(|line| line.strip_prefix("- `")?.split_once("` ("));
+    let key = |(path, rest): (&'static str, &'static str)| {
+        let (kind, meaning) = rest.split_once("): ").expect("a meaning behind the type");
         Key {
-            path: cells[0].trim_end_matches('`').split('.').collect(),
-            kind: cells[1],
-            meaning: cells[3],
+            path: path.split('.').collect(),
+            kind: kind.split("; default ").next().unwrap_or(kind),
+            meaning,
         }
     };
     rows.map(key).collect()
