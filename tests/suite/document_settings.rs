@@ -38,7 +38,8 @@ impl Key {
     /// The words that its value may be, where these are all.
     fn words(&self) -> Option<Vec<&str>> {
         if self.kind.contains('"') {
-            return Some(self.kind.split('"').skip(1).step_by(2).collect());
+            let words = self.kind.split(", ").map(|word| word.trim_matches('"'));
+            return Some(words.collect());
         }
         (self.path.last() == Some(&"sharding"))
             .then(|| self.meaning.split('`').skip(1).step_by(2).collect())
