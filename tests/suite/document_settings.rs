@@ -2,7 +2,7 @@
 
 use crate::documents::{code_of, pages};
 
-/// A row of docs/config.md.
+/// A line of docs/config.md: "- `PATH` (TYPE; default VALUE): MEANING".
 struct Key {
     path: Vec<&'static str>,
     kind: &'static str,
@@ -12,13 +12,13 @@ struct Key {
 static KEYS: std::sync::LazyLock<Vec<Key>> = std::sync::LazyLock::new(|| {
     let rows = include_str!("../../docs/config.md")
         .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
-    let key = |row: &'static str| {
-        let cells: Vec<&str> = row.split(" | ").collect();
+        .filter_map(|line| line.strip_prefix("- `")?.split_once("` ("));
+    let key = |(path, rest): (&'static str, &'static str)| {
+        let (kind, meaning) = rest.split_once("): ").expect("a meaning behind the type");
         Key {
-            path: cells[0].trim_end_matches('`').split('.').collect(),
-            kind: cells[1],
-            meaning: cells[3],
+            path: path.split('.').collect(),
+            kind: kind.split("; default ").next().unwrap_or(kind),
+            meaning,
         }
     };
     rows.map(key).collect()
@@ -38,7 +38,8 @@ impl Key {
     /// The words that its value may be, where these are all.
     fn words(&self) -> Option<Vec<&str>> {
         if self.kind.contains('"') {
-            return Some(self.kind.split('"').skip(1).step_by(2).collect());
+            let words = self.kind.split(", ").map(|word| word.trim_matches('"'));
+            return Some(words.collect());
         }
         (self.path.last() == Some(&"sharding"))
             .then(|| self.meaning.split('`').skip(1).step_by(2).collect())

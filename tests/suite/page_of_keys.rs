@@ -1,4 +1,4 @@
-//! docs/config.md as the schema has it: every key of config.yaml, a table a section.
+//! docs/config.md as the schema has it: every key of config.yaml, a list for each section.
 
 use std::fmt::Write as _;
 
@@ -7,49 +7,12 @@ use serde_json::Value;
 
 use tprimat::config::schema::ConfigFile;
 
-/// Who reads a section.
-const SECTIONS: &[(&str, &str)] = &[
-    ("experiment", "the report, and `build` for profiling"),
-    ("hardware", "the job (vendor, devices), `fit`, tprimat.lock"),
-    (
-        "models",
-        "the job of every recipe; FLOPs and parameter counts",
-    ),
-    ("training", "the job of every recipe"),
-    ("parallelism", "the job of every recipe"),
-    (
-        "platform_optimizations",
-        "the environment and settings of a platform's runs",
-    ),
-    ("frameworks", "the recipe of that id"),
-    (
-        "execution",
-        "`build`, `image` and `shell` (docs/executors.md)",
-    ),
-    (
-        "benchmarking",
-        "repeats, warm-up, prices and peaks of the comparison",
-    ),
-    ("comparison", "the comparison"),
-    ("paths", "every command"),
-    ("profiling", "`build --profile`"),
-    ("validation", "`check`"),
-];
-
-/// A table a section: path, type, default, meaning.
+/// A list for each section: path, type, default and meaning of every key.
 pub fn page_of_keys() -> String {
     let schema: Value = schema_for!(ConfigFile).into();
     let mut page = String::new();
     for (name, value) in schema["properties"].as_object().into_iter().flatten() {
-        let reader = SECTIONS
-            .iter()
-            .find(|(section, _)| section == name)
-            .map_or("", |(_, reader)| reader);
-        let _ = writeln!(page, "## {name}\n\nRead by: {reader}.\n");
-        let _ = writeln!(
-            page,
-            "| key | type | default | meaning |\n|---|---|---|---|"
-        );
+        let _ = writeln!(page, "## {name}\n");
         rows(&schema, value, name, 0, &mut page);
         page.push('\n');
     }
@@ -70,7 +33,7 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
             Value::Null => String::new(),
             Value::Object(map) if map.is_empty() || is_table => String::new(),
             Value::Array(items) if items.is_empty() => String::new(),
-            other => format!("`{other}`"),
+            other => format!("; default `{other}`"),
         };
         let descriptive = value["x-descriptive"]
             .as_str()
@@ -88,14 +51,8 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
             .chain(also)
             .chain(descriptive)
             .collect();
-        let line = |text: &str| text.replace('\n', " ").replace('|', "\\|");
-        let _ = writeln!(
-            page,
-            "| `{path}` | {} | {} | {} |",
-            line(&kind(&at)),
-            line(&default),
-            line(&meaning.join(" "))
-        );
+        let meaning = meaning.join(" ").replace('\n', " ");
+        let _ = writeln!(page, "- `{path}` ({}{default}): {meaning}", kind(&at));
     }
     if depth == DEEPEST {
         return;

@@ -390,7 +390,7 @@ fn the_page_of_keys_has_every_way_of_sharding() {
     let page = include_str!("../../../docs/config.md");
     let row = page
         .lines()
-        .find(|line| line.starts_with("| `parallelism.<id>.sharding` |"))
+        .find(|line| line.starts_with("- `parallelism.<id>.sharding` "))
         .expect("a row");
     for word in Sharding::names() {
         assert!(row.contains(&format!("`{word}`")), "{word}: {row}");
