@@ -344,7 +344,7 @@ mod tests {
             ..Page::file()
         };
         let said = crate::glance(&all, false, &commands, &page);
-        assert!(said.contains("allow for picking the highest"), "{said}");
+        assert!(said.contains("allows for picking the highest"), "{said}");
         assert!(!said.contains("corrected for"), "{said}");
     }
 
