@@ -4,11 +4,13 @@
 //! Only the fields that an import uses are read, so that a file stays readable when the rest of the
 //! format changes.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::{is_id, result::OldResult};
 use crate::{
-    figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA, host_named},
+    figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
     results::{Contract, Source, StepTimeSource},
@@ -29,6 +31,18 @@ pub(super) struct Published {
     key: Option<String>,
     environment: Environment,
     repeats: Vec<Repeat>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct GpuInfo {
+    device_count: Option<u64>,
+    device_name: Option<String>,
+    software_stack: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Environment {
+    versions: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -218,7 +232,6 @@ impl Published {
             software_stack,
             device_name,
             device_count: count,
-            ..
         } = self.gpu_info.clone();
         out.trace.device = device_name.map(|name| DeviceLine {
             r#type: software_stack.unwrap_or_else(|| "cuda".to_owned()),

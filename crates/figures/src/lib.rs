@@ -113,10 +113,7 @@ pub use sweep_document::{
     SameSettingDocument, SweepDocument,
 };
 pub use telemetry::{Energy, Telemetry};
-pub use unified::{
-    Environment, GpuInfo, MemoryMetrics, ModelInfo, ParallelismConfig, PerformanceMetrics,
-    Provenance, TrainingConfig, UNIFIED_SCHEMA, Unified, UnifiedRepeat, unified,
-};
+pub use unified::{UNIFIED_SCHEMA, unified};
 pub use unstated::{Gaps, Stated};
 
 #[cfg(test)]

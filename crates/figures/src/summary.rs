@@ -18,7 +18,7 @@ use tprimat_results::{
 };
 
 use super::{
-    Clock, Dropped, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
+    Clock, Cut, Dropped, Energy, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
     clock::{self, Checked},
     interval::estimate,
     steady::{is_measured, steady, steady_state},
@@ -154,6 +154,19 @@ pub struct RepeatSummary {
     pub log_tail: Vec<String>,
     /// Series for the pictures.
     pub curve: Curve,
+}
+
+impl RepeatSummary {
+    /// How the start of its measured part was found.
+    #[must_use]
+    pub fn cut(&self) -> Option<&Cut> {
+        self.steady.as_ref()?.cut.as_ref()
+    }
+    /// The energy of its measured part.
+    #[must_use]
+    pub fn energy(&self) -> Option<&Energy> {
+        self.telemetry.as_ref()?.energy.as_ref()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -19,7 +19,7 @@ use crate::{
     cache::{Cache, JsonLayout, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, AbsentState, CellInput, CellState, Comparison},
+    figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
@@ -280,11 +280,9 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
         };
         let row = rows.get(input.cell.as_str()).copied();
         let key = cell.key.to_string();
-        figures::unified(&input, Some(&key), &cell.job, &results, row)
-            .map(|unified| {
-                let text = sentences::in_words(|| json_bytes(&unified))?;
-                put(&cell.file, &text)
-            })
+        let unified = || figures::unified(&input, Some(&key), &cell.job, &results, row);
+        sentences::in_words(unified)
+            .map(|unified| put(&cell.file, &json_bytes(&unified)?))
             .transpose()
     };
     let cells = || {
@@ -293,9 +291,12 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .map(of_cell)
             .collect::<Result<Vec<_>>>()
     };
-    // Between tasks it is values; what is published has the sentences in their place.
-    let in_words =
-        || sentences::in_words(|| put_comparison(cache, &comparison, JsonLayout::Readable));
+    // Between tasks it is values; what is published has the sentences in their place, and the sweeps as
+    // well, as `compare --json` has them.
+    let in_words = || {
+        let document = ComparisonDocument::of(&comparison);
+        sentences::in_words(|| put_comparison(cache, &document, JsonLayout::Readable))
+    };
     let (in_words, (whole, cells)) = rayon::join(in_words, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
     outputs.push(in_words?);

@@ -1,6 +1,6 @@
 //! The comparison as data: what every table, picture, page and gate is made from, and nothing else.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, num::NonZeroUsize};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -139,10 +139,14 @@ pub struct Row {
     /// Files that the runs were imported from; empty for what tprimat measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<String>,
-    /// Index into `groups`.
+    /// Index into `groups`; in files its number, counted from 1 as in CSV.
+    #[serde(with = "counted_from_1")]
+    #[schemars(with = "NonZeroUsize")]
     pub group: usize,
     /// Losses may share an axis only among rows of one group that have the same number here: the
     /// others trained on other data, from other weights or by another schedule.
+    #[serde(with = "counted_from_1")]
+    #[schemars(with = "NonZeroUsize")]
     pub loss_group: usize,
     /// Repeats that count, of those wanted.
     pub n: usize,
@@ -217,6 +221,21 @@ pub struct Row {
     pub tokens_per_step: Option<u64>,
     /// Every repeat, also those that do not count.
     pub repeats: Vec<RepeatSummary>,
+}
+
+/// An index whose files have its number.
+mod counted_from_1 {
+    use std::num::NonZeroUsize;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(index: &usize, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(*index as u64 + 1)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        Ok(NonZeroUsize::deserialize(from)?.get() - 1)
+    }
 }
 
 impl Comparison {

@@ -70,24 +70,12 @@ pub(super) fn refusals(comparison: &Comparison) -> Vec<Headline> {
             .map(|d| sentences::difference(&d.field))
             .collect();
         let names: Vec<&str> = of_pair.iter().map(|d| &*d.field.field).collect();
-        let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
-        let differ = || {
-            format!(
-                "{a} and {b} may not be compared, because they differ in {}.{}",
-                fields.join("; "),
-                across(&names)
-            )
-        };
-        let text = unknown(a, b).unwrap_or_else(differ);
-        let (a, b) = (a.clone(), Some(b.clone()));
-        Headline {
-            group: None,
-            a,
-            b,
-            verdict: SpeedVerdict::Refused,
-            short: text.clone(),
-            text,
-        }
+        let (a, b) = (&*of_pair[0].cell_a, &*of_pair[0].cell_b);
+        let text = unknown(a, b).unwrap_or_else(|| {
+            let (fields, across) = (fields.join("; "), across(&names));
+            format!("{a} and {b} may not be compared, because they differ in {fields}.{across}")
+        });
+        Headline::short(None, (a, Some(b)), SpeedVerdict::Refused, text)
     };
     pairs.map(sentence).collect()
 }
