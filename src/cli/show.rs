@@ -112,7 +112,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
                 speed = reading::summary(&engine, cell, &vec![(repeat, result.clone())])
                     .repeats
                     .pop();
-                Some((serde_json::to_value(result).ok()?, standing))
+                Some((json(&result).ok()?, standing))
             })
         }
     };

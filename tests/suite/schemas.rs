@@ -14,7 +14,10 @@ fn project() -> Project {
     let project = Project::new(&(ONE_RUN.replace("repeats = 1", "repeats = 3") + axis));
     let seed = "seed=$(job seed)";
     let fails = "[[ $(job seq_length) == 128 ]] && { echo 'CUDA out of memory'; exit 1; }";
+    let tokens = "\"tokens\":'$((2 * $(job seq_length)))'}'";
     let trainer = TRAINER.replace(seed, &format!("{fails}\n{seed}"));
+    let trainer = trainer.replace("\"tokens\":32}'", tokens);
+    assert!(trainer.contains(fails) && trainer.contains(tokens), "{trainer}");
     project.write("trainer.sh", &trainer);
     project
 }
@@ -36,7 +39,7 @@ fn every_json_is_valid_against_the_schema_of_its_name() {
     project
         .run(&["baseline", "-o", "baseline.json"])
         .ends_with(0);
-    let event_log = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"stub\"}\n\
+    let event_log = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"stub\",\"effective\":{}}\n\
         {\"event\":\"step\",\"step\":1,\"step_time_seconds\":0.5,\"loss\":8.5,\"tokens\":32}\n";
     project.write("a.log", event_log);
     let gate = [
