@@ -186,8 +186,8 @@ fn no_code_knows_a_shipped_framework_by_its_id() {
     // which colour is whose decides nothing, and other recipes get theirs by name.
     const OTHER_MEANINGS: &[(&str, &str)] = &[
         ("job/src/sharding.rs", "fsdp"),
-        ("logs/src/titan_settings.rs", "fsdp"),
         ("logs/src/format.rs", "nemo"),
+        ("logs/src/nemo.rs", "nemo"),
         ("plot/src/style.rs", "*"),
     ];
     let root = Path::new(ROOT);

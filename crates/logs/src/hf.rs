@@ -8,7 +8,7 @@
 use super::{
     RunningAverage, Step,
     builder::Builder,
-    deepspeed_config::{Config, overflow},
+    deepspeed::{Config, overflow},
     format::{Evidence, Reader},
     hf_bars::Redrawn,
     hf_fields::{Fields, Kind, classify},

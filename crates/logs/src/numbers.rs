@@ -117,11 +117,6 @@ pub fn count(text: &str) -> Option<(u64, &str)> {
     Some((part(text, ..end).parse().ok()?, part(text, end..)))
 }
 
-/// The finite number behind the first `key`.
-pub fn number_after(line: &str, key: &str) -> Option<f64> {
-    finite_number(after(line, key)?)
-}
-
 /// A text that is one number and nothing else, with or without commas between thousands.
 pub fn whole_text_number(text: &str) -> Option<f64> {
     let plain = text.trim().replace(',', "");
