@@ -185,3 +185,8 @@ pub fn shipped(name: &str) -> Arc<Table> {
     let compile = || Table::compile(section).expect("the tables of formats.toml are right");
     Arc::clone(table.get_or_init(compile))
 }
+
+#[cfg(test)]
+pub fn all_shipped() -> impl Iterator<Item = (&'static str, Arc<Table>)> {
+    SHIPPED.keys().map(|name| (name.as_str(), shipped(name)))
+}

@@ -31,6 +31,109 @@ fn a_line_counts_as_lost_only_where_its_values_are() {
     assert_eq!((trace.steps.len(), trace.steps[0].loss), (1, Some(2.5)));
 }
 
+/// The example of docs/recipes.md.
+fn ours() -> LogSection {
+    #[derive(serde::Deserialize)]
+    struct Recipe {
+        log: LogSection,
+    }
+    let page = include_str!("../../../../docs/recipes.md");
+    let at = page.find("[log]\nformat = \"ours\"").unwrap();
+    let example = page[at..].split("```").next().unwrap();
+    toml::from_str::<Recipe>(example).unwrap().log
+}
+
+#[test]
+fn a_table_of_ones_own_reads_as_a_shipped_one_does() {
+    let log = "option batch_size = 32\noption dtype = bfloat16\nit 1/500 | loss 8.31 | 0.482 s | lr 3e-4\n\
+               eval 1: loss 8.4\nit 2/500 | loss nan | 0.5 s | lr 3e-4\nit 2/500 | loss 7.5 | 0.25 s | lr 3e-4\nit 3/500 | loss 7.";
+    let trace = parse(&ours(), log.as_bytes());
+    let steps = trace.steps.iter();
+    let steps: Vec<_> = steps
+        .map(|s| (s.step, s.step_time_seconds, s.loss, s.learning_rate))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            (1, Some(0.482), Some(8.31), Some(3e-4)),
+            (2, Some(0.25), Some(7.5), Some(3e-4))
+        ]
+    );
+    assert_eq!(trace.format, "ours");
+    assert_eq!(trace.effective.0["global_batch_size"], 32);
+    assert_eq!(trace.effective.0["precision"], "bf16");
+    assert_eq!(trace.effective.0["train_iters"], 500);
+    let evaluation = &trace.evaluations[0];
+    assert_eq!((evaluation.step, evaluation.value), (Some(1), 8.4));
+    assert!(testing::kinds(&trace).contains(&"truncated"));
+}
+
+#[test]
+fn each_line_can_be_asked_for_what_has_read_it() {
+    let read_by = |section: &LogSection, log: &str| {
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let list = told.clone();
+        let parser = crate::Parser::new(section).unwrap();
+        let mut parser = parser.telling(move |line, kind| {
+            list.lock().unwrap().push(format!("{line} {kind}"));
+        });
+        parser.feed(log.as_bytes());
+        parser.finish();
+        std::mem::take(&mut *told.lock().unwrap())
+    };
+    assert_eq!(
+        read_by(&ours(), "option a = 1\nnoise\nit 1/2 | loss 8 | 1 s |\n"),
+        ["1 option", "3 step"]
+    );
+    let patterns = section(&["s (?P<step>\\d+)", "l (?P<loss>\\S+)"]);
+    assert_eq!(
+        read_by(&patterns, "x\ns 1\nl 2\n"),
+        ["2 pattern 1", "3 pattern 2"]
+    );
+    let events = "{\"event\":\"step\",\"step\":1}\n";
+    assert_eq!(
+        read_by(&LogSection::named("tprimat"), events),
+        ["1 tprimat"]
+    );
+}
+
+#[test]
+fn a_mistake_in_a_table_names_its_place() {
+    let wrong = |change: fn(&mut LogSection)| {
+        let mut section = ours();
+        change(&mut section);
+        let error = section.check().unwrap_err();
+        (error.at.join("."), error.message)
+    };
+    let (at, message) = wrong(|log| log.lines[1].when = "eval (?P<step>".into());
+    assert_eq!(at, "lines.1.when");
+    assert!(message.starts_with("not a pattern"), "{message}");
+    let (at, message) = wrong(|log| {
+        let field = crate::table::Named::Plain("los".into());
+        log.lines[0].after.insert("loss ".into(), field);
+    });
+    assert_eq!(
+        (at.as_str(), message.as_str()),
+        ("lines.0.after.loss ", "`los` is not a field of a step")
+    );
+    let (at, message) = wrong(|log| log.format = "nanogpt".into());
+    assert!(
+        at.is_empty() && message.contains("takes no patterns"),
+        "{message}"
+    );
+}
+
+#[test]
+fn every_shipped_table_is_right_and_is_of_a_format() {
+    for (name, table) in crate::format::all_shipped() {
+        assert!(crate::names().any(|known| known == name), "{name}");
+        assert!(
+            table.rules.iter().all(|rule| !rule.table.name.is_empty()),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn groups_are_fields_with_their_units() {
     let trace = read(
