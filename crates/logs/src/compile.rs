@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use memchr::memmem::Finder;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 use tprimat_words::did_you_mean;
@@ -45,7 +46,7 @@ pub struct Rule {
     pub when: Pattern,
     pub needs: Vec<Regex>,
     pub patterns: Vec<Pattern>,
-    pub after: Vec<(String, Target)>,
+    pub after: Vec<(Finder<'static>, Target)>,
     pub names: Wild<Target>,
     pub complete: Option<Regex>,
 }
@@ -150,6 +151,7 @@ impl Rule {
             let nth = nth.to_string();
             needs.push(regex(&[&below("needs")[..], &[&nth]].concat(), text)?);
         }
+        let after = targets(&below("after"), &table.after, false)?.into_iter();
         let complete = table.complete.as_ref();
         let complete = complete.map(|text| regex(&below("complete"), text));
         Ok(Self {
@@ -157,7 +159,9 @@ impl Rule {
             when: Pattern::compile(&below("when"), &table.when, &known, false)?,
             needs,
             patterns,
-            after: targets(&below("after"), &table.after, false)?,
+            after: after
+                .map(|(text, target)| (Finder::new(&text).into_owned(), target))
+                .collect(),
             names: names.into_iter().collect(),
             complete: complete.transpose()?,
         })

@@ -21,7 +21,7 @@ use super::{
     fields::{Field, choose_memory, figure, fill},
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::{after, as_count},
+    numbers::as_count,
     table::{About, Flag},
     trace::UNREADABLE_FIELD,
     values::{Checks, once},
@@ -150,7 +150,7 @@ impl Engine {
         let mut is_read = false;
         for rule in &table.rules {
             let about = rule.table.about;
-            if !of(about) || settled && about == About::Setting {
+            if about == About::Nothing || !of(about) || settled && about == About::Setting {
                 continue;
             }
             let parts = rule.parts(text);
@@ -189,7 +189,7 @@ impl Engine {
             });
             return;
         }
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(16);
         let patterns = [&rule.when].into_iter().chain(&rule.patterns);
         for (nth, pattern) in patterns.enumerate() {
             let Some(captures) = captures(pattern, text) else {
@@ -216,7 +216,8 @@ impl Engine {
             }
         }
         for (key, target) in &rule.after {
-            let behind = after(text, key);
+            let place = key.find(text.as_bytes());
+            let behind = place.and_then(|at| text.get(at + key.needle().len()..));
             found.extend(behind.map(|text| target.found(text, How::Behind)));
         }
         if let Some(pairs) = &rule.table.pairs {
@@ -252,7 +253,7 @@ impl Engine {
         }
         out.trace.finished |= table.finished;
         match table.about {
-            About::Setting => {}
+            About::Setting | About::Nothing => {}
             About::Memory if numbers.memory.is_empty() => {}
             About::Memory => out.memory(MemoryReport {
                 rank: numbers.rank,

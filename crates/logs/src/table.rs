@@ -129,6 +129,8 @@ pub enum About {
     /// A rank's memory, apart from any step.
     Memory,
     Setting,
+    /// Nothing: the line only tells which format the log has.
+    Nothing,
 }
 
 /// `name: value, name: value`
