@@ -31,6 +31,7 @@ mod nemo;
 mod nemo_bars;
 mod numbers;
 mod parser;
+mod pattern;
 mod step_time_lines;
 mod table;
 mod tail;
@@ -54,7 +55,6 @@ mod tqdm;
 mod trace;
 mod values;
 mod wild;
-mod words;
 
 pub use causes::same_failure;
 pub use classify::{ExitSummary, classify};
