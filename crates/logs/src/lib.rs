@@ -35,6 +35,7 @@ mod nemo_bars;
 mod nemo_settings;
 mod numbers;
 mod parser;
+mod pattern;
 mod regex_format;
 mod step_time_lines;
 mod tail;
@@ -49,7 +50,6 @@ mod tprimat;
 mod tqdm;
 mod trace;
 mod values;
-mod words;
 
 pub use causes::same_failure;
 pub use classify::{ExitSummary, classify};
