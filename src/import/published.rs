@@ -13,7 +13,7 @@ use crate::{
     figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
-    results::{Contract, Source, StepTimeSource},
+    results::{Contract, Reason, Source},
 };
 
 /// How every schema of tprimat's own files begins.
@@ -60,7 +60,7 @@ struct Repeat {
     status: Status,
     telemetry: Option<Telemetry>,
     repeats_planned: Option<u32>,
-    step_time_source: Option<StepTimeSource>,
+    step_time_source: Option<String>,
     steps: Vec<u64>,
     #[serde(default)]
     steps_averaged: Vec<u64>,
@@ -84,7 +84,7 @@ enum Status {
         fields: Vec<String>,
     },
     Unmeasured {
-        reason: String,
+        reason: Reason,
     },
     Ok,
 }

@@ -6,12 +6,205 @@
 use serde_json::{Value, json};
 use tprimat_job::{Job, Vendor, count_parameters};
 use tprimat_logs::Step;
+<<<<<<< HEAD
 use tprimat_results::{RunResult, Tier, mean};
+=======
+use tprimat_results::{Attestation, Contract, FlopsPerToken, RunResult, Tier, mean};
+>>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 use super::{CellInput, CellState, RepeatStatus, RepeatSummary, Row, Summary, all_hosts};
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
 
+<<<<<<< HEAD
+=======
+/// `output/train_<platform>_<framework>_<model>.json`; what is not known is absent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Unified {
+    pub schema_version: String,
+    pub cell: String,
+    /// Digest of the cell's aggregate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub platform: String,
+    pub framework: String,
+    pub model: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub axes: BTreeMap<String, String>,
+    /// Start of the run that the series below are of, RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    pub gpu_info: GpuInfo,
+    pub model_info: ModelInfo,
+    pub parallelism_config: ParallelismConfig,
+    pub training_config: TrainingConfig,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub performance_metrics: Option<PerformanceMetrics>,
+    pub memory_metrics: MemoryMetrics,
+    /// What was sampled beside the run that the series are of, over its measured steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// The log's numbers of the optimiser steps that the series are of, in the first repeat that
+    /// counts.
+    pub steps: Vec<u64>,
+    /// Seconds, by step, of the first repeat that counts; null where the log has none.
+    pub step_times: Vec<Option<f64>>,
+    pub loss_values: Vec<Option<f64>>,
+    pub learning_rates: Vec<Option<f64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
+    pub contract: Contract,
+    pub environment: Environment,
+    pub provenance: Provenance,
+    pub repeats: Vec<UnifiedRepeat>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GpuInfo {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_count: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<String>,
+    /// The memory of one device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_memory_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pytorch_version: Option<String>,
+    /// `cuda`, `rocm` or `cpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software_stack: Option<String>,
+    /// The version of that stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software_version: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelInfo {
+    #[serde(flatten)]
+    pub shape: ModelShape,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_parameters: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops_per_token: Option<FlopsPerToken>,
+}
+
+/// Effective where stated, else declared; see `contract` for which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ParallelismConfig {
+    pub strategy_name: String,
+    #[serde(flatten)]
+    pub sizes: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainingConfig {
+    pub max_steps: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batch_size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence_length: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_gpus: Option<u64>,
+    pub parallel_strategy: String,
+    pub precision: String,
+}
+
+/// Over the repeats that count.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PerformanceMetrics {
+    /// Measured optimiser steps of all repeats that count.
+    pub total_steps: u64,
+    pub avg_step_time_seconds: f64,
+    /// Over measured steps of all repeats that count.
+    pub min_step_time_seconds: f64,
+    pub max_step_time_seconds: f64,
+    pub step_time: StepTime,
+    pub steps_per_second: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    pub tokens_per_second_per_gpu: f64,
+    /// The same with its interval and its repeats.
+    pub estimate: Estimate,
+    pub mfu: Mfu,
+    /// Cost, efficiency, time: docs/METRICS.md.
+    pub metrics: Metrics,
+    pub warmup_steps: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryMetrics {
+    /// Mean over the steps of the run that the series are of, where its log states what is
+    /// allocated then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_memory_allocated_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_memory_reserved_gb: Option<f64>,
+    /// Mean over the measured part and the devices of the memory in use by any process, as the
+    /// driver reports it: more than what the trainer allocates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_device_memory_used_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_allocated_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_reserved_gb: Option<f64>,
+    /// Every figure with its kind and source, in bytes.
+    pub all: Vec<Memory>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Environment {
+    /// Empty where a run does not name its host: the others would not be all of them.
+    pub hosts: BTreeSet<String>,
+    pub versions: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Provenance {
+    /// Version of tprimat that published.
+    pub tprimat: String,
+    /// Attempts, one a repeat.
+    pub attempts: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UnifiedRepeat {
+    pub repeat: u32,
+    pub attempt: String,
+    pub host: String,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
+    #[serde(flatten)]
+    pub status: RepeatStatus,
+    pub attestation: Attestation,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// How step times were made, where they are not the trainer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time_source: Option<String>,
+    /// The log's numbers of the optimiser steps that the series are of.
+    pub steps: Vec<u64>,
+    /// How many steps each value of the lists below stands for, where the log has one line for several
+    /// steps and prints their mean; empty where each value is of one step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps_averaged: Vec<u64>,
+    pub step_times: Vec<Option<f64>>,
+    pub loss_values: Vec<Option<f64>>,
+    pub learning_rates: Vec<Option<f64>>,
+}
+
+>>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 /// `None` where the cell has no summary. `results` are those that the summary was made of; `row` is
 /// the cell's in the comparison, so that what is published is what is compared.
 #[must_use]

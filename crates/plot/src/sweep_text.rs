@@ -1,7 +1,14 @@
 //! What is said of a sweep, beside its picture and its table.
 
+<<<<<<< HEAD
 use tprimat_figures::{Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, rate_unit};
 use tprimat_sentences::{few, hours_or_days, said};
+=======
+use tprimat_figures::{
+    Best, Comparison, Highest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days, rate_unit,
+};
+use tprimat_results::words::few;
+>>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 use super::{
     axis::extent,
@@ -53,6 +60,7 @@ impl Told<'_> {
         }
     }
 
+<<<<<<< HEAD
     /// The same without the name of the axis, where there is one axis.
     fn value(&self, x: f64, second: Option<f64>) -> String {
         match self.sweep.second {
@@ -78,6 +86,37 @@ impl Told<'_> {
         let (first, last) = (surface.points.first()?, surface.points.last()?);
         let rows = surface.points.iter().map(|p| &self.comparison.rows[p.row]);
         (first != last && self.sweep.second.is_none()).then(|| {
+=======
+/// `titan: micro_batch_size 4 is fastest: 3.1 % faster than 2, the next (95 % CI 2.5–3.7 %). It
+/// leaves 12.00 GiB of 80.00 GiB free (peak allocated).`
+fn best(
+    comparison: &Comparison,
+    sweep: &Sweep,
+    surface: &Surface,
+    name: &str,
+    best: &Best,
+) -> String {
+    let (first, next) = (&surface.points[best.at], &surface.points[best.next]);
+    let at = place(sweep, first);
+    let of = among(comparison, sweep, surface);
+    let mut said = match &best.reason {
+        Some(why) => format!(
+            "{name}: {at} has the highest rate{of}; no verdict: {}.",
+            why
+        ),
+        None if !best.not_apart.is_empty() => {
+            let mut values = vec![at];
+            let others = best.not_apart.iter().map(|at| &surface.points[*at]);
+            values.extend(others.map(|point| value(sweep, point)));
+            let lead = if best.not_apart.contains(&best.next) {
+                lead(
+                    best.ratio,
+                    best.interval.map(|found| [found.low, found.high]),
+                )
+            } else {
+                String::new()
+            };
+>>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             format!(
                 "{name}: {} {} at {}, {} at {}.",
                 self.rate(first),
@@ -325,3 +364,224 @@ fn one_of(values: &[String]) -> String {
         ),
     }
 }
+<<<<<<< HEAD
+=======
+
+/// ` (the first is 0.7 % faster, 95 % CI −0.3 to +1.7 %)`
+fn lead(ratio: f64, ends: Option<[f64; 2]>) -> String {
+    let Some(ends) = ends else {
+        return String::new();
+    };
+    let (size, _) = faster(ratio, Some(ends[1] - ends[0]));
+    format!(
+        " (the first is {size} than the second, 95 % CI {})",
+        change_range(ratio, ends)
+    )
+}
+
+/// ` of 1, 2, 4 (8 has no figure: out of memory)`; nothing where every point has a figure.
+fn among(comparison: &Comparison, sweep: &Sweep, surface: &Surface) -> String {
+    let absent = unmeasured(comparison, sweep, surface);
+    if absent.is_empty() {
+        return String::new();
+    }
+    let at = |x: f64, second: Option<f64>| value(sweep, &SweepPoint { x, second, row: 0 });
+    let known: Vec<String> = surface.points.iter().map(|p| at(p.x, p.second)).collect();
+    let missing: Vec<String> = absent
+        .iter()
+        .map(|p| format!("{} has no figure: {}", at(p.x, p.second), p.why))
+        .collect();
+    format!(" of {} ({})", few(&known), few(&missing))
+}
+
+/// `titan: 61,894 tokens/s/GPU at seq_length 1,024, 48,201 at 8,192.`
+fn ends(comparison: &Comparison, sweep: &Sweep, surface: &Surface, name: &str) -> Option<String> {
+    let (first, last) = (surface.points.first()?, surface.points.last()?);
+    let rate =
+        |point: &SweepPoint| number(comparison.rows[point.row].tokens_per_second_per_gpu.value);
+    (first != last && sweep.second.is_none()).then(|| {
+        format!(
+            "{name}: {} {} at {}, {} at {}.",
+            rate(first),
+            rate_unit(surface.points.iter().map(|p| &comparison.rows[p.row])),
+            place(sweep, first),
+            rate(last),
+            value(sweep, last)
+        )
+    })
+}
+
+/// Pairs of a sweep by the surface that they are held against, in the order of the first of each.
+fn by_base(sweep: &Sweep) -> Vec<(usize, Vec<&SurfacePair>)> {
+    let mut found: Vec<(usize, Vec<&SurfacePair>)> = Vec::new();
+    for pair in &sweep.pairs {
+        match found.iter_mut().find(|(base, _)| *base == pair.b) {
+            Some((_, pairs)) => pairs.push(pair),
+            None => found.push((pair.b, vec![pair])),
+        }
+    }
+    found
+}
+
+/// `At the same micro_batch_size, against native: titan is faster at 4 of 4 values (1.11× to
+/// 1.12×); tran is slower at 3 of 4 values (0.70× to 0.75×), without a verdict at 1.`
+fn at_the_same(sweep: &Sweep, names: &[String]) -> Vec<String> {
+    let axes = match &sweep.second {
+        Some(second) => format!("{} and {second}", sweep.axis),
+        None => sweep.axis.clone(),
+    };
+    let what = if sweep.second.is_some() {
+        "settings"
+    } else {
+        "values"
+    };
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held: Vec<&SurfacePair> = pairs.into_iter().filter(|p| !p.same.is_empty()).collect();
+        let told: Vec<String> = held
+            .iter()
+            .map(|pair| format!("{} {}", names[pair.a], counts(pair, what)))
+            .collect();
+        let seconds = held.iter().filter_map(|pair| pair.apart_seconds);
+        let apart = seconds.reduce(f64::max).map_or_else(String::new, |seconds| {
+            let (count, unit) = hours_or_days(seconds);
+            format!(
+                " Some of these runs were made {count:.0} {unit} apart, and no interval covers what changed in between."
+            )
+        });
+        (!told.is_empty()).then(|| {
+            let told = told.join("; ");
+            format!(
+                "At the same {axes}, against {}: {told}.{apart}",
+                names[base]
+            )
+        })
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
+}
+
+/// `is faster at 3 of 4 values (1.10× to 1.21×), without a verdict or a significant difference at 1`
+fn counts(pair: &SurfacePair, what: &str) -> String {
+    let verdict = |is_faster: bool| -> Vec<f64> {
+        let told = pair.same.iter().filter(|at| at.significant == Some(true));
+        let ratios = told.map(|at| at.ratio).filter(|ratio| ratio.is_finite());
+        ratios.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
+    };
+    let range = |ratios: &[f64]| {
+        let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = ratios.iter().copied().fold(0.0, f64::max);
+        let ends = [low, high].map(|end| format!("{}×", ratio(end, None)));
+        if ends[0] == ends[1] {
+            ends[0].clone()
+        } else {
+            ends.join(" to ")
+        }
+    };
+    let all = pair.same.len();
+    let mut left = all;
+    let mut parts = Vec::new();
+    for (word, ratios) in [("faster", verdict(true)), ("slower", verdict(false))] {
+        left -= ratios.len();
+        if !ratios.is_empty() {
+            parts.push(format!(
+                "is {word} at {} of {all} {what} ({})",
+                ratios.len(),
+                range(&ratios)
+            ));
+        }
+    }
+    if parts.is_empty() {
+        let reason = pair.same.iter().find_map(|at| at.reason.as_ref());
+        let open = pair
+            .same
+            .iter()
+            .filter(|at| at.significant.is_none())
+            .count();
+        return match reason {
+            Some(why) if open == all => format!("has no verdict: {why}"),
+            Some(why) => format!(
+                "shows no significant difference at {} of {all} {what}, and has no verdict at {open}: {}",
+                all - open,
+                why
+            ),
+            None => format!("shows no significant difference at any of {all} {what}"),
+        };
+    }
+    let mut said = parts.join(" and ");
+    if left > 0 {
+        said += &format!(", without a verdict or a significant difference at {left}");
+    }
+    said
+}
+
+/// `Each at its fastest, against native at 4: titan at 8 is 5 % faster (95 % CI 2–8 %). These
+/// intervals allow for picking the highest of 4 points.`
+fn at_their_fastest(comparison: &Comparison, sweep: &Sweep, names: &[String]) -> Vec<String> {
+    let at = |surface: usize, point: usize| {
+        let value = value(sweep, &sweep.surfaces[surface].points[point]);
+        format!("{} at {value}", names[surface])
+    };
+    let rate = |surface: usize, point: usize| {
+        let point = &sweep.surfaces[surface].points[point];
+        number(comparison.rows[point.row].tokens_per_second_per_gpu.value)
+    };
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held = pairs
+            .into_iter()
+            .filter_map(|p| Some((p, p.highest.as_ref()?)));
+        let held: Vec<(&SurfacePair, &Highest)> = held.collect();
+        let (_, first) = held.first()?;
+        let of = held.iter().flat_map(|(_, found)| found.of).max()?;
+        let mut is_tested = false;
+        let told = held.iter().map(|(pair, found)| {
+            let name = at(pair.a, found.at[0]);
+            let ends = found.interval.map(|found| [found.low, found.high]);
+            match (&found.reason, ends) {
+                (None, Some([low, high])) => {
+                    is_tested = true;
+                    format!("{name} {}", beside(found.ratio, [low, high]))
+                }
+                (why, _) => {
+                    let why = why
+                        .as_ref()
+                        .map_or_else(|| "no interval".to_owned(), ToString::to_string);
+                    let own = rate(pair.a, found.at[0]);
+                    format!("{name} runs at {own}, no verdict: {why}")
+                }
+            }
+        });
+        let told: Vec<String> = told.collect();
+        let base_at = at(base, first.at[1]);
+        let base_rate = rate(base, first.at[1]);
+        let picked = if is_tested {
+            format!(" The intervals allow for picking the highest of up to {of} points of each.")
+        } else {
+            String::new()
+        };
+        Some(format!(
+            "Each at its highest rate, against {base_at} ({base_rate}): {}.{picked}",
+            told.join("; ")
+        ))
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
+}
+
+/// `is 5 % faster (95 % CI 2–8 %)`, `is 0.75× as fast (95 % CI 0.70–0.80×)`, `differs not
+/// significantly`
+fn beside(value: f64, [low, high]: [f64; 2]) -> String {
+    let width = Some(high - low);
+    if low > 1.0 {
+        let (size, _) = faster(value, width);
+        return format!("is {size} (95 % CI {})", change_range(value, [low, high]));
+    }
+    let ends = format!(
+        "95 % CI {}–{}×",
+        ratio_beside_1(low, width),
+        ratio_beside_1(high, width)
+    );
+    if high < 1.0 {
+        format!("is {}× as fast ({ends})", ratio(value, width))
+    } else {
+        format!("shows no significant difference ({ends})")
+    }
+}
+>>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
