@@ -13,7 +13,6 @@ use crate::{
     error::{Error, Result, exit},
     figures::Baseline,
     files::{Durability, write_atomically},
-    sentences,
 };
 
 pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
@@ -23,11 +22,7 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
     let baseline = Baseline::of(&session.plan.matrix.name, &cells);
     for cell in cells.iter().filter(|c| c.selected) {
         if let Some(why) = cell.left_out() {
-            eprintln!(
-                "note: `{}` is left out: {}",
-                cell.input.cell,
-                sentences::said(&why)
-            );
+            eprintln!("note: `{}` is left out: {why}", cell.input.cell);
         }
     }
     for cell in &baseline.cells {

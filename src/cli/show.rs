@@ -25,7 +25,6 @@ use crate::{
     plan::{CompareConfig, Plan, Support},
     report,
     results::settings::show,
-    sentences,
     words::plain::counted,
 };
 
@@ -203,7 +202,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
     }
-    let head = sentences::standing(&standing).into_iter();
+    let head = standing.words().into_iter();
     let head = head.map(|words| format!("# {words}\n")).collect();
     if !standing.is_present() {
         value["standing"] = serde_json::json!(standing);
@@ -269,7 +268,7 @@ fn own_speed(repeat: RepeatSummary) -> String {
                 "measured step"
             )
         ),
-        (_, status) => match sentences::why_not(&status) {
+        (_, status) => match status.why_not() {
             Some(why) => format!("# repeat {n} is not counted: {why}\n"),
             None => format!("# repeat {n} is not counted\n"),
         },
@@ -520,6 +519,5 @@ fn not_counted(plan: &Plan, imports: &Imports, id: &str, n: u32) -> Error {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<serde_json::Value> {
-    sentences::in_words(|| serde_json::to_value(value))
-        .map_err(|e| Error::Internal(format!("cannot print: {e}")))
+    serde_json::to_value(value).map_err(|e| Error::Internal(format!("cannot print: {e}")))
 }

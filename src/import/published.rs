@@ -11,7 +11,7 @@ use crate::{
     figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
-    results::{Contract, Source, StepTimeSource},
+    results::{Contract, Reason, Source},
 };
 
 /// How every schema of tprimat's own files begins.
@@ -46,7 +46,7 @@ struct Repeat {
     status: Status,
     telemetry: Option<Telemetry>,
     repeats_planned: Option<u32>,
-    step_time_source: Option<StepTimeSource>,
+    step_time_source: Option<String>,
     steps: Vec<u64>,
     #[serde(default)]
     steps_averaged: Vec<u64>,
@@ -70,7 +70,7 @@ enum Status {
         fields: Vec<String>,
     },
     Unmeasured {
-        reason: String,
+        reason: Reason,
     },
     Ok,
 }

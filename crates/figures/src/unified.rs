@@ -9,9 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::{Job, ModelShape, Vendor, count_parameters};
 use tprimat_logs::Step;
-use tprimat_results::{
-    Attestation, Contract, FlopsPerToken, RunResult, StepTimeSource, Tier, mean,
-};
+use tprimat_results::{Attestation, Contract, FlopsPerToken, RunResult, Tier, mean};
 
 use super::{
     CellInput, CellState, Estimate, Memory, Metrics, Mfu, Note, RepeatStatus, Row, StepTime,
@@ -194,7 +192,7 @@ pub struct UnifiedRepeat {
     pub repeats_planned: Option<u32>,
     /// How step times were made, where they are not the trainer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_time_source: Option<StepTimeSource>,
+    pub step_time_source: Option<String>,
     /// The log's numbers of the optimiser steps that the series are of.
     pub steps: Vec<u64>,
     /// How many steps each value of the lists below stands for, where the log has one line for several

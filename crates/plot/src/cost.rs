@@ -1,7 +1,6 @@
 //! What a token costs: figures of the metrics, drawn as they stand there.
 
 use tprimat_figures::{Comparison, Figure, Row};
-use tprimat_sentences::said;
 
 use super::{
     bars::{Bar, Entry, Panel, panels},
@@ -67,8 +66,8 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
                     )])
                 }
                 Figure::Ok { .. } => Err(format!("in {}: see there", found.unit)),
-                Figure::Absent { reason } => Err(said(&reason)),
-                Figure::Error { reason } => Err(format!("impossible: {}", said(&reason))),
+                Figure::Absent { reason } => Err(reason.text.clone()),
+                Figure::Error { reason } => Err(format!("impossible: {reason}")),
             }
         };
         drawn += panels(
@@ -88,7 +87,7 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
 /// The first reason that a row gives for having no such metric.
 pub fn why_absent(comparison: &Comparison, name: &str) -> String {
     let reason = |row: &Row| match row.metrics.get(name)? {
-        Figure::Absent { reason } | Figure::Error { reason } => Some(said(reason)),
+        Figure::Absent { reason } | Figure::Error { reason } => Some(reason.text.clone()),
         Figure::Ok { .. } => None,
     };
     comparison

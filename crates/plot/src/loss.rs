@@ -2,7 +2,6 @@
 
 use tprimat_figures::Row;
 use tprimat_results::{FieldDifference, Tier, differences};
-use tprimat_sentences::difference;
 
 use super::{
     axis::{Scale, extent},
@@ -141,7 +140,7 @@ pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
     }
     let known = differences(&row.contract, &other.contract).into_iter();
     let known = known.filter(|d| d.is_known() && d.tier == Tier::Convergence);
-    let fields: Vec<String> = known.map(|d: FieldDifference| difference(&d)).collect();
+    let fields: Vec<String> = known.map(|d: FieldDifference| d.words()).collect();
     // The difference may be from a third cell, which is comparable with the other.
     let fields = if fields.is_empty() {
         String::new()

@@ -3,7 +3,6 @@
 
 use plotters::style::RGBColor;
 use tprimat_figures::{AbsentCell, Comparison, Row};
-use tprimat_sentences::said;
 
 use super::{
     canvas::{Anchor, Canvas},
@@ -84,7 +83,7 @@ impl Names {
                 let labels: Vec<String> = row
                     .labels
                     .iter()
-                    .map(|label| clean(&said(label)))
+                    .map(|label| clean(&label.text))
                     .filter(|label| !is_in_name(row, label))
                     .map(|label| elide(&label, SMALL, room.min(LABEL), 0.5))
                     .collect();
@@ -207,7 +206,7 @@ pub fn group_heading(comparison: &Comparison, index: usize) -> String {
     format!(
         "{}: {}{strict}{}",
         group.model,
-        said(&group.workload),
+        group.workload,
         in_title(&rows)
     )
 }
@@ -239,7 +238,7 @@ pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
 }
 
 fn why(cell: &AbsentCell) -> String {
-    tprimat_sentences::absent(cell.state, &cell.reason)
+    cell.told()
 }
 
 /// The same in a line, where another picture has the list.

@@ -3,7 +3,6 @@
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
 use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
-use tprimat_sentences as sentences;
 
 use super::{
     axis::extent,
@@ -272,7 +271,7 @@ fn said(row: &Row, outliers: usize) -> String {
             first
                 .not_assessed
                 .as_ref()
-                .map(|why| format!("steady state not assessed: {}", sentences::said(why))),
+                .map(|why| format!("steady state not assessed: {why}")),
         );
     }
     let shifts = || {

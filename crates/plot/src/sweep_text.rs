@@ -1,9 +1,9 @@
 //! What is said of a sweep, beside its picture and its table.
 
 use tprimat_figures::{
-    Best, Comparison, Highest, Surface, SurfacePair, Sweep, SweepPoint, rate_unit,
+    Best, Comparison, Highest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days, rate_unit,
 };
-use tprimat_sentences::{few, hours_or_days, said};
+use tprimat_results::words::few;
 
 use super::{
     format::{bytes, change_range, faster, number, ratio, ratio_beside_1},
@@ -75,7 +75,7 @@ fn best(
     let mut said = match &best.reason {
         Some(why) => format!(
             "{name}: {at} has the highest rate{of}; no verdict: {}.",
-            said(why)
+            why
         ),
         None if !best.not_apart.is_empty() => {
             let mut values = vec![at];
@@ -402,11 +402,11 @@ fn counts(pair: &SurfacePair, what: &str) -> String {
             .filter(|at| at.significant.is_none())
             .count();
         return match reason {
-            Some(why) if open == all => format!("has no verdict: {}", said(why)),
+            Some(why) if open == all => format!("has no verdict: {why}"),
             Some(why) => format!(
                 "shows no significant difference at {} of {all} {what}, and has no verdict at {open}: {}",
                 all - open,
-                said(why)
+                why
             ),
             None => format!("shows no significant difference at any of {all} {what}"),
         };
@@ -446,7 +446,9 @@ fn at_their_fastest(comparison: &Comparison, sweep: &Sweep, names: &[String]) ->
                     format!("{name} {}", beside(found.ratio, [low, high]))
                 }
                 (why, _) => {
-                    let why = why.as_ref().map_or_else(|| "no interval".to_owned(), said);
+                    let why = why
+                        .as_ref()
+                        .map_or_else(|| "no interval".to_owned(), ToString::to_string);
                     let own = rate(pair.a, found.at[0]);
                     format!("{name} runs at {own}, no verdict: {why}")
                 }

@@ -194,10 +194,10 @@ fn groups_never_share_a_panel() {
             .filter_map(|n| n.text())
         {
             let words = words.trim();
-            let heading = comparison.groups.iter().position(|g| {
-                words.starts_with("llama-3.1-8b: ")
-                    && words.contains(&tprimat_sentences::said(&g.workload))
-            });
+            let heading = comparison
+                .groups
+                .iter()
+                .position(|g| words.starts_with("llama-3.1-8b: ") && words.contains(&g.workload));
             group = heading.or(group);
             let name = words.trim_end_matches(" (baseline)");
             if let Some(index) = names.iter().position(|one| one == name) {

@@ -1,7 +1,6 @@
 //! Rates: tokens/s/GPU with its interval, and the share of the dense peak.
 
 use tprimat_figures::{Comparison, Mfu, Row, rate_unit};
-use tprimat_sentences::said;
 
 use super::{
     bars::{Bar, Entry, Panel, panels},
@@ -59,7 +58,7 @@ pub fn rates(canvas: &mut Canvas, comparison: &Comparison) {
     };
     let bar = |_: usize, row: &Row| -> Entry {
         if let Some(reason) = row.impossible() {
-            return Err(format!("impossible: {}", said(reason)));
+            return Err(format!("impossible: {reason}"));
         }
         let estimate = &row.tokens_per_second_per_gpu;
         Ok(vec![Bar {
@@ -117,8 +116,8 @@ pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
                 );
                 Ok(vec![Bar::new(value * 100.0, figures)])
             }
-            Mfu::Absent { reason } => Err(format!("no MFU: {}", said(reason))),
-            Mfu::Error { reason } => Err(format!("MFU is impossible: {}", said(reason))),
+            Mfu::Absent { reason } => Err(format!("no MFU: {reason}")),
+            Mfu::Error { reason } => Err(format!("MFU is impossible: {reason}")),
         }
     };
     let drawn = panels(

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, WhyAbsent};
+use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, failure_class};
+use tprimat_job::FailureClass;
 
 /// A point of a surface whose cell has no figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +65,8 @@ fn parts(cell: &str) -> (&str, BTreeMap<&str, &str>) {
 }
 
 fn why(absent: &AbsentCell) -> String {
-    match &absent.reason {
-        WhyAbsent::Failed { class, .. } if class.name() == "oom" => "out of memory".to_owned(),
+    match failure_class(&absent.reason) {
+        Some(FailureClass::Oom) => "out of memory".to_owned(),
         _ => absent.state.to_string(),
     }
 }

@@ -4,11 +4,10 @@
 use std::fmt::Write;
 
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, Figure, NoFigure, NoteKind, RepeatStatus, RepeatSummary,
-    Row, host_named, rate_unit,
+    AbsentCell, AbsentState, Comparison, Figure, NoteKind, RepeatStatus, RepeatSummary, Row,
+    host_named, rate_unit,
 };
-use tprimat_results::{AttestationStatus, Tier};
-use tprimat_sentences::{change, said, why_not};
+use tprimat_results::{AttestationStatus, Reason, Tier};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -61,7 +60,7 @@ pub fn cell_text(
         paragraph(
             &mut out,
             "- ",
-            &format!("{}.", said(&note.fact)),
+            &format!("{}.", note.reason),
             page,
             Ink::Plain,
         );
@@ -82,13 +81,7 @@ fn without_figures(out: &mut String, absent: &AbsentCell, page: &Page) {
         page,
         Ink::Strong,
     );
-    paragraph(
-        out,
-        "",
-        &tprimat_sentences::absent(absent.state, &absent.reason),
-        page,
-        ink,
-    );
+    paragraph(out, "", &absent.told(), page, ink);
 }
 
 fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
@@ -103,7 +96,7 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
         paragraph(
             out,
             "",
-            &format!("{}: {}", group.model, said(&group.workload)),
+            &format!("{}: {}", group.model, group.workload),
             page,
             Ink::Plain,
         );
@@ -218,7 +211,7 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
                 } else {
                     Ink::Plain
                 };
-                Word::inked(format!("{text}  = {}", said(basis)), ink)
+                Word::inked(format!("{text}  = {basis}"), ink)
             }
             Figure::Absent { reason } => absent(reason),
             Figure::Error { reason } => impossible(reason),
@@ -263,12 +256,12 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     environment(out, comparison, row, page);
 }
 
-fn absent(reason: &NoFigure) -> Word {
-    Word::inked(format!("{MISSING}  {}", said(reason)), Ink::Dim)
+fn absent(reason: &Reason) -> Word {
+    Word::inked(format!("{MISSING}  {reason}"), Ink::Dim)
 }
 
-fn impossible(reason: &NoFigure) -> Word {
-    Word::inked(format!("impossible: {}", said(reason)), Ink::Alarm)
+fn impossible(reason: &Reason) -> Word {
+    Word::inked(format!("impossible: {reason}"), Ink::Alarm)
 }
 
 /// In what the cell ran, where that is not as in the baseline; dangerous differences first, and
@@ -301,7 +294,7 @@ fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page
         paragraph(
             out,
             "  ",
-            &format!("{} {}", found.kind, change(&found.change())),
+            &format!("{} {}", found.kind, found.words()),
             page,
             ink,
         );
@@ -446,13 +439,13 @@ fn what_went_wrong(
                 RepeatStatus::Contradicted { .. } => ("CONTRADICTED, not counted", Ink::Alarm),
                 _ => ("is not counted", Ink::Plain),
             };
-            let why = why_not(status).unwrap_or_default();
+            let why = status.why_not().unwrap_or_default();
             paragraph(out, "", &format!("#{n} {is}: {why}"), page, ink);
         }
     }
     let telemetry = repeat.telemetry.as_ref();
-    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(said);
-    if let Some(why) = repeat.telemetry_absent.as_ref().map(said).or(no_energy) {
+    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref());
+    if let Some(why) = repeat.telemetry_absent.as_ref().or(no_energy) {
         paragraph(
             out,
             "",

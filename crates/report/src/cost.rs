@@ -1,7 +1,6 @@
 //! The named metrics of a group's cells as a table: cost, efficiency, time.
 
-use tprimat_figures::{Figure, Metric, Row};
-use tprimat_sentences::said;
+use tprimat_figures::{Figure, Metric, Row, is_crossed};
 
 use super::{
     format::{MISSING, metric},
@@ -50,10 +49,10 @@ pub(super) fn sheet(rows: &[&Row]) -> Option<Sheet> {
     for row in rows {
         // Figures across workloads say so wherever they stand side by side: each part of the table
         // has the names.
-        let crossed = row.labels.iter().filter(|label| label.is_crossed());
+        let crossed = row.labels.iter().filter(|label| is_crossed(label));
         let name = [format!("{}{}", row.cell, mark(&row.imported))]
             .into_iter()
-            .chain(crossed.map(said));
+            .chain(crossed.map(ToString::to_string));
         let mut words = vec![Word::plain(name.collect::<Vec<_>>().join("; "))];
         words.extend(
             names

@@ -12,10 +12,9 @@ use std::collections::BTreeSet;
 use csv::Writer;
 use tprimat_figures::{
     AbsentCell, Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric,
-    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, host_named,
+    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, dropped_words, host_named, texts,
 };
 use tprimat_results::AttestationStatus;
-use tprimat_sentences::{dropped_words, each, said, standing};
 
 use super::{
     columns::{Cell, Columns},
@@ -95,16 +94,16 @@ const BEHIND_AXES: [(&str, Read); 50] = [
     ("reason", Read::Text(|_| String::new())),
     ("imported_from", Read::Text(|of| of.row.imported.join("; "))),
     ("group", Read::Count(|of| Some(of.row.group as u64 + 1))),
-    ("workload", Read::Text(|of| said(&of.group.workload))),
+    ("workload", Read::Text(|of| of.group.workload.clone())),
     (
         "identical_config",
         Read::Flag(|of| Some(of.group.identical_config)),
     ),
     ("baseline", Read::Text(|of| of.group.baseline.clone())),
-    ("labels", Read::Text(|of| each(&of.row.labels).join("; "))),
+    ("labels", Read::Text(|of| texts(&of.row.labels).join("; "))),
     (
         "warnings",
-        Read::Text(|of| each(&of.row.warnings).join("; ")),
+        Read::Text(|of| texts(&of.row.warnings).join("; ")),
     ),
     (
         "same_launch_as",
@@ -148,7 +147,7 @@ const BEHIND_AXES: [(&str, Read); 50] = [
     ),
     (
         "standing",
-        Read::Text(|of| standing(&of.row.standing).join("; ")),
+        Read::Text(|of| of.row.standing.words().join("; ")),
     ),
     (
         "repeats_added_later",
@@ -233,7 +232,7 @@ const BEHIND_AXES: [(&str, Read); 50] = [
         "speedup_reason",
         Read::Text(|of| {
             let reason = of.speedup.and_then(|s| s.reason.as_ref());
-            reason.map(said).unwrap_or_default()
+            reason.map(ToString::to_string).unwrap_or_default()
         }),
     ),
     ("mfu", Read::Number(|of| of.row.mfu.value())),
@@ -354,8 +353,8 @@ fn column_of(metric: &Metric) -> String {
 fn why_absent(figure: &Figure) -> Option<String> {
     match figure {
         Figure::Ok { .. } => None,
-        Figure::Absent { reason } => Some(said(reason)),
-        Figure::Error { reason } => Some(format!("impossible: {}", said(reason))),
+        Figure::Absent { reason } => Some(reason.text.clone()),
+        Figure::Error { reason } => Some(format!("impossible: {reason}")),
     }
 }
 
@@ -375,7 +374,7 @@ fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
         columns.text(&format!("axis_{axis}"), value);
     }
     columns.text("state", absent.state.name());
-    columns.text("reason", &said(&absent.reason));
+    columns.text("reason", &absent.reason.text);
     columns.text("imported_from", &absent.imported.join("; "));
     // A cell without runs has nothing to count.
     let uncounted = absent.uncounted();
@@ -402,7 +401,7 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
         columns.count("group", row.map(|r| r.group as u64 + 1));
         columns.text(
             "labels",
-            &row.map(|r| each(&r.labels).join("; ")).unwrap_or_default(),
+            &row.map(|r| texts(&r.labels).join("; ")).unwrap_or_default(),
         );
         columns.count("loss_group", row.map(|r| r.loss_group as u64 + 1));
         repeat_row(&mut columns, repeat);
@@ -419,7 +418,7 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
         ),
         RepeatStatus::Contradicted { fields } => ("contradicted", fields.join("; ")),
         RepeatStatus::Suspect { reason } => ("suspect", reason.clone()),
-        RepeatStatus::Unmeasured { reason } => ("unmeasured", said(reason)),
+        RepeatStatus::Unmeasured { reason } => ("unmeasured", reason.text.clone()),
     };
     columns.count("repeat", Some(repeat.repeat.into()));
     columns.text("attempt", &repeat.attempt);
@@ -454,9 +453,8 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
     columns.text("steady_state_method", cut.map_or("", |c| &c.method));
     columns.text(
         "steady_state_not_assessed",
-        &cut.and_then(|c| c.not_assessed.as_ref())
-            .map(said)
-            .unwrap_or_default(),
+        cut.and_then(|c| c.not_assessed.as_ref())
+            .map_or("", |why| &why.text),
     );
     columns.count("first_measured_step", cut.map(|c| c.first_step));
     columns.count("dropped_after_warmup_steps", cut.map(|c| c.dropped_steps));

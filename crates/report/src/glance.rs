@@ -8,10 +8,9 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use indexmap::IndexMap;
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Group, Judged, Mfu, Row, Speedup,
-    Sweep, rate_unit, sweeps, swept_groups,
+    AbsentCell, AbsentState, Comparison, Group, Judged, Mfu, Row, Speedup, Sweep, codes::TESTED,
+    is_crossed, rate_unit, sweeps, swept_groups,
 };
-use tprimat_sentences::said;
 use tprimat_words::plain::counted;
 
 use super::{
@@ -121,10 +120,8 @@ fn correction(
     sweeps: &[Sweep],
     swept: &BTreeSet<usize>,
 ) -> Option<String> {
-    let tested = comparison.notes.iter().find_map(|note| match note.fact {
-        Fact::Comparison(ComparisonFact::Tested { comparisons }) => Some(comparisons),
-        _ => None,
-    });
+    let tested = comparison.notes.iter().find(|note| note.reason.is(TESTED));
+    let tested = tested.and_then(|note| note.reason.values["comparisons"].as_u64());
     let tested = tested.filter(|tested| *tested > 1)?;
     let in_tables: BTreeSet<&str> = comparison
         .rows
@@ -241,7 +238,7 @@ fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Pa
         .collect();
     for headline in &mains {
         let group = headline.group.map_or_else(String::new, |index| {
-            said(&comparison.groups[index].workload)
+            comparison.groups[index].workload.clone()
         });
         paragraph(
             out,
@@ -401,8 +398,8 @@ fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>, head: &str) -> W
         SpeedVerdict::NoDifference => ", no significant difference",
         _ => ", no verdict",
     });
-    for label in speedup.labels.iter().filter(|label| label.is_crossed()) {
-        _ = write!(text, "; {}", said(label));
+    for label in speedup.labels.iter().filter(|label| is_crossed(label)) {
+        _ = write!(text, "; {label}");
     }
     Word::inked(text, ink_of(verdict))
 }
@@ -484,7 +481,7 @@ fn unmeasured(out: &mut String, cells: &[AbsentCell], commands: &Commands, page:
         let why = if cell.state == AbsentState::Unsupported {
             format!("not supported (`{plan}` says why)")
         } else {
-            said(&cell.reason)
+            cell.reason.text.clone()
         };
         match reasons.iter_mut().find(|(known, _)| *known == why) {
             Some((_, count)) => *count += 1,
@@ -514,10 +511,7 @@ fn absent(out: &mut String, cells: &[AbsentCell], page: &Page) {
     let mut reasons: IndexMap<(AbsentState, String), Vec<&str>> = IndexMap::new();
     for cell in cells {
         reasons
-            .entry((
-                cell.state,
-                tprimat_sentences::absent(cell.state, &cell.reason),
-            ))
+            .entry((cell.state, cell.told()))
             .or_default()
             .push(&cell.cell);
     }

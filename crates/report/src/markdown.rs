@@ -5,7 +5,6 @@ use std::fmt::Write;
 use tprimat_words::part;
 
 use tprimat_figures::{Comparison, Judged};
-use tprimat_sentences::said;
 use tprimat_words::plain::{counted, is_active};
 
 use super::{
@@ -67,7 +66,7 @@ pub fn markdown(comparison: &Comparison) -> String {
             .for_each(|name| sheet.column(name, false));
         sheet.rows.extend(comparison.absent.iter().map(|absent| {
             let name = format!("{}{}", absent.cell, crate::mark(&absent.imported));
-            [name, absent.state.to_string(), said(&absent.reason)]
+            [name, absent.state.to_string(), absent.reason.text.clone()]
                 .map(Word::plain)
                 .to_vec()
         }));

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tprimat_figures::{Comparison, Figure, Mfu, NoFigure, NoteKind, Row};
-use tprimat_sentences::said;
+use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, Row};
+use tprimat_results::Reason;
 
 use super::format::number;
 
@@ -36,7 +36,7 @@ pub(super) fn notes(comparison: &Comparison) -> Vec<NoteLine> {
     let note = |note: &'_ tprimat_figures::Note| Worded {
         kind: note.kind,
         cell: note.cell.clone(),
-        text: said(&note.fact),
+        text: note.reason.text.clone(),
     };
     let mut notes: Vec<Worded> = comparison.notes.iter().map(note).collect();
     notes.extend(comparison.rows.iter().flat_map(of_mfu));
@@ -63,7 +63,7 @@ fn of_mfu(row: &Row) -> Option<Worded> {
         Mfu::Absent { reason } => Some(Worded::of(
             &row.cell,
             NoteKind::Remark,
-            format!("no MFU: {}", said(reason)),
+            format!("no MFU: {reason}"),
         )),
         Mfu::Ok {
             convention, peak, ..
@@ -85,7 +85,7 @@ fn of_metrics(rows: &[Row]) -> Vec<Worded> {
     let mut notes = Vec::new();
     for row in rows {
         // By reason: which metrics, and whether they are impossible rather than absent.
-        let mut reasons: Vec<(bool, &NoFigure, Vec<&str>)> = Vec::new();
+        let mut reasons: Vec<(bool, &Reason, Vec<&str>)> = Vec::new();
         for metric in &row.metrics.0 {
             let (is_error, reason) = match &metric.figure {
                 Figure::Absent { reason } if shown.contains(&metric.name.as_str()) => {
@@ -103,7 +103,7 @@ fn of_metrics(rows: &[Row]) -> Vec<Worded> {
             }
         }
         notes.extend(reasons.into_iter().map(|(is_error, reason, titles)| {
-            let (titles, reason) = (titles.join(", "), said(reason));
+            let (titles, reason) = (titles.join(", "), reason.text.clone());
             if is_error {
                 Worded::of(
                     &row.cell,
@@ -214,7 +214,7 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
             Some(cut) => match &cut.not_assessed {
                 Some(why) => format!(
                     "too short to look for more warm-up than the declared one ({})",
-                    said(why)
+                    why
                 ),
                 None => String::new(),
             },
@@ -292,7 +292,8 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{listed, steady_state};
-    use tprimat_figures::{Catalogue, CompareSettings, NotAssessed, compare};
+    use tprimat_figures::{Catalogue, CompareSettings, compare};
+    use tprimat_results::Reason;
 
     use crate::stand_ins::*;
 
@@ -302,7 +303,7 @@ mod tests {
         let cells = ["cpu/native/llama/a", "cpu/tran/llama/a"]
             .map(|name| measured(name, &job, &[1.0, 1.1, 1.2], None));
         let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        let short = NotAssessed::FewSeconds { least: 30.0 };
+        let short = Reason::detail("few_seconds", "under 30 s after the declared warm-up");
         for repeat in &mut all.rows[1].repeats[..2] {
             let cut = repeat.steady.as_mut().and_then(|s| s.cut.as_mut()).unwrap();
             cut.not_assessed = Some(short.clone());

@@ -8,10 +8,9 @@ use std::{
 
 use tprimat_figures::{
     AbsentState, Comparison, Estimate, Group, Judged, Mfu, NoteKind, RepeatStatus, Row, Speedup,
-    Warning, rate_unit, sweeps,
+    codes::DANGEROUS_VARIABLE, dropped_words, rate_unit, sweeps,
 };
-use tprimat_results::{AttestationStatus, mean, sd};
-use tprimat_sentences::{dropped_words, said, standing};
+use tprimat_results::{AttestationStatus, Reason, mean, sd};
 
 use super::{
     document::Document,
@@ -73,12 +72,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !comparison.absent.is_empty() {
         out.push_str("Cells without figures:\n");
         for cell in &comparison.absent {
-            let text = format!(
-                "{}{}  {}",
-                cell.cell,
-                mark(&cell.imported),
-                tprimat_sentences::absent(cell.state, &cell.reason)
-            );
+            let text = format!("{}{}  {}", cell.cell, mark(&cell.imported), cell.told());
             paragraph(&mut out, "  ", &text, page, ink_of_state(cell.state));
         }
         out.push('\n');
@@ -301,7 +295,7 @@ pub(super) fn group_title(group: &Group, rows: &[&Row]) -> String {
     } else {
         ""
     };
-    let (workload, devices) = (said(&group.workload), in_title(rows));
+    let (workload, devices) = (group.workload.clone(), in_title(rows));
     format!("{}: {workload}{strict}{devices}", group.model)
 }
 
@@ -319,7 +313,8 @@ pub(super) fn repeats(row: &Row) -> Word {
     for count in not_counted(row) {
         _ = write!(text, ", {count}");
     }
-    standing(&row.standing)
+    row.standing
+        .words()
         .iter()
         .for_each(|words| _ = write!(text, ", {words}"));
     if row.repeats_added_later {
@@ -353,11 +348,16 @@ pub(super) fn repeats(row: &Row) -> Word {
 }
 
 /// What of a warning fits a table; its reason is in the notes.
-fn setting(warning: &Warning) -> String {
-    match warning {
-        Warning::Variable { name, value, .. } => format!("{name}={value}"),
-        other => said(other),
+fn setting(warning: &Reason) -> String {
+    if !warning.is(DANGEROUS_VARIABLE) {
+        return warning.text.clone();
     }
+    let of = |name: &str| warning.values.get(name).and_then(|v| v.as_str());
+    format!(
+        "{}={}",
+        of("name").unwrap_or_default(),
+        of("value").unwrap_or_default()
+    )
 }
 
 fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Speedup>, head: &str) -> Word {
@@ -385,14 +385,14 @@ fn sentence(speedup: &Speedup, head: &str) -> String {
         _ => "",
     });
     if let Some(reason) = &speedup.reason {
-        _ = write!(text, ", no verdict: {}", said(reason));
+        _ = write!(text, ", no verdict: {reason}");
     }
     if let Some(seconds) = speedup.apart_seconds {
         _ = write!(text, "; measured {} apart", duration(seconds));
     }
     let (told, more) = speedup.labels.split_at(speedup.labels.len().min(LABELS));
     for label in told {
-        _ = write!(text, "; {}", said(label));
+        _ = write!(text, "; {label}");
     }
     if !more.is_empty() {
         _ = write!(text, "; and {} more", more.len());

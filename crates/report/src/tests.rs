@@ -247,7 +247,8 @@ fn dress(all: &mut Comparison) {
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
-    let note = |kind, text: &str| Note::of("nvd/tran/llama/maximum_performance", kind, text);
+    let note =
+        |kind, text: &str| Note::new(kind, "told", text).of("nvd/tran/llama/maximum_performance");
     all.notes.extend([
         note(
             NoteKind::Contradicted,

@@ -1,9 +1,7 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
-use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Speedup, Warning};
-use tprimat_results::{FieldDifference, Tier, differences};
-use tprimat_sentences as sentences;
-use tprimat_sentences::{said, standing};
+use tprimat_figures::{EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP};
+use tprimat_results::{FieldDifference, Reason, Tier, differences};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -95,7 +93,7 @@ pub(super) fn pair_sentence(
         speedup
             .reason
             .as_ref()
-            .map(|reason| format!("No verdict: {}", said(reason))),
+            .map(|reason| format!("No verdict: {reason}")),
     );
     if let Some(seconds) = speedup.apart_seconds {
         parts.push(format!(
@@ -117,7 +115,8 @@ pub(super) fn pair_sentence(
     }
     for (row, name) in [(a, name_a), (b, name_b)] {
         parts.extend(
-            standing(&row.standing)
+            row.standing
+                .words()
                 .iter()
                 .map(|words| format!("{name}: {words}")),
         );
@@ -144,11 +143,11 @@ pub(super) fn pair_sentence(
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
     for (row, name) in [(a, name_a), (b, name_b)] {
         // A variable that only one of the two runs with is among the differences.
-        let is_told = |warning: &Warning| {
-            let Warning::Variable { name, .. } = warning else {
-                return false;
-            };
-            dangerous.iter().any(|e| e.name == *name)
+        let is_told = |warning: &Reason| {
+            let name = warning.values.get("name");
+            dangerous
+                .iter()
+                .any(|e| name.is_some_and(|name| *name == e.name))
         };
         parts.extend(warned(row, name, |warning| !is_told(warning)));
     }
@@ -310,7 +309,7 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         parts.push(format!("Same workload except: {}", execution.join(", ")));
     }
     if !gaps.is_empty() {
-        parts.push(capital(&sentences::gaps(&gaps, first_name, second_name)));
+        parts.push(capital(&gaps.words(first_name, second_name)));
     }
     if !by_labels_only(first) || !by_labels_only(second) {
         parts.extend(only_declared(pair));
@@ -322,11 +321,8 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         first_name
     };
     let cell = if pair.is_turned { second } else { first };
-    let of_warm_up = cell
-        .labels
-        .iter()
-        .filter(|label| matches!(label, Label::WarmUp { .. }));
-    parts.extend(of_warm_up.map(|label| format!("{name}: {}", said(label))));
+    let of_warm_up = cell.labels.iter().filter(|label| label.is(WARM_UP));
+    parts.extend(of_warm_up.map(|label| format!("{name}: {label}")));
     parts
 }
 
@@ -340,7 +336,7 @@ fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
     (!gaps.is_empty()).then(|| {
         format!(
             "{}, so part of a difference in speed may come from there",
-            capital(&sentences::gaps(&gaps, pair.first_name, pair.second_name))
+            capital(&gaps.words(pair.first_name, pair.second_name))
         )
     })
 }
@@ -493,10 +489,7 @@ fn cost(pair: &Pair<'_>, speedup: &Speedup) -> Option<String> {
 
 /// `A runs with NCCL_DEBUG=INFO, B without it: collectives write logs while they run`
 fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
-    let (name, why) = (
-        &found.name,
-        found.dangerous.as_ref().map(said).unwrap_or_default(),
-    );
+    let (name, why) = (&found.name, found.dangerous.as_deref().unwrap_or_default());
     match (&found.a, &found.b) {
         (Some(of_a), Some(of_b)) => {
             format!("{a} runs with {name}={of_a}, {b} with {name}={of_b}: {why}")

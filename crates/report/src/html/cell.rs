@@ -6,10 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
-    EnvironmentKind, Figure, Memory, Note, RepeatStatus, RepeatSummary, Row, Unit,
+    EnvironmentKind, Figure, Memory, Note, RepeatStatus, RepeatSummary, Row, Unit, texts,
 };
-use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
-use tprimat_sentences::{each, said, units};
+use tprimat_results::{Attestation, AttestationStatus, Contract, Source, Tier};
 
 use super::{
     super::{
@@ -37,8 +36,8 @@ pub struct Detail<'a> {
     baseline: Option<&'a str>,
     device: Option<&'a str>,
     imported: &'a [String],
-    labels: Vec<String>,
-    warnings: Vec<String>,
+    labels: Vec<&'a str>,
+    warnings: Vec<&'a str>,
     /// `3 hosts`, where repeats are not the units.
     unit: Option<String>,
     repeats_added_later: bool,
@@ -64,7 +63,7 @@ struct Setting<'a> {
     declared: Option<String>,
     stated: Option<String>,
     status: Option<AttestationStatus>,
-    arithmetic: Option<&'a Arithmetic>,
+    arithmetic: Option<&'a String>,
 }
 
 #[derive(Serialize)]
@@ -171,9 +170,9 @@ fn of_row<'a>(
         baseline,
         device: row.device.as_deref(),
         imported: &row.imported,
-        labels: each(&row.labels),
-        warnings: each(&row.warnings),
-        unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
+        labels: texts(&row.labels),
+        warnings: texts(&row.warnings),
+        unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.counted(estimate.units.len())),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
         settings: settings(
@@ -201,7 +200,7 @@ fn of_absent<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell, room: usize
         cell: &cell.cell,
         state: Some(cell.state.name()),
         word: Some(cell.state.to_string()),
-        reason: Some(said(&cell.reason)),
+        reason: Some(cell.reason.text.clone()),
         baseline: None,
         device: None,
         imported: &cell.imported,
@@ -343,14 +342,14 @@ fn of_figure<'a>(title: &'a str, unit: &'a str, figure: Figure) -> Named<'a> {
             title,
             unit: shown_unit,
             text: Some(in_unit(value, unit)),
-            why: said(&basis),
+            why: basis.clone(),
             impossible,
         },
         Figure::Absent { reason } | Figure::Error { reason } => Named {
             title,
             unit: shown_unit,
             text: None,
-            why: said(&reason),
+            why: reason.text.clone(),
             impossible,
         },
     }
@@ -382,7 +381,7 @@ fn surroundings<'a>(
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(said),
+            dangerous: difference.and_then(|d| d.dangerous.clone()),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };
@@ -408,7 +407,7 @@ fn surroundings<'a>(
                 value: difference.a.as_deref(),
                 differs: true,
                 baseline: difference.b.as_deref(),
-                dangerous: difference.dangerous.as_ref().map(said),
+                dangerous: difference.dangerous.clone(),
                 follows: difference.follows.as_deref(),
             });
         }
@@ -447,5 +446,8 @@ fn repeat(cell: &str, repeat: &RepeatSummary, room: usize) -> Repeat {
 fn notes(found: &Found<'_>, cell: &str) -> Vec<String> {
     let mut of_cell = found.notes.get(cell).cloned().unwrap_or_default();
     of_cell.sort_by_key(|note| note.kind);
-    of_cell.into_iter().map(|note| said(&note.fact)).collect()
+    of_cell
+        .into_iter()
+        .map(|note| note.reason.text.clone())
+        .collect()
 }

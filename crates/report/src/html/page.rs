@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tprimat_figures::{
-    Comparison, Figure, Group, Judged, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, rate_unit,
-    sweeps,
+    Comparison, Figure, Group, Judged, Metric, Mfu, RepeatStatus, Row, Speedup, Unit,
+    dropped_words, rate_unit, sweeps, texts,
 };
 use tprimat_plot::{format::mark, loss_apart, short_names};
 use tprimat_results::AttestationStatus;
-use tprimat_sentences::{dropped_words, each, said, standing, units};
 use tprimat_words::{part, plain::counted};
 
 use super::super::{
@@ -88,8 +87,8 @@ struct Line<'a> {
     name: String,
     is_baseline: bool,
     marks: Vec<String>,
-    labels: Vec<String>,
-    warnings: Vec<String>,
+    labels: Vec<&'a str>,
+    warnings: Vec<&'a str>,
     figures: Vec<Shown>,
 }
 
@@ -177,7 +176,7 @@ impl<'a> Page<'a> {
             cell: &cell.cell,
             state: cell.state.name(),
             word: cell.state.to_string(),
-            reason: said(&cell.reason),
+            reason: cell.reason.text.clone(),
             imported: !cell.imported.is_empty(),
         };
         Self {
@@ -295,8 +294,8 @@ fn table<'a>(
             name: part(&name, ..name.len() - mark(&row.imported).len()).to_owned(),
             is_baseline,
             marks: marks(row),
-            labels: each(&row.labels),
-            warnings: each(&row.warnings),
+            labels: texts(&row.labels),
+            warnings: texts(&row.warnings),
             figures,
         }
     };
@@ -316,7 +315,7 @@ fn table<'a>(
         .chain(first.iter().map(|h| h.text.clone()))
         .collect();
     let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
-    let (workload, identical_config) = (said(&group.workload), group.identical_config);
+    let (workload, identical_config) = (group.workload.clone(), group.identical_config);
     let group = Heading {
         model: &group.model,
         short: String::new(),
@@ -372,7 +371,7 @@ fn marks(row: &Row) -> Vec<String> {
         AttestationStatus::NotStated => marks.push("not attested".to_owned()),
     }
     marks.extend(not_counted(row));
-    marks.extend(standing(&row.standing));
+    marks.extend(row.standing.words());
     if row.repeats_added_later {
         marks.push("repeats added later".to_owned());
     }
@@ -384,7 +383,7 @@ fn rate(row: &Row) -> Shown {
     if let Some(reason) = row.impossible() {
         return Shown {
             impossible: true,
-            ..missing(&said(reason))
+            ..missing(&reason.text)
         };
     }
     let estimate = &row.tokens_per_second_per_gpu;
@@ -441,7 +440,11 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool, head: &str) -> Shown {
         SpeedVerdict::NoDifference => "no significant difference",
         SpeedVerdict::NotAssessed | SpeedVerdict::Refused | SpeedVerdict::Alone => "",
     };
-    let reason = speedup.reason.as_ref().map(said).unwrap_or_default();
+    let reason = speedup
+        .reason
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let details = [&interval, verdict, &reason];
     let detail = details
         .into_iter()
@@ -460,7 +463,7 @@ fn repeats(row: &Row) -> Shown {
     let detail = is_other.then(|| {
         format!(
             "{} count as one each",
-            units(estimate.units.len(), estimate.unit)
+            estimate.unit.counted(estimate.units.len())
         )
     });
     Shown {
@@ -559,10 +562,10 @@ fn metric(row: &Row, column: &Metric) -> Shown {
 fn figure(figure: &Figure, unit: &str) -> Shown {
     match figure {
         Figure::Ok { value, .. } => shown(in_unit(*value, unit), *value),
-        Figure::Absent { reason } => missing(&said(reason)),
+        Figure::Absent { reason } => missing(&reason.text),
         Figure::Error { reason } => Shown {
             impossible: true,
-            ..missing(&said(reason))
+            ..missing(&reason.text)
         },
     }
 }

@@ -205,10 +205,7 @@ fn same_comparison_same_bytes_and_everything_is_told() {
     }
     for note in &comparison.notes {
         // As a sentence of its own it begins with a capital.
-        let words: String = tprimat_sentences::said(&note.fact)
-            .chars()
-            .skip(1)
-            .collect();
+        let words: String = note.reason.text.clone().chars().skip(1).collect();
         assert!(text.contains(&escaped(&words)), "{note:?}");
     }
 }
@@ -266,6 +263,7 @@ fn words_from_outside_stay_words() {
     summary.versions = [("torch".to_owned(), HOSTILE.to_owned())].into();
     summary.notes.push(tprimat_figures::Note::new(
         tprimat_figures::NoteKind::Remark,
+        "told",
         HOSTILE,
     ));
     let repeat = &mut summary.repeats[1];

@@ -160,7 +160,7 @@ fn names_and_logs_are_no_markup_and_no_formula() {
         "=cmd|' /C calc'!A0 | `x` <img src=x> @everyone #12 https://evil.example [a](b) \u{202e}"
             .into();
     all.notes
-        .push(Note::new(NoteKind::Remark, "-1+1 @team **bold**"));
+        .push(Note::new(NoteKind::Remark, "told", "-1+1 @team **bold**"));
     let text = markdown(&all);
     for bad in [
         "<img",

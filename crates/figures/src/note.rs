@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::{ComparisonFact, RunFact};
+use serde_json::Value;
+use tprimat_results::{Reason, Severity};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
@@ -11,31 +11,9 @@ pub struct Note {
     /// What it is about; absent in a cell's own summary, and where it is about all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Its sentence is without the name of that cell before it, and without a full stop.
-    #[serde(rename = "text")]
-    pub fact: Fact,
-}
-
-/// What a note says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self", rename_all = "snake_case")]
-pub enum Fact {
-    /// The sentence, where that is all that is kept: see [`super::in_words`].
-    Said(String),
-    Run(RunFact),
-    Comparison(ComparisonFact),
-}
-
-impl From<RunFact> for Fact {
-    fn from(fact: RunFact) -> Self {
-        Self::Run(fact)
-    }
-}
-
-impl From<ComparisonFact> for Fact {
-    fn from(fact: ComparisonFact) -> Self {
-        Self::Comparison(fact)
-    }
+    /// Its text is without the name of that cell before it.
+    #[serde(flatten)]
+    pub reason: Reason,
 }
 
 /// In the order of telling.
@@ -73,19 +51,47 @@ pub enum NoteKind {
     Method,
 }
 
+impl NoteKind {
+    fn severity(self) -> Severity {
+        match self {
+            Self::Refused | Self::Contradicted | Self::Failed | Self::Suspect => Severity::Excludes,
+            Self::Earlier
+            | Self::Doubtful
+            | Self::Dangerous
+            | Self::Same
+            | Self::NotComparable
+            | Self::Differs => Severity::Beside,
+            Self::Environment | Self::WarmUp | Self::Remark | Self::Method => Severity::Detail,
+        }
+    }
+}
+
 impl Note {
-    pub fn new(kind: NoteKind, fact: impl Into<Fact>) -> Self {
+    pub fn new(kind: NoteKind, code: &'static str, text: impl Into<String>) -> Self {
         Self {
             kind,
             cell: None,
-            fact: fact.into(),
+            reason: Reason::new(kind.severity(), code, text),
         }
     }
 
-    pub fn of(cell: &str, kind: NoteKind, fact: impl Into<Fact>) -> Self {
-        Self {
-            cell: Some(cell.to_owned()),
-            ..Self::new(kind, fact)
-        }
+    /// The note with the cell that it is about.
+    #[must_use]
+    pub fn of(mut self, cell: &str) -> Self {
+        self.cell = Some(cell.to_owned());
+        self
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.reason = self.reason.with(name, value);
+        self
+    }
+}
+
+#[cfg(test)]
+impl Note {
+    pub fn text(&self) -> String {
+        self.reason.text.clone()
     }
 }

@@ -1,23 +1,5 @@
 //! What many sentences are made of: counts, lists, numbers.
 
-use tprimat_words::plain::counted;
-
-use super::figures::Unit;
-
-/// `3 hosts`, `1 repeat`
-#[must_use]
-pub fn units(n: usize, unit: Unit) -> String {
-    counted(n, one(unit))
-}
-
-pub(super) fn one(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Repeat => "repeat",
-        Unit::Session => "session",
-        Unit::Host => "host",
-    }
-}
-
 /// `dropout, packing`; of many, the first and how many more.
 #[must_use]
 pub fn few<T: AsRef<str>>(names: &[T]) -> String {
@@ -40,30 +22,27 @@ pub fn few<T: AsRef<str>>(names: &[T]) -> String {
 }
 
 /// `repeat 2`, `repeats 1, 3`
-pub(super) fn repeats(numbers: &[u32]) -> String {
+#[must_use]
+pub fn repeats(numbers: &[u32]) -> String {
     let s = if numbers.len() == 1 { "" } else { "s" };
-    format!("repeat{s} {}", list(numbers))
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    format!("repeat{s} {}", numbers.join(", "))
 }
 
 /// The verb after [`repeats`].
-pub(super) fn verb<'a>(numbers: &[u32], one: &'a str, several: &'a str) -> &'a str {
+#[must_use]
+pub fn verb<'a>(numbers: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if numbers.len() == 1 { one } else { several }
 }
 
-pub(super) fn list(numbers: &[u32]) -> String {
-    numbers
-        .iter()
-        .map(u32::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
 /// `: the log's own line`
-pub(super) fn evidence(line: Option<&String>) -> String {
+#[must_use]
+pub fn evidence(line: Option<&String>) -> String {
     line.map(|line| format!(": {line}")).unwrap_or_default()
 }
 
-pub(super) fn seconds(seconds: f64) -> String {
+#[must_use]
+pub fn seconds(seconds: f64) -> String {
     if seconds.abs() < 0.05 {
         format!("{seconds:.1e} s")
     } else {
@@ -72,7 +51,8 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// A step's time: three digits, in ms below a second.
-pub(super) fn step_time(seconds: f64) -> String {
+#[must_use]
+pub fn step_time(seconds: f64) -> String {
     if seconds < 0.9995 {
         format!("{} ms", three_digits(seconds * 1e3))
     } else {
@@ -90,7 +70,8 @@ fn three_digits(value: f64) -> String {
 }
 
 /// Four digits for a sentence: `10682`, `549.8`, `0.5557`.
-pub(super) fn short(value: f64) -> String {
+#[must_use]
+pub fn short(value: f64) -> String {
     let magnitude = value.abs().log10().floor();
     if value != 0.0 && !(-6.0..15.0).contains(&magnitude) {
         return format!("{value:.3e}");
@@ -107,6 +88,31 @@ pub(super) fn short(value: f64) -> String {
     } else {
         text
     }
+}
+
+/// `1,048,576`; below a hundred thousand with one decimal, where it is not whole.
+#[must_use]
+pub fn thousands(value: f64) -> String {
+    let text = if value.abs() < 1e5 && value.fract().abs() > 0.005 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    };
+    let (digits, decimals) = text
+        .split_once('.')
+        .map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0
+            && (digits.len() - i).is_multiple_of(3)
+            && digit.is_ascii_digit()
+            && !out.ends_with('-')
+        {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    decimals.map_or(out.clone(), |d| format!("{out}.{d}"))
 }
 
 #[cfg(test)]
