@@ -392,7 +392,10 @@ fn world(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
     for (name, value) in sizes.split(',').filter_map(|part| part.split_once(':')) {
         let name = name.trim().trim_end_matches("size");
         let name = name.trim_end_matches([' ', '-']);
-        out.set_named(SIZES, name, size(value).map(Into::into));
+        let known = SIZES.iter().find(|(own, _)| *own == name);
+        if let Some(((_, known), value)) = known.zip(size(value)) {
+            out.set(known, value);
+        }
     }
 }
 

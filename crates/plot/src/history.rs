@@ -11,12 +11,9 @@ use super::{
 };
 use tprimat_base::error::Result;
 use tprimat_figures::{
-<<<<<<< HEAD
     CellHistory, Estimate, Level, Measurement, Since, framework_of, rate_unit_of, unit_in_prose,
-=======
-    CellHistory, ChangedSetting, Estimate, Level, Measurement, Since, rate_unit_of, unit_in_prose,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 };
+use tprimat_sentences::{changed_setting, said};
 
 pub const NAME: &str = "history";
 pub const TITLE: &str = "Speed over time";
@@ -146,7 +143,7 @@ pub fn title(cell: &CellHistory) -> String {
 /// `train.py edited, torch 2.11 → 2.12 and 2 more`
 #[must_use]
 pub fn causes(since: &Since, most: usize) -> String {
-    let told = since.changes.iter().take(most).map(ChangedSetting::words);
+    let told = since.changes.iter().take(most).map(changed_setting);
     let told = told.collect::<Vec<_>>().join(", ");
     match since.changes.len() {
         0 => "nothing that tprimat records was changed".to_owned(),
@@ -159,7 +156,7 @@ pub fn causes(since: &Since, most: usize) -> String {
 /// (95 % CI −0.6 to +1.0 %)`
 #[must_use]
 pub fn speed(since: &Since) -> String {
-    let why = since.reason.as_ref();
+    let why = since.reason.as_ref().map(said);
     let Some(ratio) = since.ratio else {
         return why.map_or_else(|| MISSING.to_owned(), |why| format!("not compared: {why}"));
     };

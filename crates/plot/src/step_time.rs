@@ -3,6 +3,7 @@
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
 use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
+use tprimat_sentences as sentences;
 
 use super::{
     axis::{Scale, extent},
@@ -188,28 +189,8 @@ fn in_words(row: &Row, outliers: usize) -> String {
             "declared warm-up ends before step {}, measured from step {range}{method}",
             declared(first)
         ));
-<<<<<<< HEAD
         let why = first.not_assessed.as_ref().map(sentences::said);
         parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
-=======
-        parts.extend(
-            first
-                .not_assessed
-                .as_ref()
-                .map(|why| format!("steady state not assessed: {why}")),
-        );
-    }
-    let shifts = || {
-        cuts.iter()
-            .filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)))
-    };
-    for (repeat, shift) in shifts().take(SHIFTS) {
-        parts.push(format!(
-            "#{repeat}: {:+.1} % from step {}",
-            (shift.ratio - 1.0) * 100.0,
-            shift.step
-        ));
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
     let shifts = || cuts().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)));
     parts.extend(shifts().take(SHIFTS).map(|(repeat, shift)| {

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, failure_class};
-use tprimat_job::FailureClass;
+use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, WhyAbsent};
 
 /// A point of a surface whose cell has no figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +55,6 @@ struct Parts<'a> {
     others: BTreeMap<&'a str, &'a str>,
 }
 
-<<<<<<< HEAD
 fn parts<'a>(cell: &'a str, sweep: &Sweep) -> Parts<'a> {
     let (path, axes) = cell.split_once('@').unwrap_or((cell, ""));
     let axes = axes.split(',').filter_map(|axis| axis.split_once('='));
@@ -67,11 +65,5 @@ fn parts<'a>(cell: &'a str, sweep: &Sweep) -> Parts<'a> {
         x: value(&sweep.axis),
         second: sweep.second.as_deref().and_then(&mut value),
         others,
-=======
-fn why(absent: &AbsentCell) -> String {
-    match failure_class(&absent.reason) {
-        Some(FailureClass::Oom) => "out of memory".to_owned(),
-        _ => absent.state.to_string(),
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
 }

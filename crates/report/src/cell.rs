@@ -3,14 +3,10 @@
 
 use serde::Serialize;
 use tprimat_figures::{
-<<<<<<< HEAD
     AbsentState, Comparison, Cut, Figure, NoteKind, RepeatStatus, RepeatSummary, Row, host_named,
-=======
-    AbsentCell, AbsentState, Comparison, Figure, NoteKind, RepeatStatus, RepeatSummary, Row,
-    host_named, rate_unit,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 };
-use tprimat_results::{AttestationStatus, Reason, Tier};
+use tprimat_results::{AttestationStatus, Tier};
+use tprimat_sentences::{change, said, why_not};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -72,22 +68,11 @@ pub fn cell_text(
         out.gap();
     }
     for note in notes {
-<<<<<<< HEAD
         out.item("- ", Ink::Plain, &format!("{}.", said(&note.fact)));
-=======
-        paragraph(
-            &mut out,
-            "- ",
-            &format!("{}.", note.reason),
-            page,
-            Ink::Plain,
-        );
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
     Some(out.out)
 }
 
-<<<<<<< HEAD
 fn with_figures(out: &mut Text<'_>, comparison: &Comparison, of: &Of<'_>) {
     let Of { row, group, .. } = of;
     out.inked(Ink::Strong, &format!("{}{}", row.cell, mark(&row.imported)));
@@ -148,53 +133,6 @@ impl Named {
             line: shown.line(),
             shown,
             basis,
-=======
-fn without_figures(out: &mut String, absent: &AbsentCell, page: &Page) {
-    let ink = if absent.state == AbsentState::Contradicted {
-        Ink::Alarm
-    } else {
-        Ink::Bad
-    };
-    paragraph(
-        out,
-        "",
-        &format!("{}{}", absent.cell, mark(&absent.imported)),
-        page,
-        Ink::Strong,
-    );
-    paragraph(out, "", &absent.told(), page, ink);
-}
-
-fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
-    paragraph(
-        out,
-        "",
-        &format!("{}{}", row.cell, mark(&row.imported)),
-        page,
-        Ink::Strong,
-    );
-    if let Some(group) = comparison.groups.get(row.group) {
-        paragraph(
-            out,
-            "",
-            &format!("{}: {}", group.model, group.workload),
-            page,
-            Ink::Plain,
-        );
-        if let Some(headline) = headlines(comparison)
-            .iter()
-            .find(|h| h.group == Some(row.group) && h.a == row.cell)
-        {
-            paragraph(out, "", &headline.text, page, ink_of(headline.verdict));
-        } else if group.baseline == row.cell && group.cells.len() > 1 {
-            paragraph(
-                out,
-                "",
-                "Other cells of this workload are compared with this one.",
-                page,
-                Ink::Plain,
-            );
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         }
     }
 
@@ -269,7 +207,6 @@ fn step_time(row: &Row) -> String {
         (Some(sd), Some(cv)) => format!(", sd {} (cv {})", seconds(sd), percent(cv)),
         _ => String::new(),
     };
-<<<<<<< HEAD
     let [mean, median, p95] =
         [time.mean_seconds, time.median_seconds, time.p95_seconds].map(seconds);
     format!("mean {mean}, median {median}, p95 {p95}{spread}")
@@ -286,107 +223,6 @@ fn attested(row: &Row) -> String {
         "the job asked"
     } else {
         "the labels say"
-=======
-    let plain = |name: &str, text: String| (name.to_owned(), Word::plain(text));
-    let mut lines: Vec<(String, Word)> = vec![
-        plain(
-            "device",
-            row.device.clone().unwrap_or_else(|| "not stated".into()),
-        ),
-        plain(
-            "precision",
-            if row.precision.is_empty() {
-                "not stated".into()
-            } else {
-                row.precision.clone()
-            },
-        ),
-        ("workload".into(), attestation),
-        plain("repeats", repeats(row).text),
-        (format!("{} (95 % CI)", rate_unit(std::iter::once(row))), {
-            row.impossible().map_or_else(
-                || Word::plain(rate(&row.tokens_per_second_per_gpu)),
-                impossible,
-            )
-        }),
-        plain(
-            "step time",
-            format!(
-                "mean {}, median {}, p95 {}{spread}",
-                seconds(time.mean_seconds),
-                seconds(time.median_seconds),
-                seconds(time.p95_seconds)
-            ),
-        ),
-    ];
-    for memory in &row.memory {
-        let kind = memory.kind.replace('_', " ");
-        let text = format!("{} (source: {})", bytes(memory.bytes), memory.source);
-        lines.push(plain(&format!("memory, {kind}"), text));
-    }
-    if let Some(loss) = row.loss_at_end {
-        let at = row
-            .last_step
-            .map(|step| format!(" (step {step})"))
-            .unwrap_or_default();
-        let is_error = matches!(row.metrics.get("loss_at_end"), Some(Figure::Error { .. }));
-        let shown = if is_error {
-            "impossible".to_owned()
-        } else {
-            number(loss)
-        };
-        let ink = if shown == MISSING {
-            Ink::Dim
-        } else {
-            Ink::Plain
-        };
-        lines.push((
-            "loss at end".into(),
-            Word::inked(format!("{shown}{at}"), ink),
-        ));
-    }
-    let shown = |m: &&tprimat_figures::Metric| m.name != "loss_at_end";
-    lines.extend(row.metrics.0.iter().filter(shown).map(|m| {
-        let word = match &m.figure {
-            Figure::Ok { value, basis } => {
-                let text = metric(*value, &m.unit, &m.title);
-                let ink = if text == MISSING {
-                    Ink::Dim
-                } else {
-                    Ink::Plain
-                };
-                Word::inked(format!("{text}  = {basis}"), ink)
-            }
-            Figure::Absent { reason } => absent(reason),
-            Figure::Error { reason } => impossible(reason),
-        };
-        (m.title.clone(), word)
-    }));
-    let width = lines
-        .iter()
-        .map(|(name, _)| name.chars().count())
-        .max()
-        .unwrap_or(0)
-        .min(page.width / 3);
-    for (name, word) in lines {
-        paragraph(
-            out,
-            &format!("{name:<width$}  "),
-            &word.text,
-            page,
-            word.ink,
-        );
-    }
-    for line in steady_state(&[row]) {
-        paragraph(out, "", &line, page, Ink::Plain);
-    }
-    // The sentence above says it where it is why the comparison is another cell's.
-    let is_told = |twin: &&String| {
-        comparison
-            .speedups
-            .iter()
-            .any(|s| s.a == row.cell && s.same_as.as_ref() == Some(twin))
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     };
     match row.attestation {
         AttestationStatus::Attested if !row.declared_only.is_empty() => {
@@ -398,18 +234,6 @@ fn attested(row: &Row) -> String {
         AttestationStatus::Contradicted => "CONTRADICTED by the log".to_owned(),
         AttestationStatus::NotStated => "not attested: the workload is as declared".to_owned(),
     }
-<<<<<<< HEAD
-=======
-    environment(out, comparison, row, page);
-}
-
-fn absent(reason: &Reason) -> Word {
-    Word::inked(format!("{MISSING}  {reason}"), Ink::Dim)
-}
-
-fn impossible(reason: &Reason) -> Word {
-    Word::inked(format!("impossible: {reason}"), Ink::Alarm)
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 }
 
 /// In what the cell ran, where that is not as in the baseline; dangerous differences first, and
@@ -431,11 +255,6 @@ fn environment(out: &mut Text<'_>, of: &Of<'_>) {
         };
         out.item(
             "  ",
-<<<<<<< HEAD
-=======
-            &format!("{} {}", found.kind, found.words()),
-            page,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             ink,
             &format!("{} {}", found.kind, change(&found.change())),
         );
@@ -561,34 +380,12 @@ fn what_went_wrong(
                 &format!("#{n} CONTRADICTED, not counted: {why}"),
             );
         }
-<<<<<<< HEAD
         _ => out.say(&format!("#{n} is not counted: {why}")),
     }
     let telemetry = repeat.telemetry.as_ref();
     let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(said);
     if let Some(why) = repeat.telemetry_absent.as_ref().map(said).or(no_energy) {
         out.inked(Ink::Dim, &format!("#{n} has no energy: {why}"));
-=======
-        status => {
-            let (is, ink) = match status {
-                RepeatStatus::Contradicted { .. } => ("CONTRADICTED, not counted", Ink::Alarm),
-                _ => ("is not counted", Ink::Plain),
-            };
-            let why = status.why_not().unwrap_or_default();
-            paragraph(out, "", &format!("#{n} {is}: {why}"), page, ink);
-        }
-    }
-    let telemetry = repeat.telemetry.as_ref();
-    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref());
-    if let Some(why) = repeat.telemetry_absent.as_ref().or(no_energy) {
-        paragraph(
-            out,
-            "",
-            &format!("#{n} has no energy: {why}"),
-            page,
-            Ink::Dim,
-        );
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
     if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {
         let reasons = told.throttled.join(", ");

@@ -13,17 +13,10 @@ use csv::Writer;
 use indexmap::IndexSet;
 use serde_json::Value;
 use tprimat_figures::{
-<<<<<<< HEAD
     AbsentCell, Comparison, Cut, Memory, Metric, RepeatStatus, RepeatSummary, Row, Steady,
     Telemetry, host_named,
 };
 use tprimat_sentences::{each, said};
-=======
-    AbsentCell, Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric,
-    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, dropped_words, host_named, texts,
-};
-use tprimat_results::AttestationStatus;
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 use super::{
     columns::{Of, VALUES, list, why_absent},
@@ -72,203 +65,8 @@ fn guarded(text: &str) -> String {
     if is_formula { format!("'{text}") } else { text }
 }
 
-<<<<<<< HEAD
 /// Columns that stand before those of the axes.
 const BEFORE_AXES: usize = 5;
-=======
-const PATH: [&str; 4] = ["platform", "framework", "model", "parallelism"];
-
-/// How a column is read from a cell with figures.
-enum Read {
-    Text(fn(&Of<'_>) -> String),
-    Number(fn(&Of<'_>) -> Option<f64>),
-    Count(fn(&Of<'_>) -> Option<u64>),
-    Flag(fn(&Of<'_>) -> Option<bool>),
-}
-
-/// A cell with figures, and what else the comparison has of it.
-struct Of<'a> {
-    row: &'a Row,
-    group: &'a Group,
-    baseline: Option<&'a Row>,
-    environment: &'a [EnvironmentDifference],
-    speedup: Option<&'a Speedup>,
-}
-
-impl<'a> Of<'a> {
-    /// The rate, unless it is impossible; `mfu_absent` says why then.
-    fn rate(&self) -> Option<&'a Estimate> {
-        Some(&self.row.tokens_per_second_per_gpu).filter(|_| self.row.impossible().is_none())
-    }
-    fn interval(&self) -> Option<RatioInterval> {
-        self.speedup?.interval
-    }
-}
-
-fn or_empty(text: Option<&String>) -> String {
-    text.cloned().unwrap_or_default()
-}
-
-/// Columns behind the axes that a table of cells always has, whatever its cells have. Memory, metrics
-/// and `metrics_absent` follow where a cell has figures.
-const BEHIND_AXES: [(&str, Read); 50] = [
-    ("state", Read::Text(|_| "ok".to_owned())),
-    ("reason", Read::Text(|_| String::new())),
-    ("imported_from", Read::Text(|of| of.row.imported.join("; "))),
-    ("group", Read::Count(|of| Some(of.row.group as u64 + 1))),
-    ("workload", Read::Text(|of| of.group.workload.clone())),
-    (
-        "identical_config",
-        Read::Flag(|of| Some(of.group.identical_config)),
-    ),
-    ("baseline", Read::Text(|of| of.group.baseline.clone())),
-    ("labels", Read::Text(|of| texts(&of.row.labels).join("; "))),
-    (
-        "warnings",
-        Read::Text(|of| texts(&of.row.warnings).join("; ")),
-    ),
-    (
-        "same_launch_as",
-        Read::Text(|of| or_empty(of.row.same_launch_as.as_ref())),
-    ),
-    (
-        "same_runs_as",
-        Read::Text(|of| or_empty(of.row.same_runs_as.as_ref())),
-    ),
-    ("environment", Read::Text(|of| words(of.environment))),
-    (
-        "attestation",
-        Read::Text(|of| attestation(of.row.attestation).to_owned()),
-    ),
-    (
-        "declared_only",
-        Read::Text(|of| of.row.declared_only.join("; ")),
-    ),
-    ("precision", Read::Text(|of| of.row.precision.clone())),
-    ("device", Read::Text(|of| or_empty(of.row.device.as_ref()))),
-    ("n", Read::Count(|of| Some(of.row.n as u64))),
-    (
-        "repeats_wanted",
-        Read::Count(|of| Some(of.row.repeats_wanted.into())),
-    ),
-    (
-        "failed",
-        Read::Count(|of| Some(of.row.uncounted.failed as u64)),
-    ),
-    (
-        "contradicted",
-        Read::Count(|of| Some(of.row.uncounted.contradicted as u64)),
-    ),
-    (
-        "suspect",
-        Read::Count(|of| Some(of.row.uncounted.suspect as u64)),
-    ),
-    (
-        "unmeasured",
-        Read::Count(|of| Some(of.row.uncounted.unmeasured as u64)),
-    ),
-    (
-        "standing",
-        Read::Text(|of| of.row.standing.words().join("; ")),
-    ),
-    (
-        "repeats_added_later",
-        Read::Flag(|of| Some(of.row.repeats_added_later)),
-    ),
-    (
-        "dropped",
-        Read::Text(|of| dropped_words(&of.row.dropped).join("; ")),
-    ),
-    (
-        "tokens_per_second_per_gpu",
-        Read::Number(|of| Some(of.rate()?.value)),
-    ),
-    (
-        "tokens_per_second_per_gpu_ci95_low",
-        Read::Number(|of| Some(of.rate()?.ci95?[0])),
-    ),
-    (
-        "tokens_per_second_per_gpu_ci95_high",
-        Read::Number(|of| Some(of.rate()?.ci95?[1])),
-    ),
-    (
-        "tokens_per_second",
-        Read::Number(|of| of.rate().and(of.row.tokens_per_second)),
-    ),
-    ("tokens_per_step", Read::Count(|of| of.row.tokens_per_step)),
-    (
-        "step_time_mean_seconds",
-        Read::Number(|of| Some(of.row.step_time.mean_seconds)),
-    ),
-    (
-        "step_time_median_seconds",
-        Read::Number(|of| Some(of.row.step_time.median_seconds)),
-    ),
-    (
-        "step_time_p95_seconds",
-        Read::Number(|of| Some(of.row.step_time.p95_seconds)),
-    ),
-    (
-        "step_time_sd_seconds",
-        Read::Number(|of| of.row.step_time.sd_seconds),
-    ),
-    ("step_time_cv", Read::Number(|of| of.row.step_time.cv)),
-    ("loss_at_end", Read::Number(|of| of.row.loss_at_end)),
-    // Losses may be compared where both numbers agree, this one and `group`.
-    (
-        "loss_group",
-        Read::Count(|of| Some(of.row.loss_group as u64 + 1)),
-    ),
-    (
-        "loss_comparable_with_baseline",
-        Read::Flag(|of| Some(of.baseline?.loss_group == of.row.loss_group)),
-    ),
-    ("last_step", Read::Count(|of| of.row.last_step)),
-    ("speedup", Read::Number(|of| Some(of.speedup?.ratio))),
-    (
-        "speedup_interval_low",
-        Read::Number(|of| Some(of.interval()?.low)),
-    ),
-    (
-        "speedup_interval_high",
-        Read::Number(|of| Some(of.interval()?.high)),
-    ),
-    (
-        "speedup_interval_confidence",
-        Read::Number(|of| Some(of.interval()?.confidence)),
-    ),
-    (
-        "speedup_significant",
-        Read::Flag(|of| of.speedup?.significant),
-    ),
-    ("speedup_p_value", Read::Number(|of| of.speedup?.p_value)),
-    (
-        "cost_ratio",
-        Read::Number(|of| of.speedup?.cost_ratio.value()),
-    ),
-    (
-        "speedup_same_as",
-        Read::Text(|of| or_empty(of.speedup.and_then(|s| s.same_as.as_ref()))),
-    ),
-    (
-        "speedup_reason",
-        Read::Text(|of| {
-            let reason = of.speedup.and_then(|s| s.reason.as_ref());
-            reason.map(ToString::to_string).unwrap_or_default()
-        }),
-    ),
-    ("mfu", Read::Number(|of| of.row.mfu.value())),
-    (
-        "mfu_absent",
-        Read::Text(|of| why_absent(&of.row.mfu.clone().into()).unwrap_or_default()),
-    ),
-];
-
-#[must_use]
-pub fn csv(comparison: &Comparison) -> String {
-    written(&cells(comparison))
-}
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 /// A row a cell, in matrix order within those with figures, then those without.
 #[must_use]
@@ -346,18 +144,6 @@ fn column_of(metric: &Metric) -> String {
     }
 }
 
-<<<<<<< HEAD
-=======
-/// Why there is no figure; none where there is one.
-fn why_absent(figure: &Figure) -> Option<String> {
-    match figure {
-        Figure::Ok { .. } => None,
-        Figure::Absent { reason } => Some(reason.text.clone()),
-        Figure::Error { reason } => Some(format!("impossible: {reason}")),
-    }
-}
-
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 /// `seq_length` and `4096` of `…@seq_length=4096`.
 fn axes_of(cell: &str) -> impl Iterator<Item = (&str, &str)> {
     let axes = cell.split_once('@').map_or("", |(_, axes)| axes);
@@ -366,7 +152,6 @@ fn axes_of(cell: &str) -> impl Iterator<Item = (&str, &str)> {
 
 fn of_absent(absent: &AbsentCell) -> Record {
     let path = absent.cell.split('@').next().unwrap_or_default();
-<<<<<<< HEAD
     let parts = std::iter::once(&*absent.cell).chain(path.splitn(4, '/'));
     let names = VALUES.iter().map(|(name, _)| (*name).to_owned());
     let mut record: Record = names.zip(parts.map(Value::from)).collect();
@@ -376,17 +161,6 @@ fn of_absent(absent: &AbsentCell) -> Record {
     put("state", absent.state.name().into());
     put("reason", said(&absent.reason).into());
     put("imported_from", list(&absent.imported));
-=======
-    for (name, value) in PATH.into_iter().zip(path.splitn(4, '/')) {
-        columns.text(name, value);
-    }
-    for (axis, value) in axes_of(&absent.cell) {
-        columns.text(&format!("axis_{axis}"), value);
-    }
-    columns.text("state", absent.state.name());
-    columns.text("reason", &absent.reason.text);
-    columns.text("imported_from", &absent.imported.join("; "));
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     // A cell without runs has nothing to count.
     let uncounted = absent.uncounted();
     for (why, count) in uncounted.iter().flat_map(|counts| counts.by_why()) {
@@ -398,7 +172,6 @@ fn of_absent(absent: &AbsentCell) -> Record {
 /// A row a run, also those that do not count.
 #[must_use]
 pub fn csv_repeats(comparison: &Comparison) -> String {
-<<<<<<< HEAD
     let rows = comparison.rows.iter();
     let of_rows = rows.flat_map(|row| {
         row.repeats
@@ -409,29 +182,6 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
     let of_absent =
         absent.flat_map(|cell| cell.repeats.iter().map(|r| repeat(&cell.cell, None, r)));
     written(&[], &of_rows.chain(of_absent).collect::<Vec<_>>())
-=======
-    let mut columns = Columns::default();
-    let of_rows = comparison
-        .rows
-        .iter()
-        .flat_map(|r| r.repeats.iter().map(move |x| (&r.cell, Some(r), x)));
-    let of_absent = comparison
-        .absent
-        .iter()
-        .flat_map(|a| a.repeats.iter().map(move |x| (&a.cell, None, x)));
-    for (cell, row, repeat) in of_rows.chain(of_absent) {
-        columns.start_row();
-        columns.text("cell", cell);
-        columns.count("group", row.map(|r| r.group as u64 + 1));
-        columns.text(
-            "labels",
-            &row.map(|r| texts(&r.labels).join("; ")).unwrap_or_default(),
-        );
-        columns.count("loss_group", row.map(|r| r.loss_group as u64 + 1));
-        repeat_row(&mut columns, repeat);
-    }
-    written(&columns)
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 }
 
 /// How a value of a run is read.
@@ -526,76 +276,7 @@ fn status(repeat: &RepeatSummary) -> (&'static str, String) {
         ),
         RepeatStatus::Contradicted { fields } => ("contradicted", fields.join("; ")),
         RepeatStatus::Suspect { reason } => ("suspect", reason.clone()),
-<<<<<<< HEAD
         RepeatStatus::Unmeasured { reason } => ("unmeasured", said(reason)),
-=======
-        RepeatStatus::Unmeasured { reason } => ("unmeasured", reason.text.clone()),
-    };
-    columns.count("repeat", Some(repeat.repeat.into()));
-    columns.text("attempt", &repeat.attempt);
-    columns.text("host", host_named(&repeat.host).unwrap_or_default());
-    columns.text("state", status);
-    columns.text("reason", &reason);
-    columns.number("started_at_unix_seconds", repeat.started_at);
-    let steady = repeat.steady.as_ref();
-    columns.number(
-        "tokens_per_second_per_gpu",
-        steady.map(|s| s.tokens_per_second_per_gpu),
-    );
-    columns.number("tokens_per_second", steady.map(|s| s.tokens_per_second));
-    columns.count("steps_measured", steady.map(|s| s.steps));
-    columns.number(
-        "step_time_mean_seconds",
-        steady.map(|s| s.step_time.mean_seconds),
-    );
-    columns.number(
-        "step_time_median_seconds",
-        steady.map(|s| s.step_time.median_seconds),
-    );
-    columns.number(
-        "step_time_p95_seconds",
-        steady.map(|s| s.step_time.p95_seconds),
-    );
-    columns.number(
-        "step_time_sd_seconds",
-        steady.and_then(|s| s.step_time.sd_seconds),
-    );
-    let cut = steady.and_then(|s| s.cut.as_ref());
-    columns.text("steady_state_method", cut.map_or("", |c| &c.method));
-    columns.text(
-        "steady_state_not_assessed",
-        cut.and_then(|c| c.not_assessed.as_ref())
-            .map_or("", |why| &why.text),
-    );
-    columns.count("first_measured_step", cut.map(|c| c.first_step));
-    columns.count("dropped_after_warmup_steps", cut.map(|c| c.dropped_steps));
-    columns.number(
-        "tokens_per_second_per_gpu_all_after_warmup",
-        cut.map(|c| c.declared_tokens_per_second_per_gpu),
-    );
-    columns.number("loss_at_end", repeat.loss_at_end);
-    columns.count("last_step", repeat.last_step);
-    let telemetry = repeat.telemetry.as_ref();
-    let energy = telemetry.and_then(|t| t.energy.as_ref());
-    columns.number("gpu_board_energy_joules", energy.map(|e| e.joules));
-    columns.text("energy_method", energy.map_or("", |e| &e.method));
-    columns.number(
-        "mean_power_watts",
-        telemetry.and_then(|t| t.mean_power_watts),
-    );
-    columns.number(
-        "max_temperature_celsius",
-        telemetry.and_then(|t| t.max_temperature_celsius),
-    );
-    memory(columns, &repeat.memory);
-}
-
-fn attestation(status: AttestationStatus) -> &'static str {
-    match status {
-        AttestationStatus::Attested => "attested",
-        AttestationStatus::Contradicted => "contradicted",
-        AttestationStatus::NotStated => "not_stated",
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
 }
 

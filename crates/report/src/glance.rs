@@ -8,14 +8,10 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use tprimat_figures::{
-<<<<<<< HEAD
     AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Judged, Row, Sweep, sweeps,
     swept_groups,
-=======
-    AbsentCell, AbsentState, Comparison, Group, Judged, Mfu, Row, Speedup, Sweep, codes::TESTED,
-    is_crossed, rate_unit, sweeps, swept_groups,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 };
+use tprimat_sentences::said;
 use tprimat_words::plain::counted;
 
 use super::{
@@ -118,8 +114,10 @@ fn correction(
     sweeps: &[Sweep],
     swept: &BTreeSet<usize>,
 ) -> Option<String> {
-    let tested = comparison.notes.iter().find(|note| note.reason.is(TESTED));
-    let tested = tested.and_then(|note| note.reason.values["comparisons"].as_u64());
+    let tested = comparison.notes.iter().find_map(|note| match note.fact {
+        Fact::Comparison(ComparisonFact::Tested { comparisons }) => Some(comparisons),
+        _ => None,
+    });
     let tested = tested.filter(|tested| *tested > 1)?;
     let in_tables = comparison
         .rows
@@ -194,21 +192,9 @@ fn many(out: &mut Text<'_>, sections: &[Section<'_>]) {
         .filter(|(_, h)| h.verdict != SpeedVerdict::Alone)
         .take(SENTENCES - 1)
         .collect();
-<<<<<<< HEAD
     for (section, headline) in &mains {
         let workload = said(&section.rows[0].group.workload);
         out.inked(
-=======
-    for headline in &mains {
-        let group = headline.group.map_or_else(String::new, |index| {
-            comparison.groups[index].workload.clone()
-        });
-        paragraph(
-            out,
-            "",
-            &format!("{group}: {}", headline.short),
-            page,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             ink_of(headline.verdict),
             &format!("{workload}: {}", headline.short),
         );
@@ -249,23 +235,7 @@ fn sheet(all: &[Of<'_>], names: &[String], against: &str) -> Sheet {
         least: if is_flagged { 4 } else { 3 },
         breaks: (1..all.len()).filter(is_last).collect(),
     };
-<<<<<<< HEAD
     Sheet::of("", names.iter().cloned(), &table, layout)
-=======
-    let ends = interval(speedup, head).map_or_else(String::new, |ends| format!(" ({ends})"));
-    let verdict = SpeedVerdict::of(speedup);
-    let mut text = format!("{}{ends}", times(speedup));
-    text.push_str(match verdict {
-        SpeedVerdict::Faster => ", faster",
-        SpeedVerdict::Slower => ", slower",
-        SpeedVerdict::NoDifference => ", no significant difference",
-        _ => ", no verdict",
-    });
-    for label in speedup.labels.iter().filter(|label| is_crossed(label)) {
-        _ = write!(text, "; {label}");
-    }
-    Word::inked(text, ink_of(verdict))
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 }
 
 /// Names the cells of a table, where one line can.
@@ -346,7 +316,7 @@ fn unmeasured(out: &mut Text<'_>, cells: &[AbsentCell], commands: &Commands) {
         let why = if cell.state == AbsentState::Unsupported {
             format!("not supported (`{plan}` says why)")
         } else {
-            cell.reason.text.clone()
+            said(&cell.reason)
         };
         *reasons.entry(why).or_default() += 1;
     }
@@ -375,11 +345,7 @@ fn absent(out: &mut Text<'_>, cells: &[AbsentCell]) {
     for cell in cells {
         let why = tprimat_sentences::absent(cell.state, &cell.reason);
         reasons
-<<<<<<< HEAD
             .entry((cell.state, why))
-=======
-            .entry((cell.state, cell.told()))
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             .or_default()
             .push(&cell.cell);
     }

@@ -3,17 +3,12 @@
 
 use std::fmt::Write;
 
-<<<<<<< HEAD
 use indexmap::IndexMap;
 use tprimat_figures::Comparison;
 use tprimat_words::{
     part,
     plain::{counted, is_active},
 };
-=======
-use tprimat_figures::{Comparison, Judged};
-use tprimat_words::plain::{counted, is_active};
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 use super::{
     document::{Medium, tell},
@@ -30,82 +25,8 @@ const MOST_CHARS: usize = 1_500;
 #[must_use]
 pub fn markdown(comparison: &Comparison) -> String {
     let mut out = Budget::default();
-<<<<<<< HEAD
     out.text.push_str("### Benchmark comparison\n\n");
     tell(comparison, None, &mut out);
-=======
-    let told = headlines(comparison);
-    let document = Document::of(comparison, &Judged::of_comparison(comparison), &told);
-    out.always("### Benchmark comparison\n\n");
-    for headline in &document.refused {
-        let text = escaped(&headline.text);
-        out.add("sentence", &format!("> **{text}**\n>\n"));
-    }
-    if document.refused_untold > 0 {
-        let text = format!(
-            "> **and {} more that may not be compared: see the notes**\n",
-            document.refused_untold
-        );
-        out.add("sentence", &text);
-    }
-    out.always("\n");
-    for group in &document.groups {
-        out.add("title", &format!("#### {}\n\n", escaped(&group.title)));
-        if let Some(text) = &group.ranking {
-            out.add("sentence", &format!("**{}**\n\n", escaped(text)));
-        }
-        for headline in &group.leading {
-            out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
-        }
-        if let Some(more) = &group.more {
-            out.add("sentence", &format!("{more}.\n\n"));
-        }
-        out.table(&group.figures);
-        for line in &group.steady_state {
-            out.add("note", &format!("{}\n\n", escaped(line)));
-        }
-        if let Some(cost) = &group.cost {
-            out.folded("Cost and efficiency", |out| out.table(cost));
-        }
-    }
-    if comparison.groups.is_empty() {
-        out.always("No cell has figures.\n\n");
-    }
-    if !comparison.absent.is_empty() {
-        let mut sheet = Sheet::default();
-        ["cell", "state", "reason"]
-            .into_iter()
-            .for_each(|name| sheet.column(name, false));
-        sheet.rows.extend(comparison.absent.iter().map(|absent| {
-            let name = format!("{}{}", absent.cell, crate::mark(&absent.imported));
-            [name, absent.state.to_string(), absent.reason.text.clone()]
-                .map(Word::plain)
-                .to_vec()
-        }));
-        out.folded(
-            &format!("Cells without figures ({})", comparison.absent.len()),
-            |out| out.table(&sheet),
-        );
-    }
-    if !document.environments.is_empty() {
-        out.folded("Environments that are not the same", |out| {
-            for found in &document.environments {
-                let mark = if found.is_dangerous { "**" } else { "" };
-                let text = format!("- {mark}{}{mark}\n", escaped(&found.text));
-                out.add("environment", &text);
-            }
-            out.always("\n");
-        });
-    }
-    if !document.notes.is_empty() {
-        out.folded(&format!("Notes ({})", document.notes.len()), |out| {
-            for note in &document.notes {
-                out.add("note", &format!("- {}\n", escaped(&note.text)));
-            }
-            out.always("\n");
-        });
-    }
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     out.finish()
 }
 

@@ -3,14 +3,9 @@
 
 use std::collections::HashSet;
 
-<<<<<<< HEAD
 use indexmap::IndexMap;
 use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, RepeatStatus, Row};
 use tprimat_sentences::said;
-=======
-use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, Row};
-use tprimat_results::Reason;
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 
 use super::{
     columns::{Place, shown_metrics},
@@ -25,23 +20,12 @@ pub(super) struct NoteLine {
 
 /// Everything that is to be told beside the figures. What is the same of several cells is one sentence.
 pub(super) fn notes(comparison: &Comparison) -> Vec<NoteLine> {
-<<<<<<< HEAD
     let notes = comparison.notes.iter();
     let mut all: Vec<(NoteKind, Option<&str>, String)> = notes
         .map(|note| (note.kind, note.cell.as_deref(), said(&note.fact)))
         .collect();
     all.extend(comparison.rows.iter().filter_map(of_mfu));
     all.extend(of_metrics(&comparison.rows));
-=======
-    let note = |note: &'_ tprimat_figures::Note| Worded {
-        kind: note.kind,
-        cell: note.cell.clone(),
-        text: note.reason.text.clone(),
-    };
-    let mut notes: Vec<Worded> = comparison.notes.iter().map(note).collect();
-    notes.extend(comparison.rows.iter().flat_map(of_mfu));
-    notes.extend(of_metrics(&comparison.rows));
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     // Stable: within a kind they keep the order in which they were made.
     all.sort_by_key(|(kind, ..)| *kind);
     // A note of no cell is one of its own.
@@ -77,19 +61,9 @@ pub(super) fn shortened(mut notes: Vec<NoteLine>, most: Option<usize>) -> (Vec<N
     (notes, left_out)
 }
 
-<<<<<<< HEAD
 fn of_mfu(row: &Row) -> Option<(NoteKind, Option<&str>, String)> {
     let (kind, text) = match &row.mfu {
         Mfu::Absent { reason } => (NoteKind::Remark, format!("no MFU: {}", said(reason))),
-=======
-fn of_mfu(row: &Row) -> Option<Worded> {
-    match &row.mfu {
-        Mfu::Absent { reason } => Some(Worded::of(
-            &row.cell,
-            NoteKind::Remark,
-            format!("no MFU: {reason}"),
-        )),
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         Mfu::Ok {
             convention, peak, ..
         } => {
@@ -108,11 +82,7 @@ fn of_metrics(rows: &[Row]) -> Vec<(NoteKind, Option<&str>, String)> {
     let mut notes = Vec::new();
     for row in rows {
         // By reason: which metrics, and whether they are impossible rather than absent.
-<<<<<<< HEAD
         let mut reasons: IndexMap<(bool, String), Vec<&str>> = IndexMap::new();
-=======
-        let mut reasons: Vec<(bool, &Reason, Vec<&str>)> = Vec::new();
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         for metric in &row.metrics.0 {
             let (is_error, reason) = match &metric.figure {
                 Figure::Absent { reason } if shown.contains(&&*metric.name) => (false, reason),
@@ -122,18 +92,10 @@ fn of_metrics(rows: &[Row]) -> Vec<(NoteKind, Option<&str>, String)> {
             let titles = reasons.entry((is_error, said(reason)));
             titles.or_default().push(&metric.title);
         }
-<<<<<<< HEAD
         notes.extend(reasons.into_iter().map(|((is_error, reason), titles)| {
             let titles = titles.join(", ");
             let (kind, text) = if is_error {
                 (
-=======
-        notes.extend(reasons.into_iter().map(|(is_error, reason, titles)| {
-            let (titles, reason) = (titles.join(", "), reason.text.clone());
-            if is_error {
-                Worded::of(
-                    &row.cell,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
                     NoteKind::Doubtful,
                     format!("{titles}: impossible: {reason}"),
                 )
@@ -207,7 +169,6 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
         let Some(steady) = &repeat.steady else {
             continue;
         };
-<<<<<<< HEAD
         let not_assessed = steady.cut.as_ref().map(|cut| cut.not_assessed.as_ref());
         let method = match not_assessed {
             Some(Some(why)) => format!(
@@ -215,16 +176,6 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
                 said(why)
             ),
             Some(None) => String::new(),
-=======
-        let method = match &steady.cut {
-            Some(cut) => match &cut.not_assessed {
-                Some(why) => format!(
-                    "too short to look for more warm-up than the declared one ({})",
-                    why
-                ),
-                None => String::new(),
-            },
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             None => "only the declared warm-up is dropped".to_owned(),
         };
         let way = ways.entry(method).or_default();
@@ -275,8 +226,7 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{listed, steady_state};
-    use tprimat_figures::{Catalogue, CompareSettings, compare};
-    use tprimat_results::Reason;
+    use tprimat_figures::{Catalogue, CompareSettings, NotAssessed, compare};
 
     use crate::stand_ins::*;
 
@@ -286,7 +236,7 @@ mod tests {
         let cells = ["cpu/native/llama/a", "cpu/tran/llama/a"]
             .map(|name| measured(name, &job, &[1.0, 1.1, 1.2], None));
         let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        let short = Reason::detail("few_seconds", "under 30 s after the declared warm-up");
+        let short = NotAssessed::FewSeconds { least: 30.0 };
         for repeat in &mut all.rows[1].repeats[..2] {
             let cut = repeat.steady.as_mut().and_then(|s| s.cut.as_mut()).unwrap();
             cut.not_assessed = Some(short.clone());

@@ -1,14 +1,9 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
-<<<<<<< HEAD
 use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Speedup, Warning};
 use tprimat_results::{FieldDifference, Tier, differences, settings::show};
 use tprimat_sentences as sentences;
 use tprimat_sentences::{said, standing};
-=======
-use tprimat_figures::{EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP};
-use tprimat_results::{FieldDifference, Reason, Tier, differences};
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 use tprimat_words::plain::counted;
 
 use super::{
@@ -112,21 +107,10 @@ pub(super) fn pair_sentence(
     parts.extend(unstated.into_iter().chain(doubts));
     parts.extend(totals(&pair));
     parts.extend(cost(&pair, speedup));
-<<<<<<< HEAD
     let reason = speedup.reason.as_ref();
     parts.extend(reason.map(|reason| format!("No verdict: {}", said(reason))));
     parts.extend(speedup.apart_seconds.map(|seconds| {
         format!(
-=======
-    parts.extend(
-        speedup
-            .reason
-            .as_ref()
-            .map(|reason| format!("No verdict: {reason}")),
-    );
-    if let Some(seconds) = speedup.apart_seconds {
-        parts.push(format!(
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             "They were measured {} apart, and the interval does not cover what changed in between: \
              a build with --together and both names measures them anew, in turns",
             duration(seconds)
@@ -140,26 +124,11 @@ pub(super) fn pair_sentence(
             "Repeats of {names} were added after the first results were seen"
         ));
     }
-<<<<<<< HEAD
     for (row, name) in sides {
         let standing = standing(&row.standing).into_iter();
         parts.extend(standing.map(|words| format!("{name}: {words}")));
         let mut dropped = row.dropped.iter();
         if dropped.any(|d| d.remeasured > 0 || !d.set_aside.is_empty()) {
-=======
-    for (row, name) in [(a, name_a), (b, name_b)] {
-        parts.extend(
-            row.standing
-                .words()
-                .iter()
-                .map(|words| format!("{name}: {words}")),
-        );
-        if row
-            .dropped
-            .iter()
-            .any(|d| d.remeasured > 0 || !d.set_aside.is_empty())
-        {
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
             parts.push(format!(
                 "Measurements of {name} were replaced after they were seen"
             ));
@@ -178,17 +147,9 @@ pub(super) fn pair_sentence(
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
     for (row, name) in sides {
         // A variable that only one of the two runs with is among the differences.
-<<<<<<< HEAD
         let is_told = |warning: &Warning| match warning {
             Warning::Variable { name, .. } => dangerous.iter().any(|e| e.name == *name),
             _ => false,
-=======
-        let is_told = |warning: &Reason| {
-            let name = warning.values.get("name");
-            dangerous
-                .iter()
-                .any(|e| name.is_some_and(|name| *name == e.name))
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         };
         parts.extend(warned(row, name, |warning| !is_told(warning)));
     }
@@ -297,12 +258,8 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         ));
     }
     if !gaps.is_empty() {
-<<<<<<< HEAD
         let gaps = sentences::gaps(&gaps, pair.first_name, pair.second_name);
         parts.push(capital(&gaps));
-=======
-        parts.push(capital(&gaps.words(first_name, second_name)));
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     }
     if !by_labels {
         parts.extend(only_declared(pair));
@@ -312,15 +269,9 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         true => (pair.second, pair.second_name),
         false => (pair.first, pair.first_name),
     };
-<<<<<<< HEAD
     let labels = cell.labels.iter();
     let of_warm_up = labels.filter(|label| matches!(label, Label::WarmUp { .. }));
     parts.extend(of_warm_up.map(|label| format!("{name}: {}", said(label))));
-=======
-    let cell = if pair.is_turned { second } else { first };
-    let of_warm_up = cell.labels.iter().filter(|label| label.is(WARM_UP));
-    parts.extend(of_warm_up.map(|label| format!("{name}: {label}")));
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     parts
 }
 
@@ -332,15 +283,8 @@ fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
         side.retain(|stated| !follows(&stated.field, &all));
     }
     (!gaps.is_empty()).then(|| {
-<<<<<<< HEAD
         let gaps = capital(&sentences::gaps(&gaps, pair.first_name, pair.second_name));
         format!("{gaps}, so part of a difference in speed may come from there")
-=======
-        format!(
-            "{}, so part of a difference in speed may come from there",
-            capital(&gaps.words(pair.first_name, pair.second_name))
-        )
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     })
 }
 
@@ -444,12 +388,8 @@ fn cost(pair: &Pair<'_>, speedup: &Speedup) -> Option<String> {
 
 /// `A runs with NCCL_DEBUG=INFO, B without it: collectives write logs while they run`
 fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
-<<<<<<< HEAD
     let name = &found.name;
     let why = found.dangerous.as_ref().map(said).unwrap_or_default();
-=======
-    let (name, why) = (&found.name, found.dangerous.as_deref().unwrap_or_default());
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     match (&found.a, &found.b) {
         (Some(of_a), Some(of_b)) => {
             format!("{a} runs with {name}={of_a}, {b} with {name}={of_b}: {why}")

@@ -1,6 +1,6 @@
 //! Which cell of a workload is the fastest.
 
-use tprimat_figures::{Comparison, Group, Judged, Row, Speedup, is_crossed};
+use tprimat_figures::{Comparison, Group, Judged, Label, Row, Speedup};
 use tprimat_results::Tier;
 
 use super::{SpeedVerdict, pair::Pair, phrases::unit};
@@ -23,7 +23,6 @@ pub fn ranking(
     let names = short_names(rows);
     let at_base = rows.iter().position(|row| row.cell == group.baseline)?;
     let base = (rows[at_base], names[at_base].as_str());
-<<<<<<< HEAD
     let mut pairs: Vec<(&Row, &str, &Speedup)> = Vec::new();
     for (row, name) in rows.iter().zip(&names) {
         let speedup = speedups.get(row.cell.as_str());
@@ -32,22 +31,6 @@ pub fn ranking(
     }
     let is_crossed = |speedup: &Speedup| speedup.labels.iter().any(Label::is_crossed);
     if pairs.len() < 2 || pairs.iter().any(|(.., speedup)| is_crossed(speedup)) {
-=======
-    let mut pairs: Vec<(&Row, &str, &Speedup)> = rows
-        .iter()
-        .zip(&names)
-        .filter_map(|(row, name)| {
-            let speedup = *speedups.get(row.cell.as_str())?;
-            (speedup.b == group.baseline && speedup.same_as.is_none()).then_some((
-                *row,
-                name.as_str(),
-                speedup,
-            ))
-        })
-        .collect();
-    let crosses = |speedup: &Speedup| speedup.labels.iter().any(is_crossed);
-    if pairs.len() < 2 || pairs.iter().any(|(.., speedup)| crosses(speedup)) {
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         return None;
     }
     let rate = |row: &Row| row.tokens_per_second_per_gpu.value;

@@ -6,13 +6,10 @@ use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
-<<<<<<< HEAD
     EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit,
-=======
-    EnvironmentKind, Figure, Memory, Note, RepeatStatus, RepeatSummary, Row, Unit, texts,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 };
-use tprimat_results::{Attestation, AttestationStatus, Contract, Source, Tier};
+use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
+use tprimat_sentences::{each, said, units};
 
 use super::{
     super::{
@@ -41,8 +38,8 @@ pub struct Detail<'a> {
     reason: Option<String>,
     baseline: Option<&'a str>,
     imported: &'a [String],
-    labels: Vec<&'a str>,
-    warnings: Vec<&'a str>,
+    labels: Vec<String>,
+    warnings: Vec<String>,
     /// `3 hosts`, where repeats are not the units.
     unit: Option<String>,
     repeats_added_later: bool,
@@ -67,7 +64,7 @@ struct Setting<'a> {
     declared: Option<String>,
     stated: Option<String>,
     status: Option<AttestationStatus>,
-    arithmetic: Option<&'a String>,
+    arithmetic: Option<&'a Arithmetic>,
 }
 
 #[derive(Serialize)]
@@ -146,9 +143,9 @@ fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
         cell: &row.cell,
         baseline,
         imported: &row.imported,
-        labels: texts(&row.labels),
-        warnings: texts(&row.warnings),
-        unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.counted(estimate.units.len())),
+        labels: each(&row.labels),
+        warnings: each(&row.warnings),
+        unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
         settings: settings(
@@ -176,13 +173,7 @@ fn of_absent_cell<'a>(
         cell: &cell.cell,
         state: Some(cell.state.name()),
         word: Some(cell.state.to_string()),
-<<<<<<< HEAD
         reason: Some(said(&cell.reason)),
-=======
-        reason: Some(cell.reason.text.clone()),
-        baseline: None,
-        device: None,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         imported: &cell.imported,
         settings: settings(
             found,
@@ -242,76 +233,6 @@ fn text(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-<<<<<<< HEAD
-=======
-/// Every figure that a cell could have, with what it is made of or why it is missing.
-fn figures(row: &Row) -> Vec<Named<'_>> {
-    let named = |title: &'static str, missing: bool, why: &str| {
-        missing.then(|| Named {
-            title,
-            unit: "",
-            text: None,
-            why: why.to_owned(),
-            impossible: false,
-        })
-    };
-    let own = [
-        named(
-            "95 % interval",
-            row.tokens_per_second_per_gpu.ci95.is_none(),
-            if row.tokens_per_second_per_gpu.values.len() < 2 {
-                "one repeat"
-            } else {
-                "the repeats do not vary"
-            },
-        ),
-        named(
-            "peak memory",
-            row.memory.is_empty(),
-            "the log states no memory",
-        ),
-        named(
-            "loss at end",
-            row.loss_at_end.is_none(),
-            "a counted repeat logs no loss at its last step",
-        ),
-    ];
-    let mut all: Vec<Named<'_>> = own.into_iter().flatten().collect();
-    all.extend(
-        row.metrics
-            .0
-            .iter()
-            .map(|m| of_figure(&m.title, &m.unit, m.figure.clone())),
-    );
-    all
-}
-
-fn of_figure<'a>(title: &'a str, unit: &'a str, figure: Figure) -> Named<'a> {
-    let shown_unit = if ["fraction", "s"].contains(&unit) {
-        ""
-    } else {
-        unit
-    };
-    let impossible = matches!(figure, Figure::Error { .. });
-    match figure {
-        Figure::Ok { value, basis } => Named {
-            title,
-            unit: shown_unit,
-            text: Some(in_unit(value, unit)),
-            why: basis.clone(),
-            impossible,
-        },
-        Figure::Absent { reason } | Figure::Error { reason } => Named {
-            title,
-            unit: shown_unit,
-            text: None,
-            why: reason.text.clone(),
-            impossible,
-        },
-    }
-}
-
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 /// Variables, facts and versions of a cell, and those that only the baseline has.
 fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
     let CellEnvironment { variables, facts } = &of.row.environment;
@@ -344,11 +265,10 @@ fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.clone()),
+            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(said),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };
-<<<<<<< HEAD
     all.into_iter().map(surrounding).collect()
 }
 
@@ -378,65 +298,7 @@ fn repeats(cell: &str, repeats: &[RepeatSummary], room: usize) -> Vec<Repeat> {
             summary,
             what_to_do,
             tail_left_out: left_out,
-=======
-    let maps = [
-        (EnvironmentKind::Variable, variables),
-        (EnvironmentKind::Version, &row.versions),
-        (EnvironmentKind::Fact, facts),
-    ];
-    let own = maps
-        .into_iter()
-        .flat_map(|(kind, map)| map.iter().map(move |(name, value)| (kind, name, value)));
-    let mut all: Vec<Surrounding<'a>> = own
-        .map(|(kind, name, value)| of(kind, name, Some(value)))
-        .collect();
-    for difference in &differing {
-        if !all
-            .iter()
-            .any(|s| (s.kind, s.name) == (difference.kind, &*difference.name))
-        {
-            all.push(Surrounding {
-                kind: difference.kind,
-                name: &difference.name,
-                value: difference.a.as_deref(),
-                differs: true,
-                baseline: difference.b.as_deref(),
-                dangerous: difference.dangerous.clone(),
-                follows: difference.follows.as_deref(),
-            });
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         }
     };
-<<<<<<< HEAD
     repeats.iter().map(shown).collect()
-=======
-    let kept = repeat.log_tail.iter().rev().take_while(fits).count();
-    let left_out = repeat.log_tail.len() - kept;
-    let mut summary = RepeatSummary {
-        curve: Curve::default(),
-        ..repeat.clone()
-    };
-    summary.log_tail.drain(..left_out);
-    if let Some(telemetry) = &mut summary.telemetry {
-        telemetry.power_series = Vec::new();
-    }
-    let what_to_do = match &repeat.status {
-        RepeatStatus::Failed { class, .. } => Some(advice(*class, cell, in_general)),
-        _ => None,
-    };
-    Repeat {
-        summary,
-        what_to_do,
-        tail_left_out: left_out,
-    }
-}
-
-fn notes(found: &Found<'_>, cell: &str) -> Vec<String> {
-    let mut of_cell = found.notes.get(cell).cloned().unwrap_or_default();
-    of_cell.sort_by_key(|note| note.kind);
-    of_cell
-        .into_iter()
-        .map(|note| note.reason.text.clone())
-        .collect()
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 }

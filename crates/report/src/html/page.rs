@@ -3,17 +3,8 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-<<<<<<< HEAD
 use tprimat_figures::{AbsentCell, Comparison, Judged, sweeps};
 use tprimat_sentences::{each, said};
-=======
-use tprimat_figures::{
-    Comparison, Figure, Group, Judged, Metric, Mfu, RepeatStatus, Row, Speedup, Unit,
-    dropped_words, rate_unit, sweeps, texts,
-};
-use tprimat_plot::{format::mark, loss_apart, short_names};
-use tprimat_results::AttestationStatus;
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 use tprimat_words::{part, plain::counted};
 
 use super::{
@@ -67,8 +58,8 @@ struct Line {
     name: String,
     is_baseline: bool,
     marks: Vec<String>,
-    labels: Vec<&'a str>,
-    warnings: Vec<&'a str>,
+    labels: Vec<String>,
+    warnings: Vec<String>,
     figures: Vec<Shown>,
 }
 
@@ -118,22 +109,11 @@ impl<'a> Page<'a> {
         });
         refused.truncate(MOST);
         notes.truncate(MOST);
-<<<<<<< HEAD
         let absent = comparison
             .absent
             .iter()
             .take(MOST)
             .zip(comparison.rows.len()..);
-=======
-        let of_absent = |(at, cell): (usize, &'a tprimat_figures::AbsentCell)| Absent {
-            id: id(comparison.rows.len() + at),
-            cell: &cell.cell,
-            state: cell.state.name(),
-            word: cell.state.to_string(),
-            reason: cell.reason.text.clone(),
-            imported: !cell.imported.is_empty(),
-        };
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         Self {
             counts: counts(comparison),
             sweeps: sweep_tables(comparison, &sweeps(comparison, &judged)),
@@ -186,7 +166,6 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
     let line = |((of, name), (own, metrics)): ((&Of<'_>, String), (Vec<Shown>, Vec<Shown>))| {
         let imported = (!of.row.imported.is_empty()).then(|| "imported".to_owned());
         Line {
-<<<<<<< HEAD
             id: id(of.at),
             cell: of.row.cell.clone(),
             name: part(&name, ..name.len() - mark(&of.row.imported).len()).to_owned(),
@@ -195,39 +174,15 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
             labels: each(&of.row.labels),
             warnings: each(&of.row.warnings),
             figures: [own, metrics].concat(),
-=======
-            id: id(*index),
-            cell: &row.cell,
-            name: part(&name, ..name.len() - mark(&row.imported).len()).to_owned(),
-            is_baseline,
-            marks: marks(row),
-            labels: texts(&row.labels),
-            warnings: texts(&row.warnings),
-            figures,
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
         }
     };
     let heads = section
         .figures
         .heads
         .into_iter()
-<<<<<<< HEAD
         .chain(section.metrics.heads);
     let (first, more) = section.told.split_at(LEADING.min(section.told.len()));
     let leading = first.iter().map(|headline| headline.text.clone());
-=======
-        .chain(first.iter().map(|h| h.text.clone()))
-        .collect();
-    let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
-    let (workload, identical_config) = (group.workload.clone(), group.identical_config);
-    let group = Heading {
-        model: &group.model,
-        short: String::new(),
-        workload,
-        hardware: in_title(&rows),
-        identical_config,
-    };
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
     GroupTable {
         model: section.model.to_owned(),
         workload: section.workload,
@@ -263,244 +218,10 @@ fn names_apart(sections: &[Section<'_>]) -> Vec<String> {
         let of_model = shared.entry(model).or_insert_with(|| own.clone());
         of_model.retain(|part| own.contains(part));
     }
-<<<<<<< HEAD
     let name = |(model, own): &(&str, Vec<String>)| {
         let apart = own.iter().filter(|part| !shared[model].contains(part));
         let name = std::iter::once(*model).chain(apart.map(String::as_str));
         name.collect::<Vec<_>>().join(", ")
     };
     all.iter().map(name).collect()
-=======
-}
-
-/// What a reader must know of a cell before its figures.
-fn marks(row: &Row) -> Vec<String> {
-    let mut marks = Vec::new();
-    if !row.imported.is_empty() {
-        marks.push("imported".to_owned());
-    }
-    match row.attestation {
-        AttestationStatus::Attested => {}
-        AttestationStatus::Contradicted => marks.push("contradicted".to_owned()),
-        AttestationStatus::NotStated => marks.push("not attested".to_owned()),
-    }
-    marks.extend(not_counted(row));
-    marks.extend(row.standing.words());
-    if row.repeats_added_later {
-        marks.push("repeats added later".to_owned());
-    }
-    marks.extend(dropped_words(&row.dropped));
-    marks
-}
-
-fn rate(row: &Row) -> Shown {
-    if let Some(reason) = row.impossible() {
-        return Shown {
-            impossible: true,
-            ..missing(&reason.text)
-        };
-    }
-    let estimate = &row.tokens_per_second_per_gpu;
-    let interval = match estimate.ci95 {
-        Some([lo, hi]) => format!("95 % CI {}–{}", number(lo), number(hi)),
-        None if estimate.values.len() < 2 => "one repeat: no interval".to_owned(),
-        None => "no interval".to_owned(),
-    };
-    let detail = std::iter::once(interval)
-        .chain(declared_rate(row))
-        .collect::<Vec<_>>()
-        .join("; ");
-    Shown {
-        detail: Some(detail),
-        ..shown(number(estimate.value), estimate.value)
-    }
-}
-
-/// What the declared warm-up alone would give, where more was dropped in any repeat that counts.
-fn declared_rate(row: &Row) -> Option<String> {
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let cuts: Vec<_> = counted
-        .filter_map(|r| r.steady.as_ref()?.cut.as_ref())
-        .collect();
-    cuts.iter().find(|cut| cut.dropped_steps > 0)?;
-    let rates = || {
-        cuts.iter()
-            .map(|cut| cut.declared_tokens_per_second_per_gpu)
-            .filter(|rate| rate.is_finite())
-    };
-    let (low, high) = (
-        number(rates().reduce(f64::min)?),
-        number(rates().reduce(f64::max)?),
-    );
-    let range = if low == high {
-        low
-    } else {
-        format!("{low}–{high}")
-    };
-    Some(format!("after the declared warm-up alone {range}"))
-}
-
-fn against(speedup: Option<&Speedup>, is_baseline: bool, head: &str) -> Shown {
-    let Some(speedup) = speedup else {
-        if is_baseline {
-            return shown("baseline".to_owned(), 1.0);
-        }
-        return missing("no comparison with the baseline");
-    };
-    let interval = interval(speedup, head).unwrap_or_default();
-    let verdict = match SpeedVerdict::of(speedup) {
-        SpeedVerdict::Faster => "faster",
-        SpeedVerdict::Slower => "slower",
-        SpeedVerdict::NoDifference => "no significant difference",
-        SpeedVerdict::NotAssessed | SpeedVerdict::Refused | SpeedVerdict::Alone => "",
-    };
-    let reason = speedup
-        .reason
-        .as_ref()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let details = [&interval, verdict, &reason];
-    let detail = details
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
-    Shown {
-        detail: (!detail.is_empty()).then_some(detail),
-        ..shown(times(speedup), speedup.ratio)
-    }
-}
-
-fn repeats(row: &Row) -> Shown {
-    let estimate = &row.tokens_per_second_per_gpu;
-    let is_other = estimate.unit != Unit::Repeat;
-    let detail = is_other.then(|| {
-        format!(
-            "{} count as one each",
-            estimate.unit.counted(estimate.units.len())
-        )
-    });
-    Shown {
-        detail,
-        ..shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64)
-    }
-}
-
-fn step_time(row: &Row) -> Shown {
-    let time = &row.step_time;
-    let spreads = [
-        (time.cv, "of steps"),
-        (spread_of_repeats(row), "of repeats"),
-    ];
-    let spreads = spreads
-        .into_iter()
-        .filter_map(|(cv, whose)| Some(format!("cv {} {whose}", percent(cv?))));
-    let detail = Some(spreads.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
-    Shown {
-        detail,
-        ..shown(seconds(time.mean_seconds), time.mean_seconds)
-    }
-}
-
-fn mfu(mfu: &Mfu) -> Shown {
-    figure(&mfu.clone().into(), "fraction")
-}
-
-fn memory(row: &Row) -> Shown {
-    let Some(memory) = row.memory.first() else {
-        return missing("the log states no memory");
-    };
-    let detail = Some(memory.kind.replace('_', " "));
-    Shown {
-        detail,
-        ..shown(bytes(memory.bytes), memory.bytes as f64)
-    }
-}
-
-fn loss(row: &Row, baseline: Option<&Row>) -> Shown {
-    let Some(loss) = row.loss_at_end else {
-        return missing("a counted repeat logs no loss at its last step");
-    };
-    let detail = row.last_step.map(|step| format!("step {step}"));
-    let warning = baseline.and_then(|baseline| loss_apart(row, baseline));
-    Shown {
-        detail,
-        warning,
-        ..shown(format!("{loss:.4}"), loss)
-    }
-}
-
-/// Metrics that any row has a figure of, or an error: a title and a unit are one column.
-fn metric_columns<'a>(rows: &[(usize, &'a Row)]) -> Vec<&'a Metric> {
-    let mut columns: Vec<&Metric> = Vec::new();
-    for metric in rows.iter().flat_map(|(_, row)| &row.metrics.0) {
-        let is_known = columns.iter().any(|c| same_column(c, metric));
-        if !OWN.contains(&&*metric.name)
-            && !is_known
-            && !matches!(metric.figure, Figure::Absent { .. })
-        {
-            columns.push(metric);
-        }
-    }
-    // As a row has them, whichever row came with a figure first.
-    let rank = |m: &Metric| {
-        rows.iter()
-            .find_map(|(_, row)| row.metrics.0.iter().position(|n| n.name == m.name))
-    };
-    columns.sort_by_key(|m| rank(m));
-    columns
-}
-
-fn same_column(a: &Metric, b: &Metric) -> bool {
-    (&a.name, &a.title, &a.unit) == (&b.name, &b.title, &b.unit)
-}
-
-fn heading(metric: &Metric) -> String {
-    let is_said =
-        ["", "fraction", "s"].contains(&&*metric.unit) || metric.title.contains(&*metric.unit);
-    if is_said {
-        metric.title.clone()
-    } else {
-        format!("{}, {}", metric.title, metric.unit)
-    }
-}
-
-fn metric(row: &Row, column: &Metric) -> Shown {
-    match row.metrics.0.iter().find(|m| m.name == column.name) {
-        Some(metric) if same_column(metric, column) => figure(&metric.figure, &metric.unit),
-        Some(metric) => missing(&format!("of this cell it is {}", heading(metric))),
-        None => missing("not computed"),
-    }
-}
-
-fn figure(figure: &Figure, unit: &str) -> Shown {
-    match figure {
-        Figure::Ok { value, .. } => shown(in_unit(*value, unit), *value),
-        Figure::Absent { reason } => missing(&reason.text),
-        Figure::Error { reason } => Shown {
-            impossible: true,
-            ..missing(&reason.text)
-        },
-    }
-}
-
-/// Its unit stands in the heading.
-pub fn in_unit(value: f64, unit: &str) -> String {
-    super::super::format::metric(value, unit, unit)
-}
-
-fn shown(text: String, value: f64) -> Shown {
-    Shown {
-        text,
-        value: Some(value).filter(|v| v.is_finite()),
-        ..Shown::default()
-    }
-}
-
-fn missing(reason: &str) -> Shown {
-    Shown {
-        reason: Some(reason.to_owned()),
-        ..Shown::default()
-    }
->>>>>>> a66f7723 (Why something is as it is is a code, a severity, values and a sentence)
 }
