@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 
 use plotters::style::RGBColor;
 use tprimat_figures::{Comparison, Group, Judged, Row, swept_groups};
-use tprimat_sentences::said;
 
 use super::{
     canvas::{Anchor, Canvas, LINE_MARKS},
@@ -164,7 +163,7 @@ impl<'a> Shown<'a> {
         canvas.heading("Cells without figures");
         let names: Vec<String> = absent.iter().take(LISTED).map(|a| clean(&a.cell)).collect();
         for (cell, name) in absent.iter().zip(elide_names(&names, TEXT, |_| 800)) {
-            let why = tprimat_sentences::absent(cell.state, &cell.reason);
+            let why = cell.told();
             let line = format!("{name}{}: {why}", mark(&cell.imported));
             canvas.fit(&line, (MARGIN, canvas.top), FULL, TEXT, FAINT);
             canvas.top += TEXT + 6;
@@ -197,7 +196,7 @@ impl Workload<'_> {
             true => ", identical configuration",
             false => "",
         };
-        let (workload, devices) = (said(&group.workload), in_title(&rows));
+        let (workload, devices) = (group.workload.clone(), in_title(&rows));
         canvas.heading(&format!("{}: {workload}{strict}{devices}", group.model));
     }
 }
@@ -284,7 +283,7 @@ fn cells_of<'a>(rows: &[&'a Row], group: &Group) -> Vec<Cell<'a>> {
     let variants = variants(rows, &group.baseline);
     let cell = |(at, row): (usize, &&'a Row)| {
         let [name, short, tag] = [0, 1, 2].map(|way| fitted[way][at].clone() + suffix(at));
-        let labels = row.labels.iter().map(|label| clean(&said(label)));
+        let labels = row.labels.iter().map(|label| clean(&label.text.clone()));
         let labels = labels.filter(|label| !is_in_name(row, label));
         let labels: Vec<String> = labels
             .map(|label| elide(&label, SMALL, WIDEST, 0.5))

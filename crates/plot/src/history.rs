@@ -11,9 +11,8 @@ use super::{
 };
 use tprimat_base::error::Result;
 use tprimat_figures::{
-    CellHistory, Estimate, Level, Measurement, Since, framework_of, rate_unit_of, unit_in_prose,
+    CellHistory, ChangedSetting, Estimate, Level, Measurement, Since, framework_of, rate_unit_of, unit_in_prose,
 };
-use tprimat_sentences::{changed_setting, said};
 
 pub const NAME: &str = "history";
 pub const TITLE: &str = "Speed over time";
@@ -143,7 +142,7 @@ pub fn title(cell: &CellHistory) -> String {
 /// `train.py edited, torch 2.11 → 2.12 and 2 more`
 #[must_use]
 pub fn causes(since: &Since, most: usize) -> String {
-    let told = since.changes.iter().take(most).map(changed_setting);
+    let told = since.changes.iter().take(most).map(ChangedSetting::words);
     let told = told.collect::<Vec<_>>().join(", ");
     match since.changes.len() {
         0 => "nothing that tprimat records was changed".to_owned(),
@@ -156,7 +155,7 @@ pub fn causes(since: &Since, most: usize) -> String {
 /// (95 % CI −0.6 to +1.0 %)`
 #[must_use]
 pub fn speed(since: &Since) -> String {
-    let why = since.reason.as_ref().map(said);
+    let why = since.reason.as_ref().map(|why| why.text.clone());
     let Some(ratio) = since.ratio else {
         return why.map_or_else(|| MISSING.to_owned(), |why| format!("not compared: {why}"));
     };

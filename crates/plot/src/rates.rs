@@ -5,7 +5,6 @@ use tprimat_figures::{
     Figure, Metric, Mfu, RepeatStatus, RepeatSummary, Row, Telemetry, rate_unit,
 };
 use tprimat_results::{GIB, mean};
-use tprimat_sentences::said;
 
 use super::{
     axis::extent,
@@ -70,7 +69,7 @@ pub fn rates(shown: &Shown) -> Panels<'static> {
     Panels::new("", rate_unit(shown.rows()), |cell| {
         let row = cell.row;
         if let Some(reason) = row.impossible() {
-            return Err(format!("impossible: {}", said(reason)));
+            return Err(format!("impossible: {}", reason.text.clone()));
         }
         let estimate = &row.tokens_per_second_per_gpu;
         // `10,682 (10,600 to 10,764), n = 2 of 3, 1 contradicted`
@@ -106,8 +105,8 @@ pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
                 let figures = format!("{share} of {peak} TFLOP/s; {convention}");
                 Ok(vec![Bar::new(value * 100.0, figures)])
             }
-            Mfu::Absent { reason } => Err(format!("no MFU: {}", said(reason))),
-            Mfu::Error { reason } => Err(format!("MFU is impossible: {}", said(reason))),
+            Mfu::Absent { reason } => Err(format!("no MFU: {}", reason.text.clone())),
+            Mfu::Error { reason } => Err(format!("MFU is impossible: {}", reason.text.clone())),
         })
     };
     picture(shown, ("MFU", subtitle), &[panels], false)
@@ -252,8 +251,8 @@ pub fn metric(shown: &Shown, name: &'static str) -> Vec<Panels<'static>> {
                     Ok(vec![Bar::new(value * factor, figures)])
                 }
                 Figure::Ok { .. } => Err(format!("in {}: see there", found.unit)),
-                Figure::Absent { reason } => Err(said(&reason)),
-                Figure::Error { reason } => Err(format!("impossible: {}", said(&reason))),
+                Figure::Absent { reason } => Err(reason.text.clone()),
+                Figure::Error { reason } => Err(format!("impossible: {}", reason.text.clone())),
             }
         };
         Panels::new(&format!("{}{better}", kind.title), shown_unit, entry)
@@ -264,7 +263,7 @@ pub fn metric(shown: &Shown, name: &'static str) -> Vec<Panels<'static>> {
 /// The first reason that a row gives for having no such metric.
 pub fn why_absent(shown: &Shown, name: &str) -> String {
     let reason = |row: &Row| match row.metrics.get(name)? {
-        Figure::Absent { reason } | Figure::Error { reason } => Some(said(reason)),
+        Figure::Absent { reason } | Figure::Error { reason } => Some(reason.text.clone()),
         Figure::Ok { .. } => None,
     };
     let first = shown.rows().find_map(reason);

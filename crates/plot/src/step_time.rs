@@ -3,7 +3,6 @@
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
 use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
-use tprimat_sentences as sentences;
 
 use super::{
     axis::{Scale, extent},
@@ -189,7 +188,7 @@ fn in_words(row: &Row, outliers: usize) -> String {
             "declared warm-up ends before step {}, measured from step {range}{method}",
             declared(first)
         ));
-        let why = first.not_assessed.as_ref().map(sentences::said);
+        let why = first.not_assessed.as_ref().map(|why| why.text.clone());
         parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
     }
     let shifts = || cuts().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)));

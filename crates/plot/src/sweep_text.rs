@@ -1,7 +1,9 @@
 //! What is said of a sweep, beside its picture and its table.
 
-use tprimat_figures::{Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, rate_unit};
-use tprimat_sentences::{few, hours_or_days, said};
+use tprimat_figures::{
+    Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days, rate_unit,
+};
+use tprimat_results::words::few;
 
 use super::{
     axis::extent,
@@ -105,7 +107,7 @@ impl Told<'_> {
         let (size, than) = faster(best.ratio, interval.map(|[low, high]| high - low));
         let interval = interval.map(|ends| format!("95 % CI {}", change_range(best.ratio, ends)));
         let mut said = match &best.reason {
-            Some(why) => format!("{at} has the highest rate{of}; no verdict: {}.", said(why)),
+            Some(why) => format!("{at} has the highest rate{of}; no verdict: {}.", why.text.clone()),
             None if best.is_fastest() => {
                 let interval = interval.map_or_else(String::new, |words| format!(" ({words})"));
                 format!("{at} is {fastest}: {size} {than} {next}, the next{interval}.")
@@ -255,7 +257,7 @@ impl Told<'_> {
                 "shows no significant difference from {base} at {same} of {of}"
             ));
         }
-        let why = pair.same.iter().find_map(|at| at.reason.as_ref()).map(said);
+        let why = pair.same.iter().find_map(|at| at.reason.as_ref()).map(|why| why.text.clone());
         if open > 0 {
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             parts.push(format!(
@@ -286,7 +288,7 @@ impl Told<'_> {
             let why = found
                 .reason
                 .as_ref()
-                .map_or_else(|| "no interval".to_owned(), said);
+                .map_or_else(|| "no interval".to_owned(), |why| why.text.clone());
             return Some(format!(
                 "Each at its highest rate: {name}, {base}; no verdict: {why}."
             ));

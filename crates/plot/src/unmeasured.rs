@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, WhyAbsent};
+use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, failure_class};
+use tprimat_job::FailureClass;
 
 /// A point of a surface whose cell has no figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,10 +32,8 @@ pub fn unmeasured(comparison: &Comparison, sweep: &Sweep, surface: &Surface) -> 
         Some(Unmeasured {
             x: point.x?,
             second,
-            why: match &absent.reason {
-                WhyAbsent::Failed { class, .. } if class.name() == "oom" => {
-                    "out of memory".to_owned()
-                }
+            why: match failure_class(&absent.reason) {
+                Some(FailureClass::Oom) => "out of memory".to_owned(),
                 _ => absent.state.to_string(),
             },
         })

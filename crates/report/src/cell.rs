@@ -6,7 +6,6 @@ use tprimat_figures::{
     AbsentState, Comparison, Cut, Figure, NoteKind, RepeatStatus, RepeatSummary, Row, host_named,
 };
 use tprimat_results::{AttestationStatus, Tier};
-use tprimat_sentences::{change, said, why_not};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -44,7 +43,7 @@ pub fn cell_text(
         };
         out.inked(
             ink,
-            &tprimat_sentences::absent(absent.state, &absent.reason),
+            &absent.told(),
         );
         &absent.repeats
     };
@@ -68,7 +67,7 @@ pub fn cell_text(
         out.gap();
     }
     for note in notes {
-        out.item("- ", Ink::Plain, &format!("{}.", said(&note.fact)));
+        out.item("- ", Ink::Plain, &format!("{}.", note.reason.text.clone()));
     }
     Some(out.out)
 }
@@ -76,7 +75,7 @@ pub fn cell_text(
 fn with_figures(out: &mut Text<'_>, comparison: &Comparison, of: &Of<'_>) {
     let Of { row, group, .. } = of;
     out.inked(Ink::Strong, &format!("{}{}", row.cell, mark(&row.imported)));
-    out.say(&format!("{}: {}", group.model, said(&group.workload)));
+    out.say(&format!("{}: {}", group.model, group.workload.clone()));
     let told = headlines(comparison);
     if let Some(headline) = told
         .iter()
@@ -192,7 +191,7 @@ pub(super) fn figures(of: &Of<'_>) -> Vec<Named> {
         .filter(|metric| metric.name != "loss_at_end");
     lines.extend(metrics.map(|metric| {
         let basis = match &metric.figure {
-            Figure::Ok { basis, .. } => said(basis),
+            Figure::Ok { basis, .. } => basis.text.clone(),
             _ => String::new(),
         };
         let shown = columns::figure(&metric.figure, &metric.unit, &metric.title);
@@ -383,8 +382,8 @@ fn what_went_wrong(
         _ => out.say(&format!("#{n} is not counted: {why}")),
     }
     let telemetry = repeat.telemetry.as_ref();
-    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(said);
-    if let Some(why) = repeat.telemetry_absent.as_ref().map(said).or(no_energy) {
+    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(|why| why.text.clone());
+    if let Some(why) = repeat.telemetry_absent.as_ref().map(|why| why.text.clone()).or(no_energy) {
         out.inked(Ink::Dim, &format!("#{n} has no energy: {why}"));
     }
     if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {

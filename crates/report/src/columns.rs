@@ -11,7 +11,6 @@ use tprimat_figures::{
 };
 use tprimat_plot::loss_apart;
 use tprimat_results::{AttestationStatus, mean, sd};
-use tprimat_sentences::{dropped_words, each, said, standing, units};
 
 use super::{
     environment::words,
@@ -133,11 +132,11 @@ pub(super) const VALUES: [(&str, Read); 55] = [
     ("reason", |_| Value::Null),
     ("imported_from", |of| list(&of.row.imported)),
     ("group", |of| (of.row.group + 1).into()),
-    ("workload", |of| said(&of.group.workload).into()),
+    ("workload", |of| of.group.workload.clone().into()),
     ("identical_config", |of| of.group.identical_config.into()),
     ("baseline", |of| text(&of.group.baseline)),
-    ("labels", |of| list(&each(&of.row.labels))),
-    ("warnings", |of| list(&each(&of.row.warnings))),
+    ("labels", |of| list(&texts(&of.row.labels))),
+    ("warnings", |of| list(&texts(&of.row.warnings))),
     ("same_launch_as", |of| of.row.same_launch_as.clone().into()),
     ("same_runs_as", |of| of.row.same_runs_as.clone().into()),
     ("environment", |of| text(&words(of.environment))),
@@ -151,7 +150,7 @@ pub(super) const VALUES: [(&str, Read); 55] = [
     ("contradicted", |of| of.row.uncounted.contradicted.into()),
     ("suspect", |of| of.row.uncounted.suspect.into()),
     ("unmeasured", |of| of.row.uncounted.unmeasured.into()),
-    ("standing", |of| list(&standing(&of.row.standing))),
+    ("standing", |of| list(&of.row.standing.words())),
     ("repeats_added_later", |of| {
         of.row.repeats_added_later.into()
     }),
@@ -204,7 +203,7 @@ pub(super) const VALUES: [(&str, Read); 55] = [
     ("cost_ratio", |of| of.compared(|s| s.cost_ratio.value())),
     ("speedup_same_as", |of| of.compared(|s| s.same_as.clone())),
     ("speedup_reason", |of| {
-        of.compared(|s| s.reason.as_ref().map(said))
+        of.compared(|s| s.reason.as_ref().map(|why| why.text.clone()))
     }),
     ("mfu", |of| of.row.mfu.value().into()),
     ("mfu_absent", |of| {
@@ -228,8 +227,8 @@ fn attestation(status: AttestationStatus) -> Value {
 pub(super) fn why_absent(figure: &Figure) -> Option<String> {
     match figure {
         Figure::Ok { .. } => None,
-        Figure::Absent { reason } => Some(said(reason)),
-        Figure::Error { reason } => Some(format!("impossible: {}", said(reason))),
+        Figure::Absent { reason } => Some(reason.text.clone()),
+        Figure::Error { reason } => Some(format!("impossible: {}", reason.text.clone())),
     }
 }
 
@@ -400,7 +399,7 @@ pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
 
 fn rate(of: &Of<'_>, view: &View) -> Shown {
     if let Some(reason) = of.row.impossible() {
-        return Shown::impossible(said(reason));
+        return Shown::impossible(reason.text.clone());
     }
     let estimate = &of.row.tokens_per_second_per_gpu;
     Shown {
@@ -497,7 +496,7 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
         return remarks;
     }
     let reason = speedup.reason.as_ref();
-    remarks.extend(reason.map(|reason| format!("no verdict: {}", said(reason))));
+    remarks.extend(reason.map(|reason| format!("no verdict: {}", reason.text.clone())));
     let apart = speedup.apart_seconds;
     remarks.extend(apart.map(|seconds| format!("measured {} apart", duration(seconds))));
     // On a page they stand beside the cell's name.
@@ -571,7 +570,7 @@ pub(super) fn marks(row: &Row) -> Vec<String> {
     let mut marks: Vec<String> = counts
         .map(|(why, count)| format!("{count} {why}"))
         .collect();
-    marks.extend(standing(&row.standing));
+    marks.extend(row.standing.words());
     if row.repeats_added_later {
         marks.push("repeats added later".to_owned());
     }
@@ -586,7 +585,7 @@ pub(super) fn marks(row: &Row) -> Vec<String> {
 fn setting(warning: &Warning) -> String {
     match warning {
         Warning::Variable { name, value, .. } => format!("{name}={value}"),
-        other => said(other),
+        other => other.text.clone(),
     }
 }
 
@@ -634,7 +633,7 @@ fn memory(of: &Of<'_>, view: &View) -> Shown {
 
 fn loss(of: &Of<'_>, view: &View) -> Shown {
     if let Some(Figure::Error { reason }) = of.row.metrics.get("loss_at_end") {
-        return Shown::impossible(said(reason));
+        return Shown::impossible(reason.text.clone());
     }
     let Some(loss) = of.row.loss_at_end else {
         return Shown::missing("a counted repeat logs no loss at its last step");
@@ -712,8 +711,8 @@ pub(super) fn metrics(all: &[Of<'_>], place: Place) -> Table {
 pub(super) fn figure(figure: &Figure, unit: &str, title: &str) -> Shown {
     match figure {
         Figure::Ok { value, .. } => Shown::of(in_unit(*value, unit, title), *value),
-        Figure::Absent { reason } => Shown::missing(said(reason)),
-        Figure::Error { reason } => Shown::impossible(said(reason)),
+        Figure::Absent { reason } => Shown::missing(reason.text.clone()),
+        Figure::Error { reason } => Shown::impossible(reason.text.clone()),
     }
 }
 

@@ -16,7 +16,6 @@ use tprimat_figures::{
     AbsentCell, Comparison, Cut, Memory, Metric, RepeatStatus, RepeatSummary, Row, Steady,
     Telemetry, host_named,
 };
-use tprimat_sentences::{each, said};
 
 use super::{
     columns::{Of, VALUES, list, why_absent},
@@ -159,7 +158,7 @@ fn of_absent(absent: &AbsentCell) -> Record {
     record.extend(axes.map(|(axis, value)| (format!("axis_{axis}"), value.into())));
     let mut put = |name: &str, value: Value| record.push((name.to_owned(), value));
     put("state", absent.state.name().into());
-    put("reason", said(&absent.reason).into());
+    put("reason", absent.reason.text.clone().into());
     put("imported_from", list(&absent.imported));
     // A cell without runs has nothing to count.
     let uncounted = absent.uncounted();
@@ -213,7 +212,7 @@ const OF_REPEAT: [(&str, Read); 24] = [
     }),
     ("steady_state_method", |r| cut(r, |cut| cut.method.clone())),
     ("steady_state_not_assessed", |r| {
-        cut(r, |cut| cut.not_assessed.as_ref().map(said))
+        cut(r, |cut| cut.not_assessed.as_ref().map(|why| why.text.clone()))
     }),
     ("first_measured_step", |r| cut(r, |cut| cut.first_step)),
     ("dropped_after_warmup_steps", |r| {
@@ -257,7 +256,7 @@ fn repeat(cell: &str, row: Option<&Row>, repeat: &RepeatSummary) -> Record {
         ("group", row.map(|row| row.group + 1).into()),
         (
             "labels",
-            list(&row.map(|row| each(&row.labels)).unwrap_or_default()),
+            list(&row.map(|row| texts(&row.labels)).unwrap_or_default()),
         ),
         ("loss_group", row.map(|row| row.loss_group + 1).into()),
     ];
@@ -276,7 +275,7 @@ fn status(repeat: &RepeatSummary) -> (&'static str, String) {
         ),
         RepeatStatus::Contradicted { fields } => ("contradicted", fields.join("; ")),
         RepeatStatus::Suspect { reason } => ("suspect", reason.clone()),
-        RepeatStatus::Unmeasured { reason } => ("unmeasured", said(reason)),
+        RepeatStatus::Unmeasured { reason } => ("unmeasured", reason.text.clone()),
     }
 }
 

@@ -2,7 +2,6 @@
 //! comment on a pull request are written from it, each in its own marks.
 
 use tprimat_figures::{Comparison, Judged, NoteKind, sweeps};
-use tprimat_sentences::said;
 
 use super::{
     columns::{self, Of, Place, Table, crossed, ink_of, rows_of},
@@ -102,7 +101,7 @@ pub(super) fn sections<'a>(
         } else {
             ""
         };
-        let workload = format!("{}{strict}{}", said(&group.workload), in_title(&in_order));
+        let workload = format!("{}{strict}{}", group.workload.clone(), in_title(&in_order));
         let steady_state = steady_state(&in_order);
         rows.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
         Some(Section {
@@ -153,7 +152,7 @@ pub(super) fn tell(comparison: &Comparison, most_notes: Option<usize>, out: &mut
             &format!("Cells without figures ({})", comparison.absent.len()),
             |out| {
                 for cell in &comparison.absent {
-                    let why = tprimat_sentences::absent(cell.state, &cell.reason);
+                    let why = cell.told();
                     let text = format!("{}{}: {why}", cell.cell, mark(&cell.imported));
                     out.item(Ink::of_state(cell.state), &text);
                 }

@@ -11,7 +11,6 @@ use tprimat_figures::{
     AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Judged, Row, Sweep, sweeps,
     swept_groups,
 };
-use tprimat_sentences::said;
 use tprimat_words::plain::counted;
 
 use super::{
@@ -193,7 +192,7 @@ fn many(out: &mut Text<'_>, sections: &[Section<'_>]) {
         .take(SENTENCES - 1)
         .collect();
     for (section, headline) in &mains {
-        let workload = said(&section.rows[0].group.workload);
+        let workload = section.rows[0].group.workload.clone();
         out.inked(
             ink_of(headline.verdict),
             &format!("{workload}: {}", headline.short),
@@ -316,7 +315,7 @@ fn unmeasured(out: &mut Text<'_>, cells: &[AbsentCell], commands: &Commands) {
         let why = if cell.state == AbsentState::Unsupported {
             format!("not supported (`{plan}` says why)")
         } else {
-            said(&cell.reason)
+            cell.reason.text.clone()
         };
         *reasons.entry(why).or_default() += 1;
     }
@@ -343,7 +342,7 @@ fn absent(out: &mut Text<'_>, cells: &[AbsentCell]) {
     // Each cell may have a reason of its own.
     let mut reasons: IndexMap<(AbsentState, String), Vec<&str>> = IndexMap::new();
     for cell in cells {
-        let why = tprimat_sentences::absent(cell.state, &cell.reason);
+        let why = cell.told();
         reasons
             .entry((cell.state, why))
             .or_default()

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 
 use indexmap::IndexMap;
 use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, RepeatStatus, Row};
-use tprimat_sentences::said;
 
 use super::{
     columns::{Place, shown_metrics},
@@ -22,7 +21,7 @@ pub(super) struct NoteLine {
 pub(super) fn notes(comparison: &Comparison) -> Vec<NoteLine> {
     let notes = comparison.notes.iter();
     let mut all: Vec<(NoteKind, Option<&str>, String)> = notes
-        .map(|note| (note.kind, note.cell.as_deref(), said(&note.fact)))
+        .map(|note| (note.kind, note.cell.as_deref(), note.reason.text.clone()))
         .collect();
     all.extend(comparison.rows.iter().filter_map(of_mfu));
     all.extend(of_metrics(&comparison.rows));
@@ -63,7 +62,7 @@ pub(super) fn shortened(mut notes: Vec<NoteLine>, most: Option<usize>) -> (Vec<N
 
 fn of_mfu(row: &Row) -> Option<(NoteKind, Option<&str>, String)> {
     let (kind, text) = match &row.mfu {
-        Mfu::Absent { reason } => (NoteKind::Remark, format!("no MFU: {}", said(reason))),
+        Mfu::Absent { reason } => (NoteKind::Remark, format!("no MFU: {}", reason.text.clone())),
         Mfu::Ok {
             convention, peak, ..
         } => {
@@ -89,7 +88,7 @@ fn of_metrics(rows: &[Row]) -> Vec<(NoteKind, Option<&str>, String)> {
                 Figure::Error { reason } if metric.name != "mfu" => (true, reason),
                 _ => continue,
             };
-            let titles = reasons.entry((is_error, said(reason)));
+            let titles = reasons.entry((is_error, reason.text.clone()));
             titles.or_default().push(&metric.title);
         }
         notes.extend(reasons.into_iter().map(|((is_error, reason), titles)| {
@@ -173,7 +172,7 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
         let method = match not_assessed {
             Some(Some(why)) => format!(
                 "too short to look for more warm-up than the declared one ({})",
-                said(why)
+                why.text.clone()
             ),
             Some(None) => String::new(),
             None => "only the declared warm-up is dropped".to_owned(),

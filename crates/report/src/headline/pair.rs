@@ -2,8 +2,6 @@
 
 use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Speedup, Warning};
 use tprimat_results::{FieldDifference, Tier, differences, settings::show};
-use tprimat_sentences as sentences;
-use tprimat_sentences::{said, standing};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -108,7 +106,7 @@ pub(super) fn pair_sentence(
     parts.extend(totals(&pair));
     parts.extend(cost(&pair, speedup));
     let reason = speedup.reason.as_ref();
-    parts.extend(reason.map(|reason| format!("No verdict: {}", said(reason))));
+    parts.extend(reason.map(|reason| format!("No verdict: {}", reason.text.clone())));
     parts.extend(speedup.apart_seconds.map(|seconds| {
         format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
@@ -125,7 +123,7 @@ pub(super) fn pair_sentence(
         ));
     }
     for (row, name) in sides {
-        let standing = standing(&row.standing).into_iter();
+        let standing = row.standing.words().into_iter();
         parts.extend(standing.map(|words| format!("{name}: {words}")));
         let mut dropped = row.dropped.iter();
         if dropped.any(|d| d.remeasured > 0 || !d.set_aside.is_empty()) {
@@ -258,7 +256,7 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         ));
     }
     if !gaps.is_empty() {
-        let gaps = sentences::gaps(&gaps, pair.first_name, pair.second_name);
+        let gaps = gaps.words(pair.first_name, pair.second_name);
         parts.push(capital(&gaps));
     }
     if !by_labels {
@@ -271,7 +269,7 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
     };
     let labels = cell.labels.iter();
     let of_warm_up = labels.filter(|label| matches!(label, Label::WarmUp { .. }));
-    parts.extend(of_warm_up.map(|label| format!("{name}: {}", said(label))));
+    parts.extend(of_warm_up.map(|label| format!("{name}: {}", label.text.clone())));
     parts
 }
 
@@ -283,7 +281,7 @@ fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
         side.retain(|stated| !follows(&stated.field, &all));
     }
     (!gaps.is_empty()).then(|| {
-        let gaps = capital(&sentences::gaps(&gaps, pair.first_name, pair.second_name));
+        let gaps = capital(&gaps.words(pair.first_name, pair.second_name));
         format!("{gaps}, so part of a difference in speed may come from there")
     })
 }
@@ -389,7 +387,7 @@ fn cost(pair: &Pair<'_>, speedup: &Speedup) -> Option<String> {
 /// `A runs with NCCL_DEBUG=INFO, B without it: collectives write logs while they run`
 fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
     let name = &found.name;
-    let why = found.dangerous.as_ref().map(said).unwrap_or_default();
+    let why = found.dangerous.as_ref().map(|why| why.text.clone()).unwrap_or_default();
     match (&found.a, &found.b) {
         (Some(of_a), Some(of_b)) => {
             format!("{a} runs with {name}={of_a}, {b} with {name}={of_b}: {why}")

@@ -9,7 +9,6 @@ use tprimat_figures::{
     EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit,
 };
 use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
-use tprimat_sentences::{each, said, units};
 
 use super::{
     super::{
@@ -115,7 +114,7 @@ impl<'a> Found<'a> {
     fn notes(&self, cell: &str) -> Vec<String> {
         let mut of_cell = self.notes.get(cell).cloned().unwrap_or_default();
         of_cell.sort_by_key(|note| note.kind);
-        of_cell.into_iter().map(|note| said(&note.fact)).collect()
+        of_cell.into_iter().map(|note| note.reason.text.clone()).collect()
     }
 }
 
@@ -143,8 +142,8 @@ fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
         cell: &row.cell,
         baseline,
         imported: &row.imported,
-        labels: each(&row.labels),
-        warnings: each(&row.warnings),
+        labels: texts(&row.labels),
+        warnings: texts(&row.warnings),
         unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
@@ -173,7 +172,7 @@ fn of_absent_cell<'a>(
         cell: &cell.cell,
         state: Some(cell.state.name()),
         word: Some(cell.state.to_string()),
-        reason: Some(said(&cell.reason)),
+        reason: Some(cell.reason.text.clone()),
         imported: &cell.imported,
         settings: settings(
             found,
@@ -265,7 +264,7 @@ fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(said),
+            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(|why| why.text.clone()),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };

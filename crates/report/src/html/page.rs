@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use tprimat_figures::{AbsentCell, Comparison, Judged, sweeps};
-use tprimat_sentences::{each, said};
 use tprimat_words::{part, plain::counted};
 
 use super::{
@@ -132,7 +131,7 @@ fn of_absent(cell: &AbsentCell, at: usize) -> Absent<'_> {
         cell: &cell.cell,
         state: cell.state.name(),
         word: cell.state.to_string(),
-        reason: said(&cell.reason),
+        reason: cell.reason.text.clone(),
         imported: !cell.imported.is_empty(),
     }
 }
@@ -171,8 +170,8 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
             name: part(&name, ..name.len() - mark(&of.row.imported).len()).to_owned(),
             is_baseline: of.is_baseline(),
             marks: imported.into_iter().chain(marks(of.row)).collect(),
-            labels: each(&of.row.labels),
-            warnings: each(&of.row.warnings),
+            labels: texts(&of.row.labels),
+            warnings: texts(&of.row.warnings),
             figures: [own, metrics].concat(),
         }
     };
@@ -209,7 +208,7 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
 /// this model have.
 fn names_apart(sections: &[Section<'_>]) -> Vec<String> {
     let parts = |section: &Section<'_>| -> Vec<String> {
-        let workload = said(&section.rows[0].group.workload);
+        let workload = section.rows[0].group.workload.clone();
         workload.split(", ").map(str::to_owned).collect()
     };
     let all: Vec<(&str, Vec<String>)> = sections.iter().map(|s| (s.model, parts(s))).collect();
