@@ -11,7 +11,8 @@ use super::{
 };
 use tprimat_base::error::Result;
 use tprimat_figures::{
-    CellHistory, ChangedSetting, Estimate, Level, Measurement, Since, framework_of, rate_unit_of, unit_in_prose,
+    CellHistory, ChangedSetting, Estimate, Level, Measurement, Since, framework_of, rate_unit_of,
+    unit_in_prose,
 };
 
 pub const NAME: &str = "history";

@@ -107,7 +107,10 @@ impl Told<'_> {
         let (size, than) = faster(best.ratio, interval.map(|[low, high]| high - low));
         let interval = interval.map(|ends| format!("95 % CI {}", change_range(best.ratio, ends)));
         let mut said = match &best.reason {
-            Some(why) => format!("{at} has the highest rate{of}; no verdict: {}.", why.text.clone()),
+            Some(why) => format!(
+                "{at} has the highest rate{of}; no verdict: {}.",
+                why.text.clone()
+            ),
             None if best.is_fastest() => {
                 let interval = interval.map_or_else(String::new, |words| format!(" ({words})"));
                 format!("{at} is {fastest}: {size} {than} {next}, the next{interval}.")
@@ -257,7 +260,11 @@ impl Told<'_> {
                 "shows no significant difference from {base} at {same} of {of}"
             ));
         }
-        let why = pair.same.iter().find_map(|at| at.reason.as_ref()).map(|why| why.text.clone());
+        let why = pair
+            .same
+            .iter()
+            .find_map(|at| at.reason.as_ref())
+            .map(|why| why.text.clone());
         if open > 0 {
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             parts.push(format!(

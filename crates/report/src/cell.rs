@@ -41,10 +41,7 @@ pub fn cell_text(
         } else {
             Ink::Bad
         };
-        out.inked(
-            ink,
-            &absent.told(),
-        );
+        out.inked(ink, &absent.told());
         &absent.repeats
     };
     if !repeats.is_empty() {
@@ -191,7 +188,7 @@ pub(super) fn figures(of: &Of<'_>) -> Vec<Named> {
         .filter(|metric| metric.name != "loss_at_end");
     lines.extend(metrics.map(|metric| {
         let basis = match &metric.figure {
-            Figure::Ok { basis, .. } => basis.text.clone(),
+            Figure::Ok { basis, .. } => basis.clone(),
             _ => String::new(),
         };
         let shown = columns::figure(&metric.figure, &metric.unit, &metric.title);
@@ -252,11 +249,7 @@ fn environment(out: &mut Text<'_>, of: &Of<'_>) {
         } else {
             Ink::Bad
         };
-        out.item(
-            "  ",
-            ink,
-            &format!("{} {}", found.kind, change(&found.change())),
-        );
+        out.item("  ", ink, &format!("{} {}", found.kind, found.words()));
     }
     if let Some(text) = following_words(&following) {
         out.item(
@@ -362,7 +355,7 @@ fn what_went_wrong(
     command: impl Fn(&str, &[&str]) -> String,
 ) {
     let n = repeat.repeat;
-    let why = why_not(&repeat.status).unwrap_or_default();
+    let why = repeat.status.why_not().unwrap_or_default();
     match &repeat.status {
         RepeatStatus::Ok => {}
         RepeatStatus::Failed { class, evidence } => {
@@ -382,8 +375,15 @@ fn what_went_wrong(
         _ => out.say(&format!("#{n} is not counted: {why}")),
     }
     let telemetry = repeat.telemetry.as_ref();
-    let no_energy = telemetry.and_then(|t| t.energy_absent.as_ref()).map(|why| why.text.clone());
-    if let Some(why) = repeat.telemetry_absent.as_ref().map(|why| why.text.clone()).or(no_energy) {
+    let no_energy = telemetry
+        .and_then(|t| t.energy_absent.as_ref())
+        .map(|why| why.text.clone());
+    if let Some(why) = repeat
+        .telemetry_absent
+        .as_ref()
+        .map(|why| why.text.clone())
+        .or(no_energy)
+    {
         out.inked(Ink::Dim, &format!("#{n} has no energy: {why}"));
     }
     if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
-    Comparison, EnvironmentDifference, Estimate, Figure, Group, Label, Memory, Metric, Mfu,
-    RepeatStatus, Row, Speedup, Unit, Warning, rate_unit,
+    Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
+    Row, Speedup, Unit, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed, rate_unit, texts,
 };
 use tprimat_plot::loss_apart;
-use tprimat_results::{AttestationStatus, mean, sd};
+use tprimat_results::{AttestationStatus, Reason, mean, sd};
 
 use super::{
     environment::words,
@@ -215,7 +215,8 @@ fn text(text: &str) -> Value {
     Some(text).filter(|text| !text.is_empty()).into()
 }
 
-pub(super) fn list(parts: &[String]) -> Value {
+pub(super) fn list(parts: &[impl AsRef<str>]) -> Value {
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
     text(&parts.join("; "))
 }
 
@@ -490,18 +491,18 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
     };
     let mut remarks: Vec<String> = verdict.map(str::to_owned).into_iter().collect();
     if place == Place::Glance {
-        remarks.extend(each(
-            speedup.labels.iter().filter(|label| label.is_crossed()),
-        ));
+        let crossed = speedup.labels.iter().filter(|label| is_crossed(label));
+        remarks.extend(crossed.map(|label| label.text.clone()));
         return remarks;
     }
     let reason = speedup.reason.as_ref();
-    remarks.extend(reason.map(|reason| format!("no verdict: {}", reason.text.clone())));
+    remarks.extend(reason.map(|reason| format!("no verdict: {reason}")));
     let apart = speedup.apart_seconds;
     remarks.extend(apart.map(|seconds| format!("measured {} apart", duration(seconds))));
     // On a page they stand beside the cell's name.
     if place == Place::Table {
-        remarks.extend(each(speedup.labels.iter().take(LABELS)));
+        let labels = speedup.labels.iter().take(LABELS);
+        remarks.extend(labels.map(|label| label.text.clone()));
         let more = speedup.labels.len().saturating_sub(LABELS);
         remarks.extend((more > 0).then(|| format!("and {more} more")));
     }
@@ -523,7 +524,7 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
     let of_units = (estimate.unit != Unit::Repeat).then(|| {
         format!(
             "{} count as one each",
-            units(estimate.units.len(), estimate.unit)
+            estimate.unit.counted(estimate.units.len())
         )
     });
     let mut remarks = match view.place {
@@ -582,11 +583,16 @@ pub(super) fn marks(row: &Row) -> Vec<String> {
 }
 
 /// What of a warning fits a table; its reason is in the notes.
-fn setting(warning: &Warning) -> String {
-    match warning {
-        Warning::Variable { name, value, .. } => format!("{name}={value}"),
-        other => other.text.clone(),
+fn setting(warning: &Reason) -> String {
+    if !warning.is(DANGEROUS_VARIABLE) {
+        return warning.text.clone();
     }
+    let of = |name: &str| warning.values.get(name).and_then(Value::as_str);
+    format!(
+        "{}={}",
+        of("name").unwrap_or_default(),
+        of("value").unwrap_or_default()
+    )
 }
 
 /// The mean, with the spread of steps and that of repeats.
@@ -718,9 +724,6 @@ pub(super) fn figure(figure: &Figure, unit: &str, title: &str) -> Shown {
 
 /// The differences across which a cell is compared: they stand wherever its figures do.
 pub(super) fn crossed(row: &Row) -> Vec<String> {
-    each(
-        row.labels
-            .iter()
-            .filter(|label: &&Label| label.is_crossed()),
-    )
+    let crossed = row.labels.iter().filter(|label| is_crossed(label));
+    crossed.map(|label| label.text.clone()).collect()
 }

@@ -14,7 +14,7 @@ use indexmap::IndexSet;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, Comparison, Cut, Memory, Metric, RepeatStatus, RepeatSummary, Row, Steady,
-    Telemetry, host_named,
+    Telemetry, host_named, texts,
 };
 
 use super::{
@@ -212,7 +212,9 @@ const OF_REPEAT: [(&str, Read); 24] = [
     }),
     ("steady_state_method", |r| cut(r, |cut| cut.method.clone())),
     ("steady_state_not_assessed", |r| {
-        cut(r, |cut| cut.not_assessed.as_ref().map(|why| why.text.clone()))
+        cut(r, |cut| {
+            cut.not_assessed.as_ref().map(|why| why.text.clone())
+        })
     }),
     ("first_measured_step", |r| cut(r, |cut| cut.first_step)),
     ("dropped_after_warmup_steps", |r| {

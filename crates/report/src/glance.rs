@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Judged, Row, Sweep, sweeps,
-    swept_groups,
+    AbsentCell, AbsentState, Comparison, Judged, Row, Sweep, codes::TESTED, sweeps, swept_groups,
 };
 use tprimat_words::plain::counted;
 
@@ -113,10 +112,8 @@ fn correction(
     sweeps: &[Sweep],
     swept: &BTreeSet<usize>,
 ) -> Option<String> {
-    let tested = comparison.notes.iter().find_map(|note| match note.fact {
-        Fact::Comparison(ComparisonFact::Tested { comparisons }) => Some(comparisons),
-        _ => None,
-    });
+    let tested = comparison.notes.iter().find(|note| note.reason.is(TESTED));
+    let tested = tested.and_then(|note| note.reason.values["comparisons"].as_u64());
     let tested = tested.filter(|tested| *tested > 1)?;
     let in_tables = comparison
         .rows

@@ -1,7 +1,7 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
-use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Speedup, Warning};
-use tprimat_results::{FieldDifference, Tier, differences, settings::show};
+use tprimat_figures::{EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP};
+use tprimat_results::{FieldDifference, Reason, Tier, differences, settings::show};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -145,9 +145,11 @@ pub(super) fn pair_sentence(
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
     for (row, name) in sides {
         // A variable that only one of the two runs with is among the differences.
-        let is_told = |warning: &Warning| match warning {
-            Warning::Variable { name, .. } => dangerous.iter().any(|e| e.name == *name),
-            _ => false,
+        let is_told = |warning: &Reason| {
+            let name = warning.values.get("name");
+            dangerous
+                .iter()
+                .any(|e| name.is_some_and(|name| *name == e.name))
         };
         parts.extend(warned(row, name, |warning| !is_told(warning)));
     }
@@ -268,8 +270,8 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         false => (pair.first, pair.first_name),
     };
     let labels = cell.labels.iter();
-    let of_warm_up = labels.filter(|label| matches!(label, Label::WarmUp { .. }));
-    parts.extend(of_warm_up.map(|label| format!("{name}: {}", label.text.clone())));
+    let of_warm_up = labels.filter(|label| label.is(WARM_UP));
+    parts.extend(of_warm_up.map(|label| format!("{name}: {label}")));
     parts
 }
 
@@ -387,7 +389,7 @@ fn cost(pair: &Pair<'_>, speedup: &Speedup) -> Option<String> {
 /// `A runs with NCCL_DEBUG=INFO, B without it: collectives write logs while they run`
 fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
     let name = &found.name;
-    let why = found.dangerous.as_ref().map(|why| why.text.clone()).unwrap_or_default();
+    let why = found.dangerous.as_deref().unwrap_or_default();
     match (&found.a, &found.b) {
         (Some(of_a), Some(of_b)) => {
             format!("{a} runs with {name}={of_a}, {b} with {name}={of_b}: {why}")

@@ -1,6 +1,6 @@
 //! Which cell of a workload is the fastest.
 
-use tprimat_figures::{Comparison, Group, Judged, Label, Row, Speedup};
+use tprimat_figures::{Comparison, Group, Judged, Row, Speedup, is_crossed};
 use tprimat_results::Tier;
 
 use super::{SpeedVerdict, pair::Pair, phrases::unit};
@@ -29,8 +29,8 @@ pub fn ranking(
         let is_own = |s: &&&Speedup| s.b == group.baseline && s.same_as.is_none();
         pairs.extend(speedup.filter(is_own).map(|s| (*row, name.as_str(), *s)));
     }
-    let is_crossed = |speedup: &Speedup| speedup.labels.iter().any(Label::is_crossed);
-    if pairs.len() < 2 || pairs.iter().any(|(.., speedup)| is_crossed(speedup)) {
+    let crosses = |speedup: &Speedup| speedup.labels.iter().any(is_crossed);
+    if pairs.len() < 2 || pairs.iter().any(|(.., speedup)| crosses(speedup)) {
         return None;
     }
     let rate = |row: &Row| row.tokens_per_second_per_gpu.value;

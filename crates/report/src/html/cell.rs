@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
-    EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit,
+    EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit, texts,
 };
-use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
+use tprimat_results::{Attestation, AttestationStatus, Contract, Source, Tier};
 
 use super::{
     super::{
@@ -37,8 +37,8 @@ pub struct Detail<'a> {
     reason: Option<String>,
     baseline: Option<&'a str>,
     imported: &'a [String],
-    labels: Vec<String>,
-    warnings: Vec<String>,
+    labels: Vec<&'a str>,
+    warnings: Vec<&'a str>,
     /// `3 hosts`, where repeats are not the units.
     unit: Option<String>,
     repeats_added_later: bool,
@@ -63,7 +63,7 @@ struct Setting<'a> {
     declared: Option<String>,
     stated: Option<String>,
     status: Option<AttestationStatus>,
-    arithmetic: Option<&'a Arithmetic>,
+    arithmetic: Option<&'a String>,
 }
 
 #[derive(Serialize)]
@@ -114,7 +114,10 @@ impl<'a> Found<'a> {
     fn notes(&self, cell: &str) -> Vec<String> {
         let mut of_cell = self.notes.get(cell).cloned().unwrap_or_default();
         of_cell.sort_by_key(|note| note.kind);
-        of_cell.into_iter().map(|note| note.reason.text.clone()).collect()
+        of_cell
+            .into_iter()
+            .map(|note| note.reason.text.clone())
+            .collect()
     }
 }
 
@@ -144,7 +147,7 @@ fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
         imported: &row.imported,
         labels: texts(&row.labels),
         warnings: texts(&row.warnings),
-        unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
+        unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.counted(estimate.units.len())),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
         settings: settings(
@@ -264,7 +267,7 @@ fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(|why| why.text.clone()),
+            dangerous: difference.and_then(|d| d.dangerous.clone()),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };

@@ -170,8 +170,8 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
             name: part(&name, ..name.len() - mark(&of.row.imported).len()).to_owned(),
             is_baseline: of.is_baseline(),
             marks: imported.into_iter().chain(marks(of.row)).collect(),
-            labels: texts(&of.row.labels),
-            warnings: texts(&of.row.warnings),
+            labels: of.row.labels.iter().map(ToString::to_string).collect(),
+            warnings: of.row.warnings.iter().map(ToString::to_string).collect(),
             figures: [own, metrics].concat(),
         }
     };
