@@ -186,7 +186,7 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
     let glance = project.run(&["compare", "--imported"]).ends_with(0).stdout;
     assert!(
         glance.contains("has the same runs as amd/prim/tiny/full, imported twice")
-            && glance.contains("the same run as prim/full (imported)")
+            && glance.contains("  the same runs as amd/prim/tiny/full, imported twice")
             && !glance.contains("1.00×"),
         "{glance}"
     );

@@ -552,8 +552,9 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
         0 => Ink::Bad,
         _ => Ink::Alarm,
     };
+    let remarks = (!remarks.is_empty()).then(|| remarks.join(", "));
     Shown {
-        remarks,
+        remarks: remarks.into_iter().collect(),
         ink,
         ..Shown::of(format!("{}/{}", row.n, row.repeats_wanted), row.n as f64).detailed(of_units)
     }
