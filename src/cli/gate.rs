@@ -255,7 +255,7 @@ fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let baseline: Baseline = serde_json::from_value(value)
         .map_err(|error| wrong(format!("is a damaged baseline: {error}"), &anew))?;
     match baseline.fault() {
-        Some(fault) => Err(wrong(format!("is a damaged baseline: {}", fault), &anew)),
+        Some(fault) => Err(wrong(format!("is a damaged baseline: {fault}"), &anew)),
         None => Ok(baseline),
     }
 }

@@ -17,7 +17,10 @@ fn project() -> Project {
     let tokens = "\"tokens\":'$((2 * $(job seq_length)))'}'";
     let trainer = TRAINER.replace(seed, &format!("{fails}\n{seed}"));
     let trainer = trainer.replace("\"tokens\":32}'", tokens);
-    assert!(trainer.contains(fails) && trainer.contains(tokens), "{trainer}");
+    assert!(
+        trainer.contains(fails) && trainer.contains(tokens),
+        "{trainer}"
+    );
     project.write("trainer.sh", &trainer);
     project
 }

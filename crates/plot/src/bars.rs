@@ -2,7 +2,7 @@
 //! workload has a panel with an axis of its own: only its cells may be compared.
 
 use super::{
-    axis::{Scale, extent},
+    axis::Scale,
     canvas::{Anchor, Canvas, Mark},
     cells::{Cell, GUTTER, Shown},
     lines::label_ticks,
@@ -61,8 +61,6 @@ pub struct Panels<'a> {
     /// Over all of them; may be empty.
     pub title: String,
     pub unit: String,
-    /// A value that no bar can exceed, with its name.
-    pub roof: Option<(f64, &'static str)>,
     pub entry: Box<dyn Fn(&Cell) -> Entry + 'a>,
 }
 
@@ -71,7 +69,6 @@ impl<'a> Panels<'a> {
         Self {
             title: title.to_owned(),
             unit: unit.to_owned(),
-            roof: None,
             entry: Box::new(entry),
         }
     }
@@ -117,12 +114,7 @@ impl<'a> Panels<'a> {
         let names = entries.iter().map(|(cell, _)| width_of(&cell.short, TEXT));
         let left = MARGIN + names.max().unwrap_or(0).min(GUTTER) + 12;
         let bars = || entries.iter().flat_map(|(_, entry)| entry).flatten();
-        let scale = Scale::new(ends_of(bars, self.roof)).on([left, RIGHT]);
-        if let Some((value, name)) = self.roof {
-            let at = (scale.at(value), canvas.top);
-            canvas.text(name, at, SMALL, INK, Anchor::Right);
-            canvas.top += SMALL + 4;
-        }
+        let scale = Scale::new(ends_of(bars)).on([left, RIGHT]);
         let (top, since) = (canvas.top, canvas.count());
         let variants = entries.iter().map(|(cell, _)| cell.variant + 1).max();
         for (cell, entry) in entries {
@@ -165,18 +157,12 @@ impl<'a> Panels<'a> {
         label_ticks(canvas, scale, &ticks, bottom + 8, [i32::MIN, RIGHT + 40]);
         let unit = (RIGHT + 44, bottom + 8);
         canvas.text(&self.unit, unit, SMALL, FAINT, Anchor::Left);
-        if let Some((value, _)) = self.roof {
-            canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
-        }
     }
 }
 
 /// What an axis of these bars spans: from 0 on, or marks on both sides of it. An interval of two
 /// repeats may be of any width; it must not flatten the rest.
-fn ends_of<'a, I: Iterator<Item = &'a Bar>>(
-    bars: impl Fn() -> I,
-    roof: Option<(f64, &str)>,
-) -> [f64; 2] {
+fn ends_of<'a, I: Iterator<Item = &'a Bar>>(bars: impl Fn() -> I) -> [f64; 2] {
     let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
     let intervals = bars().filter_map(|bar| bar.interval).flatten();
     let farthest = intervals
@@ -190,13 +176,8 @@ fn ends_of<'a, I: Iterator<Item = &'a Bar>>(
     }
     let longest = largest(&mut bars().filter_map(|bar| bar.length));
     let longest = farthest.min(longest * 1.6).max(longest);
-    let roofs = bars()
-        .filter_map(|bar| bar.roof)
-        .chain(roof.map(|(value, _)| value));
-    [
-        0.0,
-        extent(roofs.chain([longest])).map_or(longest, |[_, high]| high),
-    ]
+    let roof = largest(&mut bars().filter_map(|bar| bar.roof));
+    [0.0, roof.max(longest)]
 }
 
 impl Bar {

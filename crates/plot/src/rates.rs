@@ -91,24 +91,24 @@ pub fn rates(shown: &Shown) -> Panels<'static> {
 }
 
 pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
-    let subtitle = "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.";
-    let panels = Panels {
-        roof: Some((100.0, "100 % = dense peak of the device")),
-        ..Panels::new("", "% of the peak", |cell| match &cell.row.mfu {
-            Mfu::Ok {
-                value,
-                convention,
-                peak,
-                ..
-            } => {
-                let (share, peak) = (percent(*value), number(peak.tflops));
-                let figures = format!("{share} of {peak} TFLOP/s; {convention}");
-                Ok(vec![Bar::new(value * 100.0, figures)])
-            }
-            Mfu::Absent { reason } => Err(format!("no MFU: {}", reason.text.clone())),
-            Mfu::Error { reason } => Err(format!("MFU is impossible: {}", reason.text.clone())),
-        })
-    };
+    let subtitle = "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak. Stroke across a bar: 100 %, the peak.";
+    let panels = Panels::new("", "% of the peak", |cell| match &cell.row.mfu {
+        Mfu::Ok {
+            value,
+            convention,
+            peak,
+            ..
+        } => {
+            let (share, peak) = (percent(*value), number(peak.tflops));
+            let figures = format!("{share} of {peak} TFLOP/s; {convention}");
+            Ok(vec![Bar {
+                roof: Some(100.0),
+                ..Bar::new(value * 100.0, figures)
+            }])
+        }
+        Mfu::Absent { reason } => Err(format!("no MFU: {}", reason)),
+        Mfu::Error { reason } => Err(format!("MFU is impossible: {}", reason)),
+    });
     picture(shown, ("MFU", subtitle), &[panels], false)
 }
 

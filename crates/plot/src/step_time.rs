@@ -3,6 +3,7 @@
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
 use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
+use tprimat_results::words::few;
 
 use super::{
     axis::{Scale, extent},
@@ -18,8 +19,6 @@ const HEIGHT: i32 = 190;
 const POINTS: usize = 120;
 /// Repeats drawn in a panel; all are counted.
 const DRAWN: usize = 40;
-/// Shifts of level that are named; all are drawn.
-const SHIFTS: usize = 4;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 
@@ -191,14 +190,17 @@ fn in_words(row: &Row, outliers: usize) -> String {
         let why = first.not_assessed.as_ref().map(|why| why.text.clone());
         parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
     }
-    let shifts = || cuts().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)));
-    parts.extend(shifts().take(SHIFTS).map(|(repeat, shift)| {
+    let shifts = cuts().filter_map(|(repeat, cut)| {
+        let shift = cut.level_shift.as_ref()?;
         let change = (shift.ratio - 1.0) * 100.0;
-        format!("#{repeat}: {change:+.1} % from step {}", shift.step)
-    }));
-    let more = shifts().count().saturating_sub(SHIFTS);
-    if more > 0 {
-        parts.push(format!("{more} more repeats change level"));
+        Some(format!(
+            "#{repeat}: {change:+.1} % from step {}",
+            shift.step
+        ))
+    });
+    let shifts: Vec<String> = shifts.collect();
+    if !shifts.is_empty() {
+        parts.push(few(&shifts));
     }
     let repeats = row.repeats.len();
     if repeats > DRAWN {

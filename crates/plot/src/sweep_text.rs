@@ -1,7 +1,7 @@
 //! What is said of a sweep, beside its picture and its table.
 
 use tprimat_figures::{
-    Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days, rate_unit,
+    Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days,
 };
 use tprimat_results::words::few;
 
@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Who is faster than whom at the same values; then, of one workload, which value of each line is
-/// the fastest, and the lines at their fastest; over workloads what the values are.
+/// the fastest, and the lines at their fastest.
 #[must_use]
 pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
     let told = Told {
@@ -28,7 +28,6 @@ pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
             "Points are different workloads (they differ in {}), so no point is called the fastest of all.",
             few(&sweep.fields)
         ));
-        all.extend(named().filter_map(|(surface, name)| told.ends(surface, name)));
     }
     let pairs = || sweep.pairs.iter();
     all.extend(pairs().filter_map(|pair| told.at_the_same(pair)));
@@ -73,22 +72,6 @@ impl Told<'_> {
                 .tokens_per_second_per_gpu
                 .value,
         )
-    }
-
-    /// `titan: 61,894 tokens/s/GPU at seq_length 1,024, 48,201 at 8,192.`
-    fn ends(&self, surface: &Surface, name: &str) -> Option<String> {
-        let (first, last) = (surface.points.first()?, surface.points.last()?);
-        let rows = surface.points.iter().map(|p| &self.comparison.rows[p.row]);
-        (first != last && self.sweep.second.is_none()).then(|| {
-            format!(
-                "{name}: {} {} at {}, {} at {}.",
-                self.rate(first),
-                rate_unit(rows),
-                self.place(first.x, first.second),
-                self.rate(last),
-                self.value_of(last)
-            )
-        })
     }
 
     /// `titan: micro_batch_size 4 is fastest: 3.1 % faster than 2, the next (95 % CI 2.5–3.7 %). It

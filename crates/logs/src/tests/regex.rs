@@ -78,7 +78,7 @@ fn each_line_can_be_asked_for_what_has_read_it() {
             list.lock().unwrap().push(format!("{line} {kind}"));
         });
         parser.feed(log.as_bytes());
-        parser.finish();
+        let _ = parser.finish();
         std::mem::take(&mut *told.lock().unwrap())
     };
     assert_eq!(
