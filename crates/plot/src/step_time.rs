@@ -2,8 +2,8 @@
 //! outliers.
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
-use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
 use tprimat_results::words::few;
+use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
 
 use super::{
     axis::{Scale, extent},
