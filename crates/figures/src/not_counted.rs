@@ -10,7 +10,7 @@ use super::{Note, NoteKind, RunFact, Summary};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Dropped {
     pub repeat: u32,
-    /// Measurements that counted until `--remeasure`.
+    /// Measurements that counted until `--force=measured`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub remeasured: u32,
     /// Runs that something else disturbed, and that were replaced.

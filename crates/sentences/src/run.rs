@@ -170,7 +170,7 @@ pub(super) fn fact(fact: &RunFact) -> String {
             };
             let verdict = match unit {
                 Unit::Session => format!(
-                    ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --remeasure"
+                    ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
                 ),
                 _ => String::new(),
             };
@@ -324,7 +324,7 @@ pub(super) fn fact(fact: &RunFact) -> String {
             };
             let (of, were) = (repeats(of), verb(of, "was", "were"));
             format!(
-                "{of} {were} measured again on request (--remeasure); {earlier} not count. Intervals assume that nobody picked the \
+                "{of} {were} measured again on request (--force=measured); {earlier} not count. Intervals assume that nobody picked the \
                  better ones"
             )
         }

@@ -100,7 +100,7 @@ pub(super) fn pair_sentence(
     if let Some(seconds) = speedup.apart_seconds {
         parts.push(format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
-             a build with --together and both names measures them anew, in turns",
+             a build with --force=measured and --only for both measures them anew, in turns",
             duration(seconds)
         ));
     }
