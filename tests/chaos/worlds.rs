@@ -192,7 +192,7 @@ impl World {
                         daemon.ask(&["kill", name]);
                         Some("docker kill")
                     } else {
-                        daemon.ask(&["rm", "--force=memory", name]);
+                        daemon.ask(&["rm", "--force", name]);
                         Some("docker rm --force")
                     }
                 }

@@ -151,9 +151,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         for name in self.containers() {
-            self.ask(&["rm", "--force=memory", &name]);
+            self.ask(&["rm", "--force", &name]);
         }
-        self.ask(&["rmi", "--force=memory", &self.image]);
+        self.ask(&["rmi", "--force", &self.image]);
     }
 }
 
@@ -428,9 +428,9 @@ struct Image<'a>(&'a Engine, String);
 impl Drop for Image<'_> {
     fn drop(&mut self) {
         for name in of_image(self.0, &self.1) {
-            self.0.ask(&["rm", "--force=memory", &name]);
+            self.0.ask(&["rm", "--force", &name]);
         }
-        self.0.ask(&["rmi", "--force=memory", &self.1]);
+        self.0.ask(&["rmi", "--force", &self.1]);
     }
 }
 

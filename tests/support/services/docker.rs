@@ -151,7 +151,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let (_, all) = self.ask(&["ps", "--all", "--quiet"]);
         for id in all.lines() {
-            self.ask(&["rm", "--force=memory", id]);
+            self.ask(&["rm", "--force", id]);
         }
         self.end(Signal::SIGTERM);
         // A killed daemon leaves its containerd behind.

@@ -47,7 +47,7 @@ impl Cluster {
         let at = |name: &str| cluster.folder.join(name).display().to_string();
         let named = |option: &str, name: &str| format!("--{option}={}", at(name));
         let munged = [
-            "--force=memory".to_owned(),
+            "--force".to_owned(),
             named("key-file", "munge.key"),
             named("socket", "munge.socket"),
             named("pid-file", "munged.pid"),
