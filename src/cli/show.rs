@@ -119,7 +119,8 @@ fn measured(
             let Some((result, standing)) = reading::repeat(engine, statuses, cell, repeat)? else {
                 return Ok(None);
             };
-            let value = json(&result)?;
+            let value = serde_json::to_value(&result)
+                .map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
             let mut speed = reading::summary(engine, cell, &vec![(repeat, result)]);
             (value, standing, speed.repeats.pop(), None)
         }
