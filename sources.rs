@@ -15,7 +15,6 @@ pub const ANALYSIS: &[&str] = &[
     "crates/render/src",
     "crates/report/src",
     "crates/results/src",
-    "crates/sentences/src",
     "crates/words/src",
     "src/execute/derived",
     "src/execute/derived.rs",

@@ -100,7 +100,7 @@ fn told(mut sample: Value) -> Value {
         }
         let (cell, baseline) = (
             row["cell"].clone(),
-            &baselines[row["group"].as_u64().unwrap_or(0) as usize],
+            &baselines[row["group"].as_u64().unwrap_or(1) as usize - 1],
         );
         notes.push(json!({"kind": "remark", "cell": cell, "text": "2 of 5 repeats count"}));
         if cell != *baseline {

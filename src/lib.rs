@@ -34,7 +34,6 @@
 //! | [`logs`] | log bytes | [`logs::Trace`] |
 //! | [`results`] | trace × job | [`results::RunResult`], one repeat |
 //! | [`figures`] | results | summaries, comparisons, verdicts of gates |
-//! | [`sentences`] | facts of the figures | English |
 //! | `tprimat_plot` | comparisons | pictures |
 //! | [`report`] | comparisons | tables and a page, with these pictures |
 //!
@@ -68,5 +67,4 @@ pub use tprimat_job as job;
 pub use tprimat_logs as logs;
 pub use tprimat_report as report;
 pub use tprimat_results as results;
-pub use tprimat_sentences as sentences;
 pub use tprimat_words as words;

@@ -16,7 +16,6 @@ use crate::{
     error::{Error, Result, exit},
     figures::Baseline,
     files::{Durability, write_atomically},
-    sentences,
 };
 
 /// Writes the file, or to stdout where it is `-`.
@@ -28,11 +27,7 @@ pub fn write(globals: &Globals, selection: &MatrixSelection, path: &Path) -> Res
     let baseline = Baseline::of(&session.plan.matrix.name, &cells);
     for cell in cells.iter().filter(|c| c.selected) {
         if let Some(why) = cell.left_out() {
-            eprintln!(
-                "note: `{}` is left out: {}",
-                cell.input.cell,
-                sentences::said(&why)
-            );
+            eprintln!("note: `{}` is left out: {why}", cell.input.cell);
         }
     }
     for cell in &baseline.cells {

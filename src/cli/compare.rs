@@ -24,7 +24,6 @@ use crate::{
     plan::{Asked, CompareConfig, Plan},
     report::{self, SpeedVerdict},
     results::MIN_REPEATS,
-    sentences,
     words::plain::counted,
 };
 
@@ -220,12 +219,12 @@ pub fn why_not_compared(comparison: &Comparison) -> String {
         .into_iter()
         .filter(|told| told.verdict == SpeedVerdict::Refused)
         .map(|told| told.text);
-    let absent = comparison.absent.iter().map(|absent| {
-        let why = sentences::absent(absent.state, &absent.reason);
-        format!("{} has no figures: {why}.", absent.cell)
-    });
+    let absent = comparison
+        .absent
+        .iter()
+        .map(|absent| format!("{} has no figures: {}.", absent.cell, absent.told()));
     let impossible = comparison.rows.iter().filter_map(|row| {
-        let why = sentences::said(row.impossible()?);
+        let why = row.impossible()?;
         Some(format!("The rate of {} is impossible: {why}.", row.cell))
     });
     let mut all = refused.chain(impossible).chain(absent);

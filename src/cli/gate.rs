@@ -16,12 +16,14 @@ use crate::{
     error::{Error, Result, exit, nearest},
     execute::history,
     figures::{
-        self, AbsentState, BASELINE_SCHEMA, Baseline, GateCell, GateInput, GateNote, GateReason,
+        self, AbsentState, BASELINE_SCHEMA, Baseline, ChangedSetting, GateCell, GateInput,
         GateReport, GateVerdict, all_hosts,
+        codes::{CONTRADICTED, FAILED, SLOWER},
     },
     files::{Durability, read_to_string, write_atomically},
     plan::{Asked, Plan},
-    report, sentences,
+    report,
+    results::{Reason, words::few},
 };
 
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
@@ -102,7 +104,9 @@ fn add_changed_inputs(
     let changed = history::changed_inputs(&session.cache, &pairs);
     for ((at, ..), changes) in compared.iter().zip(changed) {
         if !changes.is_empty() {
-            gate.cells[*at].notes.push(GateNote::Changed(changes));
+            let changes: Vec<String> = changes.iter().map(ChangedSetting::words).collect();
+            let text = format!("changed since the baseline: {}", changes.join(", "));
+            gate.cells[*at].notes.push(Reason::beside("changed", text));
         }
     }
 }
@@ -126,7 +130,7 @@ fn origin(path: &Path, baseline: &Baseline) -> String {
     let hosts = baseline.cells.iter().flat_map(|cell| &cell.hosts);
     if let Some(hosts) = all_hosts(hosts).filter(|hosts| !hosts.is_empty()) {
         let hosts: Vec<&str> = hosts.into_iter().collect();
-        text += &format!(" on {}", sentences::few(&hosts));
+        text += &format!(" on {}", few(&hosts));
     }
     text + "\n"
 }
@@ -139,37 +143,30 @@ fn advice(gate: &GateReport, plan: &Plan, write_one: &str) -> String {
         cells.map(|cell| cell.cell.as_str()).collect()
     };
     let mut lines = Vec::new();
-    let slower = of(|cell| matches!(cell.reason, GateReason::Slower { .. }));
+    let slower = of(|cell| cell.reason.is(SLOWER));
     if let [first, ..] = slower[..] {
         let history = plan.command("history", &[first]);
         lines.push(format!(
             "`{history}` shows what changed; `{write_one}` accepts the new speed"
         ));
     }
-    let bad = of(|cell| {
-        matches!(
-            cell.reason,
-            GateReason::Failed { .. } | GateReason::Contradicted { .. }
-        )
-    });
+    let bad = of(|cell| cell.reason.is(FAILED) || cell.reason.is(CONTRADICTED));
     if let [first, ..] = bad[..] {
         let show = plan.command("show", &[first]);
         lines.push(format!("`{show}` says what went wrong and what to do"));
     }
-    let missing = of(|cell| is_missing(&cell.reason));
+    // They have no figures as they are configured now, and a build would measure them.
+    let missing = of(|cell| {
+        let state = AbsentState::Missing.name();
+        cell.reason
+            .values
+            .get("state")
+            .is_some_and(|own| own == state)
+    });
     if !missing.is_empty() {
         lines.push(plan.told_measuring(&missing));
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-/// Has the cell no figures as it is configured now, and would a build measure it?
-fn is_missing(reason: &GateReason) -> bool {
-    match reason {
-        GateReason::NotMeasured(why) => is_missing(why),
-        GateReason::Absent { state, .. } => *state == AbsentState::Missing,
-        _ => false,
-    }
 }
 
 /// `3%` or `0.03` → 0.03.
@@ -228,7 +225,7 @@ fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let baseline: Baseline =
         serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
     match baseline.fault() {
-        Some(fault) => Err(damaged(sentences::fault(&fault).to_string())),
+        Some(fault) => Err(damaged(fault.to_string())),
         None => Ok(baseline),
     }
 }

@@ -20,7 +20,6 @@ use crate::{
     import::{self, Imports},
     matrix::{Cell, CellId},
     plan::Support,
-    sentences,
     words::plain::counted,
 };
 
@@ -36,7 +35,7 @@ pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
     let (engine, statuses) = session.look()?;
     let mut uncounted: BTreeMap<CellId, Vec<String>> = BTreeMap::new();
     for run in reading::uncounted_runs(&engine, &statuses)? {
-        let told = format!("#{} {}", run.repeat, sentences::uncounted(&run.why));
+        let told = format!("#{} {}", run.repeat, run.why);
         uncounted.entry(run.cell).or_default().push(told);
     }
     let plan = &session.plan;

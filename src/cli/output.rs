@@ -20,7 +20,6 @@ use crate::{
     error::{Error, Problem, Result, Source},
     report::{Ink, Page, Paint},
     secrets::masked,
-    sentences,
     words::plain,
 };
 
@@ -108,8 +107,8 @@ pub fn print_document(value: &impl Serialize) -> Result<()> {
 
 /// One JSON value as it is printed or written to a file.
 pub fn json_text(value: &impl Serialize) -> Result<String> {
-    let text = sentences::in_words(|| serde_json::to_string_pretty(value));
-    let text = text.map_err(|e| Error::Internal(format!("cannot print JSON: {e}")))?;
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::Internal(format!("cannot print JSON: {e}")))?;
     Ok(plain::json(&text).into_owned() + "\n")
 }
 

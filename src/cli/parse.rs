@@ -20,6 +20,10 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
         Some(format) => parser(globals, format)?,
         None => Parser::detecting(),
     };
+    let parser = match args.lines && !globals.json {
+        true => parser.telling(|line, kind| drop(print(&format!("line {line}: {kind}\n")))),
+        false => parser,
+    };
     let trace = read(parser, &args.file)?;
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));

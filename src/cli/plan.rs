@@ -18,11 +18,10 @@ use crate::{
     cache::TaskKind,
     error::{Result, exit},
     execute::{Prices, ProbeDepth, Runs, left_behind, reading},
-    figures::NotCounted,
     graph::{Engine, NEVER_RUN, Reason, State, Statuses, label},
     matrix::{Cell, CellId},
     plan::{self, Plan},
-    sentences,
+    results,
     words::plain::counted,
 };
 
@@ -186,7 +185,7 @@ pub fn mark_uncounted(
     let Some(first) = uncounted.first() else {
         return Ok(None);
     };
-    let by_run: BTreeMap<(CellId, u32), &NotCounted> = (uncounted.iter())
+    let by_run: BTreeMap<(CellId, u32), &results::Reason> = (uncounted.iter())
         .map(|run| ((run.cell, run.repeat), &run.why))
         .collect();
     let cells: BTreeSet<CellId> = by_run.keys().map(|(cell, _)| *cell).collect();
@@ -212,10 +211,7 @@ pub fn mark_uncounted(
                 Some(1) => ", nor starts the other repeat without --force=failed".to_owned(),
                 Some(n) => format!(", nor starts the other {n} repeats without --force=failed"),
             };
-            row.reason = format!(
-                "ended well, but {}; no build runs it again as it is{others}",
-                sentences::uncounted(why)
-            );
+            row.reason = format!("ended well, but {why}; no build runs it again as it is{others}");
             row.is_counted = false;
         }
     }

@@ -25,7 +25,6 @@ use crate::{
     job::Vendor,
     matrix::{CellId, Selection},
     plan::{CellPlan, Place, Plan, PlanRequest, Support},
-    sentences,
 };
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
@@ -254,7 +253,7 @@ pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> 
             "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, [log] in \
              recipe.toml; `{}` runs {again} again as configured now",
             names.join(", "),
-            sentences::uncounted(&run.why),
+            run.why,
             plan.command("build", &["--force=measured", "--only", &plan.cells[cell].id])
         )
     });
@@ -348,7 +347,7 @@ pub fn not_identical(plan: &Plan) -> Vec<String> {
         .cells
         .ids()
         .filter_map(|at| Some((at, plan.prepared(at)?)));
-    let found = figures::not_identical(ready.map(|(at, prepared)| {
+    figures::not_identical(ready.map(|(at, prepared)| {
         let cell = &plan.matrix.cells[at];
         (
             (&cell.model, &cell.axes),
@@ -356,8 +355,7 @@ pub fn not_identical(plan: &Plan) -> Vec<String> {
             &*cell.parallelism,
             prepared.job(),
         )
-    }));
-    found.iter().map(sentences::not_identical).collect()
+    }))
 }
 
 /// `--require=locked`: an error where tprimat.lock would have to be written, or where this host differs

@@ -29,7 +29,6 @@ use crate::{
     plan::{CompareConfig, Plan},
     report,
     results::settings::show,
-    sentences,
     words::plain::counted,
 };
 
@@ -119,8 +118,7 @@ fn measured(
             let Some((result, standing)) = reading::repeat(engine, statuses, cell, repeat)? else {
                 return Ok(None);
             };
-            let value = serde_json::to_value(&result)
-                .map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
+            let value = json(&result)?;
             let mut speed = reading::summary(engine, cell, &vec![(repeat, result)]);
             (value, standing, speed.repeats.pop(), None)
         }
@@ -129,7 +127,7 @@ fn measured(
     if !standing.is_present() {
         value["standing"] = json!(standing);
     }
-    let head = sentences::standing(&standing).into_iter();
+    let head = standing.words().into_iter();
     Ok(Some(Found {
         value,
         head: head.map(|words| format!("# {words}\n")).collect(),
@@ -323,8 +321,7 @@ fn not_counted(plan: &Plan, imports: &Imports, id: &str, n: u32) -> Error {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<Value> {
-    sentences::in_words(|| serde_json::to_value(value))
-        .map_err(|e| Error::Internal(format!("cannot print: {e}")))
+    serde_json::to_value(value).map_err(|e| Error::Internal(format!("cannot print: {e}")))
 }
 
 /// `# repeat 2: 1,024 tokens/s/GPU, 0.512 s a step over 40 measured steps`
@@ -340,7 +337,7 @@ fn own_speed(repeat: RepeatSummary) -> String {
                 "measured step"
             )
         ),
-        (_, status) => match sentences::why_not(&status) {
+        (_, status) => match status.why_not() {
             Some(why) => format!("# repeat {n} is not counted: {why}\n"),
             None => format!("# repeat {n} is not counted\n"),
         },

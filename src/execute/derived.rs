@@ -20,14 +20,14 @@ use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, Dropped, NotCounted, Statistics},
+    figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
     job::Job,
     logs::LogSection,
     matrix::CellId,
     plan::CompareConfig,
     recipe::{Rendered, Unreached},
-    results::{AttemptOutputs, RunFacts, RunResult},
+    results::{AttemptOutputs, Reason, RunFacts, RunResult},
     run::TELEMETRY,
 };
 use report::{ReportWork, report_work};
@@ -146,7 +146,7 @@ pub struct Derived {
     /// Sentences for people.
     pub notes: Vec<String>,
     /// Only a parse gives one: `Some(None)` where its run counts, else the reason why it does not.
-    pub verdict: Option<Option<NotCounted>>,
+    pub verdict: Option<Option<Reason>>,
 }
 
 /// Does one derived task. Its outputs are in the cache when this returns.

@@ -21,7 +21,6 @@ use crate::{
         preimage::{self, Change},
     },
     results::{RunResult, settings::agree},
-    sentences,
 };
 
 const NEVER_READ: &str = "no build here has read its log";
@@ -233,7 +232,7 @@ fn measurement(group: &[Run], statistics: &Statistics) -> Measurement {
         if let Some(repeat) = repeats.find(|repeat| repeat.repeat == past.repeat) {
             let steady = repeat.steady.as_ref();
             past.tokens_per_second_per_gpu = steady.map(|steady| steady.tokens_per_second_per_gpu);
-            past.why_not = sentences::why_not(&repeat.status);
+            past.why_not = repeat.status.why_not();
             past.counts = past.why_not.is_none();
         }
     }

@@ -217,7 +217,7 @@ fn disturbance(
                 None => memory_of_others(&tail_of(log, TAIL)?),
                 others => others,
             };
-            return Ok(crate::sentences::disturbances(&others));
+            return Ok(others);
         }
         RunOutcome::Failed { .. } => return Ok(None),
         RunOutcome::Ok => {}
@@ -230,7 +230,7 @@ fn disturbance(
     let result = RunResult::from(trace, job, super::derived::facts_of(attempt));
     Ok(signs
         .iter()
-        .find_map(|signs| crate::sentences::disturbances(&signs.judge(&result, statistics))))
+        .find_map(|signs| signs.judge(&result, statistics)))
 }
 
 fn outcome(

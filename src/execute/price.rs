@@ -454,7 +454,7 @@ fn modelled(
     let peak = catalogue
         .peaks
         .of(platform, device, &job.precision)
-        .map_err(|why| none(&crate::sentences::said(&why)))?;
+        .map_err(|why| none(&why.text))?;
     let tokens =
         job.train_iters as f64 * job.data.global_batch_size as f64 * job.data.seq_length as f64;
     let rate = ASSUMED_MFU * peak.tflops * 1e12 * job.parallelism.num_gpus as f64;

@@ -13,17 +13,13 @@ use crate::{
     cache::{Attempt, Cache, Entry, TaskKind, is_of_one_file},
     digest::Digest,
     error::Result,
-    figures::{
-        self, CellEnvironment, CellState, Fact, NotCounted, Note, RunFact, SHARE, Standing, Summary,
-    },
+    figures::{self, CellEnvironment, CellState, SHARE, Standing, Summary, codes::SUSPECT},
     graph::{Engine, State, Statuses, logs_to_read},
     job::RunOutcome,
     matrix::{CellId, PerCell},
     plan::DataKind,
     plan::Support,
-    results::RunResult,
-    results::{DATASET_DIGEST, TOKENIZER_DIGEST},
-    sentences,
+    results::{DATASET_DIGEST, Reason, RunResult, TOKENIZER_DIGEST},
 };
 pub(super) use past::launch_of;
 pub use past::{
@@ -140,7 +136,7 @@ pub struct UncountedRun {
     pub cell: CellId,
     pub repeat: u32,
     pub attempt: Arc<Attempt>,
-    pub why: NotCounted,
+    pub why: Reason,
 }
 
 /// The runs of the selected cells' present configuration that ended well, do not count and are not made
@@ -162,21 +158,19 @@ pub fn uncounted_runs(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncoun
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
-        for (repeats, why) in not_counted(engine, statuses, cell)? {
+        for (repeat, why) in not_counted(engine, statuses, cell)? {
             // Disturbed runs have a state of their own.
-            if matches!(why, NotCounted::Suspect(_)) {
+            if why.is(SUSPECT) {
                 continue;
             }
-            for repeat in repeats {
-                let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
-                let attempt = train.attempt().filter(|a| a.outcome == RunOutcome::Ok);
-                found.extend(attempt.map(|attempt| UncountedRun {
-                    cell,
-                    repeat,
-                    attempt: attempt.clone(),
-                    why: why.clone(),
-                }));
-            }
+            let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
+            let attempt = train.attempt().filter(|a| a.outcome == RunOutcome::Ok);
+            found.extend(attempt.map(|attempt| UncountedRun {
+                cell,
+                repeat,
+                attempt: attempt.clone(),
+                why,
+            }));
         }
         Ok(found)
     };
@@ -186,11 +180,7 @@ pub fn uncounted_runs(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncoun
 }
 
 /// Which repeats of a cell do not count and why, by its summary, else by the results that are there.
-fn not_counted(
-    engine: &Engine,
-    statuses: &Statuses,
-    cell: CellId,
-) -> Result<Vec<(Vec<u32>, NotCounted)>> {
+fn not_counted(engine: &Engine, statuses: &Statuses, cell: CellId) -> Result<Vec<(u32, Reason)>> {
     let output =
         |node| (statuses.get(node).state == State::Fresh).then(|| statuses.first_output(node))?;
     let stored_summary = match output(engine.dag.node(TaskKind::Aggregate, cell, 0)) {
@@ -213,11 +203,10 @@ fn not_counted(
             self::summary(engine, cell, &results)
         }
     };
-    let of_run = |note: Note| match note.fact {
-        Fact::Run(RunFact::NotCounted { repeats, why }) => Some((repeats, why)),
-        _ => None,
-    };
-    Ok(summary.notes.into_iter().filter_map(of_run).collect())
+    let repeats = summary.repeats.into_iter();
+    Ok(repeats
+        .filter_map(|run| Some((run.repeat, run.why?)))
+        .collect())
 }
 
 /// The results of the present configuration, and how many repeats are still to be measured.
@@ -402,15 +391,14 @@ impl CellSeed {
     /// The cell's summary of what was measured here, and how it stands to the present
     /// configuration.
     pub fn measured(&self, cache: &Cache) -> Result<Option<(serde_json::Value, &Standing)>> {
-        let in_words =
-            |summary: &Summary| sentences::in_words(|| serde_json::to_value(summary)).ok();
+        let as_json = |summary: &Summary| serde_json::to_value(summary).ok();
         let value = match (&self.summary, &self.input.state) {
             (Some(digest), _) => {
                 serde_json::from_slice(&derived::need(cache, digest, "summary.json")?)
                     .ok()
-                    .and_then(|summary: Summary| in_words(&summary))
+                    .and_then(|summary: Summary| as_json(&summary))
             }
-            (None, CellState::Ok { summary }) => in_words(summary),
+            (None, CellState::Ok { summary }) => as_json(summary),
             _ => None,
         };
         Ok(value.map(|value| (value, &self.input.standing)))

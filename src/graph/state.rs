@@ -19,12 +19,13 @@ use crate::{
     cache::{Attempt, Cache, Entry, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{Dropped, NotCounted},
+    figures::Dropped,
     job::Job,
     matrix::CellId,
     plan::{Plan, Prepared, Support},
     publish,
     recipe::{Rendered, context},
+    results,
 };
 
 /// What the caller asked for that changes states.
@@ -76,7 +77,7 @@ pub struct Engine<'a> {
 /// Why the runs of a cell do not count, by the cell and the digest of a run's result: each result is
 /// asked for once by whoever says what became of its run, and again before each later repeat.
 #[derive(Default)]
-pub struct Verdicts(Mutex<HashMap<(CellId, Digest), Option<NotCounted>>>);
+pub struct Verdicts(Mutex<HashMap<(CellId, Digest), Option<results::Reason>>>);
 
 impl Verdicts {
     /// What is known, or else what `judge` says. What nobody can say now is asked again.
@@ -84,8 +85,8 @@ impl Verdicts {
         &self,
         cell: CellId,
         result: Digest,
-        judge: impl FnOnce() -> Option<Option<NotCounted>>,
-    ) -> Option<Option<NotCounted>> {
+        judge: impl FnOnce() -> Option<Option<results::Reason>>,
+    ) -> Option<Option<results::Reason>> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(verdict) = known().get(&(cell, result)) {
             return Some(verdict.clone());
@@ -96,7 +97,7 @@ impl Verdicts {
     }
 
     /// Keeps what was said of a result by whoever made it, so that it need not be read again.
-    pub(crate) fn note(&self, cell: CellId, result: Digest, verdict: Option<NotCounted>) {
+    pub(crate) fn note(&self, cell: CellId, result: Digest, verdict: Option<results::Reason>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert((cell, result), verdict);
     }

@@ -21,13 +21,12 @@ use super::{
 use crate::{
     cache::{Attempt, TaskKind},
     digest::Digest,
-    figures::{self, Dropped, NotCounted},
+    figures::{self, Dropped},
     job::{FailureClass, RunOutcome},
     logs::{Failure, same_failure},
     matrix::CellId,
     plan::{CellPlan, Prepared, fit},
-    results::RunResult,
-    sentences,
+    results::{self, RunResult},
 };
 
 struct Attempts {
@@ -369,14 +368,15 @@ impl Engine<'_> {
             match self.verdict(cell, of, parse) {
                 // One that counts shows that others may.
                 Some(None) => return train,
-                Some(Some(why)) if why.comes_again() => drop(found.get_or_insert((repeat, why))),
+                Some(Some(why)) if figures::comes_again(&why) => {
+                    found.get_or_insert((repeat, why));
+                }
                 _ => {}
             }
         }
         let Some((repeat, why)) = found else {
             return train;
         };
-        let why = sentences::uncounted(&why);
         Status {
             key: train.key,
             dropped: train.dropped,
@@ -393,7 +393,7 @@ impl Engine<'_> {
         cell: CellId,
         train: &Status,
         parse: &Status,
-    ) -> Option<Option<NotCounted>> {
+    ) -> Option<Option<results::Reason>> {
         let is_parsed = train.state == State::Fresh && parse.state == State::Fresh;
         let attempt = train.attempt().filter(|_| is_parsed)?;
         if attempt.outcome != RunOutcome::Ok {

@@ -9,7 +9,6 @@ use crate::{
     figures::ChangedSetting,
     job::Job,
     plan::preimage::{ANALYSIS, Change, unescaped},
-    sentences::changed_setting,
     words::secret::public_value,
 };
 
@@ -141,9 +140,9 @@ fn entries(change: &Change) -> Vec<Change> {
 pub fn first_of(changes: &[ChangedSetting]) -> String {
     match changes {
         [] => String::new(),
-        [one] => changed_setting(one),
-        [one, _] => format!("{} (and 1 more change)", changed_setting(one)),
-        [one, rest @ ..] => format!("{} (and {} more changes)", changed_setting(one), rest.len()),
+        [one] => one.words(),
+        [one, _] => format!("{} (and 1 more change)", one.words()),
+        [one, rest @ ..] => format!("{} (and {} more changes)", one.words(), rest.len()),
     }
 }
 
@@ -309,7 +308,7 @@ mod tests {
         let default = json!({ "parallelism": { "tensor_model_parallel_size": 1 }, "model": { "dataset": null } });
         worded(changes, &default)
             .iter()
-            .map(changed_setting)
+            .map(ChangedSetting::words)
             .collect::<Vec<_>>()
             .join("; ")
     }

@@ -4,14 +4,16 @@
 //! Only the fields that an import uses are read, so that a file stays readable when the rest of the
 //! format changes.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::{is_id, result::OldResult};
 use crate::{
-    figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA, host_named},
+    figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
-    results::{Contract, Source, StepTimeSource},
+    results::{Contract, Reason, Source},
 };
 
 /// How every schema of tprimat's own files begins.
@@ -31,6 +33,18 @@ pub(super) struct Published {
     repeats: Vec<Repeat>,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+struct GpuInfo {
+    device_count: Option<u64>,
+    device_name: Option<String>,
+    software_stack: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Environment {
+    versions: BTreeMap<String, String>,
+}
+
 #[derive(Debug, Deserialize)]
 struct MemoryMetrics {
     all: Vec<Memory>,
@@ -46,7 +60,7 @@ struct Repeat {
     status: Status,
     telemetry: Option<Telemetry>,
     repeats_planned: Option<u32>,
-    step_time_source: Option<StepTimeSource>,
+    step_time_source: Option<String>,
     steps: Vec<u64>,
     #[serde(default)]
     steps_averaged: Vec<u64>,
@@ -70,7 +84,7 @@ enum Status {
         fields: Vec<String>,
     },
     Unmeasured {
-        reason: String,
+        reason: Reason,
     },
     Ok,
 }
@@ -218,7 +232,6 @@ impl Published {
             software_stack,
             device_name,
             device_count: count,
-            ..
         } = self.gpu_info.clone();
         out.trace.device = device_name.map(|name| DeviceLine {
             r#type: software_stack.unwrap_or_else(|| "cuda".to_owned()),

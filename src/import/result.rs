@@ -16,7 +16,7 @@ use crate::{
     figures::Telemetry,
     job::Job,
     logs::{Anomaly, DeviceLine, GIB, MemoryFigure, MemoryReport, Step, Trace},
-    results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, StepTimeSource},
+    results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME},
 };
 
 /// `fields.toml`.
@@ -70,7 +70,7 @@ pub struct OldResult {
     /// How many repeats the plan wanted when the run was made.
     pub repeats_planned: Option<u32>,
     /// How its step times were made, where they are not the trainer's own.
-    pub step_time_source: Option<StepTimeSource>,
+    pub step_time_source: Option<String>,
     /// The train key of the repeats, where tprimat published the file.
     pub train_key: Option<String>,
 }

@@ -7,17 +7,16 @@ use crate::{
     config::{is_plain_name, vendor_named},
     error::Result,
     figures::{
-        Dropped, Note, NoteKind, RunFact, Statistics, Summary, Telemetry, device_vendor,
-        repeated_runs, summarize,
+        Dropped, Note, NoteKind, Statistics, Summary, Telemetry, device_vendor, repeated_runs,
+        summarize,
     },
     job::{RunOutcome, Vendor},
     matrix::Cell,
     plan::{Plan, model_shape},
     results::{
-        Claim, Contract, FieldDifference, Finding, Oddity, RunFacts, RunResult, Tier, Withheld,
-        anomalies::ENDS_EARLY, differences, ends_early, labels_against,
+        Claim, Contract, FieldDifference, Reason, RunFacts, RunResult, Tier, anomalies::ENDS_EARLY,
+        anomaly, differences, ends_early, labels_against,
     },
-    sentences,
 };
 
 /// One imported run, judged.
@@ -98,9 +97,12 @@ impl ImportedRun {
         if recorded.is_guessed
             && let Some(changes) = claim.take_shape(&old.trace)
         {
-            let model = claims.model.clone();
-            let detail = Oddity::ShapeOfLog { model, changes };
-            findings.push(Finding::new("shape_of_log", detail));
+            let model = &claims.model;
+            let detail = format!(
+                "the log states a shape of its own, which is used instead of config.yaml's `{model}`: {changes}. To hold it against \
+                 `{model}`, name the cell: `tprimat import CELL --log FILE`"
+            );
+            findings.push(anomaly("shape_of_log", detail));
         }
         // A file that is put into a cell of the matrix says of itself what a log would state.
         let mut contradicted = Vec::new();
@@ -131,26 +133,27 @@ impl ImportedRun {
         // run that a cell of the matrix asks for.
         let complete = old.trace.finished || (early.is_some() && claim.fields.is_none());
         if let Some((asked, last)) = early.filter(|_| !complete) {
-            findings.push(Finding::new(ENDS_EARLY, Oddity::EndsEarly { asked, last }));
+            let detail = format!("the log says {asked} iterations and ends at {last}");
+            findings.push(anomaly(ENDS_EARLY, detail));
         }
         let mut result = RunResult::of_claim(old.trace, &claim, facts, complete);
         result.attestation.contradict(contradicted);
         result.repeats_planned = old.repeats_planned;
         result.workload.step_time_source =
             old.step_time_source.or(result.workload.step_time_source);
-        findings.extend(old.anomalies.into_iter().map(Finding::from));
+        findings.extend(old.anomalies);
         result.anomalies.splice(0..0, findings);
         result.suspect = old.suspect;
         result.no_rate = result
             .no_rate
-            .or_else(|| other_platform.clone().map(Withheld::Said));
+            .or_else(|| other_platform.clone().map(Reason::stated));
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
         } else if result.trace.steps.is_empty() && result.trace.totals.is_empty() {
             result.no_rate = other_platform
                 .clone()
                 .or_else(|| Some("no training step is in it".to_owned()))
-                .map(Withheld::Said);
+                .map(Reason::stated);
         }
         Self {
             number,
@@ -190,10 +193,7 @@ fn other_platform(old: &OldResult, claims: &Claims) -> Option<String> {
 #[must_use]
 pub fn other_workload(a: &Contract, b: &Contract) -> Option<String> {
     let told = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload;
-    differences(a, b)
-        .into_iter()
-        .find(told)
-        .map(|d| sentences::difference(&d))
+    differences(a, b).into_iter().find(told).map(|d| d.words())
 }
 
 /// All imported runs of a cell that count, in order of import. One with a damaged file is left to
@@ -254,7 +254,7 @@ fn mark_repeated(runs: &mut [ImportedRun], statistics: &Statistics) {
             let why = format!(
                 "it is the same run as repeat {other}: every step has the same time and loss"
             );
-            run.result.no_rate.get_or_insert(why.into());
+            run.result.no_rate.get_or_insert(Reason::stated(why));
         }
     }
 }
@@ -286,13 +286,14 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         let ours = steady.tokens_per_second_per_gpu;
         if let Some(published) = published.filter(|rate| (*rate / ours - 1.0).abs() > 0.005) {
             let dropped = steady.cut.as_ref().map_or(0, |cut| cut.dropped_steps);
-            let fact = RunFact::PublishedRateDiffers {
-                repeat: run.number,
-                published: *published,
-                ours,
-                dropped_steps: statistics.warmup_steps.saturating_add(dropped),
-            };
-            summary.notes.push(Note::new(NoteKind::Doubtful, fact));
+            let text = format!(
+                "repeat {}: the file publishes {published:.0} tokens/s per device; its labels and steps, {} of warm-up dropped, give \
+                 {ours:.0}",
+                run.number,
+                statistics.warmup_steps.saturating_add(dropped)
+            );
+            let note = Note::new(NoteKind::Doubtful, "published_rate_differs", text);
+            summary.notes.push(note);
         }
     }
     summary

@@ -6,9 +6,9 @@ use super::ImportedRun;
 use crate::{
     figures::{Statistics, rate_unit_of, summarize, unit_in_prose},
     job::RunOutcome,
+    logs::Anomaly,
     report::number,
     results::{AttestationStatus, FieldAttestation, anomalies::SLOW_FIRST_STEPS, settings::show},
-    sentences::{arithmetic, oddity, why_not},
     words::plain::counted,
 };
 
@@ -30,7 +30,7 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
     let repeat = summarize(&[(1, result.clone())], statistics)
         .repeats
         .remove(0);
-    let rate = match (why_not(&repeat.status), &repeat.steady) {
+    let rate = match (repeat.status.why_not(), &repeat.steady) {
         (None, Some(steady)) => format!(
             ", {} {} over {}",
             number(steady.tokens_per_second_per_gpu),
@@ -60,14 +60,10 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
             let [claimed, logged] = [&field.declared, &field.effective].map(|v| show(v.as_ref()));
             format!("claimed {claimed}, the log says {logged}")
         };
-        let says = field.arithmetic.as_ref().map_or_else(values, arithmetic);
+        let says = field.arithmetic.clone().unwrap_or_else(values);
         _ = writeln!(out, "  contradicted {}: {says}", field.field);
     }
-    let found = result.anomalies.iter();
-    let found = found.map(|finding| (&finding.kind, oddity(&finding.detail)));
-    let of_log = result.trace.anomalies.iter();
-    let of_log = of_log.map(|anomaly| (&anomaly.kind, anomaly.detail.clone()));
-    for (kind, detail) in found.chain(of_log) {
+    for Anomaly { kind, detail, .. } in result.anomalies.iter().chain(&result.trace.anomalies) {
         // The first steps of every run are slow; that is what warm-up is for.
         if kind != SLOW_FIRST_STEPS {
             _ = writeln!(out, "  {}: {detail}", kind.replace('_', " "));

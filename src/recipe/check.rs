@@ -1,9 +1,12 @@
 //! What the form of recipe.toml cannot say: names and fields that nothing would ever find.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
-use serde::Deserialize;
 use serde_json::Value;
+use toml::de::{DeTable, DeValue};
 
 use super::{Constraint, RecipeFile, Require, file::FACTS};
 use crate::{
@@ -146,34 +149,38 @@ fn check_aliases(file: &RecipeFile, source: &Arc<Source>) -> Result<()> {
 
 /// A log section that no log can be read by is said now, not after hours of training.
 fn check_log(log: &LogSection, source: &Arc<Source>) -> Result<()> {
-    #[derive(Deserialize)]
-    struct Places {
-        log: LogPlaces,
-    }
-    #[derive(Deserialize)]
-    struct LogPlaces {
-        format: toml::Spanned<String>,
-        #[serde(default)]
-        patterns: Vec<toml::Spanned<String>>,
-    }
     let Err(wrong) = log.check() else {
         return Ok(());
     };
-    let places = toml::from_str::<Places>(&source.text)
-        .ok()
-        .map(|places| places.log);
-    let span = places.map_or(0..0, |log| {
-        wrong
-            .at
-            .and_then(|at| log.patterns.get(at))
-            .unwrap_or(&log.format)
-            .span()
-    });
+    let mut path = vec!["log"];
+    match wrong.at[..] {
+        [] => path.push("format"),
+        _ => path.extend(wrong.at.iter().map(String::as_str)),
+    }
+    let document = DeTable::parse(&source.text).ok();
+    let span = document.map_or(0..0, |table| place(table.get_ref(), &path));
     let problem = Problem::new(wrong.message).at(source, span, "here");
     Err(Error::invalid(match wrong.help {
         Some(help) => problem.help(help),
         None => problem,
     }))
+}
+
+/// Where the value stands that keys and indices lead to, as far as they do.
+fn place(table: &DeTable<'_>, path: &[&str]) -> Range<usize> {
+    let Some(mut item) = table.get(path[0]) else {
+        return 0..0;
+    };
+    for key in &path[1..] {
+        let next = match item.get_ref() {
+            DeValue::Table(table) => table.get(*key),
+            DeValue::Array(list) => key.parse().ok().and_then(|at: usize| list.get(at)),
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        item = next;
+    }
+    item.span()
 }
 
 /// A name that no import can have is never found, whatever is installed.

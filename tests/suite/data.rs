@@ -249,7 +249,10 @@ fn a_cell_that_failed_elsewhere_and_waits_here_fails_no_build() {
         "{absent}"
     );
     assert!(
-        absent["reason"].as_str().unwrap().starts_with("unknown: "),
+        absent["reason"]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("unknown: "),
         "{absent}"
     );
 }

@@ -177,7 +177,10 @@ fn a_gate_says_how_much_of_a_cell_is_measured() {
     let project = measured(3);
     let reason = |project: &Project| {
         let report = gate(project, &["--json"]).ends_with(3).json();
-        report["cells"][0]["reason"].as_str().unwrap().to_owned()
+        report["cells"][0]["reason"]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     let one = format!("{CELL}#2");
     project
@@ -302,7 +305,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
         .json();
     let wide = &compared["absent"][0];
     assert_eq!(
-        (&wide["state"], &wide["reason"]),
+        (&wide["state"], &wide["reason"]["text"]),
         (
             &json!("failed"),
             &json!("unknown: it went boom: the connection was lost")

@@ -167,7 +167,9 @@ fn a_timer_that_is_too_short_passes_no_gate() {
     run(&["build"]).ends_with(1);
     let shown = run(&["show", CELL, "--json"]).json();
     for repeat in shown["repeats"].as_array().unwrap() {
-        let reason = repeat["status"]["reason"].as_str().unwrap_or_default();
+        let reason = repeat["status"]["reason"]["text"]
+            .as_str()
+            .unwrap_or_default();
         assert!(reason.contains("pass from one to the next"), "{shown:#}");
     }
     gate(&project, &iterations).ends_with(3);

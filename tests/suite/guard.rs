@@ -186,11 +186,11 @@ fn two_workloads_are_never_related_by_a_comparison() {
         "{}",
         asked["speedups"]
     );
-    let label = json!(["across global_batch_size: 64, not 8"]);
-    assert_eq!(
-        (&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]),
-        (&label, &label)
-    );
+    for labels in [&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]] {
+        assert_eq!(labels[0]["text"], "across global_batch_size: 64, not 8");
+        assert_eq!(labels[0]["values"]["crossed"], true);
+        assert_eq!(labels.as_array().unwrap().len(), 1);
+    }
     let glance = compare(&["--across", "global_batch_size"])
         .ends_with(0)
         .stdout;

@@ -252,7 +252,7 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
         "{both:#}"
     );
     assert!(
-        both["repeats"][1]["status"]["reason"]
+        both["repeats"][1]["status"]["reason"]["text"]
             .as_str()
             .unwrap()
             .contains("the same run as repeat 1"),

@@ -104,7 +104,7 @@ fn what_was_measured_before_an_edit_is_shown_as_just_that() {
     assert_eq!(comparison["rows"].as_array().unwrap().len(), 2);
     for speedup in speedups {
         assert!(
-            speedup["labels"][0].as_str().unwrap().contains(WHY),
+            speedup["labels"][0]["text"].as_str().unwrap().contains(WHY),
             "{speedup}"
         );
     }

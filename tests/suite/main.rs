@@ -58,6 +58,7 @@ mod price;
 mod printed;
 mod prose;
 mod remote;
+mod schemas;
 mod set_aside;
 mod slips;
 mod staleness;

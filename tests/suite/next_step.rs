@@ -217,7 +217,7 @@ fn a_gate_without_its_baseline_or_its_measurements_says_how_to_get_them() {
     for words in [
         "there is no baseline `bse.json`",
         "did you mean `base.json`?",
-        "`tprimat baseline other -o bse.json` writes one",
+        "`tprimat gate other --write bse.json` writes one",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }

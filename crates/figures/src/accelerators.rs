@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::Deserialize;
 use tprimat_job::{Vendor, vendor_named, vendor_names};
-use tprimat_results::GIB;
+use tprimat_results::{GIB, Reason};
 
-use super::{Catalogue, CellInput, NoFigure, Summary};
+use super::{Catalogue, CellInput, Summary, codes::DEVICE_NOT_NAMED};
 
 /// One SKU. Units: `accelerators.toml`.
 #[derive(Debug, Deserialize)]
@@ -160,7 +160,7 @@ impl<'a> Device<'a> {
         cell: &'a CellInput,
         summary: &'a Summary,
         catalogue: &Catalogue,
-    ) -> Result<Self, NoFigure> {
+    ) -> Result<Self, Reason> {
         let platform = cell.platform.as_str();
         let fact = |name: &str| cell.environment.facts.get(name).map(String::as_str);
         let declared = catalogue
@@ -191,18 +191,19 @@ impl<'a> Device<'a> {
             locked.and_then(accelerator),
         ) {
             (Some(Vendor::Nvd | Vendor::Amd), ..) if on_cpu => {
-                return Err(NoFigure::LogSaysCpu {
-                    platform: platform.to_owned(),
-                });
+                let text =
+                    format!("the platform is {platform}, but the log says that it ran on a CPU");
+                return Err(Reason::excludes("log_says_cpu", text));
             }
             (Some(declared), Some(seen), ..) if declared != seen => {
-                let (platform, device) = (platform.to_owned(), name.unwrap_or_default().to_owned());
-                return Err(NoFigure::OtherVendor { platform, device });
+                let device = name.unwrap_or_default();
+                let text = format!("the platform is {platform}, but the device is \"{device}\"");
+                return Err(Reason::excludes("other_vendor", text));
             }
             (.., Some(a), Some(b)) if !std::ptr::eq(a, b) => {
-                let [logged, locked] =
-                    [logged, locked].map(|name| name.unwrap_or_default().to_owned());
-                return Err(NoFigure::OtherDeviceInLock { logged, locked });
+                let [logged, locked] = [logged, locked].map(Option::unwrap_or_default);
+                let text = format!("the log names \"{logged}\", and tprimat.lock \"{locked}\"");
+                return Err(Reason::excludes("other_device_in_lock", text));
             }
             _ => {}
         }
@@ -240,24 +241,29 @@ impl<'a> Device<'a> {
     }
 
     /// The whole accelerator, or why its maker's figures do not hold here.
-    pub fn sku(&self) -> Result<&'static Accelerator, NoFigure> {
+    pub fn sku(&self) -> Result<&'static Accelerator, Reason> {
         let Some(name) = self.name else {
-            return Err(NoFigure::DeviceNotNamed);
+            let text = "the log does not name the device";
+            return Err(Reason::detail(DEVICE_NOT_NAMED, text));
         };
-        let device = || name.to_owned();
         if let Some(mode) = self.partition {
-            return Err(NoFigure::Partitioned {
-                device: device(),
-                mode: mode.to_owned(),
-            });
+            let text =
+                format!("\"{name}\" is partitioned ({mode}): a part does less than the whole");
+            return Err(Reason::detail("partitioned", text));
         }
-        let sku = accelerator(name).ok_or_else(|| NoFigure::NoDatasheet { device: device() })?;
+        let sku = accelerator(name).ok_or_else(|| {
+            let text = format!("no datasheet is known for \"{name}\"");
+            Reason::detail("no_datasheet", text)
+        })?;
         if name.to_lowercase().ends_with(" vf")
             && self
                 .memory
                 .is_none_or(|bytes| bytes < WHOLE * sku.memory_bytes())
         {
-            return Err(NoFigure::VirtualFunction { device: device() });
+            let text = format!(
+                "\"{name}\" is a virtual function, and tprimat.lock does not show that it has the memory of a whole device"
+            );
+            return Err(Reason::detail("virtual_function", text));
         }
         Ok(sku)
     }
@@ -387,7 +393,9 @@ mod tests {
         );
         for part in [None, Some(25_769_803_776.0)] {
             assert!(
-                matches!(device(part).sku(), Err(NoFigure::VirtualFunction { .. })),
+                device(part)
+                    .sku()
+                    .is_err_and(|why| why.is("virtual_function")),
                 "{part:?}"
             );
         }

@@ -7,9 +7,15 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_logs::{MAX_REPORTS, Step};
-use tprimat_results::{RunResult, is_positive, quantile};
+use tprimat_results::{
+    Reason, RunResult, Severity, is_positive, quantile,
+    words::{repeats, seconds, step_time, verb},
+};
 
-use super::{NoRate, Note, NoteKind, OutsideSteps, RepeatSummary, RunFact, Unchecked, WhoseClock};
+use super::{
+    Note, NoteKind, RepeatSummary,
+    summary::notes::{add, ordinal},
+};
 
 /// Steps may claim this much more than the time that passed: some clocks in logs count whole
 /// seconds.
@@ -25,9 +31,6 @@ const IMPLAUSIBLE: f64 = 2.0;
 const LINE_SECONDS: f64 = 0.01;
 /// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
-const FEW_STEPS: Unchecked = Unchecked::FewSteps {
-    least: LEAST_PAIRS + 1,
-};
 /// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
 /// steps this long.
 const RESOLVED_SECONDS: f64 = 1.0;
@@ -37,6 +40,68 @@ const NEXT_LOOK_SECONDS: f64 = 0.25;
 
 /// A run that lasts longer did more than a few short steps and their start-up.
 const BRIEF_RUN_SECONDS: f64 = 30.0;
+
+/// By which clock time passed.
+#[derive(Clone, Copy, PartialEq)]
+enum WhoseClock {
+    /// The dates that the trainer gives its steps.
+    Trainer,
+    /// When tprimat saw the lines of the log.
+    Lines,
+    /// From the start of the run to its end.
+    Run,
+}
+
+/// Why time passes between steps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum OutsideSteps {
+    Timer,
+    NotKnown,
+    Pauses,
+}
+
+/// Why step times were not held against the clock: a code, whether it is usual, and a sentence.
+type Unchecked = (&'static str, bool, &'static str);
+
+const NO_DATES: Unchecked = (
+    "no_dates",
+    true,
+    "the log does not say when its steps ended",
+);
+/// They go back, stand still, or are of another unit than seconds.
+const BAD_DATES: Unchecked = (
+    "bad_dates",
+    false,
+    "the dates of its steps go back, stand still or are not in seconds",
+);
+/// Lines came several at a time.
+const HELD_BACK: Unchecked = (
+    "held_back",
+    false,
+    "most lines of the log came several at a time: the trainer should write each line at once (for Python, PYTHONUNBUFFERED=1)",
+);
+/// The measured steps were over before a second look at the log.
+const TOO_SHORT: Unchecked = (
+    "too_short",
+    true,
+    "lines of several steps came between two looks at the log (ten a second): the steps are short, or the trainer holds its lines back",
+);
+const FEW_STEPS: Unchecked = ("few_steps", true, "the log has fewer than 6 measured steps");
+const EVALUATIONS: Unchecked = (
+    "evaluations",
+    false,
+    "fewer than 5 measured steps follow another one without an evaluation in between",
+);
+// Two of these sentences have the number.
+const _: () = assert!(LEAST_PAIRS == 5);
+
+fn reason((code, is_usual, text): Unchecked) -> Reason {
+    if is_usual {
+        Reason::detail(code, text)
+    } else {
+        Reason::beside(code, text)
+    }
+}
 
 /// From the end of the first measured step to that of the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +136,7 @@ impl Clock {
 pub(super) struct Checked {
     pub clock: Option<Clock>,
     /// Why a timer that stops too early would not have been found.
-    pub unchecked: Option<Unchecked>,
+    pub unchecked: Option<Reason>,
 }
 
 /// By which dates the steps are held against the clock.
@@ -113,7 +178,7 @@ pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>>
 pub(super) fn of_run(
     result: &RunResult,
     is_measured: impl Fn(&Step) -> bool,
-) -> Result<Checked, NoRate> {
+) -> Result<Checked, Reason> {
     let measured = timed(result.trace.steps.iter().filter(|s| is_measured(s)));
     let run = result
         .ended_at
@@ -129,7 +194,13 @@ pub(super) fn of_run(
             .map(|t| t.seconds)
             .sum();
         if is_more(claimed, run) {
-            return Err(NoRate::LongerThanRun { claimed, run });
+            let text = format!(
+                "the log claims {} of steps in a run of {}",
+                seconds(claimed),
+                seconds(run)
+            );
+            let reason = Reason::excludes("longer_than_run", text);
+            return Err(reason.with("claimed", claimed).with("run", run));
         }
         let shown_as = measured.iter().map(|t| t.since).sum();
         if is_far_more(shown_as, run) {
@@ -141,7 +212,10 @@ pub(super) fn of_run(
         .filter_map(|t| t.line.step_time_seconds)
         .fold(f64::INFINITY, f64::min);
     if shortest < SHORTEST_SECONDS {
-        return Err(NoRate::ShorterThanAMicrosecond { seconds: shortest });
+        let text = format!(
+            "the log claims a step of {shortest:e} s, and no step is shorter than a microsecond"
+        );
+        return Err(Reason::excludes("shorter_than_a_microsecond", text));
     }
     let own = Dates {
         of: |step| step.ended_at,
@@ -174,11 +248,11 @@ fn against(
     measured: &[Timed<'_>],
     run: Option<f64>,
     dates: Dates,
-) -> Result<Checked, NoRate> {
-    let unchecked = |why| {
+) -> Result<Checked, Reason> {
+    let unchecked = |why: Unchecked| {
         Ok(Checked {
             clock: None,
-            unchecked: Some(why),
+            unchecked: Some(reason(why)),
         })
     };
     let Some(ends) = measured
@@ -186,7 +260,7 @@ fn against(
         .map(|t| (dates.of)(t.line))
         .collect::<Option<Vec<f64>>>()
     else {
-        return unchecked(Unchecked::NoDates);
+        return unchecked(NO_DATES);
     };
     let [first, .., last] = ends[..] else {
         return unchecked(FEW_STEPS);
@@ -206,19 +280,14 @@ fn against(
         || was_set
         || run.is_some_and(|run| is_more(passed, run))
     {
-        return unchecked(Unchecked::BadDates);
+        return unchecked(BAD_DATES);
     }
     // The first line may be written as late as the second step ends, and the last one as early as
     // its step begins: these two are left out.
     let between = measured.get(2..measured.len() - 1).unwrap_or_default();
     let claimed: f64 = between.iter().map(|t| t.seconds).sum();
     if is_more(claimed, passed) && !dates.by_lines {
-        let clock = WhoseClock::Trainer;
-        return Err(NoRate::LongerThanPassed {
-            claimed,
-            passed,
-            clock,
-        });
+        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
     }
     // Steps without a line are as long as the next one that has one, unless slow steps are logged
     // more often than others.
@@ -230,12 +299,7 @@ fn against(
     if !dates.by_lines
         && let Some((claimed, passed)) = longer_than_between(&all, resolution(&ends))
     {
-        let clock = WhoseClock::Trainer;
-        return Err(NoRate::LongerThanPassed {
-            claimed,
-            passed,
-            clock,
-        });
+        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
     }
     let mostly_held = 2 * all.iter().filter(|p| p.is_held).count() > all.len();
     // Steps whose lines were seen after the first measured one ended after that: a buffer is
@@ -261,11 +325,19 @@ fn against(
         && let Some((claimed, passed)) =
             at(0.5, |p| p.claimed / p.steps).zip(at(0.5, |p| p.passed / p.steps))
     {
-        return Err(NoRate::TimerStopsEarly {
-            claimed,
-            passed,
-            by_lines: dates.by_lines,
-        });
+        let whose = if dates.by_lines {
+            "tprimat's clock"
+        } else {
+            "the trainer's own clock"
+        };
+        let text = format!(
+            "the log claims {} a step, but {} pass from one to the next by {whose}: the trainer may stop its timer before the device \
+             has finished",
+            step_time(claimed),
+            step_time(passed)
+        );
+        let reason = Reason::excludes("timer_stops_early", text);
+        return Err(reason.with("claimed", claimed).with("passed", passed));
     }
     // Pairs of the first look have no dates of their own. Where too few others are left, short steps
     // or a buffer are to blame, and not that steps were few.
@@ -274,20 +346,20 @@ fn against(
     let unchecked = if mostly_held || is_few && measured.len() > LEAST_PAIRS {
         let is_held = mostly_held || without_dates > all.len();
         Some(if is_held && !is_brief(measured, run) {
-            Unchecked::HeldBack
+            HELD_BACK
         } else {
-            Unchecked::TooShort
+            TOO_SHORT
         })
     } else if is_few {
         Some(FEW_STEPS)
     } else if plain.len() < LEAST_PAIRS {
-        Some(Unchecked::Evaluations { least: LEAST_PAIRS })
+        Some(EVALUATIONS)
     } else {
         None
     };
     let is_resolved =
         !dates.by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
-    let typical = if matches!(unchecked, Some(Unchecked::HeldBack | Unchecked::TooShort)) {
+    let typical = if unchecked == Some(HELD_BACK) || unchecked == Some(TOO_SHORT) {
         None
     } else if is_resolved {
         at(0.5, |p| p.passed / p.claimed)
@@ -300,7 +372,10 @@ fn against(
         steps_seconds: steps,
         typical_ratio: typical.filter(|ratio| ratio.is_finite()),
     });
-    Ok(Checked { clock, unchecked })
+    Ok(Checked {
+        clock,
+        unchecked: unchecked.map(reason),
+    })
 }
 
 /// Time claimed and time passed, where three of four steps claim more than lies between their end
@@ -448,7 +523,7 @@ fn is_far_more(claimed: f64, passed: f64) -> bool {
 
 /// Why the steps cannot all have taken what the log's lines say: `claimed`, where every step is as
 /// long as the one of the next line.
-fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock) -> NoRate {
+fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
     let of = |value: fn(&Timed<'_>) -> f64| {
         quantile(&measured.iter().map(value).collect::<Vec<_>>(), 0.5).unwrap_or_default()
     };
@@ -456,24 +531,43 @@ fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock)
     // A line of a mean over several steps stands for these.
     let (every, seconds) = (of(|t| (t.since / t.seconds).round()), of(|t| t.seconds));
     if every < 2.0 && clock != WhoseClock::Run {
-        return NoRate::LongerThanPassed {
-            claimed,
-            passed,
-            clock,
-        };
+        return longer_than_passed(claimed, passed, clock);
     }
-    if every < 2.0 || !is_far_more(seconds * steps, passed) {
-        return NoRate::SlowStepsShownMoreOften {
-            claimed,
-            passed,
-            clock,
-        };
-    }
-    NoRate::TimesOfSeveralSteps {
-        every: every as u64,
-        claimed,
-        passed,
-        clock,
+    let (would, did) = (self::seconds(claimed), passed_by(passed, clock));
+    let (code, text) = if every < 2.0 || !is_far_more(seconds * steps, passed) {
+        let text = format!(
+            "the log shows only some of the steps, and by these all would take {would}, but {did}: slow steps are logged more often \
+             than others"
+        );
+        ("slow_steps_shown_more_often", text)
+    } else {
+        let text = format!(
+            "the log shows only every {} step, and at the times that it prints all steps would take {would}, but {did}: each time \
+             seems to be that of {every} steps, and the trainer must print that of one step",
+            ordinal(every as u64)
+        );
+        ("times_of_several_steps", text)
+    };
+    let reason = Reason::excludes(code, text);
+    reason.with("claimed", claimed).with("passed", passed)
+}
+
+fn longer_than_passed(claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
+    let text = format!(
+        "the log claims {} of steps while {}",
+        seconds(claimed),
+        passed_by(passed, clock)
+    );
+    let reason = Reason::excludes("longer_than_passed", text);
+    reason.with("claimed", claimed).with("passed", passed)
+}
+
+fn passed_by(passed: f64, clock: WhoseClock) -> String {
+    let passed = seconds(passed);
+    match clock {
+        WhoseClock::Trainer => format!("{passed} passed by the trainer's own clock"),
+        WhoseClock::Lines => format!("{passed} passed by tprimat's clock"),
+        WhoseClock::Run => format!("the run took {passed}"),
     }
 }
 
@@ -494,13 +588,13 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         if clock.ratio() <= OUTSIDE || (outside <= TOLERANCE_SECONDS && !is_sure) {
             continue;
         }
-        let (repeats, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
-        repeats.push(repeat.repeat);
+        let (of, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
+        of.push(repeat.repeat);
         if clock.ratio() > worst.ratio() {
             *worst = clock;
         }
     }
-    let note = |(cause, (repeats, worst)): (OutsideSteps, (Vec<u32>, &Clock))| {
+    let note = |(cause, (of, worst)): (OutsideSteps, (Vec<u32>, &Clock))| {
         let kind = if cause == OutsideSteps::Pauses {
             NoteKind::Remark
         } else {
@@ -510,16 +604,31 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             worst.passed_seconds,
             worst.passed_seconds - worst.steps_seconds,
         );
-        Note::new(
-            kind,
-            RunFact::OutsideSteps {
-                repeats,
-                cause,
-                outside,
-                passed,
-                factor: worst.timer_factor(),
-            },
-        )
+        let why = match cause {
+            OutsideSteps::Pauses => "in pauses, as evaluations and checkpoints are".to_owned(),
+            OutsideSteps::Timer => {
+                let factor = worst.timer_factor().unwrap_or(passed / (passed - outside));
+                format!(
+                    "after most steps, where {factor:.1}× the step time passes from one to the next, so the trainer may stop its \
+                     timer before the device has finished, and the rate may be {factor:.1}× too high"
+                )
+            }
+            OutsideSteps::NotKnown => {
+                "evaluations, checkpoints, or a timer that stops before the device has finished"
+                    .to_owned()
+            }
+        };
+        let text = format!(
+            "{}: {}{} of {} lie outside the reported step times: {why}",
+            repeats(&of),
+            verb(&of, "", "up to "),
+            seconds(outside),
+            seconds(passed)
+        );
+        Note::new(kind, "outside_steps", text)
+            .with("repeats", of)
+            .with("outside", outside)
+            .with("passed", passed)
     };
     let mut notes: Vec<Note> = causes.into_iter().map(note).collect();
     notes.extend(unchecked(counted));
@@ -528,24 +637,28 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 
 /// The repeats whose speed could not be checked against the clock: one note for each reason.
 fn unchecked(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut reasons: BTreeMap<Unchecked, Vec<u32>> = BTreeMap::new();
+    let mut reasons: Vec<(&Reason, Vec<u32>)> = Vec::new();
     for (repeat, _) in counted {
         if let Some(why) = &repeat.unchecked {
-            reasons.entry(why.clone()).or_default().push(repeat.repeat);
+            add(why, repeat.repeat, &mut reasons);
         }
     }
-    let note = |(why, mut repeats): (Unchecked, Vec<u32>)| {
+    let note = |(why, of): (&Reason, Vec<u32>)| {
         // What is so of all repeats of several cells is one line below their table.
-        if repeats.len() == counted.len() {
-            repeats.clear();
-        }
-        let kind = match why {
-            Unchecked::NoDates | Unchecked::FewSteps { .. } | Unchecked::TooShort => {
-                NoteKind::Remark
-            }
-            _ => NoteKind::Doubtful,
+        let whose = if of.len() == counted.len() {
+            String::new()
+        } else {
+            format!("{}: ", repeats(&of))
         };
-        Note::new(kind, RunFact::Unchecked { repeats, why })
+        let text = format!("{whose}the speed was not checked against the clock, because {why}");
+        let kind = if why.severity == Severity::Detail {
+            NoteKind::Remark
+        } else {
+            NoteKind::Doubtful
+        };
+        Note::new(kind, "unchecked", text)
+            .with("why", &*why.code)
+            .with("repeats", of)
     };
     reasons.into_iter().map(note).collect()
 }

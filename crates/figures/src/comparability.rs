@@ -9,15 +9,17 @@ use serde_json::Value;
 use tprimat_job::Job;
 use tprimat_logs::Trace;
 use tprimat_results::{
-    CUSUM, Claim, Contract, ContractField, DATASET_DIGEST, FieldDifference, TOKENIZER_DIGEST, Tier,
+    CUSUM, Claim, Contract, ContractField, DATASET_DIGEST, FieldDifference, Reason,
+    TOKENIZER_DIGEST, Tier,
     contract::{classes, has_difference},
     differences,
     settings::{PRECISION, WARMUP, has_classes},
+    words::few,
 };
 
 use super::{
-    CellInput, CellState, CompareSettings, Difference, Estimate, Group, GroupWorkload, Label,
-    NotIdentical, StepTime, Summary, WarmUpDifference,
+    CellInput, CellState, CompareSettings, DECLARED, Difference, Estimate, Group, StepTime,
+    Summary, codes::WARM_UP,
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
@@ -75,9 +77,11 @@ impl Grouped {
     pub fn describe(&self, candidates: &[Candidate<'_>], settings: &CompareSettings) -> Group {
         let base = &candidates[self.baseline];
         let members: Vec<&Candidate<'_>> = self.baseline_first().map(|i| &candidates[i]).collect();
+        let across = crossed(&members, settings);
         Group {
             model: base.cell.model.clone(),
-            workload: workload(&members, settings),
+            workload: workload(&members, &across),
+            across,
             identical_config: base.is_strict(),
             baseline: base.cell.cell.clone(),
             cells: self
@@ -89,32 +93,12 @@ impl Grouped {
     }
 }
 
-/// What the members of a group ran, whose first one is its baseline: where members differ in a
-/// field, as they do across it, all values.
-fn workload(members: &[&Candidate<'_>], settings: &CompareSettings) -> GroupWorkload {
-    let [base, others @ ..] = members else {
-        return GroupWorkload::Said(String::new());
-    };
-    let values = |field: &str| -> Vec<String> {
-        let text = |candidate: &Candidate<'_>| {
-            candidate
-                .contract
-                .get(field)
-                .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
-        };
-        let Some(first) = text(base) else {
-            return Vec::new();
-        };
-        let mut all = vec![first];
-        for value in others.iter().filter_map(|candidate| text(candidate)) {
-            if !all.contains(&value) {
-                all.push(value);
-            }
-        }
-        all
-    };
+/// Fields in which members of a group differ from its first one, among those that were asked to be
+/// compared across.
+fn crossed(members: &[&Candidate<'_>], settings: &CompareSettings) -> Vec<String> {
     let is_crossed = |field: &&String| {
-        others.iter().any(|candidate| {
+        let base = members[0];
+        members[1..].iter().any(|candidate| {
             let differs = |d: &FieldDifference| d.is_known() && d.field == **field;
             differences(&candidate.contract, &base.contract)
                 .iter()
@@ -123,14 +107,40 @@ fn workload(members: &[&Candidate<'_>], settings: &CompareSettings) -> GroupWork
                     && other_warmup(candidate.summary.warm_up(), base.summary.warm_up()).is_some())
         })
     };
-    GroupWorkload::Settings {
-        precision: values("precision"),
-        seq_length: values("seq_length"),
-        global_batch_size: values("global_batch_size"),
-        num_gpus: values("num_gpus"),
-        data: values("data"),
-        across: settings.across.iter().filter(is_crossed).cloned().collect(),
-    }
+    settings.across.iter().filter(is_crossed).cloned().collect()
+}
+
+/// What the members of a group ran, whose first one is its baseline: where members differ in a
+/// field, as they do across it, all values.
+fn workload(members: &[&Candidate<'_>], across: &[String]) -> String {
+    let values = |field: &str| -> Option<String> {
+        let text = |candidate: &Candidate<'_>| {
+            candidate
+                .contract
+                .get(field)
+                .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+        };
+        let mut all = vec![text(members[0])?];
+        for value in members.iter().filter_map(|candidate| text(candidate)) {
+            if !all.contains(&value) {
+                all.push(value);
+            }
+        }
+        Some(all.join("/"))
+    };
+    let devices = |n: String| {
+        let devices = if n == "1" { "device" } else { "devices" };
+        format!("{n} {devices}")
+    };
+    let parts = [
+        values("precision"),
+        values("seq_length").map(|n| format!("sequence {n}")),
+        values("global_batch_size").map(|n| format!("global batch {n}")),
+        values("num_gpus").map(devices),
+        values("data").map(|data| format!("{data} data")),
+        (!across.is_empty()).then(|| format!("across {}", across.join(", "))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Does this difference forbid putting two cells of these strategies side by side?
@@ -413,93 +423,119 @@ pub(super) fn refused_without_figures(
     found.into_iter().map(told).collect()
 }
 
-/// Cells of the strategy `identical_config` that will not be compared, for their jobs differ from
-/// the first one of their model and axes; all cells that differ in the same way together.
+/// Why cells of the strategy `identical_config` will not be compared: their jobs differ from that of
+/// the first one of their model and axes. All cells that differ in the same way are in one sentence.
 #[must_use]
 pub fn not_identical<'a, K: Ord>(
     cells: impl Iterator<Item = (K, &'a str, &'a str, &'a Job)>,
-) -> Vec<NotIdentical> {
+) -> Vec<String> {
     let mut firsts: BTreeMap<K, (&str, Contract)> = BTreeMap::new();
-    let mut found: Vec<NotIdentical> = Vec::new();
+    // The first cell, those that differ from it, and how.
+    let mut found: Vec<(&str, Vec<String>, String)> = Vec::new();
     for (kind, cell, _, job) in cells.filter(|(_, _, strategy, _)| *strategy == STRICT_STRATEGY) {
         let contract = Contract::of(&Trace::default(), &Claim::of(job));
         let Some((first, of_first)) = firsts.get(&kind) else {
             firsts.insert(kind, (cell, contract));
             continue;
         };
-        let fields: Vec<_> = differences(&contract, of_first)
-            .into_iter()
-            .filter(FieldDifference::is_known)
+        let fields: Vec<String> = differences(&contract, of_first)
+            .iter()
+            .filter(|field| field.is_known())
+            .map(FieldDifference::words)
             .collect();
-        match found.iter_mut().find(|others| others.fields == fields) {
+        let fields = fields.join("; ");
+        match found.iter_mut().find(|(.., others)| *others == fields) {
             _ if fields.is_empty() => {}
-            Some(others) => others.cells.push(cell.to_owned()),
-            None => found.push(NotIdentical {
-                strategy: STRICT_STRATEGY,
-                first: (*first).to_owned(),
-                cells: vec![cell.to_owned()],
-                fields,
-            }),
+            Some((_, cells, _)) => cells.push(format!("`{cell}`")),
+            None => found.push((first, vec![format!("`{cell}`")], fields)),
         }
     }
-    found
+    let told = |(first, cells, fields): (&str, Vec<String>, String)| {
+        let cells = match &cells[..] {
+            [one] => format!("{one} will not be compared with `{first}`"),
+            many => format!(
+                "{} will not be compared with the first cell of their model (`{first}`)",
+                few(many)
+            ),
+        };
+        format!("under `{STRICT_STRATEGY}` nothing may differ, so {cells}: {fields}")
+    };
+    found.into_iter().map(told).collect()
 }
 
-/// What a reader must know beside any figure that puts `a` next to `b`.
+/// How `a` differs from `b`: what a reader must know beside any figure that puts one next to the
+/// other.
 pub(super) fn labels(
     a: &Candidate<'_>,
     b: &Candidate<'_>,
     settings: &CompareSettings,
-) -> Vec<Label> {
-    let known = differences(&a.contract, &b.contract)
-        .into_iter()
-        .filter(FieldDifference::is_known);
-    let label = |difference: FieldDifference| Label::Field {
-        is_crossed: settings.across.contains(&difference.field),
-        difference,
+) -> Vec<Reason> {
+    let label = |code: &'static str, is_crossed: bool, text: String| {
+        if is_crossed {
+            Reason::beside(code, format!("across {text}")).with("crossed", true)
+        } else {
+            Reason::beside(code, text)
+        }
     };
-    let warmup =
-        other_warmup(a.summary.warm_up(), b.summary.warm_up()).map(|difference| Label::WarmUp {
-            is_crossed: settings.crosses_warmup(),
-            difference,
-        });
+    let of_field = |field: FieldDifference| {
+        let is_crossed = settings.across.contains(&field.field);
+        label("field", is_crossed, field.words()).with("field", field.field)
+    };
+    let fields = differences(&a.contract, &b.contract)
+        .into_iter()
+        .filter(FieldDifference::is_known)
+        .map(of_field);
+    let warmup = other_warmup(a.summary.warm_up(), b.summary.warm_up())
+        .map(|text| label(WARM_UP, settings.crosses_warmup(), text));
     // What somebody else measured is not what we did, whatever its figures are.
     let imported = if a.cell.imported.is_empty() { b } else { a };
-    let imported =
-        (a.cell.imported.is_empty() != b.cell.imported.is_empty()).then(|| Label::Imported {
-            cell: imported.cell.cell.clone(),
-        });
+    let imported = (a.cell.imported.is_empty() != b.cell.imported.is_empty()).then(|| {
+        label(
+            "imported",
+            false,
+            format!("{} is imported", imported.cell.cell),
+        )
+    });
     earlier(a, b)
+        .map(|text| label("earlier", false, text))
         .into_iter()
         .chain(imported)
         .chain(warmup)
-        .chain(known.map(label))
+        .chain(fields)
         .collect()
 }
 
-/// That not both are measured as they are configured now.
-fn earlier(a: &Candidate<'_>, b: &Candidate<'_>) -> Option<Label> {
-    let of = |candidate: &Candidate<'_>| {
-        Some((
-            candidate.cell.cell.clone(),
-            candidate.cell.standing.earlier.clone()?,
-        ))
-    };
-    match (of(a), of(b)) {
-        (None, None) => None,
-        (Some((_, why)), Some((_, same))) if why == same => Some(Label::BothEarlier(why)),
-        (of_a, of_b) => Some(Label::Earlier(of_a.into_iter().chain(of_b).collect())),
-    }
+/// Is it a field that the user asked to compare across?
+#[must_use]
+pub fn is_crossed(label: &Reason) -> bool {
+    label.values.contains_key("crossed")
 }
 
-/// How declared steps and the name of the rule differ, where two do not drop the same steps, or not
-/// by the same rule.
-pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<WarmUpDifference> {
-    let difference = WarmUpDifference {
-        steps: (a.0 != b.0).then_some([a.0, b.0]),
-        rules: (a.1 != b.1).then(|| [a.1.to_owned(), b.1.to_owned()]),
+/// That not both are measured as they are configured now.
+fn earlier(a: &Candidate<'_>, b: &Candidate<'_>) -> Option<String> {
+    let [of_a, of_b] = [a, b].map(|candidate| candidate.cell.standing.earlier.as_ref());
+    if let Some(why) = of_a.filter(|_| of_a == of_b) {
+        return Some(format!("both were {why}"));
+    }
+    let each: Vec<String> = [(a, of_a), (b, of_b)]
+        .into_iter()
+        .filter_map(|(candidate, why)| Some(format!("{} was {}", candidate.cell.cell, why?)))
+        .collect();
+    (!each.is_empty()).then(|| each.join(", "))
+}
+
+/// `warm-up 9, not 5 steps`: how declared steps and the name of the rule differ, where two do not
+/// drop the same steps, or not by the same rule.
+pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
+    let rule = |name: &str| match name {
+        CUSUM => "detected by CUSUM",
+        DECLARED => "not assessed",
+        _ => "assessed in part of the repeats",
     };
-    (a != b).then_some(difference)
+    let steps = (a.0 != b.0).then(|| format!("warm-up {}, not {} steps", a.0, b.0));
+    let rules = (a.1 != b.1).then(|| format!("steady state {}, there {}", rule(a.1), rule(b.1)));
+    let parts: Vec<String> = steps.into_iter().chain(rules).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// May a difference between the two be tested? Not where one of them still measures steps that the

@@ -6,12 +6,13 @@ mod notes;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use tprimat_results::{CONFIDENCE, Contract, FieldDifference, welch};
+use serde_json::json;
+use tprimat_results::{CONFIDENCE, Contract, FieldDifference, Reason, welch, words::evidence};
 
 use super::{
-    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Fact, Figure, ImpossibleRate,
-    Metric, Metrics, Mfu, NoFigure, Note, NoteKind, Price, RunFact, Summary, UncountedRepeats,
-    WhyAbsent,
+    Catalogue, ComparedEnvironment, Device, Figure, Metric, Metrics, Mfu, Note, NoteKind, Price,
+    Summary, UncountedRepeats,
+    codes::{FAILED, NOT_COUNTED},
     comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
         refused_without_figures,
@@ -144,7 +145,7 @@ fn environment_of<'a>(candidate: &Candidate<'a>) -> ComparedEnvironment<'a> {
 }
 
 pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCell>> {
-    let absent = |state: AbsentState, reason: WhyAbsent| AbsentCell {
+    let absent = |state: AbsentState, reason: Reason| AbsentCell {
         cell: cell.cell.clone(),
         state,
         reason,
@@ -155,7 +156,10 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
         repeats: Vec::new(),
         failed: 0,
     };
-    let boxed = |state: AbsentState, reason: WhyAbsent| Box::new(absent(state, reason));
+    let stated = |state: AbsentState, reason: &str| {
+        let reason = Reason::excludes(state.name(), reason);
+        Box::new(absent(state, reason))
+    };
     match &cell.state {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time)
         {
@@ -182,18 +186,7 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
                 } else {
                     AbsentState::Unmeasured
                 };
-                let first = summary.notes.first();
-                let reason = first.map_or(WhyAbsent::NoRepeat, |note| {
-                    let fact = Box::new(note.fact.clone());
-                    let of = match &*fact {
-                        Fact::Run(RunFact::NotCounted { repeats, .. }) => repeats.len(),
-                        _ => summary.repeats.len(),
-                    };
-                    match summary.repeats.len().saturating_sub(of) {
-                        0 => WhyAbsent::Fact(fact),
-                        others => WhyAbsent::FirstOf { fact, others },
-                    }
-                });
+                let reason = why_without_figures(summary);
                 let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
                 let repeats = summary.repeats.clone();
                 Err(Box::new(AbsentCell {
@@ -210,35 +203,52 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
             evidence,
             repeats,
         } => {
-            let (class, evidence) = (*class, evidence.first().cloned());
+            let text = format!("{}{}", class.name(), self::evidence(evidence.first()));
+            let reason = Reason::excludes(FAILED, text).with("class", json!(class));
             Err(Box::new(AbsentCell {
                 failed: *repeats,
-                ..absent(AbsentState::Failed, WhyAbsent::Failed { class, evidence })
+                ..absent(AbsentState::Failed, reason)
             }))
         }
-        CellState::Missing { reason } => Err(boxed(
-            AbsentState::Missing,
-            WhyAbsent::Stated(reason.clone()),
-        )),
-        CellState::Unsupported { reason } => Err(boxed(
-            AbsentState::Unsupported,
-            WhyAbsent::Stated(reason.clone()),
-        )),
+        CellState::Missing { reason } => Err(stated(AbsentState::Missing, reason)),
+        CellState::Unsupported { reason } => Err(stated(AbsentState::Unsupported, reason)),
+    }
+}
+
+/// Why none of a cell's repeats counts: what is so of the first ones, and how many others do not
+/// count for reasons of their own.
+fn why_without_figures(summary: &Summary) -> Reason {
+    let Some(note) = summary.notes.first() else {
+        return Reason::excludes("no_repeat", "no repeat");
+    };
+    let told = note.reason.values.get("repeats").and_then(|r| r.as_array());
+    let others = match told.filter(|_| note.reason.is(NOT_COUNTED)) {
+        Some(told) => summary.repeats.len().saturating_sub(told.len()),
+        None => 0,
+    };
+    let others = match others {
+        0 => String::new(),
+        1 => "; the other repeat is not counted either".to_owned(),
+        n => format!("; the other {n} repeats are not counted either"),
+    };
+    Reason {
+        text: format!("{}{others}", note.reason),
+        ..note.reason.clone()
     }
 }
 
 /// Why a rate cannot be what it seems, where more was done than its device can do.
 #[must_use]
-pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<ImpossibleRate> {
+pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<Reason> {
     let CellState::Ok { summary } = &cell.state else {
         return None;
     };
     let rate = summary.tokens_per_second_per_gpu.as_ref()?.value;
     match mfu_of(cell, summary, rate, catalogue) {
-        Mfu::Error { reason } => Some(ImpossibleRate {
-            cell: cell.cell.clone(),
-            reason,
-        }),
+        Mfu::Error { reason } => {
+            let text = format!("the rate of {} is impossible: {reason}", cell.cell);
+            Some(Reason::excludes("rate_impossible", text))
+        }
         _ => None,
     }
 }
@@ -251,17 +261,16 @@ fn not_compared(
     catalogue: &Catalogue,
 ) -> Option<Note> {
     if let Some(same) = same {
-        let fact = ComparisonFact::SameRuns {
-            as_cell: same.cell.cell.clone(),
-        };
-        return Some(Note::of(&a.cell.cell, NoteKind::Same, fact));
+        let text = format!(
+            "has the same runs as {}, imported twice: every step has the same time and loss, so there is nothing to compare; import one \
+             of the two",
+            same.cell.cell
+        );
+        return Some(Note::new(NoteKind::Same, "same_runs", text).of(&a.cell.cell));
     }
     let why = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue))?;
-    let fact = ComparisonFact::RateImpossible {
-        baseline: b.cell.cell.clone(),
-        why,
-    };
-    Some(Note::of(&a.cell.cell, NoteKind::Doubtful, fact))
+    let text = format!("not compared with {}: {why}", b.cell.cell);
+    Some(Note::new(NoteKind::Doubtful, "rate_impossible", text).of(&a.cell.cell))
 }
 
 /// The speedup of each cell over its baseline, without a verdict. A pair with an impossible rate gets a note instead.
@@ -359,7 +368,7 @@ fn row(
     let mut metrics = metrics_of(cell, summary, catalogue);
     metrics.0.push(scaling);
     if let Some(why) = impossible(cell, catalogue) {
-        metrics.void_rates(&NoFigure::RateImpossible(Box::new(why)));
+        metrics.void_rates(&why);
     }
     Row {
         cell: cell.cell.clone(),
@@ -436,30 +445,25 @@ pub fn mfu_of(
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
     let is_stated = !["", "not stated"].contains(&precision);
     let peak = if !is_stated {
-        Err(NoFigure::PrecisionNotStated)
+        let text = "the precision is not stated";
+        Err(Reason::detail("precision_not_stated", text))
     } else if device.is_cpu() {
-        Err(NoFigure::NotOfACpu(CpuHasNo::Mfu))
+        let text = "MFU is not defined for a CPU";
+        Err(Reason::detail("not_of_a_cpu", text))
     } else {
         catalogue.peaks.of_device(&device, precision)
     };
-    let of = |peak| Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak);
-    match of(peak) {
+    let (rate, flops) = (tokens_per_second_per_gpu, summary.flops_per_token());
+    match Mfu::of(rate, flops, peak) {
         Mfu::Absent { reason } if !device.is_cpu() => {
             let precision = is_stated.then(|| precision.to_lowercase());
-            let beyond = ceiling(&device, precision.as_deref()).map(|ceiling| of(Ok(ceiling)));
+            let whose = match device.name {
+                Some(_) => "the device can do",
+                None => "the fastest accelerator of this vendor does",
+            };
+            let beyond = ceiling(&device, precision.as_deref())
+                .map(|ceiling| Mfu::below(rate, flops, Ok(ceiling), whose));
             match beyond {
-                Some(Mfu::Error {
-                    reason:
-                        NoFigure::MoreThanPeak {
-                            tflops_per_gpu,
-                            peak,
-                        },
-                }) if device.name.is_none() => Mfu::Error {
-                    reason: NoFigure::MoreThanAnyKnown {
-                        tflops_per_gpu,
-                        peak,
-                    },
-                },
                 Some(Mfu::Error { reason }) => Mfu::Error { reason },
                 _ => Mfu::Absent { reason },
             }

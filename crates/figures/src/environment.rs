@@ -1,15 +1,19 @@
 //! What two cells ran in, besides their workload: how that differs, and which settings alone can
 //! decide a comparison.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
-use tprimat_results::{Contract, settings::DETERMINISTIC};
+use serde::Deserialize;
+use tprimat_results::{Contract, Reason, settings::DETERMINISTIC, words::few};
 use tprimat_words::secret::{SECRET, is_secret, public_value};
 
 use super::{
-    CellEnvironment, CellInput, Danger, EnvironmentChange, EnvironmentDifference,
+    CellEnvironment, CellInput, EnvironmentDifference,
     EnvironmentKind::{self, Fact, Variable, Version},
-    EnvironmentSummary, Warning,
+    codes::DANGEROUS_VARIABLE,
 };
 
 /// Differences that are told in full beside a comparison; the JSON has all.
@@ -19,133 +23,56 @@ const PACKAGE: &str = "package.";
 /// state it.
 pub const SHARE: &str = "share";
 
-/// A variable that slows a run down enough to decide a comparison.
-struct DangerousVariable {
-    /// A trailing `*` stands for any ending.
-    names: &'static [&'static str],
-    when: fn(&str) -> bool,
-    danger: Danger,
+/// Variables that slow a run down enough to decide a comparison: a row of `dangers.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Danger {
+    names: Vec<String>,
+    when: When,
+    why: String,
 }
 
-const fn danger(
-    names: &'static [&'static str],
-    when: fn(&str) -> bool,
-    danger: Danger,
-) -> DangerousVariable {
-    DangerousVariable {
-        names,
-        when,
-        danger,
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum When {
+    On,
+    Off,
+    Talkative,
+    Deterministic,
+}
+
+impl When {
+    fn is(self, value: &str) -> bool {
+        let value = value.trim().to_lowercase();
+        let is_off = ["0", "false", "no", "off"].contains(&&*value);
+        match self {
+            Self::On => !value.is_empty() && !is_off,
+            Self::Off => is_off,
+            Self::Talkative => ["info", "trace", "detail"].contains(&&*value),
+            Self::Deterministic => !value.is_empty() && value != ":0:0",
+        }
     }
 }
 
-/// Sources: the CUDA C++ programming guide, HIP's and ROCr's environment variables, NCCL's user
-/// guide, PyTorch's notes on reproducibility and on distributed debugging, Transformer Engine's
-/// environment variables.
-const DANGERS: &[DangerousVariable] = &[
-    danger(
-        &["CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"],
-        is_on,
-        Danger::WaitsForKernels,
-    ),
-    danger(
-        &["AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY"],
-        is_on,
-        Danger::Serialised,
-    ),
-    danger(&["NCCL_DEBUG"], is_talkative, Danger::CollectivesLog),
-    danger(
-        &["TORCH_DISTRIBUTED_DEBUG"],
-        is_talkative,
-        Danger::CollectivesChecked,
-    ),
-    danger(
-        &["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"],
-        is_on,
-        Danger::WaitsForCollectives,
-    ),
-    danger(
-        &["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"],
-        is_on,
-        Danger::NoDirectTransfers,
-    ),
-    danger(
-        &["CUBLAS_WORKSPACE_CONFIG"],
-        is_deterministic_workspace,
-        Danger::DeterministicProducts,
-    ),
-    danger(
-        &["NVTE_ALLOW_NONDETERMINISTIC_ALGO"],
-        is_off,
-        Danger::DeterministicAttention,
-    ),
-    danger(
-        &[
-            "TORCH_DETERMINISTIC*",
-            "TF_DETERMINISTIC_OPS",
-            "TF_CUDNN_DETERMINISTIC",
-            "FLAGS_cudnn_deterministic",
-        ],
-        is_on,
-        Danger::DeterministicAlgorithms,
-    ),
-    danger(
-        &[
-            "PYTORCH_NO_CUDA_MEMORY_CACHING",
-            "PYTORCH_NO_HIP_MEMORY_CACHING",
-        ],
-        is_on,
-        Danger::MemoryNotCached,
-    ),
-    danger(
-        &["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"],
-        is_on,
-        Danger::NotCompiled,
-    ),
-    danger(
-        &["AMD_LOG_LEVEL", "HIP_TRACE_API"],
-        is_on,
-        Danger::RuntimeLogs,
-    ),
-    danger(
-        &[
-            "CUDA_INJECTION64_PATH",
-            "NVTX_INJECTION64_PATH",
-            "HSA_TOOLS_LIB",
-            "ROCP_TOOL_LIB*",
-            "KINETO_USE_DAEMON",
-            "NSYS_*",
-            "ROCPROF*",
-        ],
-        is_on,
-        Danger::Profiled,
-    ),
-];
-
-fn is_off(value: &str) -> bool {
-    ["0", "false", "no", "off"].contains(&value.trim().to_lowercase().as_str())
-}
-fn is_on(value: &str) -> bool {
-    !value.trim().is_empty() && !is_off(value)
-}
-fn is_talkative(value: &str) -> bool {
-    ["INFO", "TRACE", "DETAIL"].contains(&value.trim().to_uppercase().as_str())
-}
-/// The two settings with which cuBLAS promises the same bits, `:4096:8` and `:16:8`.
-fn is_deterministic_workspace(value: &str) -> bool {
-    !value.trim().is_empty() && value.trim() != ":0:0"
-}
+static DANGERS: LazyLock<Vec<Danger>> = LazyLock::new(|| {
+    #[derive(Deserialize)]
+    struct File {
+        danger: Vec<Danger>,
+    }
+    let file: File = toml::from_str(include_str!("dangers.toml")).expect("a test reads it");
+    file.danger
+});
 
 /// Why this variable alone can decide a comparison, if it can.
-fn danger_of(name: &str, value: &str) -> Option<Danger> {
-    let is_named = |pattern: &&'static str| match pattern.strip_suffix('*') {
+fn danger_of(name: &str, value: &str) -> Option<&'static str> {
+    let is_named = |pattern: &String| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == *pattern,
     };
     DANGERS
         .iter()
-        .find(|d| d.names.iter().any(is_named) && (d.when)(value))
-        .map(|d| d.danger.clone())
+        .find(|d| d.names.iter().any(is_named) && d.when.is(value))
+        .map(|d| &*d.why)
 }
 
 impl CellEnvironment {
@@ -268,7 +195,7 @@ pub fn environment_differences(
                 name: name.to_owned(),
                 a: va.map(str::to_owned),
                 b: vb.map(str::to_owned),
-                dangerous: dangerous(kind, name, [va, vb], a, b),
+                dangerous: dangerous(kind, name, [va, vb], a, b).map(str::to_owned),
                 follows: follows(kind, name, va.is_some() && vb.is_some(), a, b).map(str::to_owned),
             });
         }
@@ -296,7 +223,7 @@ fn dangerous(
     values: [Option<&str>; 2],
     a: &ComparedEnvironment<'_>,
     b: &ComparedEnvironment<'_>,
-) -> Option<Danger> {
+) -> Option<&'static str> {
     if kind == Variable {
         return values
             .into_iter()
@@ -304,13 +231,13 @@ fn dangerous(
             .find_map(|value| danger_of(name, value));
     }
     if (kind, name) == (Fact, SHARE) {
-        return Some(Danger::SharedHost);
+        return Some("with `share`, runs go beside other runs of the host");
     }
     let is_one_sku =
         a.fact("accelerator").is_some() && a.fact("accelerator") == b.fact("accelerator");
     let danger = match (kind, name) {
-        (Fact, "power_cap_watts") => Danger::OtherPowerLimit,
-        (Fact, "partition") => Danger::OtherPartition,
+        (Fact, "power_cap_watts") => "the same device at another power limit",
+        (Fact, "partition") => "the same device, cut up in another way",
         _ => return None,
     };
     is_one_sku.then_some(danger)
@@ -359,69 +286,80 @@ fn follows(
     }
 }
 
-/// What the first of two cells ran in beside the second; `None` where nothing differs.
+/// How the environment that a cell ran in differs from that of its baseline, shortened for people;
+/// `None` where nothing differs.
 #[must_use]
-pub fn environment_summary(differences: &[EnvironmentDifference]) -> Option<EnvironmentSummary> {
-    let first = differences.first()?;
+pub fn environment_words(differences: &[EnvironmentDifference], baseline: &str) -> Option<String> {
+    if differences.is_empty() {
+        return None;
+    }
     let (own, following): (Vec<_>, Vec<_>) = differences
         .iter()
         .partition(|d| d.dangerous.is_some() || d.follows.is_none());
-    let follows: BTreeSet<&String> = following
-        .iter()
-        .filter_map(|d| d.follows.as_ref())
-        .collect();
-    Some(EnvironmentSummary {
-        baseline: first.cell_b.clone(),
-        shown: own.iter().take(TOLD).map(|d| d.change()).collect(),
-        more: own.len().saturating_sub(TOLD),
-        following: following.iter().map(|d| d.name.clone()).collect(),
-        follows: follows.into_iter().cloned().collect(),
-    })
+    let mut parts: Vec<String> = own.iter().take(TOLD).map(|d| d.words()).collect();
+    if own.len() > TOLD {
+        parts.push(format!("{} more", own.len() - TOLD));
+    }
+    if !following.is_empty() {
+        let from: BTreeSet<&str> = following
+            .iter()
+            .filter_map(|d| d.follows.as_deref())
+            .collect();
+        let from: Vec<&str> = from.into_iter().collect();
+        let names: Vec<&str> = following.iter().map(|d| &*d.name).collect();
+        parts.push(format!(
+            "and, as another {} has it, {}",
+            from.join(", "),
+            few(&names)
+        ));
+    }
+    Some(format!(
+        "environment differs from that of {baseline}: {}",
+        parts.join("; ")
+    ))
 }
 
 impl EnvironmentDifference {
+    /// `NCCL_DEBUG: INFO, not WARN`: the first cell's value, then that of the cell it is compared
+    /// with.
     #[must_use]
-    pub fn change(&self) -> EnvironmentChange {
-        let Self {
-            kind,
-            name,
-            a,
-            b,
-            dangerous,
-            ..
-        } = self;
-        EnvironmentChange {
-            kind: *kind,
-            name: name.clone(),
-            a: a.clone(),
-            b: b.clone(),
-            dangerous: dangerous.clone(),
+    pub fn words(&self) -> String {
+        let name = &self.name;
+        let text = match (&self.a, &self.b) {
+            (Some(a), Some(b)) => format!("{name}: {a}, not {b}"),
+            (Some(a), None) if self.kind == Variable => format!("{name}: {a} instead of unset"),
+            (None, Some(b)) if self.kind == Variable => format!("{name}: unset instead of {b}"),
+            (Some(a), None) => format!("{name}: {a}, not stated for the other"),
+            (None, Some(b)) => format!("{name}: not stated, {b} for the other"),
+            (None, None) => format!("{name}: not stated"),
+        };
+        match &self.dangerous {
+            Some(why) => format!("{text} ({why})"),
+            None => text,
         }
     }
 }
 
 /// What alone can decide a comparison, also where both cells have it.
 #[must_use]
-pub fn warnings_of(environment: &CellEnvironment, contract: &Contract) -> Vec<Warning> {
+pub fn warnings_of(environment: &CellEnvironment, contract: &Contract) -> Vec<Reason> {
     let variables = environment
         .variables
         .iter()
         .filter(|(name, _)| !is_secret(name));
-    let mut warnings: Vec<Warning> = variables
+    let mut warnings: Vec<Reason> = variables
         .filter_map(|(name, value)| {
             let danger = danger_of(name, value)?;
-            Some(Warning::Variable {
-                name: name.clone(),
-                value: value.clone(),
-                danger,
-            })
+            let warning = Reason::beside(DANGEROUS_VARIABLE, format!("{name}={value}: {danger}"));
+            Some(warning.with("name", &**name).with("value", &**value))
         })
         .collect();
     if contract
         .get(DETERMINISTIC)
         .is_some_and(|v| v.as_bool() == Some(true))
     {
-        warnings.push(Warning::Deterministic);
+        let text = "deterministic algorithms are on";
+        warnings.push(Reason::beside("deterministic", text));
     }
     warnings
 }

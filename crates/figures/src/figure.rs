@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Basis, NoFigure};
+use tprimat_results::Reason;
 
 /// Never a 0 or a default for what is not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -11,14 +11,15 @@ use super::{Basis, NoFigure};
 pub enum Figure {
     Ok {
         value: f64,
-        basis: Basis,
+        /// What it is made of: prices, peaks and counters with their sources.
+        basis: String,
     },
     Absent {
-        reason: NoFigure,
+        reason: Reason,
     },
     /// An impossible figure: something that it is made of is wrong.
     Error {
-        reason: NoFigure,
+        reason: Reason,
     },
 }
 
@@ -26,7 +27,7 @@ pub enum Figure {
 impl Default for Figure {
     fn default() -> Self {
         Self::Absent {
-            reason: NoFigure::NotComputed,
+            reason: Reason::detail("not_computed", "not computed"),
         }
     }
 }
@@ -70,7 +71,7 @@ const NOT_OF_THE_RATE: [&str; 2] = ["memory_headroom", "loss_at_end"];
 
 impl Metrics {
     /// Nothing that is made of an impossible rate stands as a figure.
-    pub(super) fn void_rates(&mut self, reason: &NoFigure) {
+    pub(super) fn void_rates(&mut self, reason: &Reason) {
         let of_rate = |m: &&mut Metric| !NOT_OF_THE_RATE.contains(&m.name.as_str());
         for metric in self.0.iter_mut().filter(of_rate) {
             if let Figure::Ok { .. } = metric.figure {

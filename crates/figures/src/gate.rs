@@ -16,28 +16,32 @@
 //! and what it gave does not count. One that was not measured is listed, with the reason.
 
 mod baseline;
+mod change;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::{
-    AttestationStatus, CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, differences,
+    AttestationStatus, CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, Reason, differences,
     geometric_mean, holm, repeats_to_tell, welch,
 };
+use tprimat_words::plain::counted;
 
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
-    CellInput, CellState, Change, Estimate, Gaps, GateNote, GateReason, ImpossibleRate, Needed,
-    SESSION_GAP_SECONDS, UncountedRepeats, Unit, When, all_hosts,
+    CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, Unit, all_hosts,
+    codes::{CONTRADICTED, SLOWER},
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
-    environment_differences, environment_summary,
+    dropped_words, environment_differences, environment_words,
     family::Family,
+    hours_or_days,
     summary::attempts,
     warnings_of,
 };
+use change::{Change, needed};
 
 pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
@@ -79,7 +83,7 @@ pub struct GateReport {
 pub struct GateCell {
     pub cell: String,
     pub verdict: GateVerdict,
-    pub reason: GateReason,
+    pub reason: Reason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +105,7 @@ pub struct GateCell {
     pub same_measurements: bool,
     /// What has changed since the baseline, and what is dangerous now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<GateNote>,
+    pub notes: Vec<Reason>,
 }
 
 /// A cell of the matrix, as a gate sees it.
@@ -110,13 +114,13 @@ pub struct GateInput {
     pub selected: bool,
     pub key: Option<String>,
     /// Why the rate cannot be what it seems.
-    pub impossible: Option<ImpossibleRate>,
+    pub impossible: Option<Reason>,
 }
 
 impl GateInput {
     /// Why a baseline leaves the cell out; none where it has figures.
     #[must_use]
-    pub fn left_out(&self) -> Option<GateReason> {
+    pub fn left_out(&self) -> Option<Reason> {
         BaselineCell::of(self).err().map(|without| without.why)
     }
     fn counts(&self) -> UncountedRepeats {
@@ -131,12 +135,18 @@ impl GateInput {
             _ => true,
         }
     }
-    fn contradicted(&self) -> Option<GateReason> {
+    fn contradicted(&self) -> Option<Reason> {
         let repeats = self.counts().contradicted;
-        (repeats > 0).then_some(GateReason::Contradicted { repeats })
+        (repeats > 0).then(|| {
+            let text = format!(
+                "contradicted: {} did not run what was asked for",
+                counted(repeats, "repeat")
+            );
+            Reason::excludes(CONTRADICTED, text).with("repeats", repeats)
+        })
     }
     /// Repeats that do not count although others of the cell do.
-    fn notes_on_uncounted(&self) -> impl Iterator<Item = GateNote> {
+    fn notes_on_uncounted(&self) -> impl Iterator<Item = Reason> {
         let UncountedRepeats {
             failed,
             // These decide the verdict: `contradicted`.
@@ -144,13 +154,23 @@ impl GateInput {
             suspect,
             unmeasured,
         } = self.counts();
-        let of = |repeats: usize, note: fn(usize) -> GateNote| (repeats > 0).then(|| note(repeats));
         let notes = [
-            of(failed, |repeats| GateNote::Failed { repeats }),
-            of(suspect, |repeats| GateNote::Disturbed { repeats }),
-            of(unmeasured, |repeats| GateNote::Unmeasured { repeats }),
+            ("failed", failed, "failed"),
+            ("suspect", suspect, "disturbed, so not counted"),
+            (
+                "unmeasured",
+                unmeasured,
+                "ended with nothing to measure, so not counted",
+            ),
         ];
-        notes.into_iter().flatten()
+        let note = |(code, repeats, what): (&'static str, usize, &str)| {
+            let text = format!("{} {what}", counted(repeats, "repeat"));
+            Reason::beside(code, text).with("repeats", repeats)
+        };
+        notes
+            .into_iter()
+            .filter(|(_, repeats, _)| *repeats > 0)
+            .map(note)
     }
 }
 
@@ -203,7 +223,7 @@ pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> Ga
 }
 
 impl GateCell {
-    fn new(cell: &str, verdict: GateVerdict, reason: GateReason) -> Self {
+    fn new(cell: &str, verdict: GateVerdict, reason: Reason) -> Self {
         Self {
             cell: cell.to_owned(),
             verdict,
@@ -244,8 +264,11 @@ fn correct(
     }
     for (i, of) in family.repeated {
         all[i].p_value = all[of].p_value;
-        let with = all[of].cell.clone();
-        all[i].notes.push(GateNote::SharesMeasurements { with });
+        let with = &all[of].cell;
+        let text = format!("shares its measurements with {with}: one test for both");
+        all[i]
+            .notes
+            .push(Reason::detail("shares_measurements", text));
     }
     p_values.len()
 }
@@ -278,58 +301,79 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
             now: Some(now.tokens_per_second_per_gpu.value),
             n_now: Some(now.tokens_per_second_per_gpu.units.len()),
             notes: of_what_is_new(cell, &now),
-            ..of(GateVerdict::New, GateReason::NotInBaseline)
+            ..of(
+                GateVerdict::New,
+                Reason::detail("not_in_baseline", "not in the baseline"),
+            )
         },
         (Err(without), _) if without.is_unsupported => return None,
         (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
-        (Err(without), _) => of(
-            GateVerdict::New,
-            GateReason::NotMeasured(Box::new(without.why)),
-        ),
+        (Err(without), _) => {
+            let text = format!("not in the baseline, nor measured: {}", without.why);
+            of(
+                GateVerdict::New,
+                Reason {
+                    text,
+                    ..without.why
+                },
+            )
+        }
     })
 }
 
 /// What a reader should know of a rate that is compared with nothing yet: the next baseline will
 /// have it.
-fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<GateNote> {
-    let warnings = warnings_of(&now.environment, &now.contract)
-        .into_iter()
-        .map(GateNote::Warning);
+fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<Reason> {
     cell.notes_on_uncounted()
-        .chain(warnings)
-        .chain(choices(now, When::Only))
+        .chain(warnings_of(&now.environment, &now.contract))
+        .chain(choices(now, ["", "repeats"]))
         .collect()
 }
 
-/// What was chosen after results were seen, which intervals assume not to be.
-fn choices(cell: &BaselineCell, when: When) -> impl Iterator<Item = GateNote> {
-    let added_later = cell
-        .repeats_added_later
-        .then_some(GateNote::AddedLater(when));
-    let dropped = cell
-        .dropped
-        .iter()
-        .any(|d| !d.is_nothing())
-        .then(|| GateNote::Dropped(when, cell.dropped.clone()));
+/// What was chosen after results were seen, which intervals assume not to be. `when` and `which` are empty and `repeats` where there is only one measurement.
+fn choices(cell: &BaselineCell, [when, which]: [&str; 2]) -> impl Iterator<Item = Reason> {
+    let added_later = cell.repeats_added_later.then(|| {
+        let text = if when.is_empty() {
+            format!("{which} were added after the first results were seen")
+        } else {
+            format!(
+                "some of the {which} were added after the first results were seen: the interval assumes that their number was chosen \
+                 before"
+            )
+        };
+        Reason::beside("added_later", text)
+    });
+    let is_any = cell.dropped.iter().any(|d| !d.is_nothing());
+    let dropped = is_any.then(|| {
+        let dropped = dropped_words(&cell.dropped).join(", ");
+        let text = if when.is_empty() {
+            format!("there are runs that do not count: {dropped}")
+        } else {
+            format!(
+                "there are runs that do not count ({when}: {dropped}): the interval assumes that no run was chosen for its figures"
+            )
+        };
+        Reason::beside("dropped", text)
+    });
     added_later.into_iter().chain(dropped)
 }
 
 /// One cell, without a verdict on its rate: that needs all p-values.
 fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateCell, Option<Test>) {
-    let without = |verdict, reason: GateReason| GateCell {
+    let without = |verdict, reason: Reason| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
         n_then: Some(then.tokens_per_second_per_gpu.units.len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
-    let fails = |reason: GateReason| (without(GateVerdict::Fail, reason), None);
+    let fails = |reason: Reason| (without(GateVerdict::Fail, reason), None);
     let Some(cell) = by_name.get(then.cell.as_str()) else {
-        return fails(GateReason::NotInMatrix);
+        let text = "missing: the matrix no longer has it";
+        return fails(Reason::excludes("not_in_matrix", text));
     };
     if !cell.selected {
-        return (
-            without(GateVerdict::NotSelected, GateReason::NotSelected),
-            None,
-        );
+        let text = "not among the selected cells";
+        let reason = Reason::detail("not_selected", text);
+        return (without(GateVerdict::NotSelected, reason), None);
     }
     let now = match BaselineCell::of(cell) {
         Ok(now) => now,
@@ -339,9 +383,19 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         return fails(why);
     }
     if now.imported.is_empty() != then.imported.is_empty() {
-        return fails(GateReason::OtherOrigin {
-            is_imported_now: !now.imported.is_empty(),
-        });
+        let origin = |cell: &BaselineCell| {
+            if cell.imported.is_empty() {
+                "measured"
+            } else {
+                "imported"
+            }
+        };
+        let text = format!(
+            "not comparable: {} now, {} in the baseline",
+            origin(&now),
+            origin(then)
+        );
+        return fails(Reason::excludes("other_origin", text));
     }
     let (other, allowed): (Vec<_>, Vec<_>) = differences(&now.contract, &then.contract)
         .into_iter()
@@ -358,45 +412,12 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         measure_alike(steady_now, steady_then),
     );
     if !other.is_empty() || !is_alike {
-        return fails(GateReason::OtherWorkload {
-            fields: other,
-            warm_up: warm_up.filter(|_| !is_alike),
-        });
+        let fields = other.iter().map(FieldDifference::words);
+        let all: Vec<String> = fields.chain(warm_up.filter(|_| !is_alike)).collect();
+        let text = format!("another workload than the baseline's: {}", all.join("; "));
+        return fails(Reason::excludes("other_workload", text));
     }
-    let mut notes: Vec<GateNote> = allowed.into_iter().map(GateNote::Field).collect();
-    notes.extend(warm_up.map(GateNote::WarmUp));
-    notes.extend(cell.notes_on_uncounted());
-    notes.extend(
-        warnings_of(&now.environment, &now.contract)
-            .into_iter()
-            .map(GateNote::Warning),
-    );
-    let differing = environment_differences(&now.environment_of(), &then.environment_of());
-    notes.extend(environment_summary(&differing).map(GateNote::Environment));
-    if let (Some(device), Some(was)) = (&now.device, &then.device)
-        && device != was
-    {
-        notes.push(GateNote::Device {
-            now: device.clone(),
-            then: was.clone(),
-        });
-    }
-    notes.extend(choices(&now, When::Now).chain(choices(then, When::Then)));
-    let hosts = all_hosts(&now.hosts).zip(all_hosts(&then.hosts));
-    if let Some((now, then)) = hosts.filter(|(now, then)| now != then)
-        && !now.is_empty()
-        && !then.is_empty()
-    {
-        let [now, then] = [now, then].map(|hosts| hosts.into_iter().map(str::to_owned).collect());
-        notes.push(GateNote::Hosts { now, then });
-    }
-    if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)
-        && start - end > SESSION_GAP_SECONDS
-    {
-        notes.push(GateNote::MeasuredLater {
-            seconds: start - end,
-        });
-    }
+    let notes = cell_notes(cell, &now, then, &allowed, warm_up);
     let (a, b) = (
         &now.tokens_per_second_per_gpu,
         &then.tokens_per_second_per_gpu,
@@ -410,11 +431,14 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         notes,
         ..without(
             GateVerdict::Inconclusive,
-            GateReason::FewUnits {
-                now: (units_a.len(), a.unit),
-                then: (units_b.len(), b.unit),
-                least: MIN_REPEATS,
-            },
+            Reason::no_verdict(
+                "few_units",
+                format!(
+                    "{} now and {} then: a verdict needs {MIN_REPEATS} each",
+                    a.unit.counted(units_a.len()),
+                    b.unit.counted(units_b.len())
+                ),
+            ),
         )
     };
     let gaps = Gaps {
@@ -422,7 +446,11 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         ..Gaps::of(&now.contract, &then.contract)
     };
     if !gaps.core_of_one().is_empty() {
-        cell.reason = GateReason::WorkloadNotKnown(gaps);
+        let text = format!(
+            "{}: it is unknown whether the workload is the same",
+            gaps.words("the cell now", "the baseline")
+        );
+        cell.reason = Reason::no_verdict("workload_not_known", text);
         return (cell, None);
     }
     let known = now.attempts.intersection(&then.attempts).count();
@@ -431,8 +459,13 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         return (cell, None);
     }
     if !attested {
-        let much_faster = a.value / b.value > MUCH_FASTER;
-        cell.notes.push(GateNote::NotAttested { much_faster });
+        let more = if a.value / b.value > MUCH_FASTER {
+            ", so it may be this fast because it did less work; a log that states the batch size would show it"
+        } else {
+            ""
+        };
+        let text = format!("some settings are only declared: the log does not confirm them{more}");
+        cell.notes.push(Reason::beside("not_attested", text));
     }
     let test = Test::of(units_a, units_b, a.unit).map(|test| Test {
         timer_factors: [now.timer_factor, then.timer_factor],
@@ -442,24 +475,81 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     (cell, test)
 }
 
+/// What has changed since the baseline without forbidding a comparison, and what is dangerous now.
+fn cell_notes(
+    cell: &GateInput,
+    now: &BaselineCell,
+    then: &BaselineCell,
+    allowed: &[FieldDifference],
+    warm_up: Option<String>,
+) -> Vec<Reason> {
+    let fields = allowed.iter().map(|field| {
+        let note = Reason::beside("field", field.words());
+        note.with("field", &*field.field)
+    });
+    let mut notes: Vec<Reason> = fields.collect();
+    notes.extend(warm_up.map(|text| Reason::beside("warm_up", text)));
+    notes.extend(cell.notes_on_uncounted());
+    notes.extend(warnings_of(&now.environment, &now.contract));
+    let differing = environment_differences(&now.environment_of(), &then.environment_of());
+    let environment = environment_words(&differing, "the baseline");
+    notes.extend(environment.map(|text| Reason::beside("environment", text)));
+    if let (Some(device), Some(was)) = (&now.device, &then.device)
+        && device != was
+    {
+        let text = format!("device: {device} now, {was} then");
+        notes.push(Reason::beside("device", text));
+    }
+    notes.extend(choices(now, ["now", "repeats measured now"]));
+    notes.extend(choices(then, ["in the baseline", "baseline's repeats"]));
+    let hosts = all_hosts(&now.hosts).zip(all_hosts(&then.hosts));
+    if let Some((now, then)) = hosts.filter(|(now, then)| now != then)
+        && !now.is_empty()
+        && !then.is_empty()
+    {
+        let [now, then] = [now, then].map(|hosts| hosts.into_iter().collect::<Vec<_>>().join(", "));
+        let text = format!("hosts: {now} now, {then} then");
+        notes.push(Reason::beside("hosts", text));
+    }
+    if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)
+        && start - end > SESSION_GAP_SECONDS
+    {
+        let (n, unit) = hours_or_days(start - end);
+        let text = format!(
+            "measured {n:.0} {unit} after the baseline: what else changed on the hosts since then is not in the interval"
+        );
+        notes.push(Reason::beside("measured_later", text));
+    }
+    notes
+}
+
 /// The verdict where some or all of the repeats are the baseline's own.
 fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &BaselineCell) {
     let (all, of_then) = (now.attempts.len(), then.attempts.len());
     if known < all {
-        cell.reason = GateReason::SomeAreTheBaselines { known, of: all };
+        let text = format!(
+            "{known} of {} are the baseline's own: write a new baseline, or measure all of them anew",
+            counted(all, "repeat")
+        );
+        cell.reason = Reason::no_verdict("some_are_the_baselines", text);
         return;
     }
     (cell.verdict, cell.same_measurements) = (GateVerdict::Pass, true);
-    cell.reason = GateReason::SameMeasurements {
-        now: all,
-        then: of_then,
+    let text = if all == of_then {
+        "the same measurements as the baseline: nothing was measured since".to_owned()
+    } else {
+        format!(
+            "the same measurements as the baseline, {all} of its {of_then}: nothing was measured since"
+        )
     };
+    cell.reason = Reason::detail("same_measurements", text);
     if all == of_then
         && cell
             .ratio
             .is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING)
     {
-        cell.notes.push(GateNote::EvaluatedAnew);
+        let text = "the rate is another one because the same runs are evaluated in another way";
+        cell.notes.push(Reason::beside("evaluated_anew", text));
     }
 }
 
@@ -510,12 +600,10 @@ impl Test {
     }
 
     /// How many units would tell two ratios apart.
-    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> Needed {
+    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
         let distance = (ratio / other).ln().abs();
-        match repeats_to_tell(distance, self.spread, confidence) {
-            Some(n) => Needed::About(n, self.unit),
-            None => Needed::MoreThan(MOST_REPEATS, self.unit),
-        }
+        let n = repeats_to_tell(distance, self.spread, confidence);
+        needed(n, MOST_REPEATS, self.unit)
     }
 }
 
@@ -531,47 +619,61 @@ fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, tested: usize) {
         ci95: test.ci95,
         max_regression,
     };
-    (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
-        (GateVerdict::Fail, GateReason::Slower { change })
+    let (interval, allowed) = (change.interval(), change.allowed());
+    let reason = if ratio < limit && p < LEVEL {
+        let text = format!("{interval}: beyond the limit of {allowed}, and significant");
+        (GateVerdict::Fail, Reason::excludes(SLOWER, text))
     } else if ratio < limit {
+        let over = if tested > 1 {
+            format!(" after Holm's correction over {tested} cells")
+        } else {
+            String::new()
+        };
         let needed = test.needed(ratio, 1.0, 1.0 - LEVEL / tested.max(1) as f64);
-        (
-            GateVerdict::Inconclusive,
-            GateReason::NotSignificant {
-                change,
-                tested,
-                needed,
-            },
-        )
+        let text = format!(
+            "{interval}: beyond the limit of {allowed}, but not significant{over}; {needed}"
+        );
+        inconclusive("not_significant", text)
     } else if low >= limit && high < 1.0 {
-        (GateVerdict::Pass, GateReason::WithinButSlower { change })
+        let text =
+            format!("{interval}: slower than the baseline, but within the limit of {allowed}");
+        (GateVerdict::Pass, Reason::beside("within_but_slower", text))
     } else if low >= limit {
-        (GateVerdict::Pass, GateReason::Within { change })
+        let text = if low > 1.0 {
+            format!("{interval}: faster than the baseline; limit {allowed}")
+        } else {
+            format!("no significant change: {interval}; limit {allowed}")
+        };
+        (GateVerdict::Pass, Reason::detail("within", text))
     } else {
         let needed = test.needed(ratio, limit, CONFIDENCE);
-        (
-            GateVerdict::Inconclusive,
-            GateReason::CannotTell { change, needed },
-        )
+        let text = format!(
+            "{interval}: these repeats cannot tell whether it is beyond the limit of {allowed}; {needed}"
+        );
+        inconclusive("cannot_tell", text)
     };
+    (cell.verdict, cell.reason) = reason;
     // A rate can be too high for it, never too low. So it may hide that a cell is slower now, and
     // one then may make it look so.
     let [now, then] = test.timer_factors;
-    let when = match cell.verdict {
-        GateVerdict::Pass => now
-            .map(|f| (When::Now, f))
-            .or(then.map(|f| (When::Then, f))),
-        GateVerdict::Fail => then.map(|f| (When::Then, f)),
+    let now = now.map(|factor| ("its step times", factor));
+    let then = then.map(|factor| ("the baseline's step times", factor));
+    let doubted = match cell.verdict {
+        GateVerdict::Pass => now.or(then),
+        GateVerdict::Fail => then,
         _ => None,
     };
-    if let Some((when, factor)) = when {
-        cell.verdict = GateVerdict::Inconclusive;
-        cell.reason = GateReason::ShortStepTimes {
-            change,
-            when,
-            factor,
-        };
+    if let Some((of, factor)) = doubted {
+        let text = format!(
+            "{interval}: {of} leave out time that passes after most steps, so that rate may be {factor:.1}× too high; let the timer \
+             stop when the device has finished, and measure anew"
+        );
+        (cell.verdict, cell.reason) = inconclusive("short_step_times", text);
     }
+}
+
+fn inconclusive(code: &'static str, text: String) -> (GateVerdict, Reason) {
+    (GateVerdict::Inconclusive, Reason::no_verdict(code, text))
 }
 
 /// The ratio below which a cell is slower than allowed.

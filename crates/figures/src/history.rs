@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::{
-    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Tier, Welch, differences, settings::show,
-    verdicts, welch,
+    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Reason, Tier, Welch, differences,
+    settings::show, verdicts, welch,
 };
 
-use super::{Estimate, NoVerdict, SESSION_GAP_SECONDS, host_named};
+use super::{
+    Estimate, SESSION_GAP_SECONDS, host_named,
+    judged::{no_variation, short_step_times},
+};
 
 pub const HISTORY_SCHEMA: &str = "tprimat.history/1";
 
@@ -161,7 +164,7 @@ pub struct Since {
     pub level: Level,
     /// Why there is no verdict on the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 /// Whether the speed changed.
@@ -196,6 +199,18 @@ pub struct ChangedSetting {
     pub old: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
+}
+
+impl ChangedSetting {
+    /// `TP 2 → 4`, `train.py edited`
+    #[must_use]
+    pub fn words(&self) -> String {
+        if let Some(how) = &self.how {
+            return format!("{} {how}", self.what);
+        }
+        let [old, new] = [&self.old, &self.new].map(|value| value.as_deref().unwrap_or("not set"));
+        format!("{} {old} → {new}", self.what)
+    }
 }
 
 /// One attempt.
@@ -266,9 +281,11 @@ pub fn assess(
         });
         let is_small = test.ratio.max(1.0 / test.ratio) < 1.0 + SESSION_FLOOR;
         if verdict.significant && !is_one_session && is_small {
-            since.reason = Some(NoVerdict::SmallBetweenSessions {
-                share: SESSION_FLOOR,
-            });
+            let text = format!(
+                "two sessions may differ by {} % without a cause",
+                SESSION_FLOOR * 100.0
+            );
+            since.reason = Some(Reason::no_verdict("small_between_sessions", text));
             continue;
         }
         since.level = match verdict.significant {
@@ -304,7 +321,8 @@ fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
         .map(|d| d.field)
         .collect();
     if !fields.is_empty() {
-        since.reason = Some(NoVerdict::OtherWork { fields });
+        let text = format!("the work is not the same: {}", fields.join(", "));
+        since.reason = Some(Reason::no_verdict("other_work", text).with("fields", fields));
         return (since, None);
     }
     since.ratio = Some(rate.value / then.value).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
@@ -318,9 +336,12 @@ fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
         _ => before.timer_factor,
     };
     since.reason = match test {
-        _ if doubted.is_some() => doubted.map(|factor| NoVerdict::ShortStepTimes { factor }),
-        _ if fewest < MIN_REPEATS => Some(NoVerdict::FewRepeats { least: MIN_REPEATS }),
-        None => Some(NoVerdict::NoVariation),
+        _ if doubted.is_some() => doubted.map(short_step_times),
+        _ if fewest < MIN_REPEATS => {
+            let text = format!("a verdict needs {MIN_REPEATS} repeats of each");
+            Some(Reason::no_verdict("few_repeats", text))
+        }
+        None => Some(no_variation()),
         Some(_) => None,
     };
     let test = test.filter(|_| since.reason.is_none());
@@ -404,7 +425,7 @@ mod tests {
             [None, Some(Level::NotAssessed), Some(Level::NotAssessed)]
         );
         let why = doubled[1].since.as_ref().and_then(|s| s.reason.as_ref());
-        assert_eq!(why, Some(&NoVerdict::ShortStepTimes { factor: 2.0 }));
+        assert!(why.unwrap().is("short_step_times"));
         // Slower than before although the rate may be too high: that is certain.
         let mut slower = [100.0, 50.0].map(|rate| measured(rate, &[rate, rate + 0.3, rate - 0.3]));
         slower[1].timer_factor = Some(1.5);
@@ -485,8 +506,8 @@ mod tests {
         assess(&mut all, |_, _| Vec::new());
         let since = all[1].since.as_ref().unwrap();
         assert_eq!(
-            (since.level, since.reason.clone()),
-            (Level::NotAssessed, Some(NoVerdict::FewRepeats { least: 3 }))
+            (since.level, &*since.reason.as_ref().unwrap().code),
+            (Level::NotAssessed, "few_repeats")
         );
         assert!(since.ratio.is_some() && since.interval.is_some());
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_results::{RunResult, geometric_mean, t_interval};
+use tprimat_words::plain::counted;
 
 use super::{RepeatStatus, RepeatSummary};
 use bootstrap::BOOTSTRAP_FROM;
@@ -77,6 +78,21 @@ pub enum Unit {
 }
 
 impl Unit {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Repeat => "repeat",
+            Self::Session => "session",
+            Self::Host => "host",
+        }
+    }
+
+    /// `3 hosts`, `1 repeat`
+    #[must_use]
+    pub fn counted(self, n: usize) -> String {
+        counted(n, self.name())
+    }
+
     /// Is this run in one of the units? Where those are hosts, a run on an unknown one is not; where
     /// they are sessions, a run without a date is not.
     #[must_use]
@@ -266,7 +282,7 @@ mod tests {
         );
         // 2, 8 and 4: their geometric mean is 4, and each counts once, however many runs it has.
         assert!((estimate.value - 4.0).abs() < 1e-12, "{estimate:?}");
-        assert_eq!(crate::sentences::units(3, estimate.unit), "3 hosts");
+        assert_eq!(estimate.unit.counted(3), "3 hosts");
     }
 
     #[test]

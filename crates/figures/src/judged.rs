@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tprimat_results::{CorrectedTest, MIN_REPEATS, Welch, verdicts, welch};
+use tprimat_results::{CorrectedTest, MIN_REPEATS, Reason, Welch, verdicts, welch};
 
 use super::{
-    Comparison, Gaps, NoVerdict, RatioInterval, Row, Speedup, comparability::measure_alike,
-    family::Family, same_run::shared_runs, summary::attempts, sweep::Unjudged, sweep::unjudged,
+    Comparison, Gaps, RatioInterval, Row, Speedup, codes::OTHER_WARM_UP,
+    comparability::measure_alike, family::Family, same_run::shared_runs, summary::attempts,
+    sweep::Unjudged, sweep::unjudged,
 };
 
 /// The verdicts of a comparison by pairs of rows.
@@ -124,7 +125,7 @@ impl Judged {
 
 /// Why the difference of two cells is not assessed; the same answer whichever of them comes first.
 /// `crosses_warmup`: it was asked for to compare them although their warm-up differs.
-pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<NoVerdict> {
+pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<Reason> {
     if let Some(shared) = shared(rows) {
         return Some(shared);
     }
@@ -132,13 +133,17 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<NoVerd
     let earlier = rows.map(|row| row.standing.earlier.as_ref());
     if earlier[0] != earlier[1] {
         let earlier = earlier.into_iter().flatten().next().cloned();
-        return earlier.map(|earlier| NoVerdict::OtherConfiguration { earlier });
+        return earlier.map(|earlier| {
+            let text = format!("they have different configurations: one was {earlier}");
+            Reason::no_verdict("other_configuration", text)
+        });
     }
     let [a, b] = rows;
     let gaps = Gaps::of(&a.contract, &b.contract);
     let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
     if !fields.is_empty() {
-        return Some(NoVerdict::WorkloadsMayDiffer { fields });
+        let text = format!("the workloads may differ in {}", fields.join(", "));
+        return Some(Reason::no_verdict("workloads_may_differ", text).with("fields", fields));
     }
     let [of_a, of_b] = rows.map(|row| &row.tokens_per_second_per_gpu);
     let fewer = if of_a.units.len() <= of_b.units.len() {
@@ -148,27 +153,43 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<NoVerd
     };
     let n = fewer.units.len();
     if n < 2 {
-        return Some(NoVerdict::OneRepeat);
+        let text = "one repeat gives no interval";
+        return Some(Reason::no_verdict("one_repeat", text));
     }
     if welch(&of_a.units, &of_b.units).is_none() {
-        return Some(NoVerdict::NoVariation);
+        return Some(no_variation());
     }
     if !crosses_warmup && !measure_alike(a.warm_up(), b.warm_up()) {
-        return Some(NoVerdict::OtherWarmUp);
+        let text = "they drop different warm-up steps";
+        return Some(Reason::no_verdict(OTHER_WARM_UP, text));
     }
     let factors = rows.map(|row| row.timer_factor);
     if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
-        return Some(NoVerdict::ShortStepTimes { factor });
+        return Some(short_step_times(factor));
     }
-    (n < MIN_REPEATS).then_some(NoVerdict::FewUnits {
-        n,
-        unit: fewer.unit,
-        least: MIN_REPEATS,
+    (n < MIN_REPEATS).then(|| {
+        let text = format!(
+            "{}, and a verdict needs {MIN_REPEATS}",
+            fewer.unit.counted(n)
+        );
+        Reason::no_verdict("few_units", text).with("n", n)
     })
 }
 
+pub(super) fn no_variation() -> Reason {
+    let text = "the repeats do not vary, so there is no interval";
+    Reason::no_verdict("no_variation", text)
+}
+
+/// The clock shows step times of one of two to be too short, by up to this factor.
+pub(super) fn short_step_times(factor: f64) -> Reason {
+    let text =
+        format!("by the clock, step times of one of them are too short, up to {factor:.1} times");
+    Reason::no_verdict("short_step_times", text).with("factor", factor)
+}
+
 /// Why two cells are not independent samples: both count the same attempts as repeats.
-pub(super) fn shared([a, b]: [&Row; 2]) -> Option<NoVerdict> {
+pub(super) fn shared([a, b]: [&Row; 2]) -> Option<Reason> {
     let [of_a, of_b] = [a, b].map(|row| attempts(&row.repeats));
     let is_imported = !a.imported.is_empty() && !b.imported.is_empty();
     let imported_twice = if is_imported {
@@ -178,8 +199,15 @@ pub(super) fn shared([a, b]: [&Row; 2]) -> Option<NoVerdict> {
     };
     match of_a.intersection(&of_b).count().max(imported_twice) {
         0 => None,
-        n if n == of_a.len() && n == of_b.len() => Some(NoVerdict::SameMeasurements),
-        n => Some(NoVerdict::SomeSameMeasurements { n }),
+        n if n == of_a.len() && n == of_b.len() => {
+            let text = "both are the same measurements";
+            Some(Reason::no_verdict("same_measurements", text))
+        }
+        n => {
+            let are = if n == 1 { "is" } else { "are" };
+            let text = format!("{n} of their measurements {are} the same");
+            Some(Reason::no_verdict("some_same_measurements", text).with("n", n))
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `not_counted` | measurements that do not count | what is disclosed of them |
 //! | `summary/notes` | a summary | what a reader must know beside it |
-//! | `facts` | – | what all of these find out, as values: sentences are `tprimat-sentences`' |
+//! | `note`, `codes` | – | what stands beside figures; codes of reasons by which something is decided |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `unstated` | two contracts | what only one side states, or neither |
 //! | `same_run` | two series of steps | are they one run, imported twice? |
@@ -34,10 +34,10 @@
 
 mod accelerators;
 mod clock;
+pub mod codes;
 mod comparability;
 mod compare;
 mod environment;
-mod facts;
 mod family;
 mod figure;
 mod gate;
@@ -46,6 +46,7 @@ mod interval;
 mod judged;
 mod metrics;
 mod not_counted;
+mod note;
 mod peaks;
 mod same_run;
 mod steady;
@@ -62,7 +63,7 @@ pub use accelerators::{
 };
 
 pub use clock::Clock;
-pub use comparability::not_identical;
+pub use comparability::{is_crossed, not_identical};
 pub(crate) use compare::mfu_of;
 pub use compare::{
     AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,
@@ -71,15 +72,7 @@ pub use compare::{
     unit_in_prose,
 };
 pub use environment::{ComparedEnvironment, SHARE};
-pub(crate) use environment::{environment_differences, environment_summary, warnings_of};
-pub use facts::{
-    AnyFact, BaselineFault, Basis, Change, ComparisonFact, Contradiction, CpuHasNo, Danger,
-    DeviceSet, Disturbance, EnvironmentChange, EnvironmentSummary, Fact, GateNote, GateReason,
-    GroupWorkload, ImpossibleRate, Label, LogAnomaly, MemoryUse, Needed, NoEnergy, NoFigure,
-    NoRate, NoTelemetry, NoVerdict, NotAssessed, NotCounted, NotIdentical, Note, NoteKind,
-    OutsideSteps, RunFact, SameLaunch, Unchecked, UnlistedDifference, WarmUpDifference, Warning,
-    When, WhoseClock, WhyAbsent, Words, in_words,
-};
+pub(crate) use environment::{environment_differences, environment_words, warnings_of};
 pub use figure::{Figure, Metric, Metrics};
 pub use gate::{
     BASELINE_SCHEMA, Baseline, BaselineCell, GateCell, GateInput, GateReport, GateVerdict, gate,
@@ -94,13 +87,14 @@ pub use interval::{
 pub use judged::Judged;
 pub(crate) use metrics::metrics_of;
 pub use metrics::{Catalogue, Price, Tdp, cost_ratio, memory_capacity_bytes};
-pub use not_counted::Dropped;
+pub use not_counted::{Dropped, dropped_words};
+pub use note::{Note, NoteKind};
 pub use peaks::{Mfu, Peak, PeakOverride, Peaks};
 pub use same_run::repeated_runs;
 pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady};
 pub use summary::{
     Curve, Memory, RepeatStatus, RepeatSummary, Statistics, StepTime, Summary, UncountedRepeats,
-    summarize, why_uncounted,
+    comes_again, failure_class, summarize, why_uncounted,
 };
 pub(crate) use suspect::short_name;
 pub use suspect::{Signs, memory_of_others};
@@ -113,18 +107,31 @@ pub use sweep_document::{
     SameSettingDocument, SweepDocument,
 };
 pub use telemetry::{Energy, Telemetry};
-pub use unified::{
-    Environment, GpuInfo, MemoryMetrics, ModelInfo, ParallelismConfig, PerformanceMetrics,
-    Provenance, TrainingConfig, UNIFIED_SCHEMA, Unified, UnifiedRepeat, unified,
-};
+pub use unified::{UNIFIED_SCHEMA, unified};
 pub use unstated::{Gaps, Stated};
+
+use tprimat_results::Reason;
+
+/// The sentences of reasons.
+#[must_use]
+pub fn texts(reasons: &[Reason]) -> Vec<&str> {
+    reasons.iter().map(|reason| &*reason.text).collect()
+}
+
+/// `(8, "hours")`, `(30, "days")`
+#[must_use]
+pub fn hours_or_days(seconds: f64) -> (f64, &'static str) {
+    let hours = seconds / 3600.0;
+    if hours < 48.0 {
+        (hours.round(), "hours")
+    } else {
+        ((hours / 24.0).round(), "days")
+    }
+}
 
 #[cfg(test)]
 #[path = "../../results/src/stand_ins_for_tests.rs"]
 mod run_stand_ins;
-#[cfg(test)]
-#[path = "sentences_for_tests.rs"]
-mod sentences;
 #[cfg(test)]
 #[path = "stand_ins_for_tests.rs"]
 mod stand_ins;

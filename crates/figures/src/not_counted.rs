@@ -4,7 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Note, NoteKind, RunFact, Summary};
+use tprimat_results::words::{repeats as named, verb};
+use tprimat_words::plain::counted;
+
+use super::{Note, Summary, summary::notes::remark};
 
 /// What was measured of one repeat besides the attempt that counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,8 +46,26 @@ impl Summary {
     }
 }
 
+/// `measured anew`, `1 set aside`: what is said of all repeats beside a figure.
+#[must_use]
+pub fn dropped_words(dropped: &[Dropped]) -> Vec<String> {
+    let set_aside: usize = dropped.iter().map(|d| d.set_aside.len()).sum();
+    let disturbed: u32 = dropped.iter().map(|d| d.disturbed).sum();
+    let mut words = Vec::new();
+    if dropped.iter().any(|d| d.remeasured > 0) {
+        words.push("measured anew".to_owned());
+    }
+    if set_aside > 0 {
+        words.push(format!("{set_aside} set aside"));
+    }
+    if disturbed > 0 {
+        words.push(format!("{disturbed} disturbed and replaced"));
+    }
+    words
+}
+
 fn notes(dropped: &[Dropped]) -> Vec<Note> {
-    let repeats = |of: fn(&Dropped) -> u32| {
+    let repeats = |of: fn(&Dropped) -> u32| -> Vec<u32> {
         dropped
             .iter()
             .filter(|d| of(d) > 0)
@@ -52,30 +73,40 @@ fn notes(dropped: &[Dropped]) -> Vec<Note> {
             .collect()
     };
     let total = |of: fn(&Dropped) -> u32| dropped.iter().map(of).sum::<u32>();
-    let mut facts = Vec::new();
+    let mut notes = Vec::new();
     let measurements = total(|d| d.remeasured);
     if measurements > 0 {
-        facts.push(RunFact::MeasuredAnew {
-            repeats: repeats(|d| d.remeasured),
-            measurements,
-        });
+        let of = repeats(|d| d.remeasured);
+        let earlier = match measurements {
+            1 => "the earlier result does".to_owned(),
+            n => format!("the {n} earlier results do"),
+        };
+        let text = format!(
+            "{} {} measured again on request (--force=measured); {earlier} not count. Intervals assume that nobody picked the better ones",
+            named(&of),
+            verb(&of, "was", "were")
+        );
+        notes.push(remark("measured_anew", text).with("repeats", of));
     }
-    for dropped in dropped {
-        let repeat = dropped.repeat;
-        facts.extend(dropped.set_aside.iter().map(|why| RunFact::SetAside {
-            repeat,
-            why: why.clone(),
+    for Dropped {
+        repeat, set_aside, ..
+    } in dropped
+    {
+        notes.extend(set_aside.iter().map(|why| {
+            let text = format!("a run of repeat {repeat} was set aside by hand: {why}");
+            remark("set_aside", text).with("repeat", *repeat)
         }));
     }
     let disturbed = total(|d| d.disturbed);
     if disturbed > 0 {
-        facts.push(RunFact::MeasuredAgain {
-            repeats: repeats(|d| d.disturbed),
-            disturbed,
-        });
+        let of = repeats(|d| d.disturbed);
+        let text = format!(
+            "{} {} measured again after something else disturbed {}",
+            named(&of),
+            verb(&of, "was", "were"),
+            counted(disturbed as usize, "run")
+        );
+        notes.push(remark("measured_again", text).with("repeats", of));
     }
-    facts
-        .into_iter()
-        .map(|fact| Note::new(NoteKind::Remark, fact))
-        .collect()
+    notes
 }

@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_results::FlopsPerToken;
+use tprimat_results::{FlopsPerToken, Reason, words::short};
 
-use super::{Accelerator, Basis, Device, Figure, NoFigure, accelerators::accelerators_of};
+use super::{Accelerator, Device, Figure, accelerators::accelerators_of, codes::DEVICE_NOT_NAMED};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -36,12 +36,12 @@ impl Peaks {
         platform: &str,
         device: Option<&str>,
         precision: &str,
-    ) -> Result<Peak, NoFigure> {
+    ) -> Result<Peak, Reason> {
         self.of_device(&Device::named(platform, device), precision)
     }
 
     /// [`Peaks::of`] for a device whose vendor and partition are known.
-    pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, NoFigure> {
+    pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, Reason> {
         let precision = precision.to_lowercase();
         let stated = |name: &str| {
             self.overrides
@@ -56,12 +56,13 @@ impl Peaks {
         }
         let sku = device.sku()?;
         if precision == "fp32" {
-            return Err(NoFigure::Fp32OrTf32);
+            let text = "fp32 runs as fp32 or as tf32, and the log does not say which";
+            return Err(Reason::detail("fp32_or_tf32", text));
         }
         let name = device.name.unwrap_or_default();
-        let tflops = at_precision(sku, &precision).ok_or_else(|| NoFigure::NoPeak {
-            precision,
-            device: name.to_owned(),
+        let tflops = at_precision(sku, &precision).ok_or_else(|| {
+            let text = format!("no {precision} peak rate is known for \"{name}\"");
+            Reason::detail("no_peak", text).with("precision", &*precision)
         })?;
         Ok(Peak {
             tflops,
@@ -84,7 +85,7 @@ pub fn ceiling(device: &Device<'_>, precision: Option<&str>) -> Option<Peak> {
             tflops: of(sku)?,
             source: sku.source.clone(),
         }),
-        Err(NoFigure::DeviceNotNamed) => {
+        Err(why) if why.is(DEVICE_NOT_NAMED) => {
             let known = accelerators_of(device.vendor()?).filter_map(|sku| Some((of(sku)?, sku)));
             let (tflops, sku) = known.max_by(|a, b| a.0.total_cmp(&b.0))?;
             Some(Peak {
@@ -118,11 +119,11 @@ pub enum Mfu {
         peak: Peak,
     },
     Absent {
-        reason: NoFigure,
+        reason: Reason,
     },
     /// An impossible figure: something that it is made of is wrong.
     Error {
-        reason: NoFigure,
+        reason: Reason,
     },
 }
 
@@ -140,7 +141,17 @@ impl Mfu {
     pub fn of(
         tokens_per_second_per_gpu: f64,
         flops: Option<&FlopsPerToken>,
-        peak: Result<Peak, NoFigure>,
+        peak: Result<Peak, Reason>,
+    ) -> Self {
+        Self::below(tokens_per_second_per_gpu, flops, peak, "the device can do")
+    }
+
+    /// The same where the peak is that of `whose`.
+    pub(super) fn below(
+        tokens_per_second_per_gpu: f64,
+        flops: Option<&FlopsPerToken>,
+        peak: Result<Peak, Reason>,
+        whose: &str,
     ) -> Self {
         let peak = match peak {
             Ok(peak) => peak,
@@ -148,25 +159,26 @@ impl Mfu {
         };
         let Some(flops) = flops else {
             return Self::Absent {
-                reason: NoFigure::FlopsNotKnown,
+                reason: flops_not_known(),
             };
         };
         let tflops_per_gpu = tokens_per_second_per_gpu * flops.value / 1e12;
         let value = tflops_per_gpu / peak.tflops;
         if !(tokens_per_second_per_gpu > 0.0 && value > 0.0) {
             return Self::Error {
-                reason: NoFigure::BadRate {
-                    rate: tokens_per_second_per_gpu,
-                },
+                reason: bad_rate(tokens_per_second_per_gpu),
             };
         }
         if !value.is_finite() || value > 1.0 {
-            return Self::Error {
-                reason: NoFigure::MoreThanPeak {
-                    tflops_per_gpu,
-                    peak,
-                },
-            };
+            let text = format!(
+                "{tflops_per_gpu:.0} TFLOP/s is more than the {:.0} that {whose} ({}): batch size, step time or precision is not \
+                 what it seems",
+                peak.tflops, peak.source
+            );
+            let reason = Reason::excludes("more_than_peak", text)
+                .with("tflops_per_gpu", tflops_per_gpu)
+                .with("peak", peak.tflops);
+            return Self::Error { reason };
         }
         Self::Ok {
             value,
@@ -175,6 +187,16 @@ impl Mfu {
             peak,
         }
     }
+}
+
+pub(super) fn flops_not_known() -> Reason {
+    let text = "FLOPs per token of this model are not known";
+    Reason::detail("flops_not_known", text)
+}
+
+pub(super) fn bad_rate(rate: f64) -> Reason {
+    let text = format!("the rate is {rate} tokens/s per device");
+    Reason::excludes("bad_rate", text)
 }
 
 /// The same as any other figure, with what it is made of.
@@ -188,11 +210,12 @@ impl From<Mfu> for Figure {
                 peak,
             } => Self::Ok {
                 value,
-                basis: Basis::Mfu {
-                    tflops_per_gpu,
-                    convention,
-                    peak,
-                },
+                basis: format!(
+                    "{} TFLOP/s ({convention}) ÷ {} TFLOP/s peak ({})",
+                    short(tflops_per_gpu),
+                    short(peak.tflops),
+                    peak.source
+                ),
             },
             Mfu::Absent { reason } => Self::Absent { reason },
             Mfu::Error { reason } => Self::Error { reason },

@@ -3,9 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_logs::Step;
-use tprimat_results::{CUSUM, Changes, Workload, changes, is_positive, mean, quantile, sd};
+use tprimat_results::{CUSUM, Changes, Reason, Workload, changes, is_positive, mean, quantile, sd};
+use tprimat_words::plain::counted;
 
-use super::{NoRate, NotAssessed, Statistics, StepTime};
+use super::{Statistics, StepTime, codes::NO_STEP};
 
 /// The declared warm-up is all that is dropped.
 pub const DECLARED: &str = "declared";
@@ -63,7 +64,7 @@ pub struct Cut {
     pub method: String,
     /// Why steady state was not assessed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_assessed: Option<NotAssessed>,
+    pub not_assessed: Option<Reason>,
     /// Rate over all steps after the declared warm-up.
     pub declared_tokens_per_second_per_gpu: f64,
     /// The largest change of the step time for good within the measured part.
@@ -105,10 +106,21 @@ pub(super) fn steady(
     steps: &[Step],
     workload: &Workload,
     statistics: &Statistics,
-) -> Result<Steady, NoRate> {
-    let known = |n: Option<u64>| n.filter(|n| *n > 0);
-    let tokens = known(workload.tokens_per_step).ok_or(NoRate::TokensNotKnown)?;
-    let num_gpus = known(workload.num_gpus).ok_or(NoRate::DevicesNotKnown)?;
+) -> Result<Steady, Reason> {
+    let known = |n: Option<u64>, code, text| {
+        n.filter(|n| *n > 0)
+            .ok_or_else(|| Reason::excludes(code, text))
+    };
+    let tokens = known(
+        workload.tokens_per_step,
+        "tokens_not_known",
+        "tokens of an optimiser step are not known",
+    )?;
+    let num_gpus = known(
+        workload.num_gpus,
+        "devices_not_known",
+        "the number of devices is not known",
+    )?;
     let timed = timed(steps, workload, statistics)?;
     if let Some(why) = mixed_units(&timed) {
         return Err(why);
@@ -122,7 +134,8 @@ pub(super) fn steady(
     let ours = rate(measured);
     let all = [ours, cut.declared_tokens_per_second_per_gpu, mean_seconds];
     if !(all.iter().all(|v| is_positive(*v)) && sd_seconds.is_none_or(f64::is_finite)) {
-        return Err(NoRate::BeyondComputing);
+        let text = "the step times are beyond what can be computed with";
+        return Err(Reason::excludes("beyond_computing", text));
     }
     Ok(Steady {
         steps: measured
@@ -155,7 +168,7 @@ fn timed<'a>(
     steps: &'a [Step],
     workload: &Workload,
     statistics: &Statistics,
-) -> Result<Vec<Timed<'a>>, NoRate> {
+) -> Result<Vec<Timed<'a>>, Reason> {
     let timed = |step: &'a Step| {
         let counts = is_measured(step, workload, statistics) && !step.includes_evaluation;
         let seconds = step.step_time_seconds.filter(|_| counts)?;
@@ -167,10 +180,9 @@ fn timed<'a>(
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
     if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {
-        return Err(NoRate::BadTime {
-            step: bad.step.step,
-            seconds: bad.seconds.to_string(),
-        });
+        let (step, seconds) = (bad.step.step, bad.seconds);
+        let text = format!("step {step} has a time of {seconds} s, which cannot be");
+        return Err(Reason::excludes("bad_time", text).with("step", step));
     }
     if timed.is_empty() {
         let times = steps
@@ -178,19 +190,33 @@ fn timed<'a>(
             .filter(|s| s.step_time_seconds.is_some())
             .count();
         return Err(match (steps.len(), times) {
-            (0, _) => NoRate::NoStep,
-            (steps, 0) => NoRate::NoStepIsTimed { steps },
-            (_, timed) => NoRate::AllWithinWarmUp {
-                timed,
-                warmup_steps: statistics.warmup_steps,
-            },
+            (0, _) => Reason::excludes(NO_STEP, "no training step was found in the log"),
+            (steps, 0) => {
+                let text = format!(
+                    "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate"
+                );
+                Reason::excludes("no_step_is_timed", text).with("steps", steps)
+            }
+            (_, timed) => all_within_warm_up(timed, statistics.warmup_steps),
         });
     }
     Ok(timed)
 }
 
+fn all_within_warm_up(timed: usize, warmup_steps: u64) -> Reason {
+    let which = match timed {
+        1 => "the only timed step is".to_owned(),
+        n => format!("all {n} timed steps are"),
+    };
+    let warm_up = counted(warmup_steps as usize, "step");
+    let text = format!("{which} within the declared warm-up of {warm_up}, so there is no rate");
+    Reason::excludes("all_within_warm_up", text)
+        .with("timed", timed)
+        .with("warmup_steps", warmup_steps)
+}
+
 /// Two groups of times that no training has in one run: one of them must be in another unit.
-fn mixed_units(timed: &[Timed<'_>]) -> Option<NoRate> {
+fn mixed_units(timed: &[Timed<'_>]) -> Option<Reason> {
     let mut times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
     times.sort_by(f64::total_cmp);
     let (few, part) = LEAST_OF_UNIT;
@@ -198,8 +224,15 @@ fn mixed_units(timed: &[Timed<'_>]) -> Option<NoRate> {
     let most = times.len().checked_sub(least)?;
     let at = (least..=most).find(|at| times[*at] >= OTHER_UNIT * times[at - 1])?;
     let (low, high) = times.split_at(at);
-    let [low, high] = [quantile(low, 0.5)?, quantile(high, 0.5)?];
-    Some(NoRate::MixedUnits { low, high })
+    let three_digits = |seconds: f64| format!("{seconds:.2e}").parse().unwrap_or(seconds);
+    let (low, high) = (
+        three_digits(quantile(low, 0.5)?),
+        three_digits(quantile(high, 0.5)?),
+    );
+    let text =
+        format!("step times of about {low} s and of about {high} s in one log: mixed units?");
+    let reason = Reason::excludes("mixed_units", text);
+    Some(reason.with("low", low).with("high", high))
 }
 
 fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
@@ -211,19 +244,19 @@ fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
 fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
     let steps: f64 = timed.iter().map(|t| t.weight as f64).sum();
     let seconds: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
-    let not_assessed = if steps < LEAST_STEPS as f64 {
-        Some(NotAssessed::FewSteps { least: LEAST_STEPS })
+    let too_short = if steps < LEAST_STEPS as f64 {
+        Some(("few_steps", format!("under {LEAST_STEPS} timed steps")))
     } else if timed.len() < LEAST_ENTRIES {
-        Some(NotAssessed::FewTimes {
-            least: LEAST_ENTRIES,
-        })
+        Some(("few_times", format!("under {LEAST_ENTRIES} logged times")))
     } else if seconds < LEAST_SECONDS {
-        Some(NotAssessed::FewSeconds {
-            least: LEAST_SECONDS,
-        })
+        Some(("few_seconds", format!("under {LEAST_SECONDS:.0} s")))
     } else {
         None
     };
+    let not_assessed = too_short.map(|(code, lack)| {
+        let text = format!("{lack} after the declared warm-up");
+        Reason::detail(code, text)
+    });
     let times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
     let found = if not_assessed.is_none() {
         changes(&times, half(timed))

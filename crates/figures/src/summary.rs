@@ -13,19 +13,20 @@ use serde::{Deserialize, Serialize};
 use tprimat_job::{FailureClass, RunOutcome};
 use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, Step};
 use tprimat_results::{
-    Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, RunResult, Tier,
-    Workload, differences, is_positive, mean, settings::unlisted,
+    Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, Reason, RunResult,
+    Tier, Workload, differences, is_positive, mean,
+    settings::{show, unlisted},
 };
 
 use super::{
-    Clock, Dropped, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
+    Clock, Cut, Dropped, Energy, Estimate, Note, Steady, Telemetry,
     clock::{self, Checked},
     interval::estimate,
     steady::{is_measured, steady, steady_state},
     telemetry,
 };
 
-pub use uncounted::why_uncounted;
+pub use uncounted::{comes_again, failure_class, why_uncounted};
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
 
@@ -115,6 +116,9 @@ pub struct RepeatSummary {
     pub attempt: String,
     pub host: String,
     pub status: RepeatStatus,
+    /// Why it does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Reason>,
     /// Means over the measured steps; absent where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<Steady>,
@@ -136,12 +140,12 @@ pub struct RepeatSummary {
     pub clock: Option<Clock>,
     /// Why a timer that stops too early would not have been found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unchecked: Option<Unchecked>,
+    pub unchecked: Option<Reason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
     /// Why there is none, where something was to be sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub telemetry_absent: Option<NoTelemetry>,
+    pub telemetry_absent: Option<Reason>,
     /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no
     /// sampler said so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -154,6 +158,19 @@ pub struct RepeatSummary {
     pub log_tail: Vec<String>,
     /// Series for the pictures.
     pub curve: Curve,
+}
+
+impl RepeatSummary {
+    /// How the start of its measured part was found.
+    #[must_use]
+    pub fn cut(&self) -> Option<&Cut> {
+        self.steady.as_ref()?.cut.as_ref()
+    }
+    /// The energy of its measured part.
+    #[must_use]
+    pub fn energy(&self) -> Option<&Energy> {
+        self.telemetry.as_ref()?.energy.as_ref()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -174,8 +191,25 @@ pub enum RepeatStatus {
     },
     /// Ended well, but there is nothing to count.
     Unmeasured {
-        reason: NoRate,
+        reason: Reason,
     },
+}
+
+impl RepeatStatus {
+    /// Why a repeat does not count, in short; nothing where it does.
+    #[must_use]
+    pub fn why_not(&self) -> Option<String> {
+        match self {
+            Self::Ok => None,
+            Self::Contradicted { fields } => Some(format!(
+                "the log contradicts itself or the job in {}",
+                fields.join(", ")
+            )),
+            Self::Suspect { reason } => Some(reason.clone()),
+            Self::Unmeasured { reason } => Some(reason.text.clone()),
+            Self::Failed { class, .. } => Some(format!("failed ({})", class.name())),
+        }
+    }
 }
 
 /// How many repeats do not count, by why.
@@ -247,6 +281,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
     // Rates of different work have no mean, however the runs came under one cell.
     if let Some(reason) = other_workloads(&repeats, results) {
         for repeat in repeats.iter_mut().filter(|r| r.status == RepeatStatus::Ok) {
+            repeat.why = Some(reason.clone());
             repeat.status = RepeatStatus::Unmeasured {
                 reason: reason.clone(),
             };
@@ -320,7 +355,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
 }
 
 /// The first two repeats that would count and did different work, if any did.
-fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Option<NoRate> {
+fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Option<Reason> {
     let counted: Vec<(u32, &Contract)> = repeats
         .iter()
         .zip(results)
@@ -337,28 +372,39 @@ fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> O
             .into_iter()
             .filter(forbids)
             .collect();
-        (!fields.is_empty()).then_some(NoRate::OtherWorkloads {
-            repeats: [a, b],
-            fields,
-        })
+        let value = |field: &FieldDifference| {
+            format!(
+                "{} ({} in repeat {a}, {} in repeat {b})",
+                field.field,
+                show(field.a.as_ref()),
+                show(field.b.as_ref())
+            )
+        };
+        let told: Vec<String> = fields.iter().map(value).collect();
+        let text = format!(
+            "the repeats do not agree on {}, so they measure different work",
+            told.join(", ")
+        );
+        (!fields.is_empty()).then(|| Reason::excludes("other_workloads", text))
     })
 }
 
 /// A time in the measured part that cannot be one: what the others would give is not the run's
 /// rate.
-fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<NoRate> {
+fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<Reason> {
     let first = 1 - result.workload.counts_from.min(1);
     let is_measured = |step: u64| step.saturating_add(first) > statistics.warmup_steps;
     let mut anomalies = result.trace.anomalies.iter();
     let found = anomalies.find(|a| a.kind == ABSURD_STEP_TIME && a.step.is_none_or(is_measured))?;
-    Some(NoRate::AbsurdTime(found.detail.clone()))
+    let text = format!("{}, which cannot be a step time", found.detail);
+    Some(Reason::excludes("absurd_time", text))
 }
 
 /// The measured part of a run as far as it can be believed, with how it compares with the clock; or
 /// why there is none.
-fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Checked), NoRate> {
+fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Checked), Reason> {
     if let Some(reason) = &result.no_rate {
-        return Err(NoRate::Stated(reason.clone()));
+        return Err(reason.clone());
     }
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
@@ -438,6 +484,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         repeat,
         attempt: result.attempt.clone(),
         host: result.host.clone(),
+        why: uncounted::uncounted(&status, result),
         status,
         steady: steady.ok(),
         memory: most(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tprimat_results::{OtherProcess, RunResult, TelemetryLine, telemetry_samples::read_lines};
 
-use super::{Disturbance, Statistics, summary::measured_part};
+use super::{Statistics, summary::measured_part};
 
 /// The hardware protects itself, or its host is too warm. The power cap is not among them: at full
 /// load it is how a device works. Nor is `hw_slowdown`: it is told with either of the first two,
@@ -53,56 +53,60 @@ impl Signs {
         })
     }
 
-    /// What makes the run suspect, if anything. One that does not count anyway is not; where it is
-    /// not known when its measured part was, nothing is held against it.
+    /// What makes the run suspect, if anything: `its GPU gpu-1b2c3d4e was also used by process 4711
+    /// (python3)`. One that does not count anyway is not; where it is not known when its measured
+    /// part was, nothing is held against it.
     #[must_use]
-    pub fn judge(&self, result: &RunResult, statistics: &Statistics) -> Vec<Disturbance> {
-        let Some([begin, end]) = measured_part(result, statistics) else {
-            return Vec::new();
-        };
+    pub fn judge(&self, result: &RunResult, statistics: &Statistics) -> Option<String> {
+        let [begin, end] = measured_part(result, statistics)?;
         let inside: Vec<&Sample> = self
             .samples
             .iter()
             .filter(|s| (begin..=end).contains(&s.time))
             .collect();
-        self.shared(&inside)
+        let all: Vec<String> = self
+            .shared(&inside)
             .into_iter()
             .chain(slowed(&inside))
-            .collect()
+            .collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Who else was on the run's devices at any time, from its start to its end.
     #[must_use]
-    pub fn others(&self) -> Option<Disturbance> {
+    pub fn others(&self) -> Option<String> {
         self.shared(&self.samples.iter().collect::<Vec<_>>())
     }
 
-    fn shared(&self, inside: &[&Sample]) -> Option<Disturbance> {
+    fn shared(&self, inside: &[&Sample]) -> Option<String> {
         let mut used: BTreeMap<&OtherProcess, BTreeSet<usize>> = BTreeMap::new();
         for (device, process) in inside.iter().flat_map(|s| &s.others) {
             used.entry(process).or_default().insert(*device);
         }
         let shared: BTreeSet<usize> = used.values().flatten().copied().collect();
         let process = used.keys().next()?;
-        let device = match shared.first() {
-            Some(one) if shared.len() == 1 => Some(short_name(self.devices.get(*one)?)),
-            _ => None,
+        let whose = match shared.first() {
+            Some(one) if shared.len() == 1 => {
+                format!("its GPU {} was", short_name(self.devices.get(*one)?))
+            }
+            _ => format!("{} of its {} GPUs were", shared.len(), self.devices.len()),
         };
-        Some(Disturbance::OtherProcesses {
-            device,
-            shared: shared.len(),
-            devices: self.devices.len(),
-            pid: process.pid,
-            name: process.name.as_ref().map(|name| plain(name)),
-            more: used.len() - 1,
-        })
+        let name = process.name.as_ref();
+        let name = name.map_or_else(String::new, |name| format!(" ({})", plain(name)));
+        let more = match used.len() - 1 {
+            0 => String::new(),
+            1 => " and another process".to_owned(),
+            n => format!(" and {n} other processes"),
+        };
+        let pid = process.pid;
+        Some(format!("{whose} also used by process {pid}{name}{more}"))
     }
 }
 
 /// Whose memory stands in the way, by PyTorch's own words in the log of a run that had too little.
 /// None where it does not tell its own share as well: in a container it does not know its number.
 #[must_use]
-pub fn memory_of_others(log: &[u8]) -> Option<Disturbance> {
+pub fn memory_of_others(log: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(log);
     // Ranks may use memory on each other's devices. A launcher that ends with them tells their
     // numbers.
@@ -131,15 +135,13 @@ pub fn memory_of_others(log: &[u8]) -> Option<Disturbance> {
                 && used.split(' ').count() == 2
                 && asked.insert(pid)
                 && !is_own(pid);
-            is_told.then(|| Disturbance::MemoryTaken {
-                pid: pid.to_owned(),
-                used: plain(used),
-            })
+            let used = plain(used);
+            is_told.then(|| format!("process {pid} had {used} of its GPU's memory"))
         })
 }
 
 /// How often clocks were lowered, if often enough.
-fn slowed(inside: &[&Sample]) -> Option<Disturbance> {
+fn slowed(inside: &[&Sample]) -> Option<String> {
     let known: Vec<&BTreeSet<&str>> = inside.iter().filter_map(|s| s.slowdowns.as_ref()).collect();
     let slowed: Vec<&&BTreeSet<&str>> = known.iter().filter(|found| !found.is_empty()).collect();
     let share = slowed.len() as f64 / known.len() as f64;
@@ -150,10 +152,12 @@ fn slowed(inside: &[&Sample]) -> Option<Disturbance> {
         .iter()
         .flat_map(|found| found.iter().copied())
         .collect();
-    Some(Disturbance::ClocksLowered {
-        reasons: names.into_iter().map(str::to_owned).collect(),
-        share,
-    })
+    let names: Vec<&str> = names.into_iter().collect();
+    Some(format!(
+        "clocks were lowered ({}) in {:.0} % of the samples",
+        names.join(", "),
+        share * 100.0
+    ))
 }
 
 impl Sample {

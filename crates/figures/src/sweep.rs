@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_results::{CONFIDENCE, FieldDifference, Tier, differences, welch};
+use tprimat_results::{CONFIDENCE, FieldDifference, Reason, Tier, differences, welch};
 
 use super::{
-    Comparison, NoVerdict, RatioInterval, Row,
+    Comparison, RatioInterval, Row,
     interval::apart,
     judged::{Judged, no_verdict},
 };
@@ -58,7 +58,7 @@ pub struct SameSetting {
     pub ratio: f64,
     /// Corrected for all pairs that the comparison tests; absent where there is no verdict.
     pub significant: Option<bool>,
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 /// The highest rate of one surface beside that of another. Both settings were picked because they
@@ -72,7 +72,7 @@ pub struct Highest {
     pub of: [usize; 2],
     pub ratio: f64,
     pub interval: Option<RatioInterval>,
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 /// Points that differ in the axes of their sweep alone.
@@ -119,7 +119,7 @@ pub struct Best {
     /// the best is the fastest.
     pub not_apart: Vec<usize>,
     /// Why that cannot be told.
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
     /// Seconds between runs of the two, where no session has runs of both.
     pub apart_seconds: Option<f64>,
 }
@@ -145,7 +145,7 @@ struct Rivals {
     /// Indices into the surface's points, the highest rate first; two at least.
     order: Vec<usize>,
     /// Why none of them can be called the fastest.
-    reason: Option<NoVerdict>,
+    reason: Option<Reason>,
 }
 
 /// All sweeps of a comparison, in matrix order of their models. A row is in one at most.
@@ -572,7 +572,7 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
 }
 
 /// Why nothing can be said of one point beside another of its workload.
-fn undecided(comparison: &Comparison, rows: [&Row; 2]) -> Option<NoVerdict> {
+fn undecided(comparison: &Comparison, rows: [&Row; 2]) -> Option<Reason> {
     no_verdict(rows, comparison.groups[rows[0].group].crosses_warmup())
 }
 

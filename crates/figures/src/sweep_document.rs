@@ -2,10 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tprimat_results::Reason;
 
 use super::{
-    Best, Comparison, Judged, NoVerdict, RatioInterval, Row, Surface, SurfacePair, Sweep,
-    SweepPoint, sweeps,
+    Best, Comparison, Judged, RatioInterval, Row, Surface, SurfacePair, Sweep, SweepPoint, sweeps,
 };
 
 /// A comparison with the sweeps that its cells make up.
@@ -49,7 +49,7 @@ pub struct SameSettingDocument<'a> {
     pub ratio: f64,
     /// After Holm's correction over all pairs of cells that the comparison judges; null: see `reason`.
     pub significant: Option<bool>,
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -62,7 +62,7 @@ pub struct HighestDocument<'a> {
     /// The interval of the highest rate of one framework divided by the highest of the other. It allows
     /// for the fact that both points were picked because they are the highest.
     pub interval: Option<RatioInterval>,
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -104,7 +104,7 @@ pub struct BestDocument<'a> {
     /// Points that the runs do not tell apart from it.
     pub not_apart: Vec<&'a str>,
     /// Why it is unknown whether it is the fastest.
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 impl<'a> ComparisonDocument<'a> {

@@ -10,9 +10,14 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_logs::Step;
-use tprimat_results::{Point, RunResult, Samples, telemetry_samples::is_none};
+use tprimat_results::{
+    Point, Reason, RunResult, Samples, telemetry_samples::is_none, words::repeats,
+};
 
-use super::{NoEnergy, NoTelemetry, RepeatSummary, RunFact, clock, summary::notes::add};
+use super::{
+    Note, RepeatSummary, clock,
+    summary::notes::{add, remark},
+};
 
 /// How far clock and step times may be apart: this part of the measured time, and in any case so
 /// many seconds (the log is looked at ten times a second).
@@ -42,7 +47,7 @@ pub struct Telemetry {
     pub energy: Option<Energy>,
     /// Why there is no energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub energy_absent: Option<NoEnergy>,
+    pub energy_absent: Option<Reason>,
     /// The sum over all devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_power_watts: Option<f64>,
@@ -87,33 +92,35 @@ pub struct Energy {
 pub(super) fn of_run(
     result: &RunResult,
     is_measured: impl Fn(&Step) -> bool,
-) -> Option<Result<Telemetry, NoTelemetry>> {
+) -> Option<Result<Telemetry, Reason>> {
     let samples = result.telemetry.as_ref()?;
     if let Some(why) = &samples.unavailable {
-        return Some(Err(NoTelemetry::NotSampled(why.clone())));
+        return Some(Err(why.clone()));
     }
     let window = window(result.trace.steps.iter().filter(|s| is_measured(s)));
     Some(window.map(|window| of_window(samples, window, result.started_at)))
 }
 
 /// When the measured steps began and ended: seconds since 1970.
-pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], NoTelemetry> {
+pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], Reason> {
     let timed = clock::timed(steps);
     let (first, last) = timed
         .first()
         .zip(timed.last())
-        .ok_or(NoTelemetry::NoStepIsMeasured)?;
+        .ok_or_else(|| Reason::detail("no_step_is_measured", "no step is measured"))?;
     let measured: f64 = timed.iter().map(|t| t.seconds).sum();
-    let (begin, end) = first
-        .line
-        .ended_at
-        .zip(last.line.ended_at)
-        .ok_or(NoTelemetry::EndsNotKnown)?;
+    let (begin, end) = first.line.ended_at.zip(last.line.ended_at).ok_or_else(|| {
+        let text = "it is not known when the measured steps ended";
+        Reason::detail("ends_not_known", text)
+    })?;
     let begin = begin - first.seconds;
     let passed = end - begin;
     if !((passed - measured).abs() <= (TOLERANCE * measured).max(TOLERANCE_SECONDS) && passed > 0.0)
     {
-        return Err(NoTelemetry::ClockDisagrees { measured, passed });
+        let text = format!(
+            "the measured steps take {measured:.1} s, but {passed:.1} s passed between their lines in the log"
+        );
+        return Err(Reason::detail("clock_disagrees", text));
     }
     Ok([begin, end])
 }
@@ -198,33 +205,37 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
     }
 }
 
-fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Energy, NoEnergy> {
+fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Energy, Reason> {
     let seconds = window[1] - window[0];
     if seconds < SHORTEST * interval {
-        return Err(NoEnergy::TooShort { seconds, interval });
+        let text = format!("{seconds:.1} s are too short for samples every {interval:.0} s");
+        return Err(Reason::detail("too_short", text));
     }
     let (Some(first), Some(last)) = (inside.first(), inside.last()) else {
-        return Err(NoEnergy::NoSample);
+        let text = "no sample was taken while the steps were measured";
+        return Err(Reason::detail("no_sample", text));
     };
     let missing = [first.begin - window[0], window[1] - last.point.time].map(|s| s.max(0.0));
     let is_too_long = |seconds: f64| seconds > HELD * interval;
-    match missing {
-        [seconds, _] if is_too_long(seconds) => {
-            return Err(NoEnergy::NoSampleAtTheBeginning { seconds });
+    for (which, seconds) in ["first", "last"].into_iter().zip(missing) {
+        if is_too_long(seconds) {
+            let text =
+                format!("no sample was taken in the {which} {seconds:.1} s of the measured part");
+            return Err(Reason::detail("no_sample_at_an_end", text));
         }
-        [_, seconds] if is_too_long(seconds) => return Err(NoEnergy::NoSampleAtTheEnd { seconds }),
-        _ => {}
     }
     for end in [first, last] {
         let length = end.point.time - end.begin;
         if end.part < 1.0 && length > (END_INTERVALS * interval).max(END_PART * seconds) {
             if length <= END_INTERVALS * interval * end.point.samples as f64 {
-                return Err(NoEnergy::SumsTooLong {
-                    seconds,
-                    sums_over: length,
-                });
+                let text = format!(
+                    "{seconds:.1} s are too short a part of so long a run: its samples are kept in sums over {length:.0} s"
+                );
+                return Err(Reason::detail("sums_too_long", text));
             }
-            return Err(NoEnergy::GapAtAnEnd { seconds: length });
+            let text =
+                format!("the measured part begins or ends in {length:.1} s without a sample");
+            return Err(Reason::detail("gap_at_an_end", text));
         }
     }
     let sum = |field: fn(&Point) -> Option<f64>| -> Option<f64> {
@@ -259,13 +270,17 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
     sum(|p| p.counter_joules)
         .map(|joules| by("counter", joules))
         .or_else(|| sum(|p| p.integrated_joules).map(|joules| by("integrated", joules)))
-        .ok_or(NoEnergy::NotOfEveryDevice)
+        .ok_or_else(|| {
+            let text =
+                "neither the energy counter nor the power of every device is known throughout";
+            Reason::detail("not_of_every_device", text)
+        })
 }
 
 /// What a reader must know of the telemetry of the repeats that count.
-pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
-    let mut no_telemetry: Vec<(&NoTelemetry, Vec<u32>)> = Vec::new();
-    let mut no_energy: Vec<(&NoEnergy, Vec<u32>)> = Vec::new();
+pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut no_telemetry: Vec<(&Reason, Vec<u32>)> = Vec::new();
+    let mut no_energy: Vec<(&Reason, Vec<u32>)> = Vec::new();
     let mut lowered: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (repeat, _) in counted {
         if let Some(why) = &repeat.telemetry_absent {
@@ -281,31 +296,40 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
             lowered.entry(reason).or_default().push(*share);
         }
     }
-    let clocks = |(reason, shares): (&str, Vec<f64>)| RunFact::ClocksLowered {
-        reason: reason.to_owned(),
-        low: shares.iter().copied().fold(f64::INFINITY, f64::min),
-        high: shares.iter().copied().fold(0.0, f64::max),
-        repeats: shares.len(),
-        of: counted.len(),
+    let clocks = |(reason, shares): (&str, Vec<f64>)| {
+        let percent = |share: f64| format!("{:.0}", share * 100.0);
+        let low = percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
+        let high = percent(shares.iter().copied().fold(0.0, f64::max));
+        let range = if low == high {
+            high
+        } else {
+            format!("{low}–{high}")
+        };
+        let of = if shares.len() == counted.len() {
+            String::new()
+        } else {
+            format!(" of {} of {} repeats", shares.len(), counted.len())
+        };
+        let text = if reason == "sw_power_cap" {
+            format!("ran at its power cap in {range} % of the samples{of}")
+        } else {
+            format!("clocks were lowered ({reason}) in {range} % of the samples{of}")
+        };
+        remark("clocks_lowered", text).with("reason", reason)
     };
-    let mut facts: Vec<RunFact> = lowered.into_iter().map(clocks).collect();
-    facts.extend(
-        no_energy
-            .into_iter()
-            .map(|(why, repeats)| RunFact::NoEnergy {
-                repeats,
-                why: why.clone(),
-            }),
-    );
-    facts.extend(
-        no_telemetry
-            .into_iter()
-            .map(|(why, repeats)| RunFact::NoTelemetry {
-                repeats,
-                why: why.clone(),
-            }),
-    );
-    facts
+    let mut notes: Vec<Note> = lowered.into_iter().map(clocks).collect();
+    for (code, what, found) in [
+        ("no_energy", "energy", no_energy),
+        ("no_telemetry", "telemetry", no_telemetry),
+    ] {
+        notes.extend(found.into_iter().map(|(why, of)| {
+            let text = format!("{}: no {what}: {why}", repeats(&of));
+            remark(code, text)
+                .with("why", &*why.code)
+                .with("repeats", of)
+        }));
+    }
+    notes
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! What the logs of two cells leave open: settings of the work that only one of them states, or
 //! neither.
 
-use serde::{Deserialize, Serialize};
-
 use serde_json::Value;
 use tprimat_results::{
     Contract, Tier, differences,
@@ -36,7 +34,7 @@ const CHANGE_THE_WORK: [&str; 9] = [
 ];
 
 /// Settings of the work that two contracts leave open, core settings first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Gaps {
     pub only_a: Vec<Stated>,
     pub only_b: Vec<Stated>,
@@ -45,18 +43,10 @@ pub struct Gaps {
 }
 
 /// A setting that one side states.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Stated {
     pub field: String,
     pub value: String,
-}
-
-impl Stated {
-    /// Is it one without which a rate has no meaning?
-    #[must_use]
-    pub fn is_core(&self) -> bool {
-        rank(&self.field) < CORE.len()
-    }
 }
 
 impl Gaps {
@@ -129,6 +119,21 @@ impl Gaps {
         gaps
     }
 
+    /// `only A states precision (fp8), dropout (0); neither states optimizer`
+    #[must_use]
+    pub fn words(&self, a: &str, b: &str) -> String {
+        let mut parts = Vec::new();
+        for (name, side) in [(a, &self.only_a), (b, &self.only_b)] {
+            if !side.is_empty() {
+                parts.push(format!("only {name} states {}", stated(side)));
+            }
+        }
+        if !self.neither.is_empty() {
+            parts.push(format!("neither states {}", self.neither.join(", ")));
+        }
+        parts.join("; ")
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.only_a.is_empty() && self.only_b.is_empty() && self.neither.is_empty()
@@ -156,6 +161,24 @@ impl Gaps {
     }
 }
 
+/// Every core setting, and the first few of the others.
+fn stated(side: &[Stated]) -> String {
+    const MOST: usize = 3;
+    let core = side
+        .iter()
+        .filter(|stated| rank(&stated.field) < CORE.len())
+        .count();
+    let (named, more) = side.split_at(side.len().min(core + MOST));
+    let mut words: Vec<String> = named
+        .iter()
+        .map(|s| format!("{} ({})", s.field, s.value))
+        .collect();
+    if !more.is_empty() {
+        words.push(format!("{} more", more.len()));
+    }
+    words.join(", ")
+}
+
 fn is_off(value: &Value) -> bool {
     matches!(value, Value::Bool(false) | Value::Null)
         || value.as_f64() == Some(0.0)
@@ -175,7 +198,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{sentences::gaps as words, stand_ins::trace};
+    use crate::stand_ins::trace;
     use tprimat_results::Claim;
 
     fn contract(stated: serde_json::Value) -> Contract {
@@ -205,7 +228,7 @@ mod tests {
             ["precision", "optimizer", "global_batch_size"]
         );
         assert_eq!(
-            words(&gaps, "A", "B"),
+            gaps.words("A", "B"),
             "only A states precision (fp8), optimizer (adamw), num_layers (2), hidden_size (64), vocab_size (256), 2 more; \
              only B states global_batch_size (8); neither states data, num_gpus"
         );
@@ -219,11 +242,7 @@ mod tests {
         (other["precision"], other["compile"]) = ("fp8".into(), json!(null));
         assert!(Gaps::of(&contract(all.clone()), &contract(other.clone())).is_empty());
         assert_eq!(
-            words(
-                &Gaps::of_execution(&contract(other), &contract(all)),
-                "A",
-                "B"
-            ),
+            Gaps::of_execution(&contract(other), &contract(all)).words("A", "B"),
             "only B states compile (true)"
         );
     }

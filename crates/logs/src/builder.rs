@@ -40,6 +40,9 @@ pub struct Builder {
     pub latest: bool,
     /// When the line that is read now was seen in the log: seconds since 1970.
     pub clock: Option<f64>,
+    /// Hears which kind of line has read a line, by the line's number.
+    pub tell: Option<Box<dyn FnMut(u64, &str) + Send>>,
+    told: u64,
     condensed: u32,
     nan: NanEnd,
     /// The newest evaluations whose values are not finite.
@@ -144,6 +147,16 @@ impl Builder {
         }
     }
 
+    /// The line that is read now is of this kind; the first one that is told of a line counts.
+    pub fn tell_reader(&mut self, kind: &str) {
+        let line = self.notes.line;
+        if let Some(tell) = &mut self.tell
+            && std::mem::replace(&mut self.told, line) != line
+        {
+            tell(line, kind);
+        }
+    }
+
     /// Forgets the step of the newest line, which is about to be stated again with the rest of that
     /// line.
     pub fn take_back(&mut self, step: u64) {
@@ -194,16 +207,6 @@ impl Builder {
                 let detail = format!("{name} is {first}, later {value}; the first one counts");
                 self.notes.add("setting_restated", || detail);
             }
-        }
-    }
-
-    /// A setting under the name that a format's table gives it; one that is not in the table is left
-    /// out.
-    pub fn set_named(&mut self, names: &[(&str, &str)], name: &str, value: Option<Value>) {
-        if let Some((_, known)) = names.iter().find(|(own, _)| *own == name)
-            && let Some(value) = value
-        {
-            self.set(known, value);
         }
     }
 

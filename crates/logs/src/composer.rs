@@ -1,53 +1,47 @@
 //! Composer and llm-foundry: a record of several lines, `[epoch=1][batch=5/5]:` and then `Train
-//! key: value`.
-//!
-//! Throughput is a mean over a window of batches and printed with four decimals, so no step time is
-//! made of it.
+//! key: value`. formats.toml has the keys.
 
 use super::{
-    MemoryFigure, Step,
     builder::Builder,
-    format::{Evidence, Reader},
+    engine::Engine,
+    format::{Reader, shipped},
     lines::{Line, cut},
-    numbers::{after, as_count, bytes, count, finite, whole_text_number},
-    values::Checks,
+    numbers::{after, as_count, count, whole_text_number},
 };
 use tprimat_words::part;
 
-/// Metrics of a record that are kept besides the known ones.
-const MAX_OTHER: usize = 24;
+/// Lines of a record that are kept.
+const MAX_VALUES: usize = 256;
 
-pub fn evidence(line: &str) -> Evidence {
-    match metric(line) {
-        Some(("Train", name, _))
-            if ["time/", "throughput/", "loss/train/", "trainer/"]
-                .iter()
-                .any(|p| name.starts_with(p)) =>
-        {
-            Evidence::Strong
-        }
-        Some(_) => Evidence::Weak,
-        None => Evidence::None,
-    }
-}
-
-#[derive(Default)]
 pub struct Log {
+    table: Engine,
     record: Option<Record>,
     /// Batches and sequences before some earlier record.
     before: Option<(u64, u64)>,
-    newest: Option<u64>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            table: Engine::new(shipped("composer")),
+            record: None,
+            before: None,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Record {
     epoch: Option<u64>,
     batch: Option<(u64, Option<u64>)>,
-    /// `time/batch` and `time/sample`: what was done before this batch.
-    batches_before: Option<u64>,
-    samples_before: Option<u64>,
-    step: Step,
-    filled: bool,
+    values: Vec<(String, String)>,
+}
+
+impl Record {
+    fn count(&self, name: &str) -> Option<u64> {
+        let (_, text) = self.values.iter().find(|(known, _)| known == name)?;
+        as_count(whole_text_number(text)?)
+    }
 }
 
 impl Reader for Log {
@@ -56,17 +50,21 @@ impl Reader for Log {
         if let Some(record) = header(text) {
             self.flush(out);
             self.record = Some(record);
-        } else if let Some((kind, name, value)) = metric(text) {
+        } else if let Some((name, value)) = trained(text) {
             if !line.ended {
                 out.notes.add("truncated", || cut(text, 120));
-            } else if kind == "Train" {
-                self.train(name, value, out);
-            } else if name.starts_with("metrics/") || name.starts_with("loss/") {
-                out.evaluated(self.newest, cut(name, 120), value);
+                return;
+            }
+            // A log that was cut at its beginning starts inside of a record.
+            let values = &mut self.record.get_or_insert_default().values;
+            if values.len() < MAX_VALUES {
+                values.push((name.to_owned(), value.to_owned()));
             }
         } else if text.contains("[Eval batch=") {
             // What follows is the evaluation's.
             self.flush(out);
+        } else {
+            self.table.line(line, out);
         }
     }
 
@@ -76,62 +74,12 @@ impl Reader for Log {
 }
 
 impl Log {
-    fn train(&mut self, name: &str, value: f64, out: &mut Builder) {
-        // A log that was cut at its beginning starts inside of a record.
-        let record = self.record.get_or_insert_default();
-        record.filled = true;
-        let step = &mut record.step;
-        let number = record.batch.map_or(0, |(batch, _)| batch);
-        let mut checks = Checks {
-            step: number,
-            notes: &mut out.notes,
-        };
-        match name {
-            "time/batch" => record.batches_before = as_count(value),
-            "time/sample" => record.samples_before = as_count(value),
-            "loss/train/total" => step.loss = finite(value, "nan_loss", number, &mut out.notes),
-            "l2_norm/grad/global" => {
-                step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes)
-            }
-            "throughput/device/tokens_per_sec" => {
-                step.tokens_per_second_per_gpu = checks.positive(name, Some(value))
-            }
-            "throughput/device/flops_per_sec" => {
-                step.tflops_per_gpu = checks.positive(name, Some(value / 1e12))
-            }
-            "trainer/device_train_microbatch_size" => {
-                if let Some(size) = as_count(value).filter(|n| *n > 0) {
-                    out.set("micro_batch_size", size);
-                }
-            }
-            // Four decimals: a rate below 0.00005 is printed as 0, which it is not.
-            _ if name.starts_with("lr-") => {
-                step.learning_rate = checks.learning_rate(Some(value)).filter(|v| *v > 0.0)
-            }
-            _ if name.starts_with("memory/") => memory(name, value, step),
-            _ => {}
-        }
-        let counted = matches!(name, "time/batch" | "time/sample" | "time/token");
-        let kept = counted
-            || ["metrics/", "throughput/", "loss/"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix));
-        if kept && name != "loss/train/total" && value.is_finite() && step.other.len() < MAX_OTHER {
-            let name = match name {
-                "throughput/tokens_per_sec" => "tokens_per_second_global",
-                "throughput/samples_per_sec" => "samples_per_second_global",
-                "throughput/batches_per_sec" => "batches_per_second",
-                "throughput/device/tokens_per_sec" | "throughput/device/flops_per_sec" => return,
-                _ => name,
-            };
-            step.other.insert(cut(name, 96).into(), value);
-        }
-    }
-
     fn flush(&mut self, out: &mut Builder) {
-        let Some(record) = self.record.take().filter(|r| r.filled) else {
+        let Some(record) = self.record.take().filter(|r| !r.values.is_empty()) else {
             return;
         };
+        let batches_before = record.count("time/batch");
+        let samples_before = record.count("time/sample");
         let header = match (record.epoch, record.batch) {
             (None | Some(1), Some((batch, _))) => Some(batch),
             (Some(epoch), Some((batch, Some(all)))) => (epoch - 1)
@@ -139,17 +87,16 @@ impl Log {
                 .and_then(|n| n.checked_add(batch)),
             _ => None,
         };
-        let Some(number) = record.batches_before.map(|n| n + 1).or(header) else {
+        let Some(number) = batches_before.map(|n| n + 1).or(header) else {
             out.notes.add("unreadable_line", || {
                 "a record without its batch".to_owned()
             });
             return;
         };
-        let mut step = Step {
-            step: number,
-            ..record.step
-        };
-        if let (Some(batches), Some(samples)) = (record.batches_before, record.samples_before) {
+        let values = record.values.iter();
+        let values = values.map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut step = self.table.named_step(number, values, out);
+        if let (Some(batches), Some(samples)) = (batches_before, samples_before) {
             // All batches before this one were as large as their mean says, where it comes out
             // even.
             let (b0, s0) = self
@@ -163,7 +110,6 @@ impl Log {
             }
             self.before = Some((batches, samples));
         }
-        self.newest = Some(number);
         // The number behind the slash is of the epoch where one is printed, else of the whole
         // training. A batch is one optimiser step, in however many micro-batches.
         if let (None, Some((batch, Some(all)))) = (record.epoch, record.batch)
@@ -174,29 +120,6 @@ impl Log {
         }
         out.step(step);
     }
-}
-
-/// `memory/peak_allocated_mem: 51.2`, in units of 10⁹ bytes.
-fn memory(name: &str, value: f64, step: &mut Step) {
-    let kind = match name {
-        "memory/peak_allocated_mem" => "peak_allocated",
-        "memory/peak_reserved_mem" => "peak_reserved",
-        "memory/current_allocated_mem" => "allocated",
-        "memory/current_reserved_mem" => "reserved",
-        _ => return,
-    };
-    let Some(bytes) = bytes(value, 1e9).filter(|n| *n > 0) else {
-        return;
-    };
-    if kind == "peak_allocated" || (kind == "peak_reserved" && step.memory_bytes.is_none()) {
-        (step.memory_bytes, step.memory_kind, step.memory_source) =
-            (Some(bytes), Some(kind.into()), Some("torch".into()));
-    }
-    step.memory_figures.push(MemoryFigure {
-        kind: kind.into(),
-        source: "torch".into(),
-        bytes,
-    });
 }
 
 /// `[epoch=1][batch=5/5]:`, `[batch=100/4800]:` or, where training is measured otherwise,
@@ -227,17 +150,12 @@ fn header(line: &str) -> Option<Record> {
     })
 }
 
-/// `Train key: value` or `Eval key: value`, the key with a slash in it.
-fn metric(line: &str) -> Option<(&'static str, &str, f64)> {
-    let line = line.trim();
-    ["Train", "Eval"].into_iter().find_map(|kind| {
-        let at = line.find(kind)?;
-        let (name, value) = part(line, at + kind.len()..)
-            .strip_prefix(' ')?
-            .rsplit_once(": ")?;
-        let is_key = name.contains('/') && !name.contains(char::is_whitespace);
-        Some((kind, name, whole_text_number(value).filter(|_| is_key)?))
-    })
+/// `Train key: value`, the key with a slash in it.
+fn trained(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = after(line.trim(), "Train ")?.rsplit_once(": ")?;
+    let is_key = name.contains('/') && !name.contains(char::is_whitespace);
+    whole_text_number(value).filter(|_| is_key)?;
+    Some((name, value))
 }
 
 #[cfg(test)]

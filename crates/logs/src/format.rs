@@ -1,13 +1,24 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock, OnceLock},
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{
-    automodel,
     builder::Builder,
-    composer, deepspeed, hf,
+    compile::Table,
+    composer, deepspeed,
+    engine::Engine,
+    hf,
     lines::Line,
-    llama_recipes, llmc, maxtext,
     megatron::{self, Megatron},
-    mlperf, nanogpt, nemo, telemetry, torchtitan, tprimat,
+    mlperf, nemo,
+    table::LogSection,
+    telemetry, torchtitan, tprimat,
 };
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
@@ -18,7 +29,10 @@ pub trait Reader: Send {
 }
 
 /// How much a line says about who wrote it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Evidence {
     #[default]
     None,
@@ -43,18 +57,18 @@ pub static TABLE: &[Format] = &[
     },
     Format {
         name: "torchtitan",
-        evidence: torchtitan::evidence,
+        evidence: |line| shipped("torchtitan").evidence(line),
         reader: || Box::<torchtitan::Torchtitan>::default(),
     },
     Format {
         name: "nemo",
-        evidence: nemo::evidence,
+        evidence: |line| nemo::evidence(line).max(shipped("nemo").evidence(line)),
         reader: || Box::<nemo::Nemo>::default(),
     },
     Format {
         name: "automodel",
-        evidence: automodel::evidence,
-        reader: || Box::<automodel::Automodel>::default(),
+        evidence: |line| shipped("automodel").evidence(line),
+        reader: || Box::new(Engine::new(shipped("automodel"))),
     },
     Format {
         name: "primus",
@@ -83,28 +97,28 @@ pub static TABLE: &[Format] = &[
     },
     Format {
         name: "nanogpt",
-        evidence: nanogpt::evidence,
-        reader: || Box::<nanogpt::Log>::default(),
+        evidence: |line| shipped("nanogpt").evidence(line),
+        reader: || Box::new(Engine::new(shipped("nanogpt"))),
     },
     Format {
         name: "llm.c",
-        evidence: llmc::evidence,
-        reader: || Box::<llmc::Log>::default(),
+        evidence: |line| shipped("llm.c").evidence(line),
+        reader: || Box::new(Engine::new(shipped("llm.c"))),
     },
     Format {
         name: "maxtext",
-        evidence: maxtext::evidence,
-        reader: || Box::<maxtext::Log>::default(),
+        evidence: |line| shipped("maxtext").evidence(line),
+        reader: || Box::new(Engine::new(shipped("maxtext"))),
     },
     Format {
         name: "composer",
-        evidence: composer::evidence,
+        evidence: |line| shipped("composer").evidence(line),
         reader: || Box::<composer::Log>::default(),
     },
     Format {
         name: "llama-recipes",
-        evidence: llama_recipes::evidence,
-        reader: || Box::<llama_recipes::Log>::default(),
+        evidence: |line| shipped("llama-recipes").evidence(line),
+        reader: || Box::new(Engine::new(shipped("llama-recipes"))),
     },
     Format {
         name: "hf-trainer",
@@ -114,7 +128,7 @@ pub static TABLE: &[Format] = &[
     // After those that run on it and print its lines as well.
     Format {
         name: "deepspeed",
-        evidence: deepspeed::evidence,
+        evidence: |line| shipped("deepspeed").evidence(line),
         reader: || Box::<deepspeed::DeepSpeed>::default(),
     },
     // After the trainers whose steps it goes with: their own lines say more of a step.
@@ -148,4 +162,31 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 pub fn named(name: &str) -> Option<&'static Format> {
     TABLE.iter().find(|f| f.name == name)
+}
+
+/// The tables of formats.toml, each compiled when it is needed.
+static SHIPPED: LazyLock<BTreeMap<String, (LogSection, OnceLock<Arc<Table>>)>> =
+    LazyLock::new(|| {
+        #[derive(Deserialize)]
+        struct Formats {
+            log: Vec<LogSection>,
+        }
+        let formats: Formats =
+            toml::from_str(include_str!("formats.toml")).expect("formats.toml is right");
+        let formats = formats.log.into_iter();
+        formats
+            .map(|log| (log.format.clone(), (log, OnceLock::new())))
+            .collect()
+    });
+
+/// The table of a format in formats.toml.
+pub fn shipped(name: &str) -> Arc<Table> {
+    let (section, table) = &SHIPPED[name];
+    let compile = || Table::compile(section).expect("the tables of formats.toml are right");
+    Arc::clone(table.get_or_init(compile))
+}
+
+#[cfg(test)]
+pub fn all_shipped() -> impl Iterator<Item = (&'static str, Arc<Table>)> {
+    SHIPPED.keys().map(|name| (name.as_str(), shipped(name)))
 }

@@ -5,28 +5,31 @@
 //! that is drawn again behind each, from `logging_steps`, or from the epoch; where there is none of
 //! them, lines are counted and this is said.
 
+mod fields;
+mod numbering;
+mod settings;
+#[cfg(test)]
+pub(super) mod tests;
+
+use tprimat_words::part;
+
 use super::{
     RunningAverage, Step,
     builder::Builder,
-    deepspeed_config::{Config, overflow},
+    deepspeed::{Config, overflow},
     format::{Evidence, Reader},
-    hf_bars::Redrawn,
-    hf_fields::{Fields, Kind, classify},
-    hf_ranks::{self, Around, Line as Moment, Ranks},
-    hf_settings::Settings,
-    hf_table::{Table, is_header},
     lines::Line,
-    numbers::{as_count, grouped_number},
+    numbers::as_count,
     tqdm::{Bar, bars, may_be_bar},
     values::{clock, count_after, dictionary, has, once},
 };
-use tprimat_words::part;
+use fields::{Fields, Kind, Table, classify, is_header, whole_number};
+use numbering::{Around, Line as Moment, Ranks, Redrawn, rank_of};
+use settings::Settings;
 
 pub fn evidence(line: &str) -> Evidence {
-    let dictionary = has(line, "{'") || has(line, "{\"");
-    let stated =
-        dictionary && dictionaries(line).any(|(_, pairs, _)| classify(&pairs) != Kind::Other);
-    if stated
+    let mut stated = dictionaries(line);
+    if stated.any(|(_, pairs, _)| classify(&pairs) != Kind::Other)
         || is_header(line)
         || has(line, "TrainOutput(global_step=")
         || has(line, "Total train batch size (w. parallel")
@@ -49,8 +52,8 @@ pub struct HuggingFace {
     /// The newest bar of training, and the total by which it is known.
     bar: Option<BarState>,
     bar_total: Option<u64>,
-    /// A line whose step the next bar may tell.
-    pending: Option<Pending>,
+    /// A line whose step the next bar may tell, and the bar before it.
+    pending: Option<(Fields, Option<BarState>)>,
     previous: Option<Previous>,
     redrawn: Redrawn,
     ranks: Ranks,
@@ -73,11 +76,6 @@ struct BarState {
     seconds_per_iteration: Option<f64>,
 }
 
-struct Pending {
-    fields: Fields,
-    before: Option<BarState>,
-}
-
 /// The newest line of a step.
 struct Previous {
     fields: Fields,
@@ -98,24 +96,18 @@ impl Reader for HuggingFace {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
         let text = &*line.text;
         let mut at = 0;
-        if has(text, "{'") || has(text, "{\"") {
-            for (start, pairs, end) in dictionaries(text) {
-                let kind = classify(&pairs);
-                if kind == Kind::Other {
-                    continue;
-                }
-                self.bars(part(text, at..start), out);
-                let before = std::mem::replace(&mut at, end);
-                if let Some(n) = count_after(part(text, ..start), "TrainOutput(global_step=") {
-                    out.total("global_step", n as f64);
-                }
-                self.logged(
-                    kind,
-                    &Fields::of(&pairs),
-                    hf_ranks::rank_of(part(text, before..start)),
-                    out,
-                );
+        for (start, pairs, end) in dictionaries(text) {
+            let kind = classify(&pairs);
+            if kind == Kind::Other {
+                continue;
             }
+            let prefix = part(text, at..start);
+            self.bars(prefix, out);
+            at = end;
+            if let Some(n) = count_after(part(text, ..start), "TrainOutput(global_step=") {
+                out.total("global_step", n as f64);
+            }
+            self.logged(kind, &Fields::of(&pairs), rank_of(prefix), out);
         }
         let stated = at > 0;
         let drawn = self.bars(part(text, at..), out);
@@ -164,13 +156,9 @@ impl HuggingFace {
         }
         match kind {
             Kind::Step => {
-                let back = |now: Option<f64>, then: Option<f64>| {
-                    now.zip(then).is_some_and(|(now, then)| now < then)
-                };
-                let again = back(
-                    fields.epoch(),
-                    self.previous.as_ref().and_then(|p| p.fields.epoch()),
-                );
+                let then = self.previous.as_ref().and_then(|p| p.fields.get("epoch"));
+                let epochs = fields.get("epoch").zip(then);
+                let again = epochs.is_some_and(|(now, then)| now < then);
                 if self.over && again && !std::mem::replace(&mut self.second_run, true) {
                     out.notes.add("second_run", || {
                         "another training follows in this log; the first one counts".to_owned()
@@ -212,10 +200,7 @@ impl HuggingFace {
             rank,
             bar: self.bar.map(|bar| bar.count),
         });
-        self.pending = Some(Pending {
-            fields,
-            before: self.bar,
-        });
+        self.pending = Some((fields, self.bar));
         if has_number {
             self.resolve(None, out);
         }
@@ -236,16 +221,16 @@ impl HuggingFace {
             return Moment::Step;
         };
         let bar = self.bar.map(|bar| bar.count);
-        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen();
+        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen;
         let around = Around {
             ranks: [previous.rank, rank],
             epochs_are_steps: fields
-                .epoch_text()
+                .text("epoch")
                 .is_some_and(|e| self.settings.step_of_epoch(e, out).is_some()),
             // A bar that is hardly ever drawn stands still over many steps.
             moved: bar
                 .map(|_| !stands)
-                .filter(|moved| *moved || self.redrawn.seen()),
+                .filter(|moved| *moved || self.redrawn.seen),
         };
         self.ranks.judge(&previous.fields, fields, &around)
     }
@@ -260,8 +245,8 @@ impl HuggingFace {
             any = true;
             let total = self.settings.total_steps.or(self.bar_total);
             // `Map: 12%|…` and bars of other lengths are of something else.
-            if bar.label.ends_with(':') || total.is_some_and(|t| t != bar.total) || self.second_run
-            {
+            let is_other = bar.label.ends_with(':') || total.is_some_and(|t| t != bar.total);
+            if is_other || self.second_run {
                 continue;
             }
             let drawn = BarState {
@@ -287,10 +272,8 @@ impl HuggingFace {
         };
         let distance = (elapsed / bar.count.max(1) as f64 - mean).abs();
         // Where ranks differ by a rounding, the first one counts.
-        if self
-            .finished_bar
-            .is_none_or(|best| distance + 5e-3 * mean < best)
-        {
+        let is_better = |best| distance + 5e-3 * mean < best;
+        if self.finished_bar.is_none_or(is_better) {
             self.finished_bar = Some(distance);
             out.total("progress_bar_seconds_per_step", mean);
             out.total("progress_bar_elapsed_seconds", elapsed);
@@ -299,7 +282,7 @@ impl HuggingFace {
 
     /// Gives the pending line its step number; `after` is the bar that is drawn behind it.
     fn resolve(&mut self, after: Option<BarState>, out: &mut Builder) {
-        let Some(Pending { fields, before }) = self.pending.take() else {
+        let Some((fields, before)) = self.pending.take() else {
             return;
         };
         let new = |n: &u64| *n > self.last_step;
@@ -310,15 +293,15 @@ impl HuggingFace {
             last => last / i * i + i,
         });
         let by_epoch = fields
-            .epoch_text()
+            .text("epoch")
             .and_then(|e| self.settings.step_of_epoch(e, out))
             .filter(new);
-        let drawn_at =
-            |step: Option<u64>| drawn.into_iter().flatten().find(|b| Some(b.count) == step);
-        let on_interval = drawn
-            .into_iter()
-            .flatten()
-            .find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
+        let first = |fits: &dyn Fn(u64) -> bool| {
+            let mut bars = drawn.into_iter().flatten();
+            bars.find(|bar| fits(bar.count))
+        };
+        let drawn_at = |step: Option<u64>| first(&|count| Some(count) == step);
+        let on_interval = first(&|count| interval.is_some_and(|i| count.is_multiple_of(i)));
         let fitting = drawn_at(by_interval).or_else(|| drawn_at(by_epoch));
         let bar = fitting.or(on_interval).or(drawn[0]).or(drawn[1]);
         let taken = before.filter(|b| {
@@ -384,43 +367,37 @@ impl HuggingFace {
         }
         self.summaries.extend(fields.get("train_runtime"));
         if self.summaries.len() <= 1 {
-            fields
-                .totals()
-                .for_each(|(name, value)| out.total(&name, value));
+            let totals = fields.totals();
+            totals.for_each(|(name, value)| out.total(name, value));
         }
     }
 
     /// `  train_runtime            = 0:07:05.42`, below `***** train metrics *****`: rank 0's.
     fn metrics(&mut self, text: &str, out: &mut Builder) {
-        let Some((key, value)) = text.split_once(" = ").map(|(k, v)| (k.trim(), v.trim())) else {
+        let Some((key, value)) = text.split_once(" = ") else {
             return;
         };
         let key = key.rsplit(">> ").next().unwrap_or(key).trim();
+        let value = value.trim();
         if self.second_run || key.contains(' ') {
             return;
         }
         if key == "train_runtime" {
             let Some(stated) = clock(value) else { return };
-            let exact = self
-                .summaries
-                .iter()
-                .copied()
-                .find(|s| (s - stated).abs() < 0.02);
-            out.total("train_runtime_seconds", exact.unwrap_or(stated));
+            let mut summaries = self.summaries.iter();
+            let exact = summaries.find(|s| (*s - stated).abs() < 0.02);
+            out.total("train_runtime_seconds", *exact.unwrap_or(&stated));
         } else if let Some(name) = key.strip_prefix("eval_").filter(|n| !Fields::is_speed(n))
-            && let Some((value, "")) = grouped_number(value)
+            && let Some(value) = whole_number(value)
         {
-            let known = out
-                .trace
-                .evaluations
-                .iter()
-                .any(|e| e.name == key && (e.value - value).abs() <= 1e-3 * value.abs());
-            if !known && name != "samples" {
+            let mut known = out.trace.evaluations.iter().filter(|e| e.name == key);
+            let is_known = known.any(|e| (e.value - value).abs() <= 1e-3 * value.abs());
+            if !is_known && name != "samples" {
                 let step = Some(self.last_step).filter(|n| *n > 0);
                 out.evaluated(step, key, value);
             }
         } else if key.starts_with("train_")
-            && let Some((value, "")) = grouped_number(value)
+            && let Some(value) = whole_number(value)
             && !out.trace.totals.contains_key(key)
         {
             out.total(key, value);
@@ -485,6 +462,3 @@ fn dictionaries(line: &str) -> impl Iterator<Item = (usize, Pairs<'_>, usize)> {
         None
     })
 }
-
-#[cfg(test)]
-pub(super) mod tests;

@@ -5,59 +5,60 @@
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod arguments;
-mod automodel;
 mod builder;
 mod causes;
 mod classify;
+mod compile;
 mod composer;
 mod deepspeed;
-mod deepspeed_config;
+mod dump;
+mod engine;
 mod events;
 mod fields;
 mod format;
 mod hf;
-mod hf_bars;
-mod hf_fields;
-mod hf_ranks;
-mod hf_settings;
-mod hf_table;
 mod launcher;
 mod lines;
-mod llama_recipes;
-mod llmc;
-mod maxtext;
 mod megatron;
 mod megatron_line;
 mod mlperf;
-mod nanogpt;
 mod nemo;
 mod nemo_bars;
-mod nemo_settings;
 mod numbers;
 mod parser;
-mod regex_format;
+mod pattern;
 mod step_time_lines;
+mod table;
 mod tail;
 mod telemetry;
 #[cfg(test)]
 #[path = "shared_by_tests.rs"]
 mod testing;
+#[cfg(test)]
+mod tests {
+    mod automodel;
+    mod llama_recipes;
+    mod llmc;
+    mod maxtext;
+    mod nanogpt;
+    mod regex;
+}
 mod tfevents;
-mod titan_settings;
 mod torchtitan;
 mod tprimat;
 mod tqdm;
 mod trace;
 mod values;
-mod words;
+mod wild;
 
 pub use causes::same_failure;
 pub use classify::{ExitSummary, classify};
+pub use compile::PatternError;
 pub use events::{Event, events_schema};
 pub use format::names;
 pub use numbers::GIB;
-pub use parser::{Live, LogSection, Parser, parse, parse_any, parse_dated};
-pub use regex_format::PatternError;
+pub use parser::{Live, Parser, parse, parse_any, parse_dated};
+pub use table::LogSection;
 pub use tail::tail;
 pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
 pub use tprimat_job::FailureClass;

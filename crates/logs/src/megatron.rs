@@ -3,10 +3,13 @@
 //!
 //! One reader for all: their iteration lines are one grammar with more or fewer fields.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::LazyLock;
-use tprimat_words::part;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use tprimat_words::part;
 
 use super::{
     MemoryFigure, MemoryReport,
@@ -16,6 +19,7 @@ use super::{
     lines::{Line, cut},
     megatron_line::{self, Header, Iteration, count, header},
     numbers::{MIB, finite_number, number},
+    pattern::Pattern,
     step_time_lines::StepTimeLines,
     values::{bytes, has},
 };
@@ -25,53 +29,56 @@ use super::{
 const BEFORE: usize = 200;
 const BEHIND: usize = 1024;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Mark {
-    Validation,
-    Saving,
-    Evaluating,
-    Memory,
-    PerRank,
-    Parameters,
-    PaddedVocab,
-    World,
-    Theoretical,
-    Started,
-    Done,
-    EndOfArguments,
-    StepTime,
-    IterTime,
-    Iteration,
-    Dots,
+/// A mark in a line.
+struct Place<'a> {
+    text: &'a str,
+    /// The line has its end.
+    ended: bool,
+    start: usize,
+    /// Behind the mark; the search for the next one goes on there.
+    end: usize,
 }
 
-/// Texts that lines are known by. The first counts where several begin at one place.
-const MARKS: &[(&str, Mark)] = &[
-    ("validation loss at", Mark::Validation),
-    ("validation results at", Mark::Validation),
-    ("test loss at", Mark::Validation),
-    ("test results at", Mark::Validation),
-    ("saving checkpoint at", Mark::Saving),
-    ("save-checkpoint ", Mark::Saving),
-    ("is about to be saved", Mark::Saving),
-    ("Saving model checkpoint", Mark::Saving),
-    ("evaluate ..", Mark::Evaluating),
-    ("Evaluating on", Mark::Evaluating),
-    ("memory (MB)", Mark::Memory),
-    ("memory (GB)", Mark::Memory),
-    ("number of parameters on", Mark::PerRank),
-    ("Total number of parameters in billions", Mark::Parameters),
-    ("padded vocab (size:", Mark::PaddedVocab),
-    ("using world size:", Mark::World),
-    ("Theoretical memory footprints:", Mark::Theoretical),
-    ("[before the start of training", Mark::Started),
-    ("[after training is done]", Mark::Done),
-    ("exits successfully", Mark::Done),
-    ("end of arguments", Mark::EndOfArguments),
-    ("Step Time", Mark::StepTime),
-    ("iter time (s):", Mark::IterTime),
-    ("iteration", Mark::Iteration),
-    (" ..", Mark::Dots),
+type Take = fn(&mut Megatron, &mut Place<'_>, &mut Builder);
+
+/// Texts that lines are known by, and what is done about each. The first counts where several begin
+/// at one place.
+const MARKS: &[(&str, Take)] = &[
+    ("validation loss at", Megatron::evaluated),
+    ("validation results at", Megatron::evaluated),
+    ("test loss at", Megatron::evaluated),
+    ("test results at", Megatron::evaluated),
+    ("saving checkpoint at", Megatron::saves),
+    ("save-checkpoint ", Megatron::saves),
+    ("is about to be saved", Megatron::saves),
+    ("Saving model checkpoint", Megatron::saves),
+    ("evaluate ..", Megatron::evaluates),
+    ("Evaluating on", Megatron::evaluates),
+    ("memory (MB)", memory),
+    ("memory (GB)", memory),
+    ("number of parameters on", parameters_of_rank),
+    ("Total number of parameters in billions", parameters),
+    ("padded vocab (size:", padded_vocabulary),
+    ("using world size:", world),
+    ("Theoretical memory footprints:", theoretical),
+    ("[before the start of training", Megatron::starts),
+    ("[after training is done]", done),
+    ("exits successfully", done),
+    ("end of arguments", |megatron, _, out| {
+        megatron.arguments.tell(out);
+    }),
+    ("Step Time", |megatron, place, out| {
+        megatron.step_time_lines.step_time(place.behind(), out);
+    }),
+    ("iter time (s):", |megatron, place, out| {
+        let lines = &mut megatron.step_time_lines;
+        lines.iter_time(place.before(), place.behind(), out);
+    }),
+    ("iteration", Megatron::iteration),
+    (" ..", |megatron, place, _| {
+        megatron.arguments.line(place.text, place.start);
+        place.end = place.text.len();
+    }),
 ];
 
 static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
@@ -104,25 +111,17 @@ pub struct Megatron {
 
 impl Reader for Megatron {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
-        let text = &*line.text;
         let (mut at, memory_lines) = (0, out.trace.memory_lines);
-        while let Some(found) = FINDER.find(part(text, at..)) {
-            let (start, end) = (at + found.start(), at + found.end());
-            at = match MARKS[found.pattern().as_usize()].1 {
-                Mark::Iteration => match header(text, start) {
-                    Some(head) => self.iteration(text, &head, line.ended, out),
-                    None => end,
-                },
-                Mark::Memory => memory(text, start, line.ended, out),
-                Mark::Dots => {
-                    self.arguments.line(text, start);
-                    return;
-                }
-                mark => {
-                    self.other(mark, text, end, out);
-                    end
-                }
+        while let Some(found) = FINDER.find(part(&line.text, at..)) {
+            let mut place = Place {
+                text: &line.text,
+                ended: line.ended,
+                start: at + found.start(),
+                end: at + found.end(),
             };
+            let (_, take) = MARKS[found.pattern().as_usize()];
+            take(self, &mut place, out);
+            at = place.end;
         }
         // Ranks whose reports share a line.
         out.trace.memory_lines = out.trace.memory_lines.min(memory_lines + 1);
@@ -134,97 +133,76 @@ impl Reader for Megatron {
     }
 }
 
-fn before(text: &str, at: usize) -> &str {
-    part(
-        text,
-        text.floor_char_boundary(at.saturating_sub(BEFORE))..at,
-    )
-}
-
-/// What stands behind `at`; a word that would be cut in two is left out.
-fn behind(text: &str, at: usize) -> &str {
-    let rest = part(text, at..);
-    if rest.len() <= BEHIND {
-        return rest;
+impl<'a> Place<'a> {
+    fn before(&self) -> &'a str {
+        let from = self.start.saturating_sub(BEFORE);
+        part(self.text, self.text.floor_char_boundary(from)..self.start)
     }
-    let near = part(rest, ..rest.floor_char_boundary(BEHIND));
-    part(near, ..near.rfind([' ', '|', ',']).unwrap_or(0))
+
+    /// What stands behind the mark; a word that would be cut in two is left out.
+    fn behind(&self) -> &'a str {
+        let rest = part(self.text, self.end..);
+        if rest.len() <= BEHIND {
+            return rest;
+        }
+        let near = part(rest, ..rest.floor_char_boundary(BEHIND));
+        part(near, ..near.rfind([' ', '|', ',']).unwrap_or(0))
+    }
 }
 
 /// Primus' prefix says which rank of how many writes: `[rank-7/8]`.
+static RANK_OF: Pattern = Pattern::new(r"\[rank-([0-9]+)/([0-9]+)\]");
+
 fn ranks_of(text: &str) -> Option<u64> {
-    let (_, after) = part(text, ..text.floor_char_boundary(BEHIND)).split_once("[rank-")?;
-    let (rank, ranks) = after.split_once(']')?.0.split_once('/')?;
+    let beginning = part(text, ..text.floor_char_boundary(BEHIND));
+    let [rank, ranks] = RANK_OF.groups(beginning)?;
     let (rank, ranks): (u64, u64) = (rank.parse().ok()?, ranks.parse().ok()?);
     (rank < ranks).then_some(ranks)
 }
 
 impl Megatron {
-    fn iteration(&mut self, text: &str, head: &Header, ended: bool, out: &mut Builder) -> usize {
+    fn iteration(&mut self, place: &mut Place<'_>, out: &mut Builder) {
+        let Some(head) = header(place.text, place.start) else {
+            return;
+        };
         self.arguments.tell(out);
         let mut found = Iteration::default();
-        let end = megatron_line::read(text, head, ended, &mut found, &mut out.notes);
+        place.end = megatron_line::read(place.text, &head, place.ended, &mut found, &mut out.notes);
         if !found.has_fields() {
             // Somebody else's words.
-            return end;
+            return;
         }
-        let number = head.number;
-        let step = &mut found.step;
         out.averages = true;
-        step.steps_averaged = self.averaged(head, found.has_pairs);
-        let stated = (step.global_batch_size.unwrap_or(0), head.total);
-        if stated != self.last {
-            self.last = stated;
-            if let Some(batch) = step.global_batch_size {
+        found.step.steps_averaged = self.averaged(&head, found.has_pairs);
+        let batch = found.step.global_batch_size;
+        let stated = (batch.unwrap_or(0), head.total);
+        if std::mem::replace(&mut self.last, stated) != stated {
+            if let Some(batch) = batch {
                 out.set("global_batch_size", batch);
             }
             out.set("train_iters", head.total);
-            if let Some(ranks) = ranks_of(text) {
+            if let Some(ranks) = ranks_of(place.text) {
                 out.set("num_gpus", ranks);
             }
         }
         if let Some(what) = self.between.take() {
-            out.notes.add_at(number, "checkpoint_in_interval", || {
+            out.notes.add_at(head.number, "checkpoint_in_interval", || {
                 format!("{what} since the line before; its time may be counted in")
             });
         }
-        if found.skipped > 0 {
-            out.notes.add_at(number, "skipped_iterations", || {
-                format!("{}", found.skipped)
-            });
-        }
-        if found.nan_grad_norm {
-            out.notes
-                .add_at(number, "nan_grad_norm", || "grad norm is nan".to_owned());
-        }
-        // A mean that is NaN is not printed at all.
-        let dropped = step.loss.is_none() && found.skipped == 0 && found.has_time;
-        if found.nan_loss || found.nan_iterations > 0 || dropped && found.nan_grad_norm {
-            out.notes
-                .add_at(number, "nan_loss", || match found.nan_iterations {
-                    0 => "the loss is nan".to_owned(),
-                    n => format!("{n} iterations with nan"),
-                });
-        } else if dropped && ended {
-            out.notes.add_at(number, "missing_loss", || {
-                "no loss is stated, and none was skipped".to_owned()
-            });
-        }
-        self.step_time_lines.joins(step, out);
+        tell_oddities(&found, place.ended, out);
+        self.step_time_lines.joins(&mut found.step, out);
         out.step(found.step);
-        end
     }
 
-    /// Core 0.16 and later print the first iteration without starting its sums anew: the line after
-    /// it is the mean of both and all between.
+    /// Core 0.16 and later print the first iteration without starting their sums anew: the line
+    /// after it is the mean of both and all between.
     fn averaged(&mut self, head: &Header, has_pairs: bool) -> Option<u64> {
         let Some(begin) = &mut self.begin else {
-            let (number, microseconds) = (head.number, head.microseconds);
-            let of_run = number == 1 || self.started;
             self.begin = Some(Begin {
-                number,
-                of_run,
-                microseconds,
+                number: head.number,
+                of_run: head.number == 1 || self.started,
+                microseconds: head.microseconds,
                 second: false,
             });
             return None;
@@ -236,250 +214,229 @@ impl Megatron {
         (begin.microseconds && begin.of_run && !has_pairs).then(|| head.number - begin.number + 1)
     }
 
-    fn other(&mut self, mark: Mark, text: &str, end: usize, out: &mut Builder) {
-        let rest = behind(text, end);
-        match mark {
-            Mark::Validation => {
-                self.between = Some("an evaluation");
-                validation(part(text, ..end), rest, out);
+    fn saves(&mut self, _: &mut Place<'_>, _: &mut Builder) {
+        self.between = Some("a checkpoint");
+    }
+
+    fn evaluates(&mut self, _: &mut Place<'_>, _: &mut Builder) {
+        self.between = Some("an evaluation");
+    }
+
+    /// ` at iteration 50 | lm loss value: 8.9 | lm loss PPL: 7.3E+03 |`
+    fn evaluated(&mut self, place: &mut Place<'_>, out: &mut Builder) {
+        self.between = Some("an evaluation");
+        let rest = place.behind();
+        let step = rest.split_once("iteration").and_then(|(_, n)| count(n));
+        let is_test = part(place.text, place.start..).starts_with("test");
+        let kind = if is_test { "test" } else { "validation" };
+        for field in rest.split('|').skip(1) {
+            let Some((key, value)) = field.split_once(':') else {
+                continue;
+            };
+            let name = match key.trim() {
+                "lm loss value" | "lm_loss value" | "lm-loss value" => "loss",
+                key if key.ends_with("PPL") || key.ends_with("_ppl value") => "perplexity",
+                _ => continue,
+            };
+            if let Some((value, _)) = number(value) {
+                out.evaluated(step, format!("{kind}_{name}"), value);
             }
-            Mark::Saving => self.between = Some("a checkpoint"),
-            Mark::Evaluating => self.between = Some("an evaluation"),
-            Mark::PerRank => per_rank(rest, out),
-            Mark::Parameters => {
-                if let Some(billions) = rest.strip_prefix(':').and_then(finite_number) {
-                    out.total("parameters_billions", billions);
-                }
-            }
-            Mark::PaddedVocab => {
-                let stated = out.trace.effective.0.contains_key("vocab_size");
-                if let Some(size) = count(rest).filter(|_| !stated) {
-                    out.set("vocab_size", size);
-                }
-                if let Some(size) = rest
-                    .split_once("new size:")
-                    .and_then(|(_, size)| count(size))
-                {
-                    out.set("padded_vocab_size", size);
-                }
-            }
-            // NeoX' launcher says so of itself.
-            Mark::World if before(text, end).contains("NeoXArgs") => {}
-            Mark::World => world(rest, out),
-            Mark::Theoretical => {
-                for part in rest.split(',') {
-                    let Some((name, value)) = part.split_once('=') else {
-                        continue;
-                    };
-                    let Some((value, unit)) = number(value) else {
-                        continue;
-                    };
-                    if value.is_finite() && unit.trim_start().starts_with("MB") {
-                        out.total(
-                            &format!(
-                                "theoretical_{}_mib",
-                                cut(&name.trim().replace(' ', "_"), 40)
-                            ),
-                            value,
-                        );
-                    }
-                }
-            }
-            Mark::Started => {
-                self.started = true;
-                // A run that goes on in the same log averages anew, and what it repeats is what the
-                // rest builds on.
-                if out.trace.step_lines > 1 {
-                    self.begin = None;
-                    out.latest = true;
-                }
-            }
-            Mark::Done => out.trace.finished = true,
-            Mark::EndOfArguments => self.arguments.tell(out),
-            Mark::StepTime => self.step_time_lines.step_time(rest, out),
-            Mark::IterTime => self.step_time_lines.iter_time(before(text, end), rest, out),
-            Mark::Memory | Mark::Iteration | Mark::Dots => {}
+        }
+    }
+
+    fn starts(&mut self, _: &mut Place<'_>, out: &mut Builder) {
+        self.started = true;
+        // A run that goes on in the same log averages anew, and what it repeats is what the rest
+        // builds on.
+        if out.trace.step_lines > 1 {
+            self.begin = None;
+            out.latest = true;
         }
     }
 }
 
-/// `[Rank N] (after K iterations) memory (MB) | allocated: A | …`; returns where the next one may
-/// begin.
-fn memory(text: &str, at: usize, ended: bool, out: &mut Builder) -> usize {
+/// Notes what is odd about an iteration.
+fn tell_oddities(found: &Iteration, ended: bool, out: &mut Builder) {
+    let mut note = |kind: &str, what: String| out.notes.add_at(found.step.step, kind, || what);
+    if found.skipped > 0 {
+        note("skipped_iterations", found.skipped.to_string());
+    }
+    if found.nan_grad_norm {
+        note("nan_grad_norm", "grad norm is nan".to_owned());
+    }
+    // A mean that is NaN is not printed at all.
+    let dropped = found.step.loss.is_none() && found.skipped == 0 && found.has_time;
+    if found.nan_iterations > 0 {
+        let count = found.nan_iterations;
+        note("nan_loss", format!("{count} iterations with nan"));
+    } else if found.nan_loss || dropped && found.nan_grad_norm {
+        note("nan_loss", "the loss is nan".to_owned());
+    } else if dropped && ended {
+        let what = "no loss is stated, and none was skipped";
+        note("missing_loss", what.to_owned());
+    }
+}
+
+static RANK: Pattern = Pattern::new(r".*\[Rank\s+([0-9]+)");
+static AFTER: Pattern = Pattern::new(r".*after\s+([0-9]+)");
+/// `| max allocated: 1.5`, Bridge: `| mem-max-allocated-gigabytes: 1.5`.
+static FIGURE: Pattern = Pattern::new(
+    r"\|\s*(?:mem-)?(max[ -])?(allocated|reserved|cached)(-gigabytes)?\s*:\s*([0-9][0-9.eE+-]*)",
+);
+
+/// `[Rank N] (after K iterations) memory (MB) | allocated: A | …`
+fn memory(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    let text = place.text;
     // "MB" are MiB; Bridge divides by 10⁹.
-    let unit = if part(text, at..).starts_with("memory (GB)") {
-        1e9
-    } else {
-        MIB
-    };
-    let before = before(text, at);
-    let value_after = |word: &str| {
-        before
-            .rfind(word)
-            .and_then(|p| count(part(before, p + word.len()..).trim_start()))
-    };
-    let mut report = MemoryReport {
-        rank: value_after("[Rank "),
-        after_step: value_after("after "),
-        figures: Vec::new(),
-    };
-    let mut start = at + "memory (MB)".len();
-    // Only so far, whatever the fields are: the search for marks goes on where this ends.
-    let reach = text.floor_char_boundary(start + BEHIND);
-    while start < reach {
-        let end = memchr::memchr(b'|', &text.as_bytes()[start..reach]).map_or(reach, |p| start + p);
-        let field = part(text, start..end);
-        let whole = end < reach || ended && end == text.len();
-        let (key, value) = field.split_once(':').unwrap_or((field, ""));
-        if let Some((kind, unit)) = memory_kind(key.trim(), unit)
-            && let Some(bytes) = number(value)
-                .filter(|_| whole)
-                .and_then(|(value, _)| bytes(value, unit))
-        {
-            report.figures.push(MemoryFigure {
-                kind: kind.into(),
-                source: "torch".into(),
-                bytes,
-            });
-        }
-        if value.contains("memory (") || value.contains("iteration ") {
-            // The next rank's text, without a line end between.
-            start = end - value.len() + value.find('[').unwrap_or(0);
-            break;
-        }
-        if end == reach && reach < text.len() {
-            break;
-        }
-        start = (end + 1).min(text.len());
-    }
-    if !report.figures.is_empty() {
-        out.memory(report);
-    }
-    start
-}
-
-fn memory_kind(key: &str, unit: f64) -> Option<(&'static str, f64)> {
-    let kind = match key {
-        "allocated" | "mem-allocated-gigabytes" => "allocated",
-        "max allocated" | "mem-max-allocated-gigabytes" => "peak_allocated",
-        "reserved" | "cached" | "mem-reserved-gigabytes" => "reserved",
-        "max reserved" | "max cached" | "mem-max-reserved-gigabytes" => "peak_reserved",
-        _ => return None,
-    };
-    Some((
-        kind,
-        if key.ends_with("gigabytes") {
-            1e9
-        } else {
-            unit
-        },
-    ))
-}
-
-/// ` at iteration 50 | lm loss value: 8.9 | lm loss PPL: 7.3E+03 |`
-fn validation(mark: &str, rest: &str, out: &mut Builder) {
-    let step = rest
-        .split_once("iteration")
-        .and_then(|(_, step)| count(step));
-    let test = ["test loss at", "test results at"]
-        .iter()
-        .any(|word| mark.ends_with(word));
-    let kind = if test { "test" } else { "validation" };
-    for field in rest.split('|').skip(1) {
-        let Some((key, value)) = field.split_once(':') else {
+    let is_decimal = part(text, place.start..).starts_with("memory (GB)");
+    // Only so far, whatever the fields are. The next rank's text may stand there, without a line
+    // end between.
+    let reach = text.floor_char_boundary(place.end + BEHIND);
+    let near = part(text, place.end..reach);
+    let next = ["memory (", "iteration "];
+    let next = next.iter().filter_map(|word| near.find(word)).min();
+    let own = part(near, ..next.unwrap_or(near.len()));
+    let is_whole = next.is_some() || reach == text.len() && place.ended;
+    place.end += own.len();
+    let mut figures = Vec::new();
+    for found in FIGURE.captures_iter(own) {
+        let is_last = !part(own, found.get_match().end()..).contains('|');
+        let value = finite_number(&found[4]).filter(|_| is_whole || !is_last);
+        let is_decimal = is_decimal || found.get(3).is_some();
+        let unit = if is_decimal { 1e9 } else { MIB };
+        let Some(bytes) = value.and_then(|value| bytes(value, unit)) else {
             continue;
         };
-        let Some((value, _)) = number(value) else {
-            continue;
+        let kind = match (found.get(1).is_some(), &found[2]) {
+            (false, "allocated") => "allocated",
+            (false, _) => "reserved",
+            (true, "allocated") => "peak_allocated",
+            (true, _) => "peak_reserved",
         };
-        let key = key.trim();
-        let name = match key {
-            "lm loss value" | "lm_loss value" | "lm-loss value" => "loss",
-            _ if key.ends_with("PPL") || key.ends_with("_ppl value") => "perplexity",
-            _ => continue,
+        figures.push(MemoryFigure {
+            kind: kind.into(),
+            source: "torch".into(),
+            bytes,
+        });
+    }
+    if !figures.is_empty() {
+        let before = place.before();
+        let numbered = |pattern: &Pattern| -> Option<u64> {
+            let [number] = pattern.groups(before)?;
+            number.parse().ok()
         };
-        out.evaluated(step, format!("{kind}_{name}"), value);
+        out.memory(MemoryReport {
+            rank: numbered(&RANK),
+            after_step: numbered(&AFTER),
+            figures,
+        });
+    }
+}
+
+fn parameters(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    let stated = place.behind().strip_prefix(':');
+    if let Some(billions) = stated.and_then(finite_number) {
+        out.total("parameters_billions", billions);
     }
 }
 
 /// ` (tensor, pipeline) model parallel rank (0, 0): N`, NeoX: ` model parallel rank 0: N`.
-fn per_rank(rest: &str, out: &mut Builder) {
-    let Some(parameters) = rest
-        .rsplit_once(':')
-        .and_then(|(_, n)| count(n))
-        .filter(|n| *n > 0)
-    else {
-        return;
-    };
+fn parameters_of_rank(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    let stated = place.behind().rsplit_once(':');
+    let stated = stated.and_then(|(_, n)| count(n)).filter(|n| *n > 0);
+    let Some(parameters) = stated else { return };
     let trace = &mut out.trace;
     trace.num_parameters_per_rank = trace.num_parameters_per_rank.max(Some(parameters));
-    let is_one = |name: &str| {
-        trace
-            .effective
-            .0
-            .get(name)
-            .and_then(serde_json::Value::as_u64)
-            == Some(1)
-    };
-    let experts =
-        trace.effective.0.contains_key("num_experts") && !is_one("expert_model_parallel_size");
+    let settings = &trace.effective.0;
+    let is_one = |name: &str| settings.get(name).is_some_and(|n| n.as_u64() == Some(1));
+    let experts = settings.contains_key("num_experts") && !is_one("expert_model_parallel_size");
     if is_one("tensor_model_parallel_size") && is_one("pipeline_model_parallel_size") && !experts {
         trace.num_parameters.get_or_insert(parameters);
     }
 }
 
+/// ` 50257) with 47 dummy tokens (new size: 50304)`
+fn padded_vocabulary(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    let rest = place.behind();
+    let is_stated = out.trace.effective.0.contains_key("vocab_size");
+    if let Some(size) = count(rest).filter(|_| !is_stated) {
+        out.set("vocab_size", size);
+    }
+    let padded = rest.split_once("new size:");
+    if let Some(size) = padded.and_then(|(_, size)| count(size)) {
+        out.set("padded_vocab_size", size);
+    }
+}
+
+const SIZES: &[(&str, &str)] = &[
+    ("data-parallel", "data_parallel_size"),
+    ("context-parallel", "context_parallel_size"),
+    ("tensor-model-parallel", "tensor_model_parallel_size"),
+    ("pipeline-model-parallel", "pipeline_model_parallel_size"),
+];
+
 /// ` 8, data-parallel size: 4, …, tensor-model-parallel size: 2, pipeline-model-parallel size: 1`
-fn world(rest: &str, out: &mut Builder) {
-    for (i, part) in rest.split(',').enumerate() {
-        let (name, value) = if i == 0 {
-            ("", part)
-        } else {
-            part.split_once(':').unwrap_or((part, ""))
-        };
-        let name = match name
-            .trim()
-            .trim_end_matches("size")
-            .trim_end_matches([' ', '-'])
-        {
-            "" => "num_gpus",
-            "data-parallel" => "data_parallel_size",
-            "context-parallel" => "context_parallel_size",
-            "tensor-model-parallel" => "tensor_model_parallel_size",
-            "pipeline-model-parallel" => "pipeline_model_parallel_size",
-            _ => continue,
-        };
-        if let Some(value) = count(value).filter(|n| *n > 0) {
-            out.set(name, value);
+fn world(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    // NeoX' launcher says so of itself.
+    if place.before().contains("NeoXArgs") {
+        return;
+    }
+    let size = |text: &str| count(text).filter(|n| *n > 0);
+    let (all, sizes) = place
+        .behind()
+        .split_once(',')
+        .unwrap_or((place.behind(), ""));
+    if let Some(ranks) = size(all) {
+        out.set("num_gpus", ranks);
+    }
+    for (name, value) in sizes.split(',').filter_map(|part| part.split_once(':')) {
+        let name = name.trim().trim_end_matches("size");
+        let name = name.trim_end_matches([' ', '-']);
+        let known = SIZES.iter().find(|(own, _)| *own == name);
+        if let Some(((_, known), value)) = known.zip(size(value)) {
+            out.set(known, value);
         }
     }
 }
 
-/// Does the text say who wrote it, besides that Megatron is below?
-fn dialect(text: &str) -> Option<&'static str> {
-    let any = |words: &[&str]| words.iter().any(|w| has(text, w));
-    if any(&["hip mem usage", "rocm mem usage"]) || is_primus_prefixed(text) {
-        Some("primus")
-    } else if any(&["MODEL_TFLOP/s/GPU", "mem-max-allocated-gigabytes"]) {
-        Some("megatron-bridge")
-    } else if any(&["iter time (s):", "approx flops per GPU"]) {
-        Some("gpt-neox")
-    } else if any(&["consumed tokens:", "consumed_tokens=", "lm-loss:"]) {
-        Some("megatron-deepspeed")
-    } else {
-        None
+/// ` weight and optimizer=1.50 MB, activation=2.50 MB`
+static FOOTPRINT: Pattern = Pattern::new(r"(?:^|,)\s*([^,=]*)=\s*([0-9][0-9.eE+-]*)\s*MB");
+
+fn theoretical(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder) {
+    for found in FOOTPRINT.captures_iter(place.behind()) {
+        let name = cut(&found[1].trim().replace(' ', "_"), 40);
+        if let Some(value) = finite_number(&found[2]) {
+            out.total(&format!("theoretical_{name}_mib"), value);
+        }
     }
 }
 
-/// `[20260101 00:00:00][rank-7/8][INFO ] …`
-fn is_primus_prefixed(text: &str) -> bool {
-    let rank = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("][rank-"));
-    rank.is_some_and(|(_, rest)| {
-        rest.split_once(']')
-            .is_some_and(|(rank, _)| rank.contains('/'))
-    })
+fn done(_: &mut Megatron, _: &mut Place<'_>, out: &mut Builder) {
+    out.trace.finished = true;
 }
+
+/// `[20260101 00:00:00][rank-7/8][INFO ] …`
+static PRIMUS: Pattern = Pattern::new(r"^\[.*?\]\[rank-[^\]/]*/[^\]]*\]");
+
+/// What says who wrote a line, besides that Megatron is below.
+static DIALECTS: [(&str, Pattern); 4] = [
+    (
+        "primus",
+        Pattern::new(r"hip mem usage|rocm mem usage|^\[.*?\]\[rank-[^\]/]*/[^\]]*\]"),
+    ),
+    (
+        "megatron-bridge",
+        Pattern::new("MODEL_TFLOP/s/GPU|mem-max-allocated-gigabytes"),
+    ),
+    (
+        "gpt-neox",
+        Pattern::new(r"iter time \(s\):|approx flops per GPU"),
+    ),
+    (
+        "megatron-deepspeed",
+        Pattern::new("consumed tokens:|consumed_tokens=|lm-loss:"),
+    ),
+];
 
 /// A line that only this family has; cheap for all others, since every line of a log's beginning is
 /// asked.
@@ -492,7 +449,13 @@ fn is_step(text: &str) -> bool {
 }
 
 fn of_dialect(text: &str, name: &str) -> Evidence {
-    if is_step(text) && dialect(text) == Some(name) {
+    let mut dialects = DIALECTS.iter();
+    let is_own = |(dialect, _): &(&str, Pattern)| *dialect == name;
+    if is_step(text)
+        && dialects
+            .find(|(_, words)| words.is_match(text))
+            .is_some_and(is_own)
+    {
         Evidence::Strong
     } else {
         Evidence::None
@@ -505,7 +468,7 @@ fn weak_if(said: bool) -> Evidence {
 
 pub fn primus(text: &str) -> Evidence {
     // Files of ranks that print no steps have its prefix all the same.
-    of_dialect(text, "primus").max(weak_if(is_primus_prefixed(text)))
+    of_dialect(text, "primus").max(weak_if(PRIMUS.is_match(text)))
 }
 
 pub fn bridge(text: &str) -> Evidence {
@@ -535,110 +498,4 @@ pub fn megatron(text: &str) -> Evidence {
         "using world size:",
     ];
     weak_if(FINDER.is_match(text) && settings.iter().any(|w| has(text, w)))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{LogSection, parse};
-
-    /// Each mark, over and over in one line of a megabyte: half an hour if all of the line were
-    /// searched at every one.
-    #[test]
-    fn a_line_full_of_marks_is_read_in_linear_time() {
-        let words = super::MARKS.iter().map(|(word, _)| *word);
-        let values = [
-            "memory (MB):",
-            "iter time (s): 1 steps: 1 loss: ",
-            "iteration 1/ 2 |",
-            "Step Time : 1s tok/s/gpu ",
-        ];
-        for piece in words.chain(values) {
-            for filler in ["", ": 1,", "[ "] {
-                let line =
-                    format!("{piece}{filler}").repeat((1 << 20) / (piece.len() + filler.len()));
-                let trace = parse(&LogSection::named("megatron"), line.as_bytes());
-                assert!(trace.memory.is_empty(), "{piece}{filler}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_one_mark_is_given_does_not_grow_with_the_line() {
-        let line = "é1 | ".repeat(1 << 16);
-        for at in [0, 3, 300, 300_000] {
-            assert!(super::before(&line, at).len() <= super::BEFORE + 3);
-            let behind = super::behind(&line, at);
-            assert!(
-                behind.len() < super::BEHIND && (behind.is_empty() || behind.ends_with(['1', '|'])),
-                "{behind}"
-            );
-        }
-        assert_eq!(super::behind("a 12", 1), " 12");
-    }
-
-    #[test]
-    fn reports_of_many_ranks_share_a_line() {
-        let report = |rank: u32| {
-            format!(
-                "[Rank {rank}] (after 5 iterations) memory (MB) | allocated: {rank}.5 | max allocated: {rank}.0"
-            )
-        };
-        let line: String = (1..=64).map(report).collect();
-        let trace = parse(
-            &LogSection::named("megatron"),
-            format!("{line}\n").as_bytes(),
-        );
-        let told: Vec<_> = trace
-            .memory
-            .iter()
-            .map(|m| (m.rank, m.after_step, m.figures[0].bytes >> 19))
-            .collect();
-        let expected: Vec<_> = (1..=64)
-            .map(|rank| (Some(rank), Some(5), 2 * rank + 1))
-            .collect();
-        assert_eq!((told, trace.memory_lines), (expected, 1));
-        assert!(trace.memory.iter().all(|m| m.figures.len() == 2));
-    }
-
-    #[test]
-    fn a_run_that_goes_on_in_the_same_log_counts_from_where_it_goes_on() {
-        let line = |n: u64, ms: f64| {
-            format!(
-                " [2026-01-02 03:04:05.000001] iteration {n}/ 6 | consumed samples: {} | elapsed time per iteration (ms): {ms} | lm loss: 2.0E+00 |\n",
-                n * 8
-            )
-        };
-        let start = "[before the start of training step] datetime: 2026-01-02 03:04:05\n";
-        let log = [
-            start.to_owned(),
-            line(1, 9000.0),
-            line(2, 5000.0),
-            line(3, 1000.0),
-            line(4, 1000.0),
-        ]
-        .concat()
-            + start
-            + &[
-                line(3, 8000.0),
-                line(4, 5000.0),
-                line(5, 2000.0),
-                line(6, 2000.0),
-            ]
-            .concat();
-        let trace = parse(&LogSection::named("megatron"), log.as_bytes());
-        let times: Vec<_> = trace
-            .steps
-            .iter()
-            .map(|s| (s.step, s.step_time_seconds, s.steps_averaged))
-            .collect();
-        let expected = [
-            (1, 9.0, None),
-            (2, 5.0, Some(2)),
-            (3, 8.0, None),
-            (4, 5.0, Some(2)),
-            (5, 2.0, None),
-            (6, 2.0, None),
-        ];
-        assert_eq!(times, expected.map(|(n, t, k)| (n, Some(t), k)));
-    }
 }

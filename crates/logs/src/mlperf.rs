@@ -15,7 +15,7 @@ use super::{
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::{after, as_count, finite, setting},
+    numbers::{after, finite, setting},
     tprimat::{leading_object, number_of, whole},
     values::Checks,
 };
@@ -283,10 +283,7 @@ impl Entries {
         match value {
             Value::Number(_) => {
                 if let Some(number) = number_of(value).filter(|n| n.is_finite()) {
-                    out.set(
-                        name,
-                        as_count(number).map_or_else(|| setting(number), Value::from),
-                    );
+                    out.set(name, setting(number));
                 }
             }
             Value::String(text) if !text.is_empty() => out.set(name, cut(text, 120)),

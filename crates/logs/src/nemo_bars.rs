@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use super::{
     RunningAverage, Step,
     builder::Builder,
-    nemo::read_fields,
+    engine::Engine,
     numbers::{after, as_count, grouped_number},
     tqdm::{bars, may_be_bar},
-    values::has,
+    values::{count_after, has, once},
 };
 
 /// Reads bars until DLLogger's lines come, which have all digits where the bar has three.
@@ -19,6 +19,10 @@ pub struct Bars {
     pending: Option<Step>,
     moving: Moving,
     told: bool,
+    /// Steps over which the step timing is a moving mean.
+    window: Option<usize>,
+    /// Lines in which the window may still follow.
+    window_lines: u32,
 }
 
 impl Bars {
@@ -29,7 +33,9 @@ impl Bars {
     }
 
     /// False if the line is none of a step.
-    pub fn line(&mut self, text: &str, window: Option<usize>, out: &mut Builder) -> bool {
+    pub fn line(&mut self, text: &str, table: &mut Engine, out: &mut Builder) -> bool {
+        self.find_window(text);
+        let window = self.window;
         if has(text, "DLL")
             && let Some((at, fields)) = logged(text)
         {
@@ -38,23 +44,15 @@ impl Bars {
                 self.pending = None;
                 out.latest = true;
             }
-            let (mut stated, moving) = (None, &mut self.moving);
-            read_fields(
-                at,
-                fields.iter().map(|(k, v)| (k.as_str(), v.as_str())),
-                out,
-                |step, _| stated = Some(step),
-            );
-            if let Some(mut step) = stated {
-                if window.is_some_and(|w| w > 1) {
-                    let mean = step.step_time_seconds.take();
-                    step.step_time_seconds =
-                        mean.and_then(|m| moving.solve(at, m, window.unwrap_or(1)));
-                    keep_average(&mut step, mean);
-                    self.tell(window, out);
-                }
-                out.step(step);
+            let fields = fields.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+            let mut step = named_step(at, fields, table, out);
+            if let Some(steps) = window.filter(|w| *w > 1) {
+                let mean = step.step_time_seconds.take();
+                step.step_time_seconds = mean.and_then(|m| self.moving.solve(at, m, steps));
+                keep_average(&mut step, mean);
+                self.tell(steps, out);
             }
+            out.step(step);
             return true;
         }
         self.logger |= has(text, "DLLogger has been set up");
@@ -65,13 +63,13 @@ impl Bars {
         for bar in bars(text).filter(|bar| bar.label.contains("Epoch ")) {
             found = true;
             if !self.logger {
-                self.bar(&bar, window, out);
+                self.bar(&bar, table, out);
             }
         }
         found
     }
 
-    fn bar(&mut self, bar: &super::tqdm::Bar<'_>, window: Option<usize>, out: &mut Builder) {
+    fn bar(&mut self, bar: &super::tqdm::Bar<'_>, table: &mut Engine, out: &mut Builder) {
         let pairs = || {
             bar.postfix
                 .split(',')
@@ -109,15 +107,13 @@ impl Bars {
             .unwrap_or_default();
         let fields = pairs().filter(|(k, _)| *k == loss || !named.contains(k));
         let fields = fields.map(|(k, v)| (if k == loss { "reduced_train_loss" } else { k }, v));
-        let mut stated = None;
-        read_fields(at, fields, out, |step, _| stated = Some(step));
-        let Some(mut step) = stated else { return };
+        let mut step = named_step(at, fields, table, out);
         if step.step_time_seconds.is_none() {
             keep_average(&mut step, bar.seconds_per_iteration);
-        } else if window.is_some_and(|w| w > 1) {
+        } else if let Some(steps) = self.window.filter(|w| *w > 1) {
             let mean = step.step_time_seconds.take();
             keep_average(&mut step, mean);
-            self.tell(window, out);
+            self.tell(steps, out);
         }
         if self.pending.as_ref().is_some_and(|p| p.step != at) {
             self.flush(out);
@@ -125,14 +121,35 @@ impl Bars {
         self.pending = Some(step);
     }
 
-    fn tell(&mut self, window: Option<usize>, out: &mut Builder) {
+    fn tell(&mut self, steps: usize, out: &mut Builder) {
         if !std::mem::replace(&mut self.told, true) {
             out.notes.add("moving_mean", || {
-                let steps = window.unwrap_or(1);
                 format!(
                     "step timing is a mean over {steps} steps: kept as running average, single times solved from it"
                 )
             });
+        }
+    }
+
+    /// `step_timing_kwargs:` and soon `buffer_size: 5`, or both in one line.
+    fn find_window(&mut self, text: &str) {
+        let at = after(text, "step_timing_kwargs");
+        if at.is_some() {
+            self.window_lines = 6;
+        }
+        if self.window_lines > 0 {
+            self.window_lines -= 1;
+            let size = ["buffer_size: ", "buffer_size': "]
+                .iter()
+                .find_map(|key| count_after(at.unwrap_or(text), key));
+            if let Some(size) = size
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n < 1 << 16)
+            {
+                // A later line prints the defaults as well.
+                self.window = self.window.max(Some(size));
+                self.window_lines = 0;
+            }
         }
     }
 
@@ -190,6 +207,21 @@ fn counted(step: f64, pairs: &[(String, String)]) -> Option<u64> {
         .and_then(|(_, v)| grouped_number(v))
         .map(|(n, _)| n);
     as_count(global.unwrap_or(step))
+}
+
+/// The step of a bar or of DLLogger, whose validation loss is none of this step's.
+fn named_step<'t>(
+    at: u64,
+    fields: impl Iterator<Item = (&'t str, &'t str)>,
+    table: &mut Engine,
+    out: &mut Builder,
+) -> Step {
+    let fields = fields.filter(|(key, _)| *key != "val_loss");
+    let step = table.named_step(at, fields, out);
+    if let Some(n) = step.global_batch_size {
+        once("global_batch_size", n, out);
+    }
+    step
 }
 
 fn keep_average(step: &mut Step, mean: Option<f64>) {

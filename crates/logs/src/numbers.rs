@@ -1,5 +1,7 @@
 //! Numbers and sizes in lines of text. All readers of formats scan numbers here.
 
+use std::borrow::Cow;
+
 use super::{builder::Notes, lines::cut};
 use tprimat_words::part;
 
@@ -117,14 +119,13 @@ pub fn count(text: &str) -> Option<(u64, &str)> {
     Some((part(text, ..end).parse().ok()?, part(text, end..)))
 }
 
-/// The finite number behind the first `key`.
-pub fn number_after(line: &str, key: &str) -> Option<f64> {
-    finite_number(after(line, key)?)
-}
-
 /// A text that is one number and nothing else, with or without commas between thousands.
 pub fn whole_text_number(text: &str) -> Option<f64> {
-    let plain = text.trim().replace(',', "");
+    let text = text.trim();
+    let plain = match text.contains(',') {
+        true => Cow::Owned(text.replace(',', "")),
+        false => Cow::Borrowed(text),
+    };
     let (value, rest) = number(&plain)?;
     rest.is_empty().then_some(value)
 }

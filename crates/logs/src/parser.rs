@@ -1,31 +1,20 @@
 //! Bytes, in chunks of any size → a [`Trace`]; the memory does not grow with the log.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tprimat_words::did_you_mean;
 
 use super::{
     Step, Trace,
     builder::Builder,
     causes::{CHARS, Causes},
+    compile::{PatternError, Table},
+    engine::Engine,
     format::{self, Evidence, Format, Reader, TABLE},
     lines::{Line, MAX_LINE, Splitter, cut},
     mlperf,
-    regex_format::{self, PatternError, Patterns},
+    table::LogSection,
     tfevents::{self, TfEvents},
     tprimat,
 };
-
-/// How a recipe's log is to be read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LogSection {
-    pub format: String,
-    /// For the format `regex`: named groups are fields of a step (`step`, `loss`,
-    /// `step_time_seconds`, …).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub patterns: Vec<String>,
-}
 
 /// The format that a recipe's patterns make up.
 const PATTERNS: &str = "regex";
@@ -35,14 +24,15 @@ impl LogSection {
     pub fn named(format: &str) -> Self {
         Self {
             format: format.to_owned(),
-            patterns: Vec::new(),
+            ..Self::default()
         }
     }
 
-    /// Is the format made up by patterns, so that no log can be known to be in it by its looks?
+    /// Is the format made up by patterns of a recipe, so that no log can be known to be in it by
+    /// its looks?
     #[must_use]
     pub fn is_of_patterns(&self) -> bool {
-        self.format == PATTERNS
+        self.format == PATTERNS || !self.lines.is_empty() || !self.patterns.is_empty()
     }
 
     /// Why logs cannot be read so, if they cannot.
@@ -50,33 +40,37 @@ impl LogSection {
         self.reader().map(drop)
     }
 
-    fn reader(&self) -> Result<(&'static str, Box<dyn Reader>), PatternError> {
-        if self.format == PATTERNS {
-            let patterns = Patterns::compile(&self.patterns)?;
-            return Ok((PATTERNS, Box::new(regex_format::Log::new(patterns))));
-        }
+    fn reader(&self) -> Result<(String, Box<dyn Reader>), PatternError> {
         let error = |message, help| {
             Err(PatternError {
-                at: None,
+                at: Vec::new(),
                 message,
                 help,
             })
         };
-        let Some(format) = format::named(&self.format) else {
-            let known: Vec<_> = format::names().chain([PATTERNS]).collect();
-            let near = did_you_mean(&self.format, known.iter().copied());
-            let near = near.map_or_else(String::new, |question| question + " ");
-            let help = format!("{near}formats: {}", known.join(", "));
-            return error(format!("`{}` is not a log format", self.format), Some(help));
-        };
-        if !self.patterns.is_empty() {
-            let help = "format = \"regex\" reads logs by patterns".to_owned();
-            return error(
+        let own = self.is_of_patterns();
+        match format::named(&self.format) {
+            Some(_) if own => error(
                 format!("the format `{}` takes no patterns", self.format),
-                Some(help),
-            );
+                Some("format = \"regex\" reads logs by patterns".to_owned()),
+            ),
+            Some(format) => Ok((format.name.to_owned(), (format.reader)())),
+            None if self.lines.is_empty() && self.patterns.is_empty() && own => error(
+                "the format `regex` needs `patterns` or `lines`".to_owned(),
+                None,
+            ),
+            None if own => {
+                let table = Table::compile(self)?;
+                Ok((self.format.clone(), Box::new(Engine::new(table))))
+            }
+            None => {
+                let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+                let near = did_you_mean(&self.format, known.iter().copied());
+                let near = near.map_or_else(String::new, |question| question + " ");
+                let help = format!("{near}formats: {}", known.join(", "));
+                error(format!("`{}` is not a log format", self.format), Some(help))
+            }
         }
-        Ok((format.name, (format.reader)()))
     }
 }
 
@@ -118,7 +112,7 @@ impl Extras {
 
 enum State {
     Detecting(Box<Detecting>),
-    Reading(&'static str, Box<dyn Reader>),
+    Reading(String, Box<dyn Reader>),
     /// No lines: TensorBoard's event file.
     Events(Box<TfEvents>),
 }
@@ -202,6 +196,13 @@ impl Parser {
         for piece in chunk.chunks(PIECE) {
             self.piece(piece);
         }
+    }
+
+    /// Tells of each line that is read which kind of line, or which pattern, has read it.
+    #[must_use]
+    pub fn telling(mut self, tell: impl FnMut(u64, &str) + Send + 'static) -> Self {
+        self.builder.tell = Some(Box::new(tell));
+        self
     }
 
     /// What is fed from now on was seen in the log at `time`, in seconds since 1970. Says nothing
@@ -321,7 +322,7 @@ impl Parser {
                 );
             }
         };
-        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut extras));
+        splitter.finish(|line| read(&name, reader.as_mut(), line, &mut builder, &mut extras));
         reader.end(&mut builder);
         if splitter.cut > 0 {
             let count = splitter.cut;
@@ -329,7 +330,7 @@ impl Parser {
                 format!("{count} lines longer than {MAX_LINE} bytes were cut")
             });
         }
-        builder.trace.format = name.to_owned();
+        builder.trace.format.clone_from(&name);
         (builder.finish(), extras.causes)
     }
 }
@@ -351,6 +352,9 @@ fn read(
         extras.mlperf.line(line, builder);
     }
     reader.line(line, builder);
+    if builder.trace.step_lines > steps {
+        builder.tell_reader(name);
+    }
     // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
     if builder.notes.nan_losses > nans && name != "hf-trainer" {
         builder.nan_line(&cut(line.text.trim_ascii(), CHARS));
@@ -379,7 +383,7 @@ fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
 }
 
 fn reading(format: &'static Format) -> State {
-    State::Reading(format.name, (format.reader)())
+    State::Reading(format.name.to_owned(), (format.reader)())
 }
 
 /// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly

@@ -8,16 +8,18 @@ use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
-    ABSURD_STEP_TIME, Failure, FailureClass, Step,
+    Failure, FailureClass, Step,
     builder::{Builder, Notes},
     format::{Evidence, Reader},
     lines::{Line, cut},
+    numbers::as_count,
+    pattern::Pattern,
+    values::Checks,
 };
 
 /// Attempts to read an object per line: keeps the work on hostile lines linear.
 const MAX_TRIES: usize = 8;
-/// Longer steps, higher rates and larger memories than these are misprints.
-const MAX_SECONDS: f64 = 1e7;
+/// More memory and more tokens than these are misprints.
 const MAX_BYTES: u64 = 1 << 50;
 const MAX_TOKENS: u64 = 1 << 50;
 
@@ -222,32 +224,24 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         });
         return None;
     };
-    let mut float = |key: &str, kind: Option<&'static str>, sensible: fn(f64) -> bool| {
-        let value = number_of(event.get(key)?)?;
-        match kind {
-            Some(kind) if !value.is_finite() => {
-                notes.add_at(number, kind, || format!("{key} is {value}"))
-            }
-            _ if !value.is_finite() || !sensible(value) => {
-                let kind = if key == "step_time_seconds" {
-                    ABSURD_STEP_TIME
-                } else {
-                    "absurd_value"
-                };
-                notes.add_at(number, kind, || format!("{key} is {value}"))
-            }
-            _ => return Some(value),
-        }
-        None
+    let number_at = |key: &str| event.get(key).and_then(number_of);
+    let mut checks = Checks {
+        step: number,
+        notes,
+    };
+    let time = "step_time_seconds";
+    let step_time_seconds = checks.seconds(time, number_at(time));
+    let mut float = |key: &str, kind: Option<&str>, sensible: fn(f64) -> bool| {
+        checks.take(key, kind, number_at(key), sensible)
     };
     let positive = |v: f64| v > 0.0;
-    let step_time_seconds = float("step_time_seconds", None, |v| v > 0.0 && v < MAX_SECONDS);
     let loss = float("loss", Some("nan_loss"), |_| true);
     let is_null = event.get("loss").is_some_and(Value::is_null);
     let learning_rate = float("learning_rate", None, |v| v >= 0.0);
     let grad_norm = float("grad_norm", Some("nan_grad_norm"), |v| v >= 0.0);
     let tokens_per_second_per_gpu = float("tokens_per_second_per_gpu", None, positive);
     let tflops_per_gpu = float("tflops_per_gpu", None, positive);
+    let notes = checks.notes;
     if let Some(kind) = text(event, "anomaly")
         .filter(|_| loss.is_some() || event.get("loss").is_none_or(Value::is_null))
     {
@@ -349,62 +343,33 @@ pub fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
     if let Some(object) = read(text) {
         return Some(object);
     }
-    match quote_nonfinite(text) {
-        (Cow::Owned(quoted), added_at) => {
-            let (object, length) = read(&quoted)?;
-            // Each token before the end of the object was made two bytes longer.
-            let added = added_at.iter().filter(|at| **at < length).count() * 2;
-            Some((
-                object,
-                length
-                    .checked_sub(added)
-                    .filter(|l| text.is_char_boundary(*l))?,
-            ))
-        }
-        _ => None,
-    }
+    let (quoted, quoted_at) = quote_nonfinite(text);
+    let (object, length) = read(&quoted).filter(|_| !quoted_at.is_empty())?;
+    // Each token before the end of the object was made two bytes longer.
+    let added = quoted_at.iter().filter(|at| **at < length).count() * 2;
+    let length = length.checked_sub(added)?;
+    text.is_char_boundary(length).then_some((object, length))
 }
+
+/// A string, or a word outside of strings.
+static WORD: Pattern = Pattern::new(r#""(?:[^"\\]|\\.)*"?|[+-]?[A-Za-z]+"#);
 
 /// Puts bare `NaN`, `Infinity`, `inf`, … outside of strings into quotes, as JSON has no such
 /// numbers; also where, in the new text, each of them begins.
-fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
-    let bytes = text.as_bytes();
+fn quote_nonfinite(text: &str) -> (String, Vec<usize>) {
     let (mut out, mut copied, mut places) = (String::new(), 0, Vec::new());
-    let (mut at, mut in_string) = (0, false);
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' if in_string => at += 1,
-            b'"' => in_string = !in_string,
-            b'+' | b'-' | b'a'..=b'z' | b'A'..=b'Z' if !in_string => {
-                let length = bytes[at + 1..]
-                    .iter()
-                    .take_while(|b| b.is_ascii_alphabetic())
-                    .count()
-                    + 1;
-                let token = part(text, at..at + length);
-                let name = token.trim_start_matches(['+', '-']);
-                if ["nan", "inf", "infinity"]
-                    .iter()
-                    .any(|n| name.eq_ignore_ascii_case(n))
-                {
-                    out.push_str(part(text, copied..at));
-                    places.push(out.len());
-                    out.push('"');
-                    out.push_str(token);
-                    out.push('"');
-                    copied = at + length;
-                }
-                at += length - 1;
-            }
-            _ => {}
+    for word in WORD.find_iter(text) {
+        let name = word.as_str().trim_start_matches(['+', '-']);
+        let mut names = ["nan", "inf", "infinity"].iter();
+        if names.any(|known| name.eq_ignore_ascii_case(known)) {
+            out.push_str(part(text, copied..word.start()));
+            places.push(out.len());
+            out.extend(["\"", word.as_str(), "\""]);
+            copied = word.end();
         }
-        at += 1;
-    }
-    if places.is_empty() {
-        return (Cow::Borrowed(text), places);
     }
     out.push_str(part(text, copied..));
-    (Cow::Owned(out), places)
+    (out, places)
 }
 
 pub fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
@@ -425,13 +390,7 @@ pub fn whole(value: &Value) -> Option<u64> {
     if let Some(n) = value.as_u64() {
         return Some(n);
     }
-    let n = number_of(value)?;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked on the line"
-    )]
-    (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
+    as_count(number_of(value)?)
 }
 
 #[cfg(test)]

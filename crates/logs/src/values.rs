@@ -195,7 +195,9 @@ impl Checks<'_> {
         self.take(name, None, value, |v| v > 0.0 && v < 1e15)
     }
 
-    fn take(
+    /// A value that is finite and sensible. Another is noted; one that is not finite under `kind`,
+    /// where that is given.
+    pub fn take(
         &mut self,
         name: &str,
         kind: Option<&str>,

@@ -1,32 +1,44 @@
-//! Bars from 0, a panel with its own axis for each group: only cells of one workload may be
-//! compared.
-
-use plotters::style::RGBColor;
-use tprimat_figures::{Comparison, Row};
+//! Cells below each other over one axis, as data and drawn: bars from 0, or marks around 0. Each
+//! workload has a panel with an axis of its own: only its cells may be compared.
 
 use super::{
     axis::{Scale, extent},
-    canvas::{Anchor, Canvas},
-    names::{Names, group_heading},
-    style::{FAINT, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH},
-    sweep::swept_groups,
+    canvas::{Anchor, Canvas, Mark},
+    cells::{Cell, GUTTER, Shown},
+    lines::label_ticks,
+    style::{FAINT, FULL, HEADING, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH},
     text::{clean, width_of, wrap},
 };
 
-/// Room right of the bars for figures.
-const FIGURES: i32 = 470;
+/// Room right of the axis for figures.
+const FIGURES: i32 = 500;
 const RIGHT: i32 = WIDTH - MARGIN - FIGURES;
 const THICK: i32 = 18;
+/// Room of labels below a bar.
+const LABELS: i32 = FULL - GUTTER - 24;
 
+#[derive(Default)]
 pub struct Bar {
-    pub value: f64,
+    /// From 0 to here; None = marks alone.
+    pub length: Option<f64>,
     pub interval: Option<[f64; 2]>,
-    /// Stands right of the bar.
+    pub marks: Vec<(Mark, f64)>,
+    /// Right of the bar.
     pub figures: String,
     /// None = the pattern of its cell.
     pub fill: Option<Fill>,
     /// What the value cannot exceed, drawn across the bar.
     pub roof: Option<f64>,
+}
+
+impl Bar {
+    pub fn new(length: f64, figures: String) -> Self {
+        Self {
+            length: Some(length),
+            figures,
+            ..Self::default()
+        }
+    }
 }
 
 /// A pattern in the colour of the framework.
@@ -38,226 +50,213 @@ pub enum Fill {
     HatchedBack,
 }
 
-impl Fill {
-    /// Cells of one framework have patterns of their own, as far as there are patterns.
-    fn of_variant(variant: usize, variants: usize) -> Self {
-        const ALL: [Fill; 4] = [Fill::Solid, Fill::Hatched, Fill::Outline, Fill::HatchedBack];
-        if variants > ALL.len() {
-            return Self::Solid;
-        }
-        ALL[variant]
-    }
-}
-
-impl Bar {
-    pub fn new(value: f64, figures: String) -> Self {
-        Self {
-            value,
-            interval: None,
-            figures,
-            fill: None,
-            roof: None,
-        }
-    }
-}
+/// Cells of one framework have patterns of their own, as far as there are patterns.
+const PATTERNS: [Fill; 4] = [Fill::Solid, Fill::Hatched, Fill::Outline, Fill::HatchedBack];
 
 /// What one cell shows: bars, or why it has none.
 pub type Entry = Result<Vec<Bar>, String>;
 
-pub struct Panel<'a> {
-    pub unit: &'a str,
+/// Panels of one unit, one for each workload that has something to show.
+pub struct Panels<'a> {
+    /// Over all of them; may be empty.
+    pub title: String,
+    pub unit: String,
     /// A value that no bar can exceed, with its name.
-    pub roof: Option<(f64, &'a str)>,
+    pub roof: Option<(f64, &'static str)>,
+    pub entry: Box<dyn Fn(&Cell) -> Entry + 'a>,
 }
 
-/// A panel for each group that has a bar; how many were drawn. Points of a sweep have none.
-pub fn panels<'a>(
-    canvas: &mut Canvas,
-    comparison: &'a Comparison,
-    names: &Names,
-    panel: &Panel,
-    entry: impl Fn(usize, &'a Row) -> Entry,
-) -> usize {
-    let mut drawn = 0;
-    let swept = swept_groups(comparison);
-    let groups = comparison.groups.iter().enumerate();
-    for (i, _) in groups.filter(|(i, _)| !swept.contains(i)) {
-        let members = comparison
-            .rows
-            .iter()
-            .enumerate()
-            .filter(|(_, row)| row.group == i);
-        let entries: Vec<(usize, &Row, Entry)> = members
-            .map(|(index, row)| (index, row, entry(index, row).map(known)))
-            .collect();
-        if entries
-            .iter()
-            .any(|(.., entry)| entry.as_ref().is_ok_and(|bars| !bars.is_empty()))
-        {
-            canvas.heading(&group_heading(comparison, i));
-            draw(canvas, names, panel, &entries);
+impl<'a> Panels<'a> {
+    pub fn new(title: &str, unit: &str, entry: impl Fn(&Cell) -> Entry + 'a) -> Self {
+        Self {
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            roof: None,
+            entry: Box::new(entry),
+        }
+    }
+
+    /// What a cell shows of it, without what has no length.
+    fn of(&self, cell: &Cell) -> Entry {
+        let mut bars = (self.entry)(cell)?;
+        bars.retain(|bar| {
+            bar.length
+                .is_none_or(|length| length.is_finite() && length >= 0.0)
+        });
+        match bars.is_empty() {
+            true => Err("no figure".to_owned()),
+            false => Ok(bars),
+        }
+    }
+
+    /// How many panels there were to draw. Points of a sweep have none `unless_swept`.
+    pub fn draw(&self, canvas: &mut Canvas, shown: &Shown, unless_swept: bool) -> usize {
+        let mut drawn = 0;
+        for workload in &shown.workloads {
+            let entries: Vec<(&Cell, Entry)> = workload
+                .cells
+                .iter()
+                .map(|cell| (cell, self.of(cell)))
+                .collect();
+            let is_empty = entries.iter().all(|(_, entry)| entry.is_err());
+            if is_empty || (unless_swept && workload.is_swept) {
+                continue;
+            }
+            if drawn == 0 && !self.title.is_empty() {
+                canvas.top += 6;
+                canvas.paragraph(&self.title, HEADING + 2, INK);
+            }
+            workload.draw_heading(canvas);
+            self.draw_panel(canvas, &entries);
             drawn += 1;
         }
+        drawn
     }
-    drawn
-}
 
-/// The bars that have a length.
-fn known(bars: Vec<Bar>) -> Vec<Bar> {
-    bars.into_iter()
-        .filter(|bar| bar.value.is_finite() && bar.value >= 0.0)
-        .collect()
-}
-
-fn draw(canvas: &mut Canvas, names: &Names, panel: &Panel, entries: &[(usize, &Row, Entry)]) {
-    let bars = || {
-        entries
-            .iter()
-            .filter_map(|(.., entry)| entry.as_ref().ok())
-            .flatten()
-    };
-    let largest = bars().map(|bar| bar.value).fold(0.0, f64::max);
-    let ends = bars()
-        .filter_map(|bar| Some(bar.interval?[1]))
-        .filter(|high| high.is_finite());
-    // An interval of two repeats may be of any width; it must not flatten the bars.
-    let longest = ends.fold(largest, f64::max).min(largest * 1.6);
-    let roofs = bars()
-        .filter_map(|bar| bar.roof)
-        .chain(panel.roof.map(|(value, _)| value));
-    let most = extent(roofs.chain([longest])).map_or(longest, |[_, high]| high);
-    let of: Vec<usize> = entries.iter().map(|(index, ..)| *index).collect();
-    let left = MARGIN + names.gutter(of.iter().copied());
-    let scale = Scale::new([0.0, most], [left, RIGHT]);
-
-    if let Some((value, name)) = panel.roof {
-        canvas.text(
-            name,
-            (scale.at(value), canvas.top),
-            SMALL,
-            INK,
-            Anchor::Right,
-        );
-        canvas.top += SMALL + 4;
-    }
-    let top = canvas.top;
-    let bottom = top
-        + entries
-            .iter()
-            .map(|(index, _, entry)| height(names, *index, entry, left))
-            .sum::<i32>();
-    canvas.top = bottom + 8;
-    // First the grid, so that everything else stands on it.
-    let mut free = i32::MIN;
-    for (tick, label) in scale.ticks(6) {
-        let (x, half) = (scale.at(tick), width_of(&label, SMALL) / 2);
-        canvas.line(vec![(x, top), (x, bottom + 4)], LINE, 1);
-        let middle = x.max(half + 2);
-        if middle - half >= free && middle + half < RIGHT + 40 {
-            canvas.text(&label, (middle, canvas.top), SMALL, FAINT, Anchor::Middle);
-            free = middle + half + 14;
+    fn draw_panel(&self, canvas: &mut Canvas, entries: &[(&Cell, Entry)]) {
+        let names = entries.iter().map(|(cell, _)| width_of(&cell.short, TEXT));
+        let left = MARGIN + names.max().unwrap_or(0).min(GUTTER) + 12;
+        let bars = || entries.iter().flat_map(|(_, entry)| entry).flatten();
+        let scale = Scale::new(ends_of(bars, self.roof)).on([left, RIGHT]);
+        if let Some((value, name)) = self.roof {
+            let at = (scale.at(value), canvas.top);
+            canvas.text(name, at, SMALL, INK, Anchor::Right);
+            canvas.top += SMALL + 4;
         }
-    }
-    canvas.text(
-        panel.unit,
-        (RIGHT + 44, canvas.top),
-        SMALL,
-        FAINT,
-        Anchor::Left,
-    );
-    // Behind the words.
-    if let Some((value, _)) = panel.roof {
-        canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
-    }
-    canvas.top = top;
-    let variants = of.iter().map(|i| names.variant(*i) + 1).max().unwrap_or(1);
-    for ((index, _, entry), name) in entries.iter().zip(names.in_gutter(&of)) {
-        canvas.label(&name, (left - 8, canvas.top + 2), TEXT, INK, Anchor::Right);
-        match entry {
-            Ok(bars) if !bars.is_empty() => {
-                let own = Fill::of_variant(names.variant(*index), variants);
-                for bar in bars {
-                    let fill = bar.fill.unwrap_or(own);
-                    draw_bar(canvas, bar, &scale, (fill, names.colour(*index)));
+        let (top, since) = (canvas.top, canvas.count());
+        let variants = entries.iter().map(|(cell, _)| cell.variant + 1).max();
+        for (cell, entry) in entries {
+            let at = (left - 8, canvas.top + 2);
+            canvas.label(&cell.short, at, TEXT, INK, Anchor::Right);
+            match entry {
+                Ok(bars) => {
+                    let pattern = match variants {
+                        Some(variants) if variants <= PATTERNS.len() => PATTERNS[cell.variant],
+                        _ => Fill::Solid,
+                    };
+                    for bar in bars {
+                        bar.draw(canvas, cell, pattern, &scale);
+                    }
+                }
+                Err(reason) => {
+                    let below = canvas.top + THICK + 5;
+                    canvas.top += 2;
+                    canvas.lines_of(reason, left + 8, WIDTH - MARGIN - left - 8, SMALL, FAINT);
+                    canvas.top = below.max(canvas.top);
                 }
             }
-            _ => {
-                canvas.top += 2;
-                canvas.lines_of(reason(entry), left + 8, room_beside(left), SMALL, FAINT);
-                canvas.top += 3;
+            cell.draw_labels(canvas, left, LABELS);
+            canvas.top += 3;
+        }
+        let bottom = canvas.top;
+        canvas.behind(since, |canvas| {
+            self.draw_grid(canvas, &scale, [top, bottom])
+        });
+        canvas.top = bottom + 8 + SMALL + 8;
+    }
+
+    fn draw_grid(&self, canvas: &mut Canvas, scale: &Scale, [top, bottom]: [i32; 2]) {
+        let ticks = scale.ticks(if scale.low < 0.0 { 8 } else { 6 });
+        for (value, _) in &ticks {
+            let colour = if *value == 0.0 { FAINT } else { LINE };
+            let x = scale.at(*value);
+            canvas.line(vec![(x, top), (x, bottom + 4)], colour, 1);
+        }
+        label_ticks(canvas, scale, &ticks, bottom + 8, [i32::MIN, RIGHT + 40]);
+        let unit = (RIGHT + 44, bottom + 8);
+        canvas.text(&self.unit, unit, SMALL, FAINT, Anchor::Left);
+        if let Some((value, _)) = self.roof {
+            canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
+        }
+    }
+}
+
+/// What an axis of these bars spans: from 0 on, or marks on both sides of it. An interval of two
+/// repeats may be of any width; it must not flatten the rest.
+fn ends_of<'a, I: Iterator<Item = &'a Bar>>(
+    bars: impl Fn() -> I,
+    roof: Option<(f64, &str)>,
+) -> [f64; 2] {
+    let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+    let intervals = bars().filter_map(|bar| bar.interval).flatten();
+    let farthest = intervals
+        .filter(|end| end.is_finite())
+        .map(f64::abs)
+        .fold(0.0, f64::max);
+    if bars().all(|bar| bar.length.is_none()) {
+        let marks = largest(&mut bars().flat_map(|bar| &bar.marks).map(|(_, off)| off.abs()));
+        let most = marks.max(farthest.min(marks * 3.0)).max(1.0) * 1.05;
+        return [-most, most];
+    }
+    let longest = largest(&mut bars().filter_map(|bar| bar.length));
+    let longest = farthest.min(longest * 1.6).max(longest);
+    let roofs = bars()
+        .filter_map(|bar| bar.roof)
+        .chain(roof.map(|(value, _)| value));
+    [
+        0.0,
+        extent(roofs.chain([longest])).map_or(longest, |[_, high]| high),
+    ]
+}
+
+impl Bar {
+    fn draw(&self, canvas: &mut Canvas, cell: &Cell, pattern: Fill, scale: &Scale) {
+        let (top, bottom) = (canvas.top, canvas.top + THICK);
+        let middle = i32::midpoint(top, bottom);
+        let zero = scale.at(0.0);
+        let mut right = match self.length {
+            None => RIGHT + 10,
+            Some(length) => scale.at(length).max(zero + 1),
+        };
+        if self.length.is_some() {
+            let corners = [(zero, top), (right, bottom)];
+            let fill = self.fill.unwrap_or(pattern);
+            canvas.rectangle(
+                corners,
+                if fill == Fill::Solid {
+                    cell.colour
+                } else {
+                    PAPER
+                },
+                true,
+            );
+            match fill {
+                Fill::Solid => {}
+                Fill::Outline => canvas.rectangle(corners, cell.colour, false),
+                _ => canvas.hatched(corners, cell.colour, fill == Fill::HatchedBack),
+            }
+        } else {
+            let from = scale.at(scale.low);
+            canvas.line(vec![(from, middle), (RIGHT, middle)], LINE, 1);
+        }
+        if let Some(ends) = self
+            .interval
+            .filter(|ends| ends.iter().all(|end| end.is_finite()))
+        {
+            // A whisker that leaves the panel has no end.
+            let end = |end| ((scale.at(end), middle), scale.holds(end));
+            canvas.whisker(ends.map(end), (0, 6), INK, 2);
+            right = right.max(scale.at(ends[1]));
+        }
+        for (mark, value) in &self.marks {
+            let is_own = *mark == Mark::Disc;
+            let colour = if is_own { cell.colour } else { INK };
+            canvas.mark(*mark, (scale.at(*value), middle), colour);
+        }
+        if let Some(roof) = self.roof {
+            let x = scale.at(roof);
+            canvas.line(vec![(x, top - 2), (x, bottom + 2)], INK, 2);
+            // Beside the roof where there is no room before it.
+            if x >= right && x < right + 16 + width_of(&self.figures, TEXT) {
+                right = x;
             }
         }
-        names.draw_labels(canvas, *index, left);
-        canvas.top += 3;
-    }
-    canvas.line(vec![(left, top), (left, bottom)], FAINT, 1);
-    canvas.top = bottom + 8 + SMALL + 8;
-}
-
-/// Pixels right of the axis.
-fn room_beside(left: i32) -> i32 {
-    WIDTH - MARGIN - left - 8
-}
-
-fn height(names: &Names, index: usize, entry: &Entry, left: i32) -> i32 {
-    let bars = match entry {
-        Ok(bars) if !bars.is_empty() => bars.len() as i32 * (THICK + 5),
-        _ => {
-            let lines = wrap(&clean(reason(entry)), SMALL, room_beside(left)).len() as i32;
-            5 + (lines * (SMALL + 4)).max(THICK)
+        let room = WIDTH - MARGIN - right - 10;
+        for (line, words) in (0..).zip(wrap(&clean(&self.figures), TEXT, room)) {
+            let at = (right + 10, top + 2 + line * (TEXT + 4));
+            canvas.label(&words, at, TEXT, INK, Anchor::Left);
+            canvas.top = at.1 + TEXT + 6;
         }
-    };
-    names.labels_height(index) + bars + 3
-}
-
-fn reason(entry: &Entry) -> &str {
-    entry
-        .as_ref()
-        .err()
-        .map_or("no figure", |reason| reason.as_str())
-}
-
-fn draw_bar(canvas: &mut Canvas, bar: &Bar, scale: &Scale, (fill, colour): (Fill, RGBColor)) {
-    let (top, bottom) = (canvas.top, canvas.top + THICK);
-    let middle = i32::midpoint(top, bottom);
-    let left = scale.at(0.0);
-    let end = scale.at(bar.value).max(left + 1);
-    let corners = [(left, top), (end, bottom)];
-    if fill == Fill::Solid {
-        canvas.rectangle(corners, colour, true);
-    } else {
-        canvas.rectangle(corners, PAPER, true);
-        if fill == Fill::Outline {
-            canvas.rectangle(corners, colour, false);
-        } else {
-            canvas.hatched(corners, colour, fill == Fill::HatchedBack);
-        }
+        canvas.top = canvas.top.max(bottom + 5);
     }
-    let mut right = end;
-    if let Some([low, high]) = bar
-        .interval
-        .filter(|ends| ends.iter().all(|end| end.is_finite()))
-    {
-        let (from, to) = (scale.at(low), scale.at(high));
-        canvas.line(vec![(from, middle), (to, middle)], INK, 2);
-        // A whisker that leaves the panel has no end.
-        for x in [(from, scale.holds(low)), (to, scale.holds(high))]
-            .into_iter()
-            .filter(|x| x.1)
-            .map(|x| x.0)
-        {
-            canvas.line(vec![(x, middle - 5), (x, middle + 5)], INK, 2);
-        }
-        right = right.max(to);
-    }
-    if let Some(roof) = bar.roof {
-        let x = scale.at(roof);
-        canvas.line(vec![(x, top - 2), (x, bottom + 2)], INK, 2);
-        // Beside the roof where there is no room before it.
-        if x >= right && x < right + 16 + width_of(&bar.figures, TEXT) {
-            right = x;
-        }
-    }
-    canvas.label(&bar.figures, (right + 10, top + 2), TEXT, INK, Anchor::Left);
-    canvas.top += THICK + 5;
 }

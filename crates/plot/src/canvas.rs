@@ -1,19 +1,20 @@
 //! A picture as a list of shapes: laid out once, in pixels, then drawn by plotters as SVG and as
 //! PNG.
 
+pub use plotters::style::text_anchor::HPos as Anchor;
 use plotters::{
     coord::Shift,
     prelude::*,
     style::{
         RGBColor,
-        text_anchor::{HPos, Pos, VPos},
+        text_anchor::{Pos, VPos},
     },
 };
 use tprimat_base::error::{Error, Result};
 
 use super::{
-    style::{FAINT, HEADING, INK, MARGIN, MOST_LINES, PAPER, Pen, TEXT, TITLE, WIDTH},
-    text::{FONT, clean, elide, width_of, wrap},
+    style::{FAINT, FULL, HEADING, INK, MARGIN, MOST_LINES, PAPER, SMALL, TEXT, TITLE, WIDTH},
+    text::{FONT, clean, elide, font, width_of, wrap},
 };
 
 pub type Point = (i32, i32);
@@ -21,84 +22,49 @@ pub type Point = (i32, i32);
 /// Pixels of the tallest picture: viewers and browsers still open it, and as pixels it takes 50 MB.
 const TALLEST: i32 = 12_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anchor {
-    Left,
-    Middle,
-    Right,
-}
-
-#[derive(Clone, Debug, PartialEq)]
 enum Shape {
-    /// `at`: the upper edge, and the edge or middle that the anchor names.
-    Text {
-        words: String,
-        at: Point,
-        size: i32,
-        colour: RGBColor,
-        anchor: Anchor,
-    },
-    Line {
-        points: Vec<Point>,
-        colour: RGBColor,
-        width: u32,
-    },
-    Rectangle {
-        corners: [Point; 2],
-        colour: RGBColor,
-        filled: bool,
-    },
-    Polygon {
-        points: Vec<Point>,
-        colour: RGBColor,
-    },
-    Circle {
-        centre: Point,
-        radius: i32,
-        colour: RGBColor,
-        filled: bool,
-    },
+    Words(Text<'static, Point, String>),
+    Line(PathElement<Point>),
+    Box(Rectangle<Point>),
+    Polygon(Polygon<Point>),
+    Circle(Circle<Point, i32>),
 }
 
-impl Shape {
-    /// The lowest pixel.
-    fn lowest(&self) -> i32 {
-        let of = |points: &[Point]| points.iter().map(|(_, y)| *y).max().unwrap_or(0);
-        match self {
-            Self::Text { at, size, .. } => at.1 + size,
-            Self::Line { points, .. } | Self::Polygon { points, .. } => of(points),
-            Self::Rectangle { corners, .. } => of(corners),
-            Self::Circle { centre, radius, .. } => centre.1 + radius,
-        }
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Default)]
 pub struct Canvas {
-    shapes: Vec<Shape>,
+    /// Each with its lowest pixel.
+    shapes: Vec<(i32, Shape)>,
     /// Where the next block begins.
     pub top: i32,
 }
 
-/// What the marks of a line and of a repeat look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// One of [`MOST_LINES`] that stay apart without colour.
-    Series(usize),
-    Counted,
-    Failed,
-    Contradicted,
-    Suspect,
-    Unmeasured,
-    /// Beyond the upper edge of the panel.
-    Above,
-    /// Lower than before.
-    Lower,
-    /// A step that took longer than its neighbours.
-    Outlier,
-    /// Around the fastest point of a line.
-    Best,
+    Disc,
+    Ring,
+    /// Around another mark.
+    WideRing,
+    Cross,
+    Diamond,
+    Square,
+    Block,
+    Up,
+    Down,
+    /// Below the upper edge of a panel: what is beyond it.
+    Beyond,
+    /// A stroke on the lower edge of a panel.
+    Foot,
 }
+
+/// Marks of lines, which stay apart without colour.
+pub const LINE_MARKS: [Mark; MOST_LINES] = [
+    Mark::Disc,
+    Mark::Block,
+    Mark::Up,
+    Mark::Diamond,
+    Mark::Square,
+    Mark::Cross,
+];
 
 impl Canvas {
     /// Begins a picture: its title, and what a reader must know of all panels.
@@ -114,34 +80,38 @@ impl Canvas {
         canvas
     }
 
+    /// `at`: the upper edge, and the edge or middle that the anchor names.
     pub fn text(&mut self, words: &str, at: Point, size: i32, colour: RGBColor, anchor: Anchor) {
         let words = clean(words);
         if !words.trim().is_empty() {
-            self.shapes.push(Shape::Text {
-                words,
-                at,
-                size,
-                colour,
-                anchor,
-            });
+            let style = font(size).color(&colour).pos(Pos::new(anchor, VPos::Top));
+            self.add(at.1 + size, Shape::Words(Text::new(words, at, style)));
         }
+    }
+
+    fn add(&mut self, lowest: i32, shape: Shape) {
+        self.shapes.push((lowest, shape));
     }
 
     /// Words that grid lines do not run through.
     pub fn label(&mut self, words: &str, at: Point, size: i32, colour: RGBColor, anchor: Anchor) {
+        if words.trim().is_empty() {
+            return;
+        }
         let width = width_of(&clean(words), size);
-        let left = left_edge(at.0, width, anchor);
-        self.rectangle(
-            [(left - 3, at.1 - 1), (left + width + 3, at.1 + size)],
-            PAPER,
-            true,
-        );
+        let left = match anchor {
+            Anchor::Left => at.0,
+            Anchor::Center => at.0 - width / 2,
+            Anchor::Right => at.0 - width,
+        };
+        let corners = [(left - 3, at.1 - 1), (left + width + 3, at.1 + size)];
+        self.rectangle(corners, PAPER, true);
         self.text(words, at, size, colour, anchor);
     }
 
     /// Lines over the whole width, from `top` on.
     pub fn paragraph(&mut self, words: &str, size: i32, colour: RGBColor) {
-        self.lines_of(words, MARGIN, WIDTH - 2 * MARGIN, size, colour);
+        self.lines_of(words, MARGIN, FULL, size, colour);
     }
 
     /// Lines from `left` on, no wider than `room`; on white.
@@ -159,15 +129,21 @@ impl Canvas {
         self.top += 2;
     }
 
+    /// Words of second rank in one line, shortened at their end.
+    pub fn fit(&mut self, words: &str, at: Point, room: i32, size: i32, colour: RGBColor) {
+        let words = elide(&clean(words), size, room, 1.0);
+        self.text(&words, at, size, colour, Anchor::Left);
+    }
+
     pub fn line(&mut self, points: Vec<Point>, colour: RGBColor, width: u32) {
         match points[..] {
             [] => {}
             [(x, y)] => self.rectangle([(x, y), (x + 1, y + 1)], colour, true),
-            _ => self.shapes.push(Shape::Line {
-                points,
-                colour,
-                width,
-            }),
+            _ => {
+                let lowest = points.iter().map(|(_, y)| *y).max().unwrap_or(0);
+                let path = PathElement::new(points, colour.stroke_width(width));
+                self.add(lowest, Shape::Line(path));
+            }
         }
     }
 
@@ -186,203 +162,146 @@ impl Canvas {
         }
     }
 
+    /// From `low` to `high`, with a stroke at each end that is `[shown]`.
+    pub fn whisker(
+        &mut self,
+        ends: [(Point, bool); 2],
+        (x, y): Point,
+        colour: RGBColor,
+        width: u32,
+    ) {
+        self.line(ends.map(|(end, _)| end).to_vec(), colour, width);
+        for (end, _) in ends.into_iter().filter(|(_, is_shown)| *is_shown) {
+            let stroke = vec![(end.0 - x, end.1 - y), (end.0 + x, end.1 + y)];
+            self.line(stroke, colour, width);
+        }
+    }
+
     pub fn rectangle(&mut self, corners: [Point; 2], colour: RGBColor, filled: bool) {
-        self.shapes.push(Shape::Rectangle {
-            corners,
-            colour,
-            filled,
-        });
+        let lowest = corners[0].1.max(corners[1].1);
+        let shape = Rectangle::new(corners, style(colour, filled, 1));
+        self.add(lowest, Shape::Box(shape));
     }
 
     /// A frame with slanted lines in it, drawn as one line to and fro; `back`: they fall.
-    pub fn hatched(
-        &mut self,
-        [(left, top), (right, bottom)]: [Point; 2],
-        colour: RGBColor,
-        back: bool,
-    ) {
-        let (slant, mut points) = (bottom - top, Vec::new());
-        let mut at = left + slant;
+    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor, back: bool) {
+        let [(left, top), (right, bottom)] = corners;
         let (first, last) = if back { (bottom, top) } else { (top, bottom) };
-        while at < right {
+        let slant = bottom - top;
+        let mut points = Vec::new();
+        for at in (left + slant..right).step_by(8) {
             let ends = [(at, first), (at - slant, last)];
-            points.extend(if points.len() % 4 == 0 {
-                ends
-            } else {
-                [ends[1], ends[0]]
-            });
-            at += 8;
+            let is_to = points.len() % 4 == 0;
+            points.extend(if is_to { ends } else { [ends[1], ends[0]] });
         }
         self.line(points, colour, 1);
-        self.rectangle([(left, top), (right, bottom)], colour, false);
+        self.rectangle(corners, colour, false);
     }
 
     pub fn mark(&mut self, mark: Mark, (x, y): Point, colour: RGBColor) {
-        let polygon = |points: &[Point]| {
-            points
-                .iter()
-                .map(|(dx, dy)| (x + dx, y + dy))
-                .collect::<Vec<_>>()
+        let moved = |points: &[Point]| -> Vec<Point> {
+            points.iter().map(|(dx, dy)| (x + dx, y + dy)).collect()
         };
-        let closed = |points: &[Point]| {
-            polygon(points)
-                .into_iter()
-                .chain([(x + points[0].0, y + points[0].1)])
-                .collect()
+        let mut circle = |radius, filled| {
+            let circle = Circle::new((x, y), radius, style(colour, filled, 2));
+            self.shapes.push((y + radius, Shape::Circle(circle)));
         };
-        let shape = |points: &[Point]| Shape::Polygon {
-            points: polygon(points),
-            colour,
-        };
-        let circle = |filled| Shape::Circle {
-            centre: (x, y),
-            radius: 4,
-            colour,
-            filled,
-        };
-        match mark {
-            Mark::Counted => self.shapes.push(circle(true)),
-            Mark::Unmeasured => self.shapes.push(circle(false)),
-            Mark::Failed => {
-                self.line(polygon(&[(-4, -4), (4, 4)]), colour, 2);
-                self.line(polygon(&[(-4, 4), (4, -4)]), colour, 2);
+        let (points, filled): (&[Point], bool) = match mark {
+            Mark::Disc => return circle(4, true),
+            Mark::Ring => return circle(4, false),
+            Mark::WideRing => return circle(10, false),
+            Mark::Cross => {
+                self.line(moved(&[(-4, -4), (4, 4)]), colour, 2);
+                (&[(-4, 4), (4, -4)], false)
             }
-            Mark::Contradicted => self.line(closed(&[(0, -5), (5, 0), (0, 5), (-5, 0)]), colour, 2),
-            Mark::Suspect => self.line(closed(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]), colour, 2),
-            Mark::Above => self.shapes.push(shape(&[(0, 0), (4, 7), (-4, 7)])),
-            Mark::Lower => self.shapes.push(shape(&[(0, 6), (6, -5), (-6, -5)])),
-            Mark::Outlier => self.shapes.push(circle(false)),
-            Mark::Best => self.shapes.push(Shape::Circle {
-                centre: (x, y),
-                radius: 10,
-                colour,
-                filled: false,
-            }),
-            Mark::Series(index) => match index % MOST_LINES {
-                0 => self.shapes.push(circle(true)),
-                1 => self.rectangle([(x - 4, y - 4), (x + 4, y + 4)], colour, true),
-                2 => self.shapes.push(shape(&[(0, -5), (5, 4), (-5, 4)])),
-                3 => self.line(closed(&[(0, -5), (5, 0), (0, 5), (-5, 0)]), colour, 2),
-                4 => self.line(closed(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]), colour, 2),
-                _ => self.mark(Mark::Failed, (x, y), colour),
-            },
+            Mark::Diamond => (&[(0, -5), (5, 0), (0, 5), (-5, 0), (0, -5)], false),
+            Mark::Square => (&[(-4, -4), (4, -4), (4, 4), (-4, 4), (-4, -4)], false),
+            Mark::Block => (&[(-4, -4), (4, -4), (4, 4), (-4, 4)], true),
+            Mark::Up => (&[(0, -5), (5, 4), (-5, 4)], true),
+            Mark::Down => (&[(0, 6), (6, -5), (-6, -5)], true),
+            Mark::Beyond => (&[(0, -8), (4, -1), (-4, -1)], true),
+            Mark::Foot => (&[(0, -10), (0, 0)], false),
+        };
+        if filled {
+            let shape = Polygon::new(moved(points), colour.filled());
+            self.add(y + 6, Shape::Polygon(shape));
+        } else {
+            self.line(moved(points), colour, 2);
         }
     }
 
-    /// A short piece of a line with its mark, as it is drawn in the panel above.
-    pub fn sample(&mut self, pen: Pen, (x, y): Point) {
-        self.line(vec![(x, y), (x + 30, y)], pen.colour, 2);
-        self.mark(Mark::Series(pen.mark), (x + 15, y), pen.colour);
+    /// Draws behind all that was drawn since there were `since` shapes.
+    pub fn behind(&mut self, since: usize, draw: impl FnOnce(&mut Self)) {
+        let front = self.shapes.split_off(since);
+        draw(self);
+        self.shapes.extend(front);
     }
 
-    /// `words` in at most `room` pixels, shortened at its end.
-    pub fn fit(&mut self, words: &str, at: Point, room: i32, size: i32, colour: RGBColor) {
-        self.text(
-            &elide(&clean(words), size, room, 1.0),
-            at,
-            size,
-            colour,
-            Anchor::Left,
-        );
+    pub fn count(&self) -> usize {
+        self.shapes.len()
     }
 
     /// The same picture, ended where it would be taller than viewers open; its last line then says
-    /// so. How many cells a picture shows is bounded before (see `shown`), so only cells with very
+    /// so. How many cells a picture shows is bounded before (see `cells`), so only cells with very
     /// many labels or curves come here.
     pub fn bounded(mut self) -> Self {
         if self.top > TALLEST {
-            self.shapes.retain(|shape| shape.lowest() < TALLEST);
+            self.shapes.retain(|(lowest, _)| *lowest < TALLEST);
             self.top = TALLEST;
-            self.paragraph(
-                "The picture ends here. report.html and compare.csv have what is missing.",
-                TEXT,
-                INK,
-            );
+            let words = "The picture ends here. report.html and compare.csv have what is missing.";
+            self.paragraph(words, TEXT, INK);
         }
         self
     }
 
-    /// The picture as PNG and SVG.
-    pub fn finish(&self) -> Result<(Vec<u8>, String)> {
-        let size = (WIDTH as u32, u32::try_from(self.top + 14).unwrap_or(1));
-        let (png, svg) = rayon::join(|| self.png(size), || self.svg(size));
-        Ok((png?, svg?))
+    fn size(&self) -> (u32, u32) {
+        (WIDTH as u32, u32::try_from(self.top + SMALL).unwrap_or(1))
     }
 
-    fn svg(&self, size: (u32, u32)) -> Result<String> {
+    pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
-        self.draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area())?;
+        let area = SVGBackend::with_string(&mut svg, self.size()).into_drawing_area();
+        self.draw(&area).map_err(failed)?;
+        drop(area);
         Ok(terse(&svg))
     }
 
-    fn png(&self, size: (u32, u32)) -> Result<Vec<u8>> {
-        let mut pixels = vec![255; size.0 as usize * size.1 as usize * 3];
-        self.draw(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area())?;
-        encode(&pixels, size)
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let (width, height) = self.size();
+        let mut pixels = vec![255; width as usize * height as usize * 3];
+        let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
+        self.draw(&area).map_err(failed)?;
+        drop(area);
+        encode(&pixels, (width, height)).map_err(failed)
     }
 
-    fn draw<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>) -> Result<()> {
-        area.fill(&PAPER).map_err(to_error)?;
-        for shape in &self.shapes {
+    fn draw<DB: DrawingBackend>(
+        &self,
+        area: &DrawingArea<DB, Shift>,
+    ) -> std::result::Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+        area.fill(&PAPER)?;
+        for (_, shape) in &self.shapes {
             match shape {
-                Shape::Text {
-                    words,
-                    at,
-                    size,
-                    colour,
-                    anchor,
-                } => {
-                    let across = match anchor {
-                        Anchor::Left => HPos::Left,
-                        Anchor::Middle => HPos::Center,
-                        Anchor::Right => HPos::Right,
-                    };
-                    let style = (FONT, *size)
-                        .into_font()
-                        .color(colour)
-                        .pos(Pos::new(across, VPos::Top));
-                    area.draw(&Text::new(words.as_str(), *at, style))
-                }
-                Shape::Line {
-                    points,
-                    colour,
-                    width,
-                } => area.draw(&PathElement::new(
-                    points.as_slice(),
-                    colour.stroke_width(*width),
-                )),
-                Shape::Rectangle {
-                    corners,
-                    colour,
-                    filled,
-                } => {
-                    let style = if *filled {
-                        colour.filled()
-                    } else {
-                        colour.stroke_width(1)
-                    };
-                    area.draw(&Rectangle::new(*corners, style))
-                }
-                Shape::Polygon { points, colour } => {
-                    area.draw(&Polygon::new(points.as_slice(), colour.filled()))
-                }
-                Shape::Circle {
-                    centre,
-                    radius,
-                    colour,
-                    filled,
-                } => {
-                    let style = if *filled {
-                        colour.filled()
-                    } else {
-                        colour.stroke_width(2)
-                    };
-                    area.draw(&Circle::new(*centre, *radius, style))
-                }
+                Shape::Words(words) => area.draw(words)?,
+                Shape::Line(line) => area.draw(line)?,
+                Shape::Box(rectangle) => area.draw(rectangle)?,
+                Shape::Polygon(polygon) => area.draw(polygon)?,
+                Shape::Circle(circle) => area.draw(circle)?,
             }
-            .map_err(to_error)?;
         }
-        area.present().map_err(to_error)
+        area.present()
+    }
+}
+
+fn failed(error: impl std::error::Error) -> Error {
+    Error::failed(format!("cannot draw the picture: {error}"))
+}
+
+fn style(colour: RGBColor, filled: bool, width: u32) -> ShapeStyle {
+    if filled {
+        colour.filled()
+    } else {
+        colour.stroke_width(width)
     }
 }
 
@@ -390,31 +309,22 @@ impl Canvas {
 /// hit: in them, quotes are escaped.
 fn terse(svg: &str) -> String {
     let font = format!(" font-family=\"{FONT}\"");
-    let short = svg
-        .replace(&font, "")
-        .replace(" opacity=\"1\"", "")
-        .replace(" stroke=\"none\"", "");
-    let short = short
-        .replace(" stroke-width=\"1\"", "")
-        .replace(" text-anchor=\"start\"", "")
-        .replace(" \"/>", "\"/>");
+    let mut short = svg.replace(&font, "").replace(" \"/>", "\"/>");
+    for meant in [
+        " opacity=\"1\"",
+        " stroke=\"none\"",
+        " stroke-width=\"1\"",
+        " text-anchor=\"start\"",
+    ] {
+        short = short.replace(meant, "");
+    }
     short.replacen("<svg", &format!("<svg{font}"), 1)
 }
 
-fn left_edge(x: i32, width: i32, anchor: Anchor) -> i32 {
-    match anchor {
-        Anchor::Left => x,
-        Anchor::Middle => x - width / 2,
-        Anchor::Right => x - width,
-    }
-}
-
-fn to_error<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> Error {
-    Error::failed(format!("cannot draw the picture: {error}"))
-}
-
-fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
-    let failed = |e: png::EncodingError| Error::failed(format!("cannot encode the picture: {e}"));
+fn encode(
+    pixels: &[u8],
+    (width, height): (u32, u32),
+) -> std::result::Result<Vec<u8>, png::EncodingError> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
@@ -423,69 +333,8 @@ fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
     // long, for a file that is a quarter smaller.
     encoder.set_filter(png::Filter::NoFilter);
     encoder.set_deflate_compression(png::DeflateCompression::Level(1));
-    let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(pixels).map_err(failed)?;
-    writer.finish().map_err(failed)?;
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-impl Canvas {
-    /// All words, in the order in which they are drawn.
-    pub fn words(&self) -> String {
-        let words = self.shapes.iter().filter_map(|s| {
-            if let Shape::Text { words, .. } = s {
-                Some(&**words)
-            } else {
-                None
-            }
-        });
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    /// What is wrong with the layout: words that lie on other words, or that leave the picture.
-    pub fn faults(&self) -> Vec<String> {
-        let mut boxes: Vec<([i32; 4], &str)> = Vec::new();
-        for shape in &self.shapes {
-            if let Shape::Text {
-                words,
-                at,
-                size,
-                anchor,
-                ..
-            } = shape
-            {
-                let width = width_of(words, *size);
-                let left = left_edge(at.0, width, *anchor);
-                boxes.push(([left, at.1, left + width, at.1 + size * 100 / 124], words));
-            }
-        }
-        boxes.sort_unstable_by_key(|(b, _)| b[1]);
-        let height = self.top + 14;
-        let outside = |b: &[i32; 4]| b[0] < 0 || b[1] < 0 || b[2] > WIDTH || b[3] > height;
-        let mut faults: Vec<String> = boxes
-            .iter()
-            .filter(|(b, _)| outside(b))
-            .map(|(b, w)| format!("outside: {w:?} {b:?}"))
-            .collect();
-        for (i, (a, words)) in boxes.iter().enumerate() {
-            for (b, other) in boxes[i + 1..].iter().take_while(|(b, _)| b[1] < a[3]) {
-                if a[0] < b[2] && b[0] < a[2] {
-                    faults.push(format!("{words:?} {a:?} lies on {other:?} {b:?}"));
-                }
-            }
-        }
-        let points = self.shapes.iter().flat_map(|shape| match shape {
-            Shape::Line { points, .. } | Shape::Polygon { points, .. } => points.clone(),
-            Shape::Rectangle { corners, .. } => corners.to_vec(),
-            Shape::Circle { centre, .. } => vec![*centre],
-            Shape::Text { .. } => Vec::new(),
-        });
-        faults.extend(
-            points
-                .filter(|(x, y)| !(0..=WIDTH).contains(x) || !(0..=height).contains(y))
-                .map(|p| format!("a shape at {p:?} is outside")),
-        );
-        faults
-    }
 }

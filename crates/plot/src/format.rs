@@ -18,22 +18,22 @@ pub fn number(value: f64) -> String {
     if !(-4..15).contains(&magnitude) {
         return format!("{value:.3e}");
     }
-    let text = format!("{value:.*}", usize::try_from(3 - magnitude).unwrap_or(0));
-    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    let digits = whole.trim_start_matches('-');
+    let decimals = usize::try_from(3 - magnitude).unwrap_or(0);
+    grouped(&format!("{value:.decimals$}"))
+}
+
+/// A number as text, with its thousands apart.
+pub(crate) fn grouped(number: &str) -> String {
+    let (whole, fraction) = number.split_at(number.find('.').unwrap_or(number.len()));
     let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+    for (i, ch) in whole.char_indices() {
+        let left = whole.len() - i;
+        if left.is_multiple_of(3) && out.ends_with(|before: char| before.is_ascii_digit()) {
             out.push(',');
         }
-        out.push(digit);
+        out.push(ch);
     }
-    let sign = if whole.starts_with('-') { "-" } else { "" };
-    if fraction.is_empty() {
-        format!("{sign}{out}")
-    } else {
-        format!("{sign}{out}.{fraction}")
-    }
+    out + fraction
 }
 
 /// A ratio with two decimals, and more where its interval, `width` wide, would vanish in them:
@@ -91,10 +91,12 @@ pub fn metric(value: f64, unit: &str, title: &str) -> String {
     }
 }
 
+/// What large numbers are told in.
+pub(crate) const SCALES: [(f64, &str); 3] = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+
 /// `9.613 M`, `104,200`: what has more than seven digits in millions and their like.
 fn large(value: f64) -> String {
-    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
-    match scales.iter().find(|(size, _)| value.abs() >= *size) {
+    match SCALES.iter().find(|(size, _)| value.abs() >= *size) {
         Some((size, letter)) if value.abs() < 1e15 => format!("{} {letter}", number(value / size)),
         _ => number(value),
     }

@@ -4,36 +4,34 @@ use std::collections::BTreeMap;
 
 use tprimat_figures::Row;
 
-/// The devices of these cells: `NVIDIA H200`. Of several kinds, each with its number of cells, and how
-/// many cells do not state theirs; `None` where no cell does.
-fn hardware(rows: &[&Row]) -> Option<String> {
-    // Their number is among the settings of the workload.
-    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    let mut unknown = 0;
-    for row in rows {
-        match &row.device {
-            Some(name) => *kinds.entry(name.clone()).or_default() += 1,
-            None => unknown += 1,
-        }
-    }
-    if kinds.len() == 1 && unknown == 0 {
-        return kinds.into_keys().next();
-    }
-    let mut parts: Vec<String> = kinds
-        .into_iter()
-        .map(|(name, count)| format!("{name} ({count} of {} cells)", rows.len()))
-        .collect();
-    if parts.is_empty() {
-        return None;
-    }
-    if unknown > 0 {
-        parts.push(format!("not stated ({unknown} of {} cells)", rows.len()));
-    }
-    Some(parts.join(", "))
-}
-
-/// `; NVIDIA H200`, behind the workload of a title.
+/// `; NVIDIA H200`, behind the workload of a title. Of several kinds, each with its number of cells,
+/// and how many cells do not state theirs; nothing where no cell does.
 #[must_use]
 pub fn in_title(rows: &[&Row]) -> String {
-    hardware(rows).map_or_else(String::new, |words| format!("; {words}"))
+    let mut kinds: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for row in rows {
+        // Their number is among the settings of the workload.
+        *kinds.entry(row.device.as_deref()).or_default() += 1;
+    }
+    let unknown = kinds.remove(&None);
+    let mut parts: Vec<String> = match (kinds.len(), unknown) {
+        (0, _) => return String::new(),
+        (1, None) => kinds
+            .keys()
+            .flatten()
+            .map(|name| (*name).to_owned())
+            .collect(),
+        _ => {
+            let kinds = kinds
+                .iter()
+                .filter_map(|(name, count)| Some(((*name)?, count)));
+            kinds
+                .map(|(name, count)| format!("{name} ({count} of {} cells)", rows.len()))
+                .collect()
+        }
+    };
+    if let Some(count) = unknown {
+        parts.push(format!("not stated ({count} of {} cells)", rows.len()));
+    }
+    format!("; {}", parts.join(", "))
 }

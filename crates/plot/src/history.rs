@@ -3,18 +3,16 @@
 
 use super::{
     Picture,
-    axis::extent,
-    canvas::{Anchor, Canvas, Mark},
-    chart::{Frame, NO_TAGS},
+    axis::{Scale, extent},
+    canvas::{Canvas, Mark},
     format::{MISSING, change_range, faster, points},
-    style::{FAINT, INK, MARGIN, PAPER, SMALL, TEXT, WIDTH, colour_of},
-    text::register_fonts,
+    lines::{Curve, Dashes, Lines, Whisker},
+    style::{FAINT, FULL, INK, MARGIN, PAPER, SMALL, TEXT, colour_of},
 };
 use tprimat_base::error::Result;
 use tprimat_figures::{
-    CellHistory, Estimate, Level, Measurement, Since, rate_unit_of, unit_in_prose,
+    CellHistory, ChangedSetting, Estimate, Level, Measurement, Since, framework_of, rate_unit_of, unit_in_prose,
 };
-use tprimat_sentences::{changed_setting, said};
 
 pub const NAME: &str = "history";
 pub const TITLE: &str = "Speed over time";
@@ -30,7 +28,6 @@ const MOST_CAUSES: usize = 6;
 /// # Errors
 /// Only where plotters or the PNG encoder fail.
 pub fn history_picture(cells: &[CellHistory]) -> Result<Picture> {
-    register_fonts()?;
     let unit = unit_in_prose(rate_unit_of(cells.iter().map(|cell| cell.cell.as_str())));
     let subtitle = format!(
         "In {unit}. Each measurement with its 95 % interval, in order of time (UTC). The number at a dashed line leads to \
@@ -40,11 +37,7 @@ pub fn history_picture(cells: &[CellHistory]) -> Result<Picture> {
     let mut canvas = Canvas::titled(TITLE, &subtitle);
     let rates = |cell: &CellHistory| cell.measurements.iter().filter_map(rate).count();
     // One point is no course of time; it is drawn only where nothing else is.
-    let least = if cells.iter().any(|cell| rates(cell) > 1) {
-        2
-    } else {
-        1
-    };
+    let least = cells.iter().map(rates).max().unwrap_or(0).clamp(1, 2);
     let drawn: Vec<&CellHistory> = cells.iter().filter(|cell| rates(cell) >= least).collect();
     for cell in drawn.iter().take(MOST_CELLS) {
         panel(&mut canvas, cell);
@@ -58,13 +51,7 @@ pub fn history_picture(cells: &[CellHistory]) -> Result<Picture> {
         _ => String::new(),
     };
     canvas.paragraph(&said, TEXT, INK);
-    let (png, svg) = canvas.bounded().finish()?;
-    Ok(Picture {
-        name: NAME,
-        title: TITLE,
-        png,
-        svg,
-    })
+    Picture::of(NAME, TITLE, canvas)
 }
 
 fn rate(m: &Measurement) -> Option<&Estimate> {
@@ -73,67 +60,63 @@ fn rate(m: &Measurement) -> Option<&Estimate> {
 
 fn panel(canvas: &mut Canvas, cell: &CellHistory) {
     canvas.heading(&title(cell));
-    let own = colour_of(cell.cell.split('/').nth(1).unwrap_or_default());
+    let own = colour_of(framework_of(&cell.cell));
     let left_out = cell.measurements.len().saturating_sub(MOST);
     let shown = &cell.measurements[left_out..];
     let ends = |rate: &Estimate| rate.ci95.unwrap_or([rate.value, rate.value]);
     let [low, high] = extent(shown.iter().filter_map(rate).flat_map(ends)).unwrap_or([0.0, 1.0]);
     // Not from 0, but never so near that noise looks like a change.
     let room = ((high - low) * 0.25).max(high * 0.02);
-    let frame = Frame {
-        left: MARGIN,
-        top: canvas.top,
-        width: WIDTH - 2 * MARGIN,
-        height: HEIGHT,
-        tags: NO_TAGS,
-        title: "",
-        x_title: "",
-    };
-    let y = frame.y([(low - room).max(0.0), high + room]);
-    let x = frame.x([-0.5, shown.len() as f64 - 0.5]);
-    let placed = || (0..).map(f64::from).zip(shown);
-    let dates = placed().map(|(at, m)| (at, minute(m.started_at)));
-    frame.draw_at(canvas, &y, (&x, dates.collect()));
-    let course = placed().filter_map(|(at, m)| Some((x.at(at), y.at(rate(m)?.value))));
-    canvas.line(course.collect(), own, 2);
-    let [.., top, bottom] = frame.inside();
+    let x = Scale::new([-0.5, shown.len() as f64 - 0.5]);
+    let y = Scale::new([(low - room).max(0.0), high + room]);
+    let mut lines = Lines::new("", "", x, y);
     let mut notes: Vec<String> = Vec::new();
-    for (at, m) in placed() {
+    if left_out > 0 {
+        notes.push(format!("{left_out} earlier measurements are not drawn."));
+    }
+    let mut course = Vec::new();
+    for (at, m) in (0..).map(f64::from).zip(shown) {
+        let date = minute(m.started_at);
         if let Some(since) = &m.since {
-            let number = (notes.len() + 1).to_string();
-            let (date, causes) = (minute(m.started_at), causes(since, MOST_CAUSES));
+            let number = (lines.dashes.len() + 1).to_string();
+            let causes = causes(since, MOST_CAUSES);
             let speed = rate(m).map_or_else(|| "no run counts".to_owned(), |_| speed(since));
             notes.push(format!("{number}   {date}: {causes}; {speed}"));
-            let before = x.at(at - 0.5);
-            canvas.dashed((before, top), (before, bottom), FAINT);
-            canvas.label(&number, (before, top), SMALL, INK, Anchor::Middle);
+            lines.dashes.push(Dashes {
+                from: (at - 0.5, y.low),
+                to: (at - 0.5, y.high),
+                colour: FAINT,
+                number,
+            });
         }
-        let across = x.at(at);
+        lines.ticks.push((at, date));
         let Some(rate) = rate(m) else {
-            canvas.mark(Mark::Failed, (across, bottom - 8), FAINT);
+            let above_axis = (at, y.low + (y.high - y.low) * 0.05);
+            lines.marks.push((Mark::Cross, above_axis, FAINT));
             continue;
         };
-        let [low, high] = ends(rate).map(|end| y.at(end));
-        canvas.line(vec![(across, low), (across, high)], INK, 1);
-        for end in [low, high] {
-            canvas.line(vec![(across - 4, end), (across + 4, end)], INK, 1);
-        }
-        let point = (across, y.at(rate.value));
+        let ends = ends(rate);
+        lines.whiskers.push(Whisker {
+            at,
+            ends,
+            colour: INK,
+        });
+        let point = (at, rate.value);
+        course.push(point);
         match m.since.as_ref().map(|since| since.level) {
-            Some(Level::Faster) => canvas.mark(Mark::Series(2), point, INK),
-            Some(Level::Slower) => canvas.mark(Mark::Lower, point, INK),
-            Some(Level::Same) => canvas.mark(Mark::Counted, point, own),
+            Some(Level::Faster) => lines.marks.push((Mark::Up, point, INK)),
+            Some(Level::Slower) => lines.marks.push((Mark::Down, point, INK)),
+            Some(Level::Same) => lines.marks.push((Mark::Disc, point, own)),
             Some(Level::NotAssessed) | None => {
-                canvas.mark(Mark::Counted, point, PAPER);
-                canvas.mark(Mark::Unmeasured, point, own);
+                let marks = [(Mark::Disc, point, PAPER), (Mark::Ring, point, own)];
+                lines.marks.extend(marks);
             }
         }
     }
-    canvas.top += HEIGHT - 10;
-    if left_out > 0 {
-        notes.insert(0, format!("{left_out} earlier measurements are not drawn."));
-    }
-    let [left, right, ..] = frame.inside();
+    lines.curves.push(Curve::plain(own, 2, course));
+    let [left, right] = lines.across(MARGIN, FULL);
+    lines.draw_wide(canvas, HEIGHT);
+    canvas.top -= 10;
     for note in notes {
         canvas.lines_of(&note, left, right - left, SMALL, INK);
     }
@@ -159,7 +142,7 @@ pub fn title(cell: &CellHistory) -> String {
 /// `train.py edited, torch 2.11 → 2.12 and 2 more`
 #[must_use]
 pub fn causes(since: &Since, most: usize) -> String {
-    let told = since.changes.iter().take(most).map(changed_setting);
+    let told = since.changes.iter().take(most).map(ChangedSetting::words);
     let told = told.collect::<Vec<_>>().join(", ");
     match since.changes.len() {
         0 => "nothing that tprimat records was changed".to_owned(),
@@ -172,7 +155,7 @@ pub fn causes(since: &Since, most: usize) -> String {
 /// (95 % CI −0.6 to +1.0 %)`
 #[must_use]
 pub fn speed(since: &Since) -> String {
-    let why = since.reason.as_ref().map(said);
+    let why = since.reason.as_ref().map(|why| why.text.clone());
     let Some(ratio) = since.ratio else {
         return why.map_or_else(|| MISSING.to_owned(), |why| format!("not compared: {why}"));
     };

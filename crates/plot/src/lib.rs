@@ -8,42 +8,38 @@
 //! |---|---|
 //! | `overview` | `compare`: rates of all cells, and the curves of the fastest and the slowest |
 //! | `sweep` | cells over a numeric axis; `sweep_text` has the sentences |
-//! | `throughput` | `throughput` and `mfu` |
-//! | `step_time`, `spread` | what repeats are made of, and how far they are apart |
-//! | `loss` | loss and learning rate, over steps and over tokens |
-//! | `memory`, `power`, `cost`, `scaling` | what it takes |
+//! | `rates` | `throughput`, `mfu`, `memory`, `power`, `cost` as bars, and `spread` over repeats |
+//! | `step_time`, `loss` | what repeats are made of, over steps |
+//! | `scaling` | rates over devices |
+//! | `history` | a cell's speed over time |
 //!
-//! `canvas` holds shapes in pixels, `axis` and `text` measure them; `bars` and `chart` are the two
-//! kinds of panel, `cell_selection` chooses the cells and their order, `short_names` and `names` say which cell it
-//! is, `series` makes curves of repeats, `style` has colours.
+//! A picture chooses what it shows, as data: `bars` is a panel of cells below each other, `lines` a
+//! panel with two axes. Each is drawn in one place, on a `canvas` of shapes in pixels, which `axis`
+//! and `text` measure. `cells` chooses the cells, their order and their names, `series` makes curves
+//! of repeats, `style` has the colours.
 mod axis;
 mod bars;
 mod canvas;
-mod cell_selection;
-mod chart;
-mod cost;
+mod cells;
 pub mod format;
 pub mod hardware;
 pub mod history;
+mod lines;
 mod loss;
-mod memory;
-mod names;
 mod overview;
-mod power;
+mod rates;
 mod scaling;
 mod series;
 mod short_names;
-mod spread;
 mod step_time;
 mod style;
 mod sweep;
 mod sweep_text;
 mod text;
-mod throughput;
 mod unmeasured;
 
 use canvas::Canvas;
-use cell_selection::Shown;
+use cells::Shown;
 pub use history::history_picture;
 pub use loss::loss_apart;
 use rayon::prelude::*;
@@ -67,6 +63,16 @@ pub struct Picture {
 }
 
 impl Picture {
+    fn of(name: &'static str, title: &'static str, canvas: Canvas) -> Result<Self> {
+        let canvas = canvas.bounded();
+        Ok(Self {
+            name,
+            title,
+            png: canvas.png()?,
+            svg: canvas.svg()?,
+        })
+    }
+
     /// Its file without extension: `compare`, `plot_throughput`.
     #[must_use]
     pub fn file(&self) -> String {
@@ -98,64 +104,49 @@ type Draw = fn(&Shown) -> std::result::Result<Canvas, String>;
 
 /// In the order in which a report shows them.
 const PLOTS: [(&str, &str, Draw); 11] = [
-    (OVERVIEW, "Overview", |shown| Ok(overview::overview(shown))),
+    (OVERVIEW, "Overview", overview::overview),
     ("sweep", "Sweep", sweep::sweep),
-    ("throughput", "Throughput", throughput::throughput),
-    ("mfu", "MFU", throughput::mfu),
+    ("throughput", "Throughput", rates::throughput),
+    ("mfu", "MFU", rates::mfu),
     ("step_time", "Step time over steps", step_time::step_time),
-    ("spread", "Spread over repeats", spread::spread),
+    ("spread", "Spread over repeats", rates::spread),
     ("loss", "Loss and learning rate", loss::loss),
-    ("memory", "Peak memory", memory::memory),
-    ("power", "Power and energy", power::power),
-    ("cost", "Cost", cost::cost),
+    ("memory", "Peak memory", rates::memory),
+    ("power", "Power and energy", rates::power),
+    ("cost", "Cost", rates::cost),
     ("scaling", "Scaling", scaling::scaling),
 ];
 
-/// Pictures of bars, in which points of a sweep have no panel.
-const BARS: [&str; 5] = ["throughput", "mfu", "memory", "power", "cost"];
-
-/// The picture, or why there is none.
-fn draw_one(shown: &Shown, name: &str, draw: Draw) -> std::result::Result<Canvas, String> {
-    let groups = shown.comparison.groups.len();
-    if BARS.contains(&name) && groups > 0 && sweep::swept_groups(&shown.comparison).len() == groups
-    {
-        return Err("each workload is a point of the sweep, which has a picture of its own".into());
-    }
-    draw(shown)
+/// A picture's name by the name of its file.
+fn name_of(file: &str) -> &str {
+    file.strip_prefix("plot_").unwrap_or(file)
 }
 
 /// What a picture of this file name shows.
 #[must_use]
 pub fn title_of(file: &str) -> Option<&'static str> {
-    let name = file.strip_prefix("plot_").unwrap_or(file);
-    if name == history::NAME {
-        return Some(history::TITLE);
-    }
-    PLOTS
-        .iter()
-        .find(|(n, ..)| *n == name)
-        .map(|(_, title, _)| *title)
+    let history = (history::NAME, history::TITLE);
+    let mut titles = PLOTS
+        .map(|(name, title, _)| (name, title))
+        .into_iter()
+        .chain([history]);
+    titles
+        .find(|(name, _)| *name == name_of(file))
+        .map(|(_, title)| title)
 }
 
 /// Pictures that were not drawn, each with its reason: that much is found without drawing.
 #[must_use]
 pub fn left_out(comparison: &Comparison, drawn: &[&str]) -> Vec<LeftOut> {
-    let is_drawn = |name: &str| {
-        drawn
-            .iter()
-            .any(|file| file.strip_prefix("plot_").unwrap_or(file) == name)
-    };
     let shown = Shown::of(comparison);
     let reason = |(name, title, draw): (&'static str, &'static str, Draw)| {
-        let reason = if is_drawn(name) {
-            None
-        } else {
-            draw_one(&shown, name, draw).err()
-        };
-        reason.map(|reason| LeftOut {
+        let is_drawn = drawn.iter().any(|file| name_of(file) == name);
+        let why = if is_drawn { None } else { draw(&shown).err() };
+        let reason = shown.reason(why?);
+        Some(LeftOut {
             name,
             title,
-            reason: shown.reason(reason),
+            reason,
         })
     };
     PLOTS.into_iter().filter_map(reason).collect()
@@ -166,37 +157,20 @@ pub fn left_out(comparison: &Comparison, drawn: &[&str]) -> Vec<LeftOut> {
 /// # Errors
 /// Only where plotters or the PNG encoder fail.
 pub fn pictures(comparison: &Comparison) -> Result<Pictures> {
-    text::register_fonts()?;
     let shown = Shown::of(comparison);
-    let each = |(name, title, draw): (&'static str, &'static str, Draw)| match draw_one(
-        &shown, name, draw,
-    ) {
-        Ok(canvas) => canvas.bounded().finish().map(|(png, svg)| {
-            Ok(Picture {
-                name,
-                title,
-                png,
-                svg,
-            })
-        }),
-        Err(reason) => Ok(Err(LeftOut {
-            name,
-            title,
-            reason: shown.reason(reason),
-        })),
+    let each = |(name, title, draw): (&'static str, &'static str, Draw)| {
+        let canvas = draw(&shown).ok()?;
+        Some(Picture::of(name, title, canvas))
     };
-    let mut all = Pictures::default();
-    for picture in PLOTS
+    let drawn: Vec<Picture> = PLOTS
         .into_par_iter()
-        .map(each)
-        .collect::<Result<Vec<_>>>()?
-    {
-        match picture {
-            Ok(picture) => all.drawn.push(picture),
-            Err(left_out) => all.left_out.push(left_out),
-        }
-    }
-    Ok(all)
+        .filter_map(each)
+        .collect::<Result<_>>()?;
+    let names: Vec<&str> = drawn.iter().map(|picture| picture.name).collect();
+    Ok(Pictures {
+        left_out: left_out(comparison, &names),
+        drawn,
+    })
 }
 
 #[cfg(test)]

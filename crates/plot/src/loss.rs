@@ -2,127 +2,90 @@
 
 use tprimat_figures::Row;
 use tprimat_results::{FieldDifference, Tier, differences};
-use tprimat_sentences::difference;
 
 use super::{
     axis::{Scale, extent},
     canvas::Canvas,
-    cell_selection::Shown,
-    chart::{Curve, Frame, room_for},
-    names::{Names, count_absent, group_heading},
-    series::{Series, median, thinned},
-    style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL, TEXT},
+    cells::{Cell, Shown},
+    lines::{Curve, Lines, draw_beside},
+    series::{Series, Values, median, thinned},
+    style::{FAINT, MOST_LINES, SMALL, TEXT},
 };
 
 /// Where the largest value is this many times the smallest, the axis is logarithmic.
 const LOGARITHMIC: f64 = 8.0;
 /// Points of a line: a panel is no wider.
 const POINTS: usize = 240;
-const HEIGHT: i32 = 330;
-const LOW: i32 = 190;
 /// Panels of a picture, each of a loss and a learning rate.
 const MOST_PANELS: usize = 14;
 
-/// A row with what its log has.
+/// The panels of a cell, from top to bottom, each with its height.
+const PANELS: [(&str, i32, Values); 2] = [
+    ("loss", 330, |curve| &curve.loss),
+    ("learning rate", 190, |curve| &curve.learning_rate),
+];
+
+/// A cell with the curve of each panel.
 struct Member<'a> {
-    index: usize,
-    row: &'a Row,
-    loss: Series,
-    learning_rate: Series,
+    cell: &'a Cell<'a>,
+    curves: [Series; 2],
 }
 
-#[derive(Clone, Copy)]
-enum Pick {
-    Loss,
-    LearningRate,
-}
-
-impl Member<'_> {
-    fn series(&self, pick: Pick) -> &Series {
-        match pick {
-            Pick::Loss => &self.loss,
-            Pick::LearningRate => &self.learning_rate,
+impl<'a> Member<'a> {
+    fn of(cell: &'a Cell<'a>) -> Self {
+        let curve = |values| thinned(median(cell.row, values), POINTS);
+        Self {
+            cell,
+            curves: PANELS.map(|(.., values)| curve(values)),
         }
     }
 }
 
 pub fn loss(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &shown.comparison;
     let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
                     (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
-    let mut rates = comparison
-        .rows
+    let all: Vec<Vec<Member>> = shown
+        .workloads
         .iter()
-        .map(|row| median(row, |curve| &curve.learning_rate));
-    let title = if rates.any(|rate| !rate.is_empty()) {
-        "Loss and learning rate"
-    } else {
-        "Loss"
-    };
-    let mut canvas = shown.titled(title, subtitle);
-    let names = Names::beside_samples(comparison);
-    let (mut without, mut panels, mut unshown) = (Vec::new(), 0, 0);
-    for i in 0..comparison.groups.len() {
-        let mut members = Vec::new();
-        for (index, row) in comparison
-            .rows
-            .iter()
-            .enumerate()
-            .filter(|(_, row)| row.group == i)
-        {
-            let loss = thinned(median(row, |curve| &curve.loss), POINTS);
-            if loss.is_empty() {
-                without.push(row.cell.as_str());
-            } else {
-                let learning_rate = thinned(median(row, |curve| &curve.learning_rate), POINTS);
-                members.push(Member {
-                    index,
-                    row,
-                    loss,
-                    learning_rate,
-                });
-            }
-        }
-        if members.is_empty() {
-            continue;
-        }
-        canvas.heading(&group_heading(comparison, i));
-        let mut numbers: Vec<usize> = members.iter().map(|m| m.row.loss_group).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        for number in &numbers {
-            let inside: Vec<&Member> = members
-                .iter()
-                .filter(|m| m.row.loss_group == *number)
-                .collect();
-            panels += inside.len().div_ceil(MOST_LINES);
-            if panels > MOST_PANELS {
-                unshown += inside.len();
-                continue;
-            }
-            let first = &members[0];
-            if let Some(words) = inside
-                .first()
-                .and_then(|member| loss_apart(member.row, first.row))
-            {
-                canvas.paragraph(
-                    &format!("Apart from {}: {words}", names.tag(first.index)),
-                    TEXT,
-                    FAINT,
-                );
-            }
-            draw_group(&mut canvas, &names, &inside);
-        }
-    }
-    if without.len() == comparison.rows.len() {
+        .map(|one| one.cells.iter().map(Member::of).collect())
+        .collect();
+    let members = || all.iter().flatten();
+    let (with, without): (Vec<&Member>, Vec<&Member>) =
+        members().partition(|member| !member.curves[0].is_empty());
+    if with.is_empty() {
         return Err("no log states a loss".to_owned());
     }
+    let title = match members().any(|member| !member.curves[1].is_empty()) {
+        true => "Loss and learning rate",
+        false => "Loss",
+    };
+    let mut canvas = shown.titled(title, subtitle, 0);
+    let (mut panels, mut unshown) = (0, 0);
+    for (workload, members) in shown.workloads.iter().zip(&all) {
+        let mut members: Vec<&Member> =
+            members.iter().filter(|m| !m.curves[0].is_empty()).collect();
+        let Some(first) = members.first().map(|member| member.cell) else {
+            continue;
+        };
+        workload.draw_heading(&mut canvas);
+        members.sort_by_key(|member| member.cell.row.loss_group);
+        for alike in members.chunk_by(|a, b| a.cell.row.loss_group == b.cell.row.loss_group) {
+            panels += alike.len().div_ceil(MOST_LINES);
+            if panels > MOST_PANELS {
+                unshown += alike.len();
+                continue;
+            }
+            if let Some(words) = loss_apart(alike[0].cell.row, first.row) {
+                let words = format!("Apart from {}: {words}", first.tag);
+                canvas.paragraph(&words, TEXT, FAINT);
+            }
+            draw_alike(&mut canvas, alike);
+        }
+    }
     if !without.is_empty() {
-        canvas.paragraph(
-            &format!("No loss is logged: {}", without.join(", ")),
-            SMALL,
-            FAINT,
-        );
+        let names: Vec<&str> = without.iter().map(|m| m.cell.row.cell.as_str()).collect();
+        let words = format!("No loss is logged: {}", names.join(", "));
+        canvas.paragraph(&words, SMALL, FAINT);
     }
     if unshown > 0 {
         let words = format!(
@@ -130,7 +93,7 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
         );
         canvas.paragraph(&words, SMALL, FAINT);
     }
-    count_absent(&mut canvas, comparison);
+    shown.count_absent(&mut canvas);
     Ok(canvas)
 }
 
@@ -141,119 +104,81 @@ pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
     }
     let known = differences(&row.contract, &other.contract).into_iter();
     let known = known.filter(|d| d.is_known() && d.tier == Tier::Convergence);
-    let fields: Vec<String> = known.map(|d: FieldDifference| difference(&d)).collect();
+    let fields: Vec<String> = known.map(|d: FieldDifference| d.words()).collect();
     // The difference may be from a third cell, which is comparable with the other.
-    let fields = if fields.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", fields.join("; "))
+    let fields = match fields.is_empty() {
+        true => String::new(),
+        false => format!(": {}", fields.join("; ")),
     };
     Some(format!("loss not comparable{fields}"))
 }
 
 /// Panels of at most six lines, all of them with the same axes.
-fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
-    for some in members.chunks(MOST_LINES) {
-        let tags: Vec<String> = some.iter().map(|m| names.tag(m.index)).collect();
-        for (title, height, pick) in [
-            ("loss", HEIGHT, Pick::Loss),
-            ("learning rate", LOW, Pick::LearningRate),
-        ] {
-            if some.iter().all(|m| m.series(pick).is_empty()) {
+fn draw_alike(canvas: &mut Canvas, alike: &[&Member]) {
+    for some in alike.chunks(MOST_LINES) {
+        for (place, (title, height, _)) in PANELS.iter().enumerate() {
+            if some.iter().all(|member| member.curves[place].is_empty()) {
                 continue;
             }
-            let top = canvas.top;
-            let frame = |left, x_title| Frame {
-                left,
-                top,
-                width: HALF,
-                height,
-                tags: room_for(tags.iter().map(String::as_str)),
-                title,
-                x_title,
-            };
-            let step = |_: &Row| Some(1.0);
-            draw(
-                canvas,
-                names,
-                &frame(MARGIN, "step"),
-                (members, some),
-                pick,
-                step,
-            );
-            let tokens = |row: &Row| Some(row.tokens_per_step? as f64);
-            draw(
-                canvas,
-                names,
-                &frame(MARGIN + HALF + GAP, "tokens"),
-                (members, some),
-                pick,
-                tokens,
-            );
-            canvas.top = top + height;
+            let over_steps = panel(title, place, (alike, some), "step", |_| Some(1.0));
+            let over_tokens = panel(title, place, (alike, some), "tokens", |row| {
+                Some(row.tokens_per_step? as f64)
+            });
+            draw_beside(canvas, *height, over_steps.iter().chain(&over_tokens));
         }
-        for (style, member) in some.iter().enumerate() {
-            names.draw_with_sample(canvas, member.index, style);
+        for (place, member) in some.iter().enumerate() {
+            member.cell.draw_key(canvas, place, member.cell.colour, "");
         }
         canvas.top += 14;
     }
 }
 
-/// `scale_by`: what a step is on the horizontal axis; rows for which it is not known are left out.
-fn draw(
-    canvas: &mut Canvas,
-    names: &Names,
-    frame: &Frame,
+/// `step`: what a step is on the horizontal axis; rows for which it is not known are left out.
+fn panel(
+    title: &str,
+    place: usize,
     (all, some): (&[&Member], &[&Member]),
-    pick: Pick,
-    scale_by: fn(&Row) -> Option<f64>,
-) {
-    let across = |m: &&Member| -> Option<Series> {
-        let by = scale_by(m.row)?;
-        Some(
-            m.series(pick)
-                .iter()
-                .map(|(step, value)| (step * by, *value))
-                .collect(),
-        )
+    x_title: &str,
+    step: fn(&Row) -> Option<f64>,
+) -> Option<Lines> {
+    let points = |member: &Member| -> Option<Series> {
+        let by = step(member.cell.row)?;
+        let points = member.curves[place].iter();
+        Some(points.map(|(step, value)| (step * by, *value)).collect())
     };
-    let points: Series = all.iter().filter_map(across).flatten().collect();
-    let (Some(span), Some(values)) = (
-        extent(points.iter().map(|p| p.0)),
-        extent(points.iter().map(|p| p.1)),
-    ) else {
-        return;
+    let of_all: Series = all
+        .iter()
+        .filter_map(|member| points(member))
+        .flatten()
+        .collect();
+    let [low, high] = extent(of_all.iter().map(|p| p.1))?;
+    let y = match place {
+        0 => loss_axis([low, high]),
+        _ => Scale::new([low.min(0.0), high * 1.05]),
     };
-    let x = frame.x(span);
-    let y = match pick {
-        Pick::Loss => loss_axis(frame, values),
-        Pick::LearningRate => frame.y([values[0].min(0.0), values[1] * 1.05]),
+    let x = Scale::new(extent(of_all.iter().map(|p| p.0))?);
+    let mut lines = Lines::new(title, x_title, x, y);
+    let curve = |(place, member): (usize, &&Member)| {
+        let cell = member.cell;
+        Some(Curve::at_place(
+            place,
+            &cell.tag,
+            cell.colour,
+            points(member)?,
+        ))
     };
-    frame.draw(canvas, &x, &y);
-    let curve = |(style, m): (usize, &&Member)| {
-        Some(Curve {
-            tag: names.tag(m.index),
-            pen: Some(names.pen(m.index, style)),
-            points: across(m)?,
-        })
-    };
-    let curves: Vec<Curve> = some.iter().enumerate().filter_map(curve).collect();
-    frame.curves(canvas, &curves, &x, &y);
+    lines.curves = some.iter().enumerate().filter_map(curve).collect();
+    Some(lines)
 }
 
 /// A curve that stays away from 0 is shown from where it is; one that is near it, from 0.
-pub fn loss_axis(frame: &Frame, [low, high]: [f64; 2]) -> Scale {
+pub fn loss_axis([low, high]: [f64; 2]) -> Scale {
     if low > 0.0 && high / low > LOGARITHMIC {
-        return frame.y([low / 1.1, high * 1.1]).logarithmic();
+        return Scale::new([low / 1.1, high * 1.1]).logarithmic();
     }
-    let floor = if low > 0.0 && low < high * 0.5 {
-        0.0
-    } else {
-        low
-    };
-    let margin = ((high - floor) * 0.06).max(high.abs() * 1e-3).max(1e-12);
-    frame.y([
-        if floor == 0.0 { 0.0 } else { floor - margin },
-        high + margin,
-    ])
+    if low > 0.0 && low < high * 0.5 {
+        return Scale::new([0.0, high * 1.06]);
+    }
+    let margin = ((high - low) * 0.06).max(high.abs() * 1e-3).max(1e-12);
+    Scale::new([low - margin, high + margin])
 }

@@ -1,20 +1,19 @@
 //! The picture of the whole comparison: rates of all cells, and the curves of as many as can be
 //! told apart.
 
-use tprimat_figures::{Comparison, Row, rate_unit, sweeps};
+use tprimat_figures::{Row, rate_unit, sweeps};
 use tprimat_results::quantile;
 
 use super::{
-    axis::extent,
+    axis::{Scale, extent},
     canvas::Canvas,
-    cell_selection::Shown,
-    chart::{Curve, Frame, room_for},
+    cells::{Cell, Shown, Workload},
+    lines::{Curve, Lines, draw_beside},
     loss::loss_axis,
-    names::{Names, absent, group_heading},
+    rates::{BARS, rates},
     series::{Series, median, thinned},
-    style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL},
+    style::{FAINT, LINE, MOST_LINES, SMALL},
     sweep,
-    throughput::{BARS, bar_groups, bars_apart, rates},
 };
 
 const HEIGHT: i32 = 380;
@@ -23,188 +22,134 @@ const POINTS: usize = 400;
 /// Points of a line that only stands behind the others.
 const BEHIND: usize = 100;
 
-pub fn overview(shown: &Shown) -> Canvas {
-    let comparison = &shown.comparison;
+pub fn overview(shown: &Shown) -> Result<Canvas, String> {
     let found = sweeps(shown.all, shown.judged());
-    let sweeps = sweep::caption(&found);
-    let bars = match bar_groups(comparison) {
-        0 => None,
-        _ => Some(format!("{BARS}{}", bars_apart(comparison))),
-    };
-    let subtitle: Vec<String> = sweeps.into_iter().chain(bars).collect();
-    let subtitle = subtitle.join(" ");
-    let unit = rate_unit(comparison.rows.iter());
-    let mut canvas = shown.titled(&format!("Training throughput, {unit}"), &subtitle);
-    let chosen: Vec<Vec<usize>> = (0..comparison.groups.len())
-        .map(|group| chosen(comparison, group))
-        .collect();
+    let workloads = shown.bar_workloads();
+    let bars = (workloads > 0).then(|| BARS.to_owned());
+    let subtitle: Vec<String> = sweep::caption(&found).into_iter().chain(bars).collect();
+    let title = format!("Training throughput, {}", rate_unit(shown.rows()));
+    let mut canvas = shown.titled(&title, &subtitle.join(" "), workloads);
     sweep::rates(&mut canvas, shown.all, &found);
-    let swept = sweep::swept_groups(comparison);
-    rates(&mut canvas, comparison);
-    absent(&mut canvas, comparison);
-    let names = Names::beside_samples(comparison);
-    for (group, chosen) in chosen
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| !swept.contains(i))
-    {
-        curves(&mut canvas, &names, comparison, (group, chosen));
+    rates(shown).draw(&mut canvas, shown, true);
+    shown.list_absent(&mut canvas);
+    for workload in shown.workloads.iter().filter(|one| !one.is_swept) {
+        curves(&mut canvas, workload);
     }
-    canvas
+    Ok(canvas)
 }
 
-/// All cells of a group, or the fastest and the slowest of many, by index.
-fn chosen(comparison: &Comparison, group: usize) -> Vec<usize> {
-    let rows = comparison.rows.iter().enumerate();
-    let mut members: Vec<(usize, f64)> = rows
-        .filter(|(_, row)| row.group == group)
-        .map(|(i, row)| (i, row.tokens_per_second_per_gpu.value))
-        .collect();
-    if members.len() > MOST_LINES {
-        members.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        members.drain(MOST_LINES / 2..members.len() - MOST_LINES / 2);
-        members.sort_unstable_by_key(|(i, _)| *i);
-    }
-    members.into_iter().map(|(i, _)| i).collect()
-}
-
-fn curves(
-    canvas: &mut Canvas,
-    names: &Names,
-    comparison: &Comparison,
-    (group, chosen): (usize, &[usize]),
-) {
-    let members = || {
-        comparison
-            .rows
-            .iter()
-            .enumerate()
-            .filter(|(_, row)| row.group == group)
+fn curves<'a>(canvas: &mut Canvas, workload: &'a Workload<'a>) {
+    let cells = &workload.cells;
+    // All cells, or the fastest and the slowest of many.
+    let (ends, all) = (MOST_LINES / 2, cells.len());
+    let has_place = |at: usize| all <= MOST_LINES || at < ends || at >= all - ends;
+    let place_of = |at: usize| {
+        if at < ends {
+            at
+        } else {
+            at + MOST_LINES - all.max(MOST_LINES)
+        }
     };
-    let series = |values: fn(&Row) -> Series| -> Vec<(usize, Curve)> {
-        let curve = |(index, row): (usize, &Row)| {
-            let mark = chosen.iter().position(|i| *i == index);
-            let points = thinned(values(row), if mark.is_some() { POINTS } else { BEHIND });
-            let curve = Curve {
-                tag: names.tag(index),
-                pen: mark.map(|mark| names.pen(index, mark)),
-                points,
+    let series = |values: fn(&Row) -> Series| -> Vec<(&'a Cell<'a>, Curve)> {
+        let curve = |(at, cell): (usize, &'a Cell<'a>)| {
+            let curve = if has_place(at) {
+                let points = thinned(values(cell.row), POINTS);
+                Curve::at_place(place_of(at), &cell.tag, cell.colour, points)
+            } else {
+                Curve::plain(LINE, 1, thinned(values(cell.row), BEHIND))
             };
-            (index, curve)
+            (cell, curve)
         };
-        members()
-            .map(curve)
+        let curves = cells.iter().enumerate().map(curve);
+        let mut drawn: Vec<_> = curves
             .filter(|(_, curve)| !curve.points.is_empty())
-            .collect()
+            .collect();
+        // The grey ones behind the others.
+        drawn.sort_by_key(|(_, curve)| curve.mark.is_some());
+        drawn
     };
-    let rows: Vec<(usize, &Row)> = members().collect();
-    let mut loss = series(|row| median(row, |curve| &curve.loss));
-    // The baseline's, if it logs one; else the first that is logged.
-    let is_logged = |(i, _): &&(usize, &Row)| loss.iter().any(|(index, _)| index == i);
-    let baseline = rows
-        .iter()
-        .filter(is_logged)
-        .find(|(_, row)| row.cell == comparison.groups[group].baseline);
-    let shown = baseline
-        .or_else(|| rows.iter().find(is_logged))
-        .map(|(_, row)| row.loss_group);
-    let apart: Vec<usize> = rows
-        .iter()
-        .filter(is_logged)
-        .filter(|(_, row)| Some(row.loss_group) != shown)
-        .map(|(i, _)| *i)
-        .collect();
-    loss.retain(|(index, _)| !apart.contains(index));
-    let curves_of = |all: Vec<(usize, Curve)>| -> Vec<Curve> {
-        all.into_iter().map(|(_, curve)| curve).collect()
-    };
-    let loss = curves_of(loss);
-    let mut times = curves_of(series(measured_times));
-    // Slow first steps would flatten everything else.
-    let highest = times
-        .iter()
-        .filter_map(|c| quantile(&c.points.iter().map(|p| p.1).collect::<Vec<_>>(), 0.98));
-    let highest = highest.fold(0.0, f64::max) * 1.2;
-    times
-        .iter_mut()
-        .for_each(|curve| curve.points.retain(|p| p.1 <= highest));
-    if loss.is_empty() && times.is_empty() {
+    let losses = series(|row| median(row, |curve| &curve.loss));
+    let mut times = series(measured_times);
+    if losses.is_empty() && times.is_empty() {
         return;
     }
-    canvas.heading(&group_heading(comparison, group));
-    let named = loss
-        .iter()
-        .chain(&times)
-        .filter(|curve| curve.pen.is_some());
-    let named = named.map(|curve| curve.tag.as_str());
-    let all = members().count();
-    let which = if all > chosen.len() {
-        format!(
-            " The {} fastest and {} slowest of {all} cells; the others in grey.",
-            MOST_LINES / 2,
-            MOST_LINES / 2
-        )
-    } else {
-        String::new()
+    // The baseline's, if it logs one; else that of the fastest that does.
+    let is_baseline = |cell: &Cell| cell.row.cell == workload.group.baseline;
+    let logged = || {
+        cells
+            .iter()
+            .filter(|cell| losses.iter().any(|(one, _)| one.row.cell == cell.row.cell))
     };
-    let apart = match apart.len() {
-        0 => String::new(),
-        _ => format!(
-            " Not with the losses, for seed, data or schedule differ: {}.",
-            apart
-                .iter()
-                .map(|index| names.tag(*index))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
-    };
-    let said = format!("Medians over repeats; colours are those of the bars.{which}{apart}");
-    canvas.paragraph(&said, SMALL, FAINT);
-    let top = canvas.top + 4;
-    for (left, title, curves) in [
-        (MARGIN, "loss", &loss),
-        (
-            MARGIN + HALF + GAP,
-            "step time, s; measured steps up to 1.2 × the 98th percentile",
-            &times,
-        ),
-    ] {
-        let frame = Frame {
-            left,
-            top,
-            width: HALF,
-            height: HEIGHT,
-            tags: room_for(named.clone()),
-            title,
-            x_title: "step",
-        };
-        let points = || curves.iter().flat_map(|curve| &curve.points);
-        let (Some(steps), Some(values)) =
-            (extent(points().map(|p| p.0)), extent(points().map(|p| p.1)))
-        else {
-            canvas.text(
-                &format!("{title}: no values"),
-                (left + 8, top),
-                SMALL,
-                FAINT,
-                super::canvas::Anchor::Left,
-            );
-            continue;
-        };
-        let (x, y) = (frame.x(steps), loss_axis(&frame, values));
-        frame.draw(canvas, &x, &y);
-        frame.curves(canvas, curves, &x, &y);
+    let shown = logged()
+        .find(|cell| is_baseline(cell))
+        .or_else(|| logged().next());
+    let shown = shown.map(|cell| cell.row.loss_group);
+    let (losses, apart): (Vec<_>, Vec<_>) = losses
+        .into_iter()
+        .partition(|(cell, _)| Some(cell.row.loss_group) == shown);
+    // Slow first steps would flatten everything else.
+    let highest = times.iter().filter_map(|(_, curve)| {
+        let seconds: Vec<f64> = curve.points.iter().map(|p| p.1).collect();
+        quantile(&seconds, 0.98)
+    });
+    let highest = highest.fold(0.0, f64::max) * 1.2;
+    for (_, curve) in &mut times {
+        curve.points.retain(|(_, seconds)| *seconds <= highest);
     }
-    canvas.top = top + HEIGHT + 6;
+    workload.draw_heading(canvas);
+    let mut words = "Medians over repeats; colours are those of the bars.".to_owned();
+    if all > MOST_LINES {
+        words +=
+            &format!(" The {ends} fastest and {ends} slowest of {all} cells; the others in grey.");
+    }
+    if !apart.is_empty() {
+        let names: Vec<&str> = apart.iter().map(|(cell, _)| cell.tag.as_str()).collect();
+        let names = names.join(", ");
+        words += &format!(" Not with the losses, for seed, data or schedule differ: {names}.");
+    }
+    canvas.paragraph(&words, SMALL, FAINT);
+    canvas.top += 4;
+    let panels = [
+        ("loss", losses),
+        (
+            "step time, s; measured steps up to 1.2 × the 98th percentile",
+            times,
+        ),
+    ];
+    draw_beside(
+        canvas,
+        HEIGHT,
+        &panels.map(|(title, curves)| panel(title, curves)),
+    );
+    canvas.top += 6;
 }
 
-/// From the first step that any counted repeat measures.
+fn panel(title: &str, curves: Vec<(&Cell, Curve)>) -> Lines {
+    let curves: Vec<Curve> = curves.into_iter().map(|(_, curve)| curve).collect();
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let (steps, values) = (extent(points().map(|p| p.0)), extent(points().map(|p| p.1)));
+    let (Some(steps), Some(values)) = (steps, values) else {
+        let title = format!("{title}: no values");
+        return Lines::new(
+            &title,
+            "step",
+            Scale::new([0.0, 1.0]),
+            Scale::new([0.0, 1.0]),
+        );
+    };
+    let mut lines = Lines::new(title, "step", Scale::new(steps), loss_axis(values));
+    lines.curves = curves;
+    lines
+}
+
+/// From the first step that any repeat measures.
 fn measured_times(row: &Row) -> Series {
-    let cut =
-        |r: &tprimat_figures::RepeatSummary| Some(r.steady.as_ref()?.cut.as_ref()?.first_step);
-    let first = row.repeats.iter().filter_map(cut).min().unwrap_or(0) as f64;
-    median(row, |curve| &curve.step_time_seconds)
-        .into_iter()
-        .filter(|(step, _)| *step >= first)
-        .collect()
+    let cuts = row
+        .repeats
+        .iter()
+        .filter_map(|r| r.steady.as_ref()?.cut.as_ref());
+    let first = cuts.map(|cut| cut.first_step).min().unwrap_or(0) as f64;
+    let mut times = median(row, |curve| &curve.step_time_seconds);
+    times.retain(|(step, _)| *step >= first);
+    times
 }

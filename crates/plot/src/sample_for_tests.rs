@@ -108,7 +108,7 @@ impl Sample {
         };
         let mut row = json!({
             "cell": name, "platform": name.split('/').next(), "framework": name.split('/').nth(1),
-            "model": "llama-3.1-8b", "parallelism": "maximum_performance", "group": i % self.groups,
+            "model": "llama-3.1-8b", "parallelism": "maximum_performance", "group": i % self.groups + 1,
             "n": rates.len(), "repeats_wanted": wanted, "failed": counted("failed"), "contradicted": counted("contradicted"),
             "suspect": counted("suspect"),
             "tokens_per_second_per_gpu": {"value": value, "values": rates, "unit": "repeat", "units": rates,
@@ -121,7 +121,7 @@ impl Sample {
                 "peak": {"tflops": 989.4, "source": "NVIDIA H100 SXM datasheet, dense"}},
             "warmup_steps": 0, "steady_state": "", "environment": {},
             "precision": "bf16", "attestation": "attested", "labels": [], "tokens_per_step": 1_048_576,
-            "memory_capacity_bytes": 80u64 << 30, "loss_group": usize::from(self.troubled && i % 9 == 7),
+            "memory_capacity_bytes": 80u64 << 30, "loss_group": 1 + usize::from(self.troubled && i % 9 == 7),
             "contract": [{"field": "num_gpus", "tier": "workload", "value": 8, "source": "effective"},
                 {"field": "seed", "tier": "convergence", "value": if self.troubled && i % 9 == 7 { 2 } else { 1 }, "source": "effective"}],
             "metrics": self.metrics(i), "repeats": repeats,

@@ -1,183 +1,161 @@
 //! Rate over devices, and how much of the smaller cell's rate a device keeps.
 
-use tprimat_figures::{Comparison, Row};
 use tprimat_results::{CONFIDENCE, welch};
 
 use super::{
-    axis::extent,
+    axis::{Scale, extent},
     canvas::Canvas,
-    cell_selection::Shown,
-    chart::{Curve, Frame, room_for},
-    cost::{metric_panels, why_absent},
-    names::Names,
-    style::{FAINT, MARGIN, MOST_LINES, WIDTH},
-    throughput::apart,
+    cells::{Cell, Shown},
+    format::number,
+    lines::{Curve, Dashes, Lines},
+    rates::{metric, why_absent},
+    style::{FAINT, MOST_LINES},
 };
 
 const METRIC: &str = "scaling_efficiency";
 const HEIGHT: i32 = 360;
 
 pub fn scaling(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &shown.comparison;
-    let subtitle = format!(
-        "Dashed: the rate of the smallest cell times devices. A line joins cells that differ in nothing but the number of \
-         devices and what follows from it; with the global batch unchanged (strong scaling) or grown (weak scaling).{}",
-        apart(comparison)
-    );
-    let mut canvas = shown.titled("Scaling", &subtitle);
+    let subtitle = "Dashed: the rate of the smallest cell times devices. A line joins cells that differ in nothing but the number of \
+         devices and what follows from it; with the global batch unchanged (strong scaling) or grown (weak scaling).";
+    let mut canvas = shown.titled("Scaling", subtitle, shown.workloads.len());
     let mut drawn = 0;
-    let names = Names::beside_samples(comparison);
-    let mut models: Vec<&str> = comparison
-        .rows
-        .iter()
-        .map(|row| row.model.as_str())
-        .collect();
+    let mut models: Vec<&str> = shown.rows().map(|row| row.model.as_str()).collect();
     models.sort_unstable();
     models.dedup();
     for model in models {
-        let series = lines(comparison, model);
-        for some in series.chunks(MOST_LINES) {
+        for some in lines(shown, model).chunks(MOST_LINES) {
             canvas.heading(model);
-            draw(&mut canvas, &names, comparison, some);
+            draw(&mut canvas, some);
             drawn += 1;
         }
     }
-    drawn += metric_panels(&mut canvas, comparison, METRIC);
-    if drawn == 0 {
-        return Err(why_absent(comparison, METRIC));
+    for panels in metric(shown, METRIC) {
+        drawn += panels.draw(&mut canvas, shown, true);
     }
-    Ok(canvas)
+    match drawn {
+        0 => Err(why_absent(shown, METRIC)),
+        _ => Ok(canvas),
+    }
 }
 
-/// A row's index, devices and rate of all of them.
-type At = (usize, f64, f64);
+#[derive(Clone, Copy)]
+struct Point<'a> {
+    cell: &'a Cell<'a>,
+    devices: f64,
+    /// Of all devices.
+    rate: f64,
+}
+
+impl Point<'_> {
+    fn batch(&self) -> Option<u64> {
+        self.cell.row.contract.count("global_batch_size")
+    }
+}
 
 /// Lines from a cell through those of its model whose metric has it as the reference, smallest
 /// first. Two cells of as many devices are never on one line, nor are strong and weak scaling.
-fn lines(comparison: &Comparison, model: &str) -> Vec<Vec<At>> {
-    let at = |row: &Row| {
-        Some((
-            row.contract.count("num_gpus")? as f64,
-            row.tokens_per_second?,
-        ))
+fn lines<'a>(shown: &'a Shown, model: &str) -> Vec<Vec<Point<'a>>> {
+    let point = |cell: &'a Cell<'a>| {
+        Some(Point {
+            cell,
+            devices: cell.row.contract.count("num_gpus")? as f64,
+            rate: cell.row.tokens_per_second?,
+        })
     };
-    let batch = |row: &Row| row.contract.count("global_batch_size");
-    let mut pairs: Vec<(At, At, bool)> = Vec::new();
-    for (index, row) in comparison
-        .rows
-        .iter()
-        .enumerate()
-        .filter(|(_, row)| row.model == model)
-    {
-        let metric = row
-            .metrics
-            .0
-            .iter()
-            .find(|m| m.name == METRIC && m.figure.value().is_some());
-        let Some(reference) = metric.and_then(|m| m.reference.as_ref()) else {
-            continue;
-        };
-        let base = comparison
-            .rows
-            .iter()
-            .enumerate()
-            .find(|(_, r)| r.cell == *reference);
-        let Some((from, base)) = base else { continue };
-        let (Some((devices, rate)), Some((of_base, rate_of_base))) = (at(row), at(base)) else {
-            continue;
-        };
-        if of_base < devices {
-            pairs.push((
-                (from, of_base, rate_of_base),
-                (index, devices, rate),
-                batch(base) == batch(row),
-            ));
-        }
-    }
-    // Stable: matrix order among equals.
-    pairs.sort_by(|a, b| {
-        a.0.0
-            .cmp(&b.0.0)
-            .then(a.2.cmp(&b.2))
-            .then(a.1.1.total_cmp(&b.1.1))
+    let pair = |cell: &'a Cell<'a>| {
+        let mut metrics = cell.row.metrics.0.iter();
+        let metric = metrics.find(|m| m.name == METRIC && m.figure.value().is_some())?;
+        let base = shown
+            .cells()
+            .find(|base| Some(&base.row.cell) == metric.reference.as_ref())?;
+        let (base, point) = (point(base)?, point(cell)?);
+        (base.devices < point.devices).then_some((base, point))
+    };
+    let of_model = shown.cells().filter(|cell| cell.row.model == model);
+    let mut pairs: Vec<(Point, Point)> = of_model.filter_map(pair).collect();
+    let is_strong = |base: &Point, point: &Point| base.batch() == point.batch();
+    pairs.sort_by(|(a, a_point), (b, b_point)| {
+        let of_base = a.cell.row.cell.cmp(&b.cell.row.cell);
+        let kind = is_strong(a, a_point).cmp(&is_strong(b, b_point));
+        let devices = a_point.devices.total_cmp(&b_point.devices);
+        of_base.then(kind).then(devices)
     });
-    let mut lines: Vec<(bool, Vec<At>)> = Vec::new();
-    for (base, cell, is_strong) in pairs {
-        let goes_on = |(strong, line): &&mut (bool, Vec<At>)| {
-            let is_larger = line.last().is_some_and(|last| last.1 < cell.1);
-            *strong == is_strong && line[0].0 == base.0 && is_larger
+    let mut lines: Vec<Vec<Point>> = Vec::new();
+    for (base, point) in pairs {
+        let goes_on = |line: &&mut Vec<Point>| {
+            is_strong(&line[0], &line[1]) == is_strong(&base, &point)
+                && line[0].cell.row.cell == base.cell.row.cell
+                && line[line.len() - 1].devices < point.devices
         };
         match lines.iter_mut().find(goes_on) {
-            Some((_, line)) => line.push(cell),
-            None => lines.push((is_strong, vec![base, cell])),
+            Some(line) => line.push(point),
+            None => lines.push(vec![base, point]),
         }
     }
-    lines.into_iter().map(|(_, line)| line).collect()
+    lines
 }
 
-fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Vec<At>]) {
-    let (left, top, width) = (MARGIN, canvas.top, WIDTH - 2 * MARGIN);
-    let ends = lines.iter().filter_map(|line| line.last());
-    let tags: Vec<String> = ends.map(|at| names.tag(at.0)).collect();
-    let frame = Frame {
-        left,
-        top,
-        width,
-        height: HEIGHT,
-        tags: room_for(tags.iter().map(String::as_str)),
-        title: "tokens/s, all devices",
-        x_title: "devices",
-    };
+fn draw(canvas: &mut Canvas, lines: &[Vec<Point>]) {
     let points = || lines.iter().flatten();
-    let [_, most] = extent(points().map(|p| p.1)).unwrap_or([0.0, 1.0]);
-    let [_, fastest] = extent(points().map(|p| p.2)).unwrap_or([0.0, 1.0]);
-    let ideals: Vec<f64> = lines.iter().map(|line| line[0].2 / line[0].1).collect();
-    let best = ideals.iter().copied().fold(0.0, f64::max) * most;
-    let (x, y) = (
-        frame.x([0.0, most]),
-        frame.y([0.0, fastest.max(best) * 1.02]),
+    let [_, most] = extent(points().map(|p| p.devices)).unwrap_or([0.0, 1.0]);
+    let [_, fastest] = extent(points().map(|p| p.rate)).unwrap_or([0.0, 1.0]);
+    let ideal = |line: &Vec<Point>| line[0].rate / line[0].devices;
+    let best = lines.iter().map(ideal).fold(0.0, f64::max) * most;
+    let (x, y) = ([0.0, most], [0.0, fastest.max(best) * 1.02]);
+    let mut panel = Lines::new(
+        "tokens/s, all devices",
+        "devices",
+        Scale::new(x),
+        Scale::new(y),
     );
-    frame.draw(canvas, &x, &y);
-    for (line, ideal) in lines.iter().zip(&ideals) {
-        let end = line.last().map_or(most, |p| p.1);
-        canvas.dashed(
-            (x.at(0.0), y.at(0.0)),
-            (x.at(end), y.at(ideal * end)),
-            FAINT,
-        );
+    for (place, line) in lines.iter().enumerate() {
+        let (first, last) = (&line[0], &line[line.len() - 1]);
+        panel.dashes.push(Dashes {
+            from: (0.0, 0.0),
+            to: (last.devices, ideal(line) * last.devices),
+            colour: FAINT,
+            number: String::new(),
+        });
+        let points = line
+            .iter()
+            .map(|point| (point.devices, point.rate))
+            .collect();
+        let curve = Curve::at_place(place, &last.cell.tag, first.cell.colour, points);
+        panel.curves.push(curve);
     }
-    let curve = |(style, line): (usize, &Vec<At>)| Curve {
-        tag: line.last().map_or_else(String::new, |p| names.tag(p.0)),
-        pen: Some(names.pen(line[0].0, style)),
-        points: line.iter().map(|p| (p.1, p.2)).collect(),
-    };
-    frame.curves(
-        canvas,
-        &lines.iter().enumerate().map(curve).collect::<Vec<_>>(),
-        &x,
-        &y,
-    );
-    canvas.top = top + HEIGHT;
-    for (style, line) in lines.iter().enumerate() {
-        for (index, devices, rate) in line {
-            names.draw_with_sample(canvas, *index, style);
-            let each = rate / devices / (line[0].2 / line[0].1);
-            let smaller = &comparison.rows[line[0].0].cell;
-            let units = |row: usize| &comparison.rows[row].tokens_per_second_per_gpu.units;
-            let test = welch(units(*index), units(line[0].0)).filter(|_| *index != line[0].0);
-            let interval = test.and_then(|test| test.interval(CONFIDENCE));
-            let interval = interval.map_or_else(String::new, |ends| {
-                let [low, high] = ends.map(|end| end * 100.0);
-                format!(" (95 % CI {low:.1}–{high:.1} %)")
-            });
-            let words = format!(
-                "{devices} {}: {} tokens/s, {:.1} %{interval} of the rate per device of {smaller}",
-                if *devices == 1.0 { "device" } else { "devices" },
-                crate::format::number(*rate),
-                each * 100.0
-            );
-            names.draw_below(canvas, &words);
+    panel.draw_wide(canvas, HEIGHT);
+    for (place, line) in lines.iter().enumerate() {
+        for point in line {
+            let words = in_words(point, &line[0]);
+            point
+                .cell
+                .draw_key(canvas, place, line[0].cell.colour, &words);
         }
     }
     canvas.top += 10;
+}
+
+/// `4 devices: 3,600 tokens/s, 90.0 % (95 % CI 89.1–90.9 %) of the rate per device of …`
+fn in_words(point: &Point, first: &Point) -> String {
+    let units = |point: &Point| point.cell.row.tokens_per_second_per_gpu.units.clone();
+    let test = welch(&units(point), &units(first));
+    let test = test.filter(|_| point.cell.row.cell != first.cell.row.cell);
+    let interval = test.and_then(|test| test.interval(CONFIDENCE));
+    let interval = interval.map_or_else(String::new, |ends| {
+        let [low, high] = ends.map(|end| end * 100.0);
+        format!(" (95 % CI {low:.1}–{high:.1} %)")
+    });
+    let share = point.rate / point.devices / (first.rate / first.devices) * 100.0;
+    format!(
+        "{} {}: {} tokens/s, {share:.1} %{interval} of the rate per device of {}",
+        point.devices,
+        if point.devices == 1.0 {
+            "device"
+        } else {
+            "devices"
+        },
+        number(point.rate),
+        first.cell.row.cell
+    )
 }

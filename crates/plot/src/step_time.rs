@@ -3,21 +3,16 @@
 
 use tprimat_figures::{Cut, RepeatStatus, RepeatSummary, Row};
 use tprimat_results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
-use tprimat_sentences as sentences;
 
 use super::{
-    axis::extent,
-    canvas::{Anchor, Canvas, Mark, Point},
-    cell_selection::Shown,
-    chart::{Frame, NO_TAGS},
-    names::{Names, count_absent, group_heading},
-    series::{Series, of_repeat, simplified, thinned},
-    style::{FAINT, GAP, HALF, INK, LINE, MARGIN, SMALL, colour_of},
-    text::wrap,
+    axis::{Scale, extent},
+    canvas::{Canvas, Mark},
+    cells::{Cell, Shown},
+    lines::{Curve, Dashes, Lines, draw_beside},
+    series::{Series, counted, of_repeat, thinned},
+    style::{FAINT, GAP, HALF, INK, LINE, MARGIN, SMALL},
 };
 
-/// Length of a stroke where a repeat's measured part begins.
-const FOOT: i32 = 10;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
 const POINTS: usize = 120;
@@ -29,12 +24,8 @@ const SHIFTS: usize = 4;
 const MARKED: usize = 60;
 
 pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &shown.comparison;
-    if comparison
-        .rows
-        .iter()
-        .all(|row| row.repeats.iter().all(|r| times(r).is_empty()))
-    {
+    let has_times = |cell: &&Cell| cell.row.repeats.iter().any(|r| !times(r).is_empty());
+    if !shown.cells().any(|cell| has_times(&cell)) {
         return Err("no log states or implies step times".to_owned());
     }
     let subtitle = format!(
@@ -45,184 +36,120 @@ pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
          beyond the panel.",
         OUTLIER_LEAST * 100.0
     );
-    let mut canvas = shown.titled("Step time over steps", &subtitle);
-    let names = Names::new(comparison, MARGIN, HALF - 8);
-    for i in 0..comparison.groups.len() {
-        let drawn = |(_, row): &(usize, &Row)| {
-            row.group == i && row.repeats.iter().any(|r| !times(r).is_empty())
-        };
-        let members: Vec<(usize, &Row)> =
-            comparison.rows.iter().enumerate().filter(drawn).collect();
-        if members.is_empty() {
+    let mut canvas = shown.titled("Step time over steps", &subtitle, 0);
+    for workload in &shown.workloads {
+        let cells: Vec<&Cell> = workload.cells.iter().filter(has_times).collect();
+        if cells.is_empty() {
             continue;
         }
-        canvas.heading(&group_heading(comparison, i));
-        for line in members.chunks(2) {
-            let top = canvas.top;
-            let panels: Vec<Panel> = line.iter().map(|(_, row)| Panel::of(row)).collect();
-            let said: Vec<Vec<String>> = panels
-                .iter()
-                .map(|panel| wrap(&panel.said, SMALL, HALF - 8))
-                .collect();
-            let named = line.iter().zip(&said);
-            let head = named
-                .map(|((index, _), said)| names.height(*index) + said.len() as i32 * (SMALL + 4))
-                .max();
-            let head = head.unwrap_or(0);
-            for (column, (((index, _), panel), said)) in
-                (0..).zip(line.iter().zip(&panels).zip(&said))
-            {
+        workload.draw_heading(&mut canvas);
+        for line in cells.chunks(2) {
+            let (top, mut below, mut panels) = (canvas.top, 0, Vec::new());
+            for (column, cell) in (0..).zip(line) {
                 let left = MARGIN + column * (HALF + GAP);
                 canvas.top = top;
-                names.draw_at(&mut canvas, *index, left);
-                for line in said {
-                    canvas.label(line, (left, canvas.top), SMALL, FAINT, Anchor::Left);
-                    canvas.top += SMALL + 4;
-                }
-                panel.draw(&mut canvas, (left, top + head + 4));
+                let outliers = outliers(cell.row);
+                cell.draw_name(&mut canvas, left, HALF - 8);
+                let words = in_words(cell.row, outliers.len());
+                canvas.lines_of(&words, left, HALF - 8, SMALL, FAINT);
+                below = below.max(canvas.top + 4);
+                panels.push(panel(cell, &outliers));
             }
-            canvas.top = top + head + 4 + HEIGHT + 12;
+            canvas.top = below;
+            draw_beside(&mut canvas, HEIGHT, &panels);
+            canvas.top += 12;
         }
     }
-    count_absent(&mut canvas, comparison);
+    shown.count_absent(&mut canvas);
     Ok(canvas)
 }
 
-fn times(repeat: &RepeatSummary) -> Vec<(u64, f64)> {
+fn times(repeat: &RepeatSummary) -> Series {
     of_repeat(repeat, |curve| &curve.step_time_seconds)
 }
 
-struct Panel<'a> {
-    row: &'a Row,
-    /// Below the name.
-    said: String,
-    outliers: Vec<(f64, f64)>,
-    /// Where the axis of seconds begins and ends.
-    seconds: [f64; 2],
+/// The steps of a counted repeat that are measured.
+fn measured(repeat: &RepeatSummary) -> Series {
+    let first = cut(repeat).map_or(0, |cut| cut.first_step) as f64;
+    let mut steps = times(repeat);
+    steps.retain(|(step, _)| *step >= first);
+    steps
 }
 
-impl<'a> Panel<'a> {
-    fn of(row: &'a Row) -> Self {
-        let mut outliers = Vec::new();
-        let mut measured = Vec::new();
-        for repeat in row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok) {
-            let first = cut(repeat).map_or(0, |cut| cut.first_step);
-            let steps: Vec<(u64, f64)> = times(repeat)
-                .into_iter()
-                .filter(|(step, _)| *step >= first)
-                .collect();
-            outliers.extend(outlying(&steps));
-            measured.extend(steps.into_iter().map(|(_, seconds)| seconds));
-        }
-        if measured.is_empty() {
-            measured = row
-                .repeats
-                .iter()
-                .flat_map(times)
-                .map(|(_, seconds)| seconds)
-                .collect();
-        }
-        let median = quantile(&measured, 0.5).unwrap_or(1.0);
-        let [low, high] = extent(measured).unwrap_or([0.0, 1.0]);
-        let seconds = [
-            (median * 0.9).min(low).max(median * 0.5),
-            (median * 1.1).max(high).min(median * 1.5),
-        ];
-        Self {
-            row,
-            said: said(row, outliers.len()),
-            outliers,
-            seconds,
-        }
+fn panel(cell: &Cell, outliers: &Series) -> Lines {
+    let repeats = &cell.row.repeats;
+    let of_all = |steps: &mut dyn Iterator<Item = Series>| -> Vec<f64> {
+        steps.flatten().map(|(_, seconds)| seconds).collect()
+    };
+    let mut seconds = of_all(&mut counted(cell.row).map(measured));
+    if seconds.is_empty() {
+        seconds = of_all(&mut repeats.iter().map(times));
     }
-
-    fn draw(&self, canvas: &mut Canvas, (left, top): Point) {
-        let frame = Frame {
-            left,
-            top,
-            width: HALF,
-            height: HEIGHT,
-            tags: NO_TAGS,
-            title: "step time, s",
-            x_title: "step",
-        };
-        let lines: Vec<(Series, bool)> = self
-            .row
-            .repeats
+    let median = quantile(&seconds, 0.5).unwrap_or(1.0);
+    let [low, high] = extent(seconds).unwrap_or([0.0, 1.0]);
+    let y = Scale::new([
+        (median * 0.9).min(low).max(median * 0.5),
+        (median * 1.1).max(high).min(median * 1.5),
+    ]);
+    let mut drawn: Vec<(bool, Series)> = repeats
+        .iter()
+        .take(DRAWN)
+        .map(|r| (r.status == RepeatStatus::Ok, thinned(times(r), POINTS)))
+        .collect();
+    // The grey ones behind the others.
+    drawn.sort_by_key(|(counts, _)| *counts);
+    let steps = drawn
+        .iter()
+        .flat_map(|(_, points)| points)
+        .map(|(step, _)| *step);
+    let x = Scale::new(extent(steps).unwrap_or([0.0, 1.0]));
+    let mut lines = Lines::new("step time, s", "step", x, y);
+    let cuts: Vec<&Cut> = counted(cell.row).filter_map(cut).take(DRAWN).collect();
+    if let Some(cut) = cuts.first() {
+        let starts = [(declared(cut), FAINT), (cut.first_step, INK)];
+        let which = if starts[0].0 == starts[1].0 { 1 } else { 2 };
+        lines
+            .dashes
+            .extend(starts.into_iter().take(which).map(|(step, colour)| Dashes {
+                from: (step as f64, y.low),
+                to: (step as f64, y.high),
+                colour,
+                number: String::new(),
+            }));
+    }
+    let feet = cuts
+        .iter()
+        .map(|cut| (Mark::Foot, (cut.first_step as f64, y.low), cell.colour));
+    lines.marks.extend(feet);
+    let is_beyond = |(_, seconds): &(f64, f64)| *seconds > y.high;
+    let apart = (x.high - x.low) / 70.0;
+    for (counts, points) in &drawn {
+        let colour = if *counts { cell.colour } else { LINE };
+        let stretches = points.split(is_beyond);
+        lines
+            .curves
+            .extend(stretches.map(|stretch| Curve::plain(colour, 1, stretch.to_vec())));
+        let mut beyond: Vec<f64> = points
             .iter()
-            .take(DRAWN)
-            .map(|r| (points(r), r.status == RepeatStatus::Ok))
+            .filter(|p| is_beyond(p))
+            .map(|p| p.0)
             .collect();
-        let steps = lines
-            .iter()
-            .flat_map(|(points, _)| points)
-            .map(|(step, _)| *step);
-        let x = frame.x(extent(steps).unwrap_or([0.0, 1.0]));
-        let y = frame.y(self.seconds);
-        frame.draw(canvas, &x, &y);
-        let [_, _, upper, lower] = frame.inside();
-        let own = colour_of(&self.row.framework);
-        let cuts = counted(self.row).filter_map(cut);
-        let cuts: Vec<&Cut> = cuts.take(DRAWN).collect();
-        if let Some(cut) = cuts.first() {
-            let (declared, measured) = (x.at(declared(cut) as f64), x.at(cut.first_step as f64));
-            canvas.dashed((declared, upper), (declared, lower), FAINT);
-            if measured != declared {
-                canvas.dashed((measured, upper), (measured, lower), INK);
-            }
-        }
-        for cut in &cuts {
-            let at = x.at(cut.first_step as f64);
-            canvas.line(vec![(at, lower - FOOT), (at, lower)], own, 2);
-        }
-        let edge = |(step, _): &(f64, f64)| (x.at(*step), upper - 8);
-        let is_above = |(_, seconds): &&(f64, f64)| *seconds > self.seconds[1];
-        // The grey ones behind the others.
-        for counts in [false, true] {
-            let colour = if counts { own } else { LINE };
-            for (points, _) in lines.iter().filter(|(_, ok)| *ok == counts) {
-                for stretch in points.split(|p| is_above(&p)) {
-                    let pixels: Vec<_> = stretch
-                        .iter()
-                        .map(|(step, t)| (x.at(*step), y.at(*t)))
-                        .collect();
-                    canvas.line(simplified(&pixels), colour, 1);
-                }
-                let mut above: Vec<_> = points.iter().filter(is_above).map(edge).collect();
-                above.dedup_by(|b, a| b.0 - a.0 < 8);
-                above.truncate(MARKED);
-                above
-                    .into_iter()
-                    .for_each(|at| canvas.mark(Mark::Above, at, colour));
-            }
-        }
-        let inside = self
-            .outliers
-            .iter()
-            .filter(|(_, seconds)| y.holds(*seconds));
-        for (step, seconds) in inside.take(MARKED) {
-            canvas.mark(Mark::Outlier, (x.at(*step), y.at(*seconds)), INK);
-        }
+        beyond.dedup_by(|b, a| *b - *a < apart);
+        let marks = beyond.into_iter().take(MARKED);
+        lines
+            .marks
+            .extend(marks.map(|step| (Mark::Beyond, (step, y.high), colour)));
     }
-}
-
-fn points(repeat: &RepeatSummary) -> Series {
-    thinned(
-        times(repeat)
-            .into_iter()
-            .map(|(step, seconds)| (step as f64, seconds))
-            .collect(),
-        POINTS,
-    )
+    let inside = outliers
+        .iter()
+        .filter(|(_, seconds)| y.holds(*seconds))
+        .take(MARKED);
+    lines.marks.extend(inside.map(|at| (Mark::Ring, *at, INK)));
+    lines
 }
 
 fn cut(repeat: &RepeatSummary) -> Option<&Cut> {
     repeat.steady.as_ref()?.cut.as_ref()
-}
-
-/// Repeats that count.
-fn counted(row: &Row) -> impl Iterator<Item = &RepeatSummary> {
-    row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok)
 }
 
 /// First step after the declared warm-up.
@@ -230,71 +157,52 @@ fn declared(cut: &Cut) -> u64 {
     cut.first_step.saturating_sub(cut.dropped_steps)
 }
 
-/// Steps far from the median of their run, in either direction.
-fn outlying(steps: &[(u64, f64)]) -> Vec<(f64, f64)> {
-    let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
-    let Some(median) = quantile(&seconds, 0.5) else {
-        return Vec::new();
+/// Measured steps far from the median of their run, in either direction.
+fn outliers(row: &Row) -> Series {
+    let of_repeat = |repeat| {
+        let mut steps = measured(repeat);
+        let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
+        let median = quantile(&seconds, 0.5).unwrap_or(0.0);
+        let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
+        steps.retain(|(_, seconds)| (seconds - median).abs() > limit);
+        steps
     };
-    let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
-    let far = steps
-        .iter()
-        .filter(|(_, seconds)| (seconds - median).abs() > limit);
-    far.map(|(step, seconds)| (*step as f64, *seconds))
-        .collect()
+    counted(row).flat_map(of_repeat).collect()
 }
 
-/// What the marks mean here, in words.
-fn said(row: &Row, outliers: usize) -> String {
+/// What the marks mean here.
+fn in_words(row: &Row, outliers: usize) -> String {
     let mut parts = Vec::new();
-    let cuts: Vec<(u32, &Cut)> = counted(row)
-        .filter_map(|r| Some((r.repeat, cut(r)?)))
-        .collect();
-    if let Some((_, first)) = cuts.first() {
-        let from = || cuts.iter().map(|(_, cut)| cut.first_step);
-        let range = match (
-            from().min().unwrap_or_default(),
-            from().max().unwrap_or_default(),
-        ) {
-            (low, high) if low == high => low.to_string(),
-            (low, high) => format!("{low} to {high}"),
+    let cuts = || counted(row).filter_map(|r| Some((r.repeat, cut(r)?)));
+    if let Some((_, first)) = cuts().next() {
+        let steps = extent(cuts().map(|(_, cut)| cut.first_step as f64));
+        let range = match steps.unwrap_or_default() {
+            [low, high] if low == high => low.to_string(),
+            [low, high] => format!("{low} to {high}"),
         };
-        let method = if cuts.iter().any(|(_, cut)| cut.dropped_steps > 0) {
-            format!(" ({})", first.method)
-        } else {
-            String::new()
+        let method = match cuts().any(|(_, cut)| cut.dropped_steps > 0) {
+            true => format!(" ({})", first.method),
+            false => String::new(),
         };
         parts.push(format!(
             "declared warm-up ends before step {}, measured from step {range}{method}",
             declared(first)
         ));
-        parts.extend(
-            first
-                .not_assessed
-                .as_ref()
-                .map(|why| format!("steady state not assessed: {}", sentences::said(why))),
-        );
+        let why = first.not_assessed.as_ref().map(|why| why.text.clone());
+        parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
     }
-    let shifts = || {
-        cuts.iter()
-            .filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)))
-    };
-    for (repeat, shift) in shifts().take(SHIFTS) {
-        parts.push(format!(
-            "#{repeat}: {:+.1} % from step {}",
-            (shift.ratio - 1.0) * 100.0,
-            shift.step
-        ));
-    }
+    let shifts = || cuts().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)));
+    parts.extend(shifts().take(SHIFTS).map(|(repeat, shift)| {
+        let change = (shift.ratio - 1.0) * 100.0;
+        format!("#{repeat}: {change:+.1} % from step {}", shift.step)
+    }));
     let more = shifts().count().saturating_sub(SHIFTS);
     if more > 0 {
         parts.push(format!("{more} more repeats change level"));
     }
-    if row.repeats.len() > DRAWN {
-        parts.push(format!(
-            "the first {DRAWN} of {} repeats are drawn",
-            row.repeats.len()
-        ));
+    let repeats = row.repeats.len();
+    if repeats > DRAWN {
+        parts.push(format!("the first {DRAWN} of {repeats} repeats are drawn"));
     }
     parts.push(match outliers {
         0 => "no outlier".to_owned(),

@@ -9,9 +9,11 @@ use plotters::style::RGBColor;
 
 pub const WIDTH: i32 = 1400;
 pub const MARGIN: i32 = 24;
+/// What is between the margins.
+pub const FULL: i32 = WIDTH - 2 * MARGIN;
 /// Between two panels side by side, each of which is [`HALF`] wide.
 pub const GAP: i32 = 16;
-pub const HALF: i32 = (WIDTH - 2 * MARGIN - GAP) / 2;
+pub const HALF: i32 = (FULL - GAP) / 2;
 
 /// `#FFFFFF`: behind everything, and behind words that grid lines would run through.
 pub const PAPER: RGBColor = RGBColor(255, 255, 255);
@@ -75,13 +77,6 @@ pub fn colour_of(framework: &str) -> RGBColor {
         }) % SERIES.len()
     };
     SERIES[known.unwrap_or_else(by_name)]
-}
-
-/// How a line is drawn: its colour is the framework's, its mark its own in the panel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pen {
-    pub colour: RGBColor,
-    pub mark: usize,
 }
 
 /// `#0072B2`, as a picture writes it.

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, WhyAbsent};
+use tprimat_figures::{AbsentCell, Comparison, Surface, Sweep, failure_class};
+use tprimat_job::FailureClass;
 
 /// A point of a surface whose cell has no figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,52 +21,48 @@ pub fn unmeasured(comparison: &Comparison, sweep: &Sweep, surface: &Surface) -> 
     let Some(point) = surface.points.first() else {
         return Vec::new();
     };
-    let row = &comparison.rows[point.row];
-    let is_axis = |name: &str| name == sweep.axis || Some(name) == sweep.second.as_deref();
-    let fixed = |axes: BTreeMap<&str, &str>| -> BTreeMap<String, String> {
-        let kept = axes.into_iter().filter(|(name, _)| !is_axis(name));
-        kept.map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
-    };
-    let (path, axes) = parts(&row.cell);
-    let own = fixed(axes);
+    let own = parts(&comparison.rows[point.row].cell, sweep);
     let of = |absent: &AbsentCell| {
-        let (other, axes) = parts(&absent.cell);
-        let value = |name: &str| axes.get(name)?.parse::<f64>().ok();
-        let x = value(&sweep.axis)?;
-        let second = match &sweep.second {
-            Some(name) => Some(value(name)?),
+        let point = parts(&absent.cell, sweep);
+        let second = match sweep.second {
+            Some(_) => Some(point.second?),
             None => None,
         };
-        (other == path && fixed(axes.clone()) == own).then(|| Unmeasured {
-            x,
+        ((&point.path, &point.others) == (&own.path, &own.others)).then_some(())?;
+        Some(Unmeasured {
+            x: point.x?,
             second,
-            why: why(absent),
+            why: match failure_class(&absent.reason) {
+                Some(FailureClass::Oom) => "out of memory".to_owned(),
+                _ => absent.state.to_string(),
+            },
         })
     };
     let mut all: Vec<Unmeasured> = comparison.absent.iter().filter_map(of).collect();
-    let place = |point: &Unmeasured| (point.x, point.second.unwrap_or(0.0));
     all.sort_by(|a, b| {
-        let (a, b) = (place(a), place(b));
-        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+        let second = |point: &Unmeasured| point.second.unwrap_or(0.0);
+        a.x.total_cmp(&b.x).then(second(a).total_cmp(&second(b)))
     });
     all
 }
 
-/// `nvd/titan/llama/single` and its axes.
-fn parts(cell: &str) -> (&str, BTreeMap<&str, &str>) {
-    let (path, axes) = cell.split_once('@').unwrap_or((cell, ""));
-    (
-        path,
-        axes.split(',')
-            .filter_map(|axis| axis.split_once('='))
-            .collect(),
-    )
+/// `nvd/titan/llama/single`, the values of the sweep's axes, and the other axes.
+struct Parts<'a> {
+    path: &'a str,
+    x: Option<f64>,
+    second: Option<f64>,
+    others: BTreeMap<&'a str, &'a str>,
 }
 
-fn why(absent: &AbsentCell) -> String {
-    match &absent.reason {
-        WhyAbsent::Failed { class, .. } if class.name() == "oom" => "out of memory".to_owned(),
-        _ => absent.state.to_string(),
+fn parts<'a>(cell: &'a str, sweep: &Sweep) -> Parts<'a> {
+    let (path, axes) = cell.split_once('@').unwrap_or((cell, ""));
+    let axes = axes.split(',').filter_map(|axis| axis.split_once('='));
+    let mut others: BTreeMap<&str, &str> = axes.collect();
+    let mut value = |name: &str| others.remove(name)?.parse().ok();
+    Parts {
+        path,
+        x: value(&sweep.axis),
+        second: sweep.second.as_deref().and_then(&mut value),
+        others,
     }
 }

@@ -10,40 +10,49 @@
 use std::collections::BTreeSet;
 
 use csv::Writer;
+use indexmap::IndexSet;
+use serde_json::Value;
 use tprimat_figures::{
-    AbsentCell, Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric,
-    RatioInterval, RepeatStatus, RepeatSummary, Row, Speedup, host_named,
+    AbsentCell, Comparison, Cut, Memory, Metric, RepeatStatus, RepeatSummary, Row, Steady,
+    Telemetry, host_named,
 };
-use tprimat_results::AttestationStatus;
-use tprimat_sentences::{dropped_words, each, said, standing};
 
 use super::{
-    columns::{Cell, Columns},
-    environment::words,
+    columns::{Of, VALUES, list, why_absent},
     sheet::clean,
 };
 
-fn written(columns: &Columns) -> String {
+/// The values of a row by the names of their columns.
+type Record = Vec<(String, Value)>;
+
+/// Columns stand as in the header, the others in the order of their first use.
+fn written(header: &[String], records: &[Record]) -> String {
+    let names = records.iter().flatten().map(|(name, _)| name);
+    let columns: IndexSet<&str> = header.iter().chain(names).map(String::as_str).collect();
     if columns.is_empty() {
         return String::new();
     }
     let mut writer = Writer::from_writer(Vec::new());
     // A vector takes all that is written, and every record has the header's length.
-    let names = columns.names().map(guarded);
+    let names = columns.iter().map(|name| guarded(name));
     writer.write_record(names).expect("memory takes all");
-    for row in columns.rows() {
-        let fields = row.map(|cell| cell.map(field).unwrap_or_default());
+    for record in records {
+        let mut fields = vec![String::new(); columns.len()];
+        for (name, value) in record {
+            fields[columns.get_index_of(name.as_str()).expect("all are there")] = field(value);
+        }
         writer.write_record(fields).expect("memory takes all");
     }
     String::from_utf8(writer.into_inner().expect("memory takes all")).expect("made of strings")
 }
 
-fn field(cell: &Cell) -> String {
-    match cell {
-        Cell::Text(text) => guarded(text),
-        Cell::Number(number) => number.to_string(),
-        Cell::Count(count) => count.to_string(),
-        Cell::Flag(is_so) => is_so.to_string(),
+fn field(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => guarded(text),
+        // JSON would write a whole number of a rate as `1024.0`.
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -55,281 +64,65 @@ fn guarded(text: &str) -> String {
     if is_formula { format!("'{text}") } else { text }
 }
 
-const PATH: [&str; 4] = ["platform", "framework", "model", "parallelism"];
-
-/// How a column is read from a cell with figures.
-enum Read {
-    Text(fn(&Of<'_>) -> String),
-    Number(fn(&Of<'_>) -> Option<f64>),
-    Count(fn(&Of<'_>) -> Option<u64>),
-    Flag(fn(&Of<'_>) -> Option<bool>),
-}
-
-/// A cell with figures, and what else the comparison has of it.
-struct Of<'a> {
-    row: &'a Row,
-    group: &'a Group,
-    baseline: Option<&'a Row>,
-    environment: &'a [EnvironmentDifference],
-    speedup: Option<&'a Speedup>,
-}
-
-impl<'a> Of<'a> {
-    /// The rate, unless it is impossible; `mfu_absent` says why then.
-    fn rate(&self) -> Option<&'a Estimate> {
-        Some(&self.row.tokens_per_second_per_gpu).filter(|_| self.row.impossible().is_none())
-    }
-    fn interval(&self) -> Option<RatioInterval> {
-        self.speedup?.interval
-    }
-}
-
-fn or_empty(text: Option<&String>) -> String {
-    text.cloned().unwrap_or_default()
-}
-
-/// Columns behind the axes that a table of cells always has, whatever its cells have. Memory, metrics
-/// and `metrics_absent` follow where a cell has figures.
-const BEHIND_AXES: [(&str, Read); 50] = [
-    ("state", Read::Text(|_| "ok".to_owned())),
-    ("reason", Read::Text(|_| String::new())),
-    ("imported_from", Read::Text(|of| of.row.imported.join("; "))),
-    ("group", Read::Count(|of| Some(of.row.group as u64 + 1))),
-    ("workload", Read::Text(|of| said(&of.group.workload))),
-    (
-        "identical_config",
-        Read::Flag(|of| Some(of.group.identical_config)),
-    ),
-    ("baseline", Read::Text(|of| of.group.baseline.clone())),
-    ("labels", Read::Text(|of| each(&of.row.labels).join("; "))),
-    (
-        "warnings",
-        Read::Text(|of| each(&of.row.warnings).join("; ")),
-    ),
-    (
-        "same_launch_as",
-        Read::Text(|of| or_empty(of.row.same_launch_as.as_ref())),
-    ),
-    (
-        "same_runs_as",
-        Read::Text(|of| or_empty(of.row.same_runs_as.as_ref())),
-    ),
-    ("environment", Read::Text(|of| words(of.environment))),
-    (
-        "attestation",
-        Read::Text(|of| attestation(of.row.attestation).to_owned()),
-    ),
-    (
-        "declared_only",
-        Read::Text(|of| of.row.declared_only.join("; ")),
-    ),
-    ("precision", Read::Text(|of| of.row.precision.clone())),
-    ("device", Read::Text(|of| or_empty(of.row.device.as_ref()))),
-    ("n", Read::Count(|of| Some(of.row.n as u64))),
-    (
-        "repeats_wanted",
-        Read::Count(|of| Some(of.row.repeats_wanted.into())),
-    ),
-    (
-        "failed",
-        Read::Count(|of| Some(of.row.uncounted.failed as u64)),
-    ),
-    (
-        "contradicted",
-        Read::Count(|of| Some(of.row.uncounted.contradicted as u64)),
-    ),
-    (
-        "suspect",
-        Read::Count(|of| Some(of.row.uncounted.suspect as u64)),
-    ),
-    (
-        "unmeasured",
-        Read::Count(|of| Some(of.row.uncounted.unmeasured as u64)),
-    ),
-    (
-        "standing",
-        Read::Text(|of| standing(&of.row.standing).join("; ")),
-    ),
-    (
-        "repeats_added_later",
-        Read::Flag(|of| Some(of.row.repeats_added_later)),
-    ),
-    (
-        "dropped",
-        Read::Text(|of| dropped_words(&of.row.dropped).join("; ")),
-    ),
-    (
-        "tokens_per_second_per_gpu",
-        Read::Number(|of| Some(of.rate()?.value)),
-    ),
-    (
-        "tokens_per_second_per_gpu_ci95_low",
-        Read::Number(|of| Some(of.rate()?.ci95?[0])),
-    ),
-    (
-        "tokens_per_second_per_gpu_ci95_high",
-        Read::Number(|of| Some(of.rate()?.ci95?[1])),
-    ),
-    (
-        "tokens_per_second",
-        Read::Number(|of| of.rate().and(of.row.tokens_per_second)),
-    ),
-    ("tokens_per_step", Read::Count(|of| of.row.tokens_per_step)),
-    (
-        "step_time_mean_seconds",
-        Read::Number(|of| Some(of.row.step_time.mean_seconds)),
-    ),
-    (
-        "step_time_median_seconds",
-        Read::Number(|of| Some(of.row.step_time.median_seconds)),
-    ),
-    (
-        "step_time_p95_seconds",
-        Read::Number(|of| Some(of.row.step_time.p95_seconds)),
-    ),
-    (
-        "step_time_sd_seconds",
-        Read::Number(|of| of.row.step_time.sd_seconds),
-    ),
-    ("step_time_cv", Read::Number(|of| of.row.step_time.cv)),
-    ("loss_at_end", Read::Number(|of| of.row.loss_at_end)),
-    // Losses may be compared where both numbers agree, this one and `group`.
-    (
-        "loss_group",
-        Read::Count(|of| Some(of.row.loss_group as u64 + 1)),
-    ),
-    (
-        "loss_comparable_with_baseline",
-        Read::Flag(|of| Some(of.baseline?.loss_group == of.row.loss_group)),
-    ),
-    ("last_step", Read::Count(|of| of.row.last_step)),
-    ("speedup", Read::Number(|of| Some(of.speedup?.ratio))),
-    (
-        "speedup_interval_low",
-        Read::Number(|of| Some(of.interval()?.low)),
-    ),
-    (
-        "speedup_interval_high",
-        Read::Number(|of| Some(of.interval()?.high)),
-    ),
-    (
-        "speedup_interval_confidence",
-        Read::Number(|of| Some(of.interval()?.confidence)),
-    ),
-    (
-        "speedup_significant",
-        Read::Flag(|of| of.speedup?.significant),
-    ),
-    ("speedup_p_value", Read::Number(|of| of.speedup?.p_value)),
-    (
-        "cost_ratio",
-        Read::Number(|of| of.speedup?.cost_ratio.value()),
-    ),
-    (
-        "speedup_same_as",
-        Read::Text(|of| or_empty(of.speedup.and_then(|s| s.same_as.as_ref()))),
-    ),
-    (
-        "speedup_reason",
-        Read::Text(|of| {
-            let reason = of.speedup.and_then(|s| s.reason.as_ref());
-            reason.map(said).unwrap_or_default()
-        }),
-    ),
-    ("mfu", Read::Number(|of| of.row.mfu.value())),
-    (
-        "mfu_absent",
-        Read::Text(|of| why_absent(&of.row.mfu.clone().into()).unwrap_or_default()),
-    ),
-];
-
-#[must_use]
-pub fn csv(comparison: &Comparison) -> String {
-    written(&cells(comparison))
-}
+/// Columns that stand before those of the axes.
+const BEFORE_AXES: usize = 5;
 
 /// A row a cell, in matrix order within those with figures, then those without.
-pub(super) fn cells(comparison: &Comparison) -> Columns {
-    let mut columns = Columns::default();
-    let axes: BTreeSet<&String> = comparison.rows.iter().flat_map(|r| r.axes.keys()).collect();
-    let of_absent = comparison.absent.iter().flat_map(|a| axes_of(&a.cell));
-    let of_absent: BTreeSet<&str> = of_absent.map(|(axis, _)| axis).collect();
-    let all = axes.iter().map(|axis| axis.as_str()).chain(of_absent);
-    let all: BTreeSet<String> = all.map(|axis| format!("axis_{axis}")).collect();
-    columns.place("cell");
-    for name in PATH {
-        columns.place(name);
-    }
-    for name in &all {
-        columns.place(name);
-    }
-    for (name, _) in &BEHIND_AXES {
-        columns.place(name);
-    }
-    let rows = comparison.rows_by_cell();
-    let speedups = comparison.speedups_by_cell();
-    let environment = comparison.environment_by_cell();
-    for row in &comparison.rows {
-        columns.start_row();
-        let (cell, group) = (row.cell.as_str(), &comparison.groups[row.group]);
-        let of = Of {
-            row,
-            group,
-            baseline: rows.get(group.baseline.as_str()).copied(),
-            environment: environment.get(cell).copied().unwrap_or_default(),
-            speedup: speedups.get(cell).copied(),
-        };
-        cell_row(&mut columns, &axes, &of);
-    }
-    for absent in &comparison.absent {
-        columns.start_row();
-        absent_row(&mut columns, absent);
-    }
-    columns
+#[must_use]
+pub fn csv(comparison: &Comparison) -> String {
+    let of_rows = comparison
+        .rows
+        .iter()
+        .flat_map(|row| row.axes.keys().map(String::as_str));
+    let named = comparison
+        .absent
+        .iter()
+        .flat_map(|absent| axes_of(&absent.cell));
+    let axes: BTreeSet<&str> = of_rows.chain(named.map(|(axis, _)| axis)).collect();
+    let axes = axes.into_iter().map(|axis| format!("axis_{axis}"));
+    let mut header: Vec<String> = VALUES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    header.splice(BEFORE_AXES..BEFORE_AXES, axes);
+    let rows = Of::all(comparison);
+    let records = rows
+        .iter()
+        .map(of_cell)
+        .chain(comparison.absent.iter().map(of_absent));
+    written(&header, &records.collect::<Vec<_>>())
 }
 
-fn cell_row(columns: &mut Columns, axes: &BTreeSet<&String>, of: &Of<'_>) {
+fn of_cell(of: &Of<'_>) -> Record {
     let row = of.row;
-    columns.text("cell", &row.cell);
-    let path = [&row.platform, &row.framework, &row.model, &row.parallelism];
-    for (name, value) in PATH.into_iter().zip(path) {
-        columns.text(name, value);
-    }
-    for axis in axes {
-        columns.text(
-            &format!("axis_{axis}"),
-            row.axes.get(*axis).map_or("", |v| v),
-        );
-    }
-    for (name, read) in &BEHIND_AXES {
-        match read {
-            Read::Text(read) => columns.text(name, &read(of)),
-            Read::Number(read) => columns.number(name, read(of)),
-            Read::Count(read) => columns.count(name, read(of)),
-            Read::Flag(read) => columns.flag(name, read(of)),
-        }
-    }
-    memory(columns, &row.memory);
-    let mut absent = Vec::new();
-    for metric in &row.metrics.0 {
-        absent.extend(why_absent(&metric.figure).map(|why| format!("{}: {why}", metric.name)));
-        // Some are columns already.
-        if !["mfu", "loss_at_end", "tokens_per_second"].contains(&metric.name.as_str()) {
-            columns.number(&column_of(metric), metric.figure.value());
-        }
-    }
-    columns.text("metrics_absent", &absent.join("; "));
+    let mut record: Record = VALUES
+        .iter()
+        .map(|(name, read)| ((*name).to_owned(), read(of)))
+        .collect();
+    let axes = row.axes.iter();
+    record.extend(axes.map(|(axis, value)| (format!("axis_{axis}"), value.clone().into())));
+    record.extend(memory(&row.memory));
+    // Some are columns already.
+    let metrics = row.metrics.0.iter();
+    let others =
+        metrics.filter(|m| !["mfu", "loss_at_end", "tokens_per_second"].contains(&m.name.as_str()));
+    record.extend(others.map(|metric| (column_of(metric), metric.figure.value().into())));
+    let absent = row
+        .metrics
+        .0
+        .iter()
+        .filter_map(|m| Some(format!("{}: {}", m.name, why_absent(&m.figure)?)));
+    record.push((
+        "metrics_absent".to_owned(),
+        list(&absent.collect::<Vec<_>>()),
+    ));
+    record
 }
 
-fn memory(columns: &mut Columns, memory: &[Memory]) {
-    for Memory {
-        kind,
-        source,
-        bytes,
-    } in memory
-    {
-        columns.count(&format!("memory_{kind}_{source}_bytes"), Some(*bytes));
-    }
+fn memory(memory: &[Memory]) -> impl Iterator<Item = (String, Value)> {
+    memory.iter().map(|m| {
+        (
+            format!("memory_{}_{}_bytes", m.kind, m.source),
+            m.bytes.into(),
+        )
+    })
 }
 
 /// A metric's name with its unit, where the name does not say it already: `time_to_loss_seconds`.
@@ -350,68 +143,131 @@ fn column_of(metric: &Metric) -> String {
     }
 }
 
-/// Why there is no figure; none where there is one.
-fn why_absent(figure: &Figure) -> Option<String> {
-    match figure {
-        Figure::Ok { .. } => None,
-        Figure::Absent { reason } => Some(said(reason)),
-        Figure::Error { reason } => Some(format!("impossible: {}", said(reason))),
-    }
-}
-
 /// `seq_length` and `4096` of `…@seq_length=4096`.
 fn axes_of(cell: &str) -> impl Iterator<Item = (&str, &str)> {
     let axes = cell.split_once('@').map_or("", |(_, axes)| axes);
     axes.split(',').filter_map(|axis| axis.split_once('='))
 }
 
-fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
-    columns.text("cell", &absent.cell);
+fn of_absent(absent: &AbsentCell) -> Record {
     let path = absent.cell.split('@').next().unwrap_or_default();
-    for (name, value) in PATH.into_iter().zip(path.splitn(4, '/')) {
-        columns.text(name, value);
-    }
-    for (axis, value) in axes_of(&absent.cell) {
-        columns.text(&format!("axis_{axis}"), value);
-    }
-    columns.text("state", absent.state.name());
-    columns.text("reason", &said(&absent.reason));
-    columns.text("imported_from", &absent.imported.join("; "));
+    let parts = std::iter::once(&*absent.cell).chain(path.splitn(4, '/'));
+    let names = VALUES.iter().map(|(name, _)| (*name).to_owned());
+    let mut record: Record = names.zip(parts.map(Value::from)).collect();
+    let axes = axes_of(&absent.cell);
+    record.extend(axes.map(|(axis, value)| (format!("axis_{axis}"), value.into())));
+    let mut put = |name: &str, value: Value| record.push((name.to_owned(), value));
+    put("state", absent.state.name().into());
+    put("reason", absent.reason.text.clone().into());
+    put("imported_from", list(&absent.imported));
     // A cell without runs has nothing to count.
     let uncounted = absent.uncounted();
-    for (why, count) in uncounted.unwrap_or_default().by_why() {
-        columns.count(why, uncounted.map(|_| count as u64));
+    for (why, count) in uncounted.iter().flat_map(|counts| counts.by_why()) {
+        put(why, count.into());
     }
+    record
 }
 
 /// A row a run, also those that do not count.
 #[must_use]
 pub fn csv_repeats(comparison: &Comparison) -> String {
-    let mut columns = Columns::default();
-    let of_rows = comparison
-        .rows
-        .iter()
-        .flat_map(|r| r.repeats.iter().map(move |x| (&r.cell, Some(r), x)));
-    let of_absent = comparison
-        .absent
-        .iter()
-        .flat_map(|a| a.repeats.iter().map(move |x| (&a.cell, None, x)));
-    for (cell, row, repeat) in of_rows.chain(of_absent) {
-        columns.start_row();
-        columns.text("cell", cell);
-        columns.count("group", row.map(|r| r.group as u64 + 1));
-        columns.text(
-            "labels",
-            &row.map(|r| each(&r.labels).join("; ")).unwrap_or_default(),
-        );
-        columns.count("loss_group", row.map(|r| r.loss_group as u64 + 1));
-        repeat_row(&mut columns, repeat);
-    }
-    written(&columns)
+    let rows = comparison.rows.iter();
+    let of_rows = rows.flat_map(|row| {
+        row.repeats
+            .iter()
+            .map(move |r| repeat(&row.cell, Some(row), r))
+    });
+    let absent = comparison.absent.iter();
+    let of_absent =
+        absent.flat_map(|cell| cell.repeats.iter().map(|r| repeat(&cell.cell, None, r)));
+    written(&[], &of_rows.chain(of_absent).collect::<Vec<_>>())
 }
 
-fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
-    let (status, reason) = match &repeat.status {
+/// How a value of a run is read.
+type Read = fn(&RepeatSummary) -> Value;
+
+const OF_REPEAT: [(&str, Read); 24] = [
+    ("repeat", |r| r.repeat.into()),
+    ("attempt", |r| r.attempt.clone().into()),
+    ("host", |r| host_named(&r.host).into()),
+    ("state", |r| status(r).0.into()),
+    ("reason", |r| status(r).1.into()),
+    ("started_at_unix_seconds", |r| r.started_at.into()),
+    ("tokens_per_second_per_gpu", |r| {
+        steady(r, |s| s.tokens_per_second_per_gpu)
+    }),
+    ("tokens_per_second", |r| steady(r, |s| s.tokens_per_second)),
+    ("steps_measured", |r| steady(r, |s| s.steps)),
+    ("step_time_mean_seconds", |r| {
+        steady(r, |s| s.step_time.mean_seconds)
+    }),
+    ("step_time_median_seconds", |r| {
+        steady(r, |s| s.step_time.median_seconds)
+    }),
+    ("step_time_p95_seconds", |r| {
+        steady(r, |s| s.step_time.p95_seconds)
+    }),
+    ("step_time_sd_seconds", |r| {
+        steady(r, |s| s.step_time.sd_seconds)
+    }),
+    ("steady_state_method", |r| cut(r, |cut| cut.method.clone())),
+    ("steady_state_not_assessed", |r| {
+        cut(r, |cut| cut.not_assessed.as_ref().map(|why| why.text.clone()))
+    }),
+    ("first_measured_step", |r| cut(r, |cut| cut.first_step)),
+    ("dropped_after_warmup_steps", |r| {
+        cut(r, |cut| cut.dropped_steps)
+    }),
+    ("tokens_per_second_per_gpu_all_after_warmup", |r| {
+        cut(r, |cut| cut.declared_tokens_per_second_per_gpu)
+    }),
+    ("loss_at_end", |r| r.loss_at_end.into()),
+    ("last_step", |r| r.last_step.into()),
+    ("gpu_board_energy_joules", |r| {
+        r.energy().map(|energy| energy.joules).into()
+    }),
+    ("energy_method", |r| {
+        r.energy().map(|energy| &*energy.method).into()
+    }),
+    ("mean_power_watts", |r| telemetry(r, |t| t.mean_power_watts)),
+    ("max_temperature_celsius", |r| {
+        telemetry(r, |t| t.max_temperature_celsius)
+    }),
+];
+
+fn steady<T: Into<Value>>(r: &RepeatSummary, read: impl Fn(&Steady) -> T) -> Value {
+    r.steady
+        .as_ref()
+        .map(|steady| read(steady).into())
+        .unwrap_or_default()
+}
+
+fn cut<T: Into<Value>>(r: &RepeatSummary, read: impl Fn(&Cut) -> T) -> Value {
+    r.cut().map(|cut| read(cut).into()).unwrap_or_default()
+}
+
+fn telemetry(r: &RepeatSummary, read: fn(&Telemetry) -> Option<f64>) -> Value {
+    r.telemetry.as_ref().and_then(read).into()
+}
+
+fn repeat(cell: &str, row: Option<&Row>, repeat: &RepeatSummary) -> Record {
+    let of_row: [(&str, Value); 4] = [
+        ("cell", cell.into()),
+        ("group", row.map(|row| row.group + 1).into()),
+        (
+            "labels",
+            list(&row.map(|row| texts(&row.labels)).unwrap_or_default()),
+        ),
+        ("loss_group", row.map(|row| row.loss_group + 1).into()),
+    ];
+    let own = OF_REPEAT.iter().map(|(name, read)| (*name, read(repeat)));
+    let known = of_row.into_iter().chain(own);
+    let known = known.map(|(name, value)| (name.to_owned(), value));
+    known.chain(memory(&repeat.memory)).collect()
+}
+
+fn status(repeat: &RepeatSummary) -> (&'static str, String) {
+    match &repeat.status {
         RepeatStatus::Ok => ("ok", String::new()),
         RepeatStatus::Failed { class, evidence } => (
             "failed",
@@ -419,73 +275,7 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
         ),
         RepeatStatus::Contradicted { fields } => ("contradicted", fields.join("; ")),
         RepeatStatus::Suspect { reason } => ("suspect", reason.clone()),
-        RepeatStatus::Unmeasured { reason } => ("unmeasured", said(reason)),
-    };
-    columns.count("repeat", Some(repeat.repeat.into()));
-    columns.text("attempt", &repeat.attempt);
-    columns.text("host", host_named(&repeat.host).unwrap_or_default());
-    columns.text("state", status);
-    columns.text("reason", &reason);
-    columns.number("started_at_unix_seconds", repeat.started_at);
-    let steady = repeat.steady.as_ref();
-    columns.number(
-        "tokens_per_second_per_gpu",
-        steady.map(|s| s.tokens_per_second_per_gpu),
-    );
-    columns.number("tokens_per_second", steady.map(|s| s.tokens_per_second));
-    columns.count("steps_measured", steady.map(|s| s.steps));
-    columns.number(
-        "step_time_mean_seconds",
-        steady.map(|s| s.step_time.mean_seconds),
-    );
-    columns.number(
-        "step_time_median_seconds",
-        steady.map(|s| s.step_time.median_seconds),
-    );
-    columns.number(
-        "step_time_p95_seconds",
-        steady.map(|s| s.step_time.p95_seconds),
-    );
-    columns.number(
-        "step_time_sd_seconds",
-        steady.and_then(|s| s.step_time.sd_seconds),
-    );
-    let cut = steady.and_then(|s| s.cut.as_ref());
-    columns.text("steady_state_method", cut.map_or("", |c| &c.method));
-    columns.text(
-        "steady_state_not_assessed",
-        &cut.and_then(|c| c.not_assessed.as_ref())
-            .map(said)
-            .unwrap_or_default(),
-    );
-    columns.count("first_measured_step", cut.map(|c| c.first_step));
-    columns.count("dropped_after_warmup_steps", cut.map(|c| c.dropped_steps));
-    columns.number(
-        "tokens_per_second_per_gpu_all_after_warmup",
-        cut.map(|c| c.declared_tokens_per_second_per_gpu),
-    );
-    columns.number("loss_at_end", repeat.loss_at_end);
-    columns.count("last_step", repeat.last_step);
-    let telemetry = repeat.telemetry.as_ref();
-    let energy = telemetry.and_then(|t| t.energy.as_ref());
-    columns.number("gpu_board_energy_joules", energy.map(|e| e.joules));
-    columns.text("energy_method", energy.map_or("", |e| &e.method));
-    columns.number(
-        "mean_power_watts",
-        telemetry.and_then(|t| t.mean_power_watts),
-    );
-    columns.number(
-        "max_temperature_celsius",
-        telemetry.and_then(|t| t.max_temperature_celsius),
-    );
-    memory(columns, &repeat.memory);
-}
-
-fn attestation(status: AttestationStatus) -> &'static str {
-    match status {
-        AttestationStatus::Attested => "attested",
-        AttestationStatus::Contradicted => "contradicted",
-        AttestationStatus::NotStated => "not_stated",
+        RepeatStatus::Unmeasured { reason } => ("unmeasured", reason.text.clone()),
     }
 }
 

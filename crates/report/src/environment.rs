@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use tprimat_figures::{Comparison, EnvironmentDifference};
-use tprimat_sentences::change;
 
 use super::notes::listed;
 
@@ -51,7 +50,7 @@ pub(super) fn words(of_pair: &[EnvironmentDifference]) -> String {
     let mut parts: Vec<String> = dangerous
         .iter()
         .chain(own.iter().take(TOLD))
-        .map(|d| change(&d.change()))
+        .map(|d| d.words())
         .collect();
     if own.len() > TOLD {
         parts.push(format!("{} more", own.len() - TOLD));
@@ -98,7 +97,7 @@ mod tests {
             name: name.into(),
             a: Some("1".into()),
             b: None,
-            dangerous: dangerous.map(|why| tprimat_figures::Danger::Said(why.into())),
+            dangerous: dangerous.map(Into::into),
             follows: follows.map(Into::into),
         }
     }

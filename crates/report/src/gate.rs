@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use indexmap::IndexMap;
 use tprimat_figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
-use tprimat_sentences::{each, few, said};
+use tprimat_results::words::few;
 
 use super::{format::number, markdown::escaped, notes::listed, sheet::clean};
 
@@ -79,7 +79,11 @@ fn rates(cell: &GateCell) -> Option<String> {
 /// The notes of each cell that no other cell has, then those that several share, each with its
 /// cells.
 fn notes(report: &GateReport) -> (Vec<Vec<String>>, Vec<String>) {
-    let mut own: Vec<Vec<String>> = report.cells.iter().map(|cell| each(&cell.notes)).collect();
+    let mut own: Vec<Vec<String>> = report
+        .cells
+        .iter()
+        .map(|cell| cell.notes.iter().map(ToString::to_string).collect())
+        .collect();
     let mut cells: IndexMap<String, Vec<&str>> = IndexMap::new();
     for (cell, notes) in report.cells.iter().zip(&own) {
         for note in notes {
@@ -107,7 +111,7 @@ pub fn gate_text(report: &GateReport) -> String {
     let (own, shared) = notes(report);
     let mut text = String::new();
     for (cell, notes) in report.cells.iter().zip(&own).filter(|(c, _)| is_judged(c)) {
-        let reason = clean(&said(&cell.reason))
+        let reason = clean(&cell.reason.text)
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ");
@@ -144,7 +148,9 @@ pub fn gate_markdown(report: &GateReport) -> String {
     let (own, shared) = notes(report);
     for (cell, notes) in report.cells.iter().zip(own) {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "–".to_owned(), number);
-        let why: Vec<String> = std::iter::once(said(&cell.reason)).chain(notes).collect();
+        let why: Vec<String> = std::iter::once(cell.reason.text.clone())
+            .chain(notes)
+            .collect();
         _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
@@ -205,7 +211,7 @@ pub fn gate_annotations(report: &GateReport) -> String {
         say(
             level,
             &cell.cell,
-            &format!("{}: {}", cell.cell, said(&cell.reason)),
+            &format!("{}: {}", cell.cell, cell.reason),
         );
     }
     if report.verdict == GateVerdict::Inconclusive && out.is_empty() {

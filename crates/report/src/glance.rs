@@ -1,29 +1,28 @@
 //! A comparison at one glance: a sentence a workload, one table with short names and the fastest
 //! first, and the few reservations that would change what a reader does. Everything else is in
-//! [`super::table`].
+//! [`super::document`].
 
 mod reservations;
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 use tprimat_figures::{
-    AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Group, Judged, Mfu, Row, Speedup,
-    Sweep, rate_unit, sweeps, swept_groups,
+    AbsentCell, AbsentState, Comparison, ComparisonFact, Fact, Judged, Row, Sweep, sweeps,
+    swept_groups,
 };
-use tprimat_sentences::said;
 use tprimat_words::plain::counted;
 
 use super::{
-    format::{bytes, percent},
-    headline::{Headline, SpeedVerdict, headlines, interval, ratio_intervals, times},
+    columns::{Of, Place, figures, ink_of, rows_of},
+    document::{Medium, Section, sections},
+    headline::{Headline, SpeedVerdict, headlines},
     mark,
     names::short_names,
     notes::listed,
     paint::{Ink, Page},
-    sheet::{Sheet, Word, paragraph},
-    sweep::sweep_text,
-    table::{group_title, ink_of, ink_of_state, rate, repeats},
+    sheet::{Layout, Sheet, Text},
+    sweep::{sweep_tables, tell_sweep},
 };
 use reservations::reservations;
 
@@ -51,67 +50,60 @@ pub struct Commands {
 /// one by one, so that what may not be compared is told first.
 #[must_use]
 pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &Page) -> String {
-    let mut out = String::new();
+    let mut out = Text::new(page);
     let told = headlines(comparison);
+    let judged = Judged::of_comparison(comparison);
     for headline in told
         .iter()
-        .filter(|h| h.verdict == SpeedVerdict::Refused && named)
+        .filter(|h| named && h.verdict == SpeedVerdict::Refused)
     {
-        paragraph(&mut out, "", &headline.text, page, Ink::Bad);
-        out.push('\n');
+        out.inked(Ink::Bad, &headline.text);
+        out.gap();
     }
     let swept = swept_groups(comparison, |_| true);
-    let sweeps = sweeps(comparison, &Judged::of_comparison(comparison));
-    out.push_str(&sweep_text(comparison, &sweeps, page));
-    let groups: Vec<(usize, &Group)> = comparison
-        .groups
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !swept.contains(at))
-        .collect();
-    if groups.len() > SENTENCES {
-        sweep(&mut out, comparison, &told, page);
+    let sweeps = sweeps(comparison, &judged);
+    for table in sweep_tables(comparison, &sweeps) {
+        tell_sweep(&table, &mut out);
+    }
+    let sections = sections(comparison, &judged, &told, (Place::Glance, usize::MAX));
+    let is_swept =
+        |section: &Section<'_>| section.rows.iter().any(|of| swept.contains(&of.row.group));
+    let others = sections.iter().filter(|section| !is_swept(section)).count();
+    if others > SENTENCES {
+        many(&mut out, &sections);
     } else {
-        for (index, group) in &groups {
-            one(&mut out, comparison, &told, (*index, group), page);
-        }
+        let others = sections.iter().filter(|section| !is_swept(section));
+        others.for_each(|section| one(&mut out, section));
     }
     if is_unmeasured(comparison) {
-        unmeasured(&mut out, &comparison.absent, commands, page);
-        return out;
+        unmeasured(&mut out, &comparison.absent, commands);
+        return out.out;
     }
     if comparison.groups.is_empty() {
-        out.push_str("No cell has figures.\n\n");
+        out.say("No cell has figures.");
+        out.gap();
     }
-    absent(&mut out, &comparison.absent, page);
+    absent(&mut out, &comparison.absent);
     if let Some(text) = correction(comparison, &sweeps, &swept) {
-        paragraph(&mut out, "", &text, page, Ink::Dim);
-        out.push('\n');
+        out.inked(Ink::Dim, &text);
+        out.gap();
     }
     let all = reservations(comparison, named, &commands.build);
     for text in all.iter().take(RESERVATIONS) {
-        paragraph(&mut out, "! ", text, page, Ink::Bad);
+        out.item("! ", Ink::Bad, text);
     }
     if !all.is_empty() {
-        out.push('\n');
+        out.gap();
     }
-    let left = all.len().saturating_sub(RESERVATIONS);
-    let said = if left > 0 {
-        format!(
+    let said = match all.len().saturating_sub(RESERVATIONS) {
+        0 => "Every figure and note".to_owned(),
+        left => format!(
             "{}, and every figure and note",
             counted(left, "more reservation")
-        )
-    } else {
-        "Every figure and note".into()
+        ),
     };
-    paragraph(
-        &mut out,
-        "",
-        &format!("{said}: `{}`", commands.details),
-        page,
-        Ink::Dim,
-    );
-    out
+    out.inked(Ink::Dim, &format!("{said}: `{}`", commands.details));
+    out.out
 }
 
 /// The sentence on the correction for several comparisons, where an interval of a difference is
@@ -126,16 +118,22 @@ fn correction(
         _ => None,
     });
     let tested = tested.filter(|tested| *tested > 1)?;
-    let in_tables: BTreeSet<&str> = comparison
+    let in_tables = comparison
         .rows
         .iter()
-        .filter(|row| !swept.contains(&row.group))
-        .map(|row| row.cell.as_str())
-        .collect();
+        .filter(|row| !swept.contains(&row.group));
+    let in_tables: BTreeSet<&str> = in_tables.map(|row| row.cell.as_str()).collect();
     let ratios = comparison.speedups.iter().filter(|s| {
         s.significant.is_some() && s.interval.is_some() && in_tables.contains(s.a.as_str())
     });
-    let of_sweeps = sweeps.iter().any(has_intervals);
+    // That of the highest rates of two lines is corrected in another way, as its own sentence says.
+    let bests = sweeps
+        .iter()
+        .flat_map(|sweep| &sweep.surfaces)
+        .filter_map(|one| one.best.as_ref());
+    let of_sweeps = bests
+        .map(|best| best.interval)
+        .any(|interval| interval.is_some());
     let which = match (ratios.count(), of_sweeps) {
         (0, false) => return None,
         (0, true) => "the differences between points of a sweep".to_owned(),
@@ -151,266 +149,98 @@ fn correction(
     ))
 }
 
-/// Does a sentence on this sweep have an interval that is corrected as those of ratios are? That of the
-/// highest rates of two lines is another, as its own sentence says.
-fn has_intervals(sweep: &Sweep) -> bool {
-    let best = sweep.surfaces.iter().filter_map(|one| one.best.as_ref());
-    best.map(|best| best.interval)
-        .any(|interval| interval.is_some())
-}
-
 /// A workload: its title, the sentence on its fastest cell, its table.
-fn one(
-    out: &mut String,
-    comparison: &Comparison,
-    told: &[Headline],
-    (index, group): (usize, &Group),
-    page: &Page,
-) {
-    let mut rows: Vec<&Row> = comparison
-        .rows
-        .iter()
-        .filter(|row| row.group == index)
-        .collect();
-    rows.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
-    paragraph(out, "", &group_title(group, &rows), page, Ink::Strong);
-    let told: Vec<&Headline> = told
-        .iter()
-        .filter(|headline| headline.group == Some(index))
-        .collect();
-    if let Some(headline) = main(&told, &rows, &group.baseline) {
-        paragraph(out, "", &headline.short, page, ink_of(headline.verdict));
+fn one(out: &mut Text<'_>, section: &Section<'_>) {
+    out.title(&format!("{}: {}", section.model, section.workload));
+    if let Some(headline) = main(section) {
+        out.inked(ink_of(headline.verdict), &headline.short);
     }
-    if rows.len() > 1 {
-        let names = short_names(&rows);
-        let base = rows
+    if section.rows.len() > 1 {
+        let names = short_names(&rows_of(&section.rows));
+        let base = section
+            .rows
             .iter()
-            .position(|row| row.cell == group.baseline)
-            .map_or("", |at| names[at].as_str());
-        let against = format!("against {base}");
-        out.push_str(&lines(
-            comparison,
-            &[rows.clone()],
-            &[names],
-            &against,
-            page,
-        ));
-        cells(out, &rows, page);
+            .position(Of::is_baseline)
+            .map_or("", |at| &names[at]);
+        out.sheet(&sheet(&section.rows, &names, &format!("against {base}")));
+        cells(out, &section.rows);
     }
-    out.push('\n');
+    out.gap();
 }
 
-/// Many workloads: the weightiest sentences, then one table, in which cells of one workload stand
-/// together.
-fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Page) {
-    let all: Vec<&Row> = comparison.rows.iter().collect();
-    let names = short_names(&all);
-    let mut blocks: Vec<Vec<(&Row, String)>> = vec![Vec::new(); comparison.groups.len()];
-    for (row, name) in all.iter().copied().zip(names) {
-        blocks[row.group].push((row, name));
-    }
-    blocks
-        .iter_mut()
-        .for_each(|block| block.sort_by(|(a, _), (b, _)| speed(b).total_cmp(&speed(a))));
-    let (mut rows, mut of_rows) = (Vec::new(), Vec::new());
-    for block in blocks {
-        let (of, names): (Vec<&Row>, Vec<String>) = block.into_iter().unzip();
-        rows.push(of);
-        of_rows.push(names);
-    }
-    let count = comparison.groups.len();
-    let title = format!(
+/// Many workloads: one table, in which cells of one workload stand together, then the weightiest
+/// sentences.
+fn many(out: &mut Text<'_>, sections: &[Section<'_>]) {
+    let mut all: Vec<Of<'_>> = sections
+        .iter()
+        .flat_map(|section| section.rows.iter().copied())
+        .collect();
+    let count = sections.len();
+    out.title(&format!(
         "{} cells of {count} workloads; a ratio is against the baseline of its workload",
         all.len()
-    );
-    paragraph(out, "", &title, page, Ink::Strong);
-    out.push_str(&lines(comparison, &rows, &of_rows, "ratio", page));
-    cells(out, &all, page);
-    out.push('\n');
-    let mut by_group: Vec<Vec<&Headline>> = vec![Vec::new(); count];
-    for headline in told {
-        if let Some(of) = headline.group.and_then(|group| by_group.get_mut(group)) {
-            of.push(headline);
-        }
-    }
-    let of_groups = comparison.groups.iter().zip(&rows).zip(&by_group);
-    let mains = of_groups.filter_map(|((group, rows), told)| main(told, rows, &group.baseline));
-    let mains: Vec<&Headline> = mains
-        .filter(|h| h.verdict != SpeedVerdict::Alone)
+    ));
+    out.sheet(&sheet(&all, &short_names(&rows_of(&all)), "ratio"));
+    all.sort_by_key(|of| of.at);
+    cells(out, &all);
+    out.gap();
+    let mains = sections
+        .iter()
+        .filter_map(|section| Some((section, main(section)?)));
+    let mains: Vec<_> = mains
+        .filter(|(_, h)| h.verdict != SpeedVerdict::Alone)
         .take(SENTENCES - 1)
         .collect();
-    for headline in &mains {
-        let group = headline.group.map_or_else(String::new, |index| {
-            said(&comparison.groups[index].workload)
-        });
-        paragraph(
-            out,
-            "",
-            &format!("{group}: {}", headline.short),
-            page,
+    for (section, headline) in &mains {
+        let workload = section.rows[0].group.workload.clone();
+        out.inked(
             ink_of(headline.verdict),
+            &format!("{workload}: {}", headline.short),
         );
     }
     if !mains.is_empty() {
-        out.push('\n');
-    }
-}
-
-fn speed(row: &Row) -> f64 {
-    // A rate that cannot be is not the fastest one.
-    if row.impossible().is_some() {
-        f64::NEG_INFINITY
-    } else {
-        row.tokens_per_second_per_gpu.value
+        out.gap();
     }
 }
 
 /// What is said of a workload: how its fastest cell does against the baseline, or the next one
 /// against the fastest baseline.
-fn main<'a>(told: &[&'a Headline], rows: &[&Row], baseline: &str) -> Option<&'a Headline> {
-    let fastest = rows
+fn main<'a>(section: &Section<'a>) -> Option<&'a Headline> {
+    let others = section.rows.iter().find(|of| !of.is_baseline());
+    let fastest = others.or_else(|| section.rows.first())?;
+    let of_fastest = section
+        .told
         .iter()
-        .find(|row| row.cell != baseline)
-        .or_else(|| rows.first())?;
-    told.iter()
-        .find(|headline| headline.a == fastest.cell)
-        .or_else(|| told.first())
-        .copied()
+        .find(|headline| headline.a == fastest.row.cell);
+    of_fastest.or_else(|| section.told.first()).copied()
 }
 
-/// A table without a frame, a block a workload; columns of little weight are left out where there
-/// is no room.
-fn lines(
-    comparison: &Comparison,
-    blocks: &[Vec<&Row>],
-    names: &[Vec<String>],
-    against: &str,
-    page: &Page,
-) -> String {
-    let speedups = comparison.speedups_by_cell();
-    let rows = || blocks.iter().flatten();
-    let has_mfu = rows().any(|row| !matches!(row.mfu, Mfu::Absent { .. }));
-    let has_memory = rows().any(|row| !row.memory.is_empty());
-    // Shares of different peaks may not be read as one scale.
-    let precisions: BTreeSet<&str> = rows()
-        .filter(|row| matches!(row.mfu, Mfu::Ok { .. }))
-        .map(|row| row.precision.as_str())
-        .collect();
-    let peak = |row: &Row| {
-        if precisions.len() > 1 {
-            format!(" of the {} peak", row.precision)
-        } else {
-            String::new()
-        }
+/// A table without a frame; columns of little weight are left out where there is no room, but what is
+/// said of repeats that do not all count never is.
+fn sheet(all: &[Of<'_>], names: &[String], against: &str) -> Sheet {
+    let table = figures(all, Place::Glance, against);
+    let counts = table
+        .heads
+        .iter()
+        .position(|(head, _)| head == "repeats")
+        .unwrap_or(0);
+    let mut words = table.rows.iter().map(|row| row[counts].line());
+    let is_flagged = words.any(|words| words.split_once('/').is_none_or(|(n, of)| n != of));
+    let is_last = |at: &usize| {
+        all.get(*at)
+            .is_some_and(|next| next.row.group != all[at - 1].row.group)
     };
-    let mut sheet = Sheet::default();
-    let speeds = format!("{} (95 % CI)", rate_unit(rows().copied()));
-    let shown = rows().filter_map(|row| speedups.get(row.cell.as_str()).copied());
-    let intervals = ratio_intervals(shown);
-    let against = format!("{against} ({intervals})");
-    let columns = [
-        ("", false, true),
-        (speeds.as_str(), true, true),
-        (against.as_str(), false, true),
-        ("repeats", false, true),
-        ("MFU", true, has_mfu),
-        ("peak memory", true, has_memory),
-    ];
-    columns
-        .iter()
-        .filter(|(.., shown)| *shown)
-        .for_each(|(name, figures, _)| sheet.column(*name, *figures));
-    for (block, names) in blocks.iter().zip(names) {
-        let baseline = block
-            .first()
-            .map_or("", |row| comparison.groups[row.group].baseline.as_str());
-        for (row, name) in block.iter().zip(names) {
-            let rate = match row.impossible() {
-                Some(_) => Word::inked("impossible", Ink::Alarm),
-                None => Word::plain(rate(&row.tokens_per_second_per_gpu)),
-            };
-            let counted = repeats(row);
-            let counted = Word::inked(counted.text.replace(", not attested", ""), counted.ink);
-            let mut words = vec![
-                Word::plain(name),
-                rate,
-                match same_run(row, block, names) {
-                    Some(text) => Word::inked(text, Ink::Bad),
-                    None => {
-                        let speedup = speedups.get(row.cell.as_str()).copied();
-                        beside(row, baseline, speedup, intervals)
-                    }
-                },
-                counted,
-            ];
-            if has_mfu {
-                words.push(match &row.mfu {
-                    Mfu::Ok { value, .. } if value.is_finite() => {
-                        Word::plain(format!("{}{}", percent(*value), peak(row)))
-                    }
-                    Mfu::Error { .. } => Word::inked("impossible", Ink::Alarm),
-                    _ => Word::missing(),
-                });
-            }
-            if has_memory {
-                words.push(
-                    row.memory
-                        .first()
-                        .map_or_else(Word::missing, |memory| Word::plain(bytes(memory.bytes))),
-                );
-            }
-            sheet.rows.push(words);
-        }
-    }
-    let mut breaks = BTreeSet::new();
-    let mut at = 0;
-    for block in blocks {
-        at += block.len();
-        breaks.insert(at);
-    }
-    // Repeats that all count need no room; what is said of others is never left out.
-    let is_flagged = sheet
-        .rows
-        .iter()
-        .any(|row| row[3].text.split_once('/').is_none_or(|(n, of)| n != of));
-    sheet.bare(page, if is_flagged { 4 } else { 3 }, &breaks)
-}
-
-/// `the same run as titan`, where an import is in the table under two names.
-fn same_run(row: &Row, block: &[&Row], names: &[String]) -> Option<String> {
-    let other = row.same_runs_as.as_ref()?;
-    let at = block.iter().position(|row| row.cell == *other);
-    let name = at.and_then(|at| names.get(at)).unwrap_or(other);
-    Some(format!("the same run as {name}"))
-}
-
-/// `1.17× (1.15–1.19), faster`, and what forbids to conclude from it.
-fn beside(row: &Row, baseline: &str, speedup: Option<&Speedup>, head: &str) -> Word {
-    if row.cell == baseline {
-        return Word::inked("baseline", Ink::Dim);
-    }
-    let Some(speedup) = speedup else {
-        return Word::missing();
+    let layout = Layout::Bare {
+        least: if is_flagged { 4 } else { 3 },
+        breaks: (1..all.len()).filter(is_last).collect(),
     };
-    let ends = interval(speedup, head).map_or_else(String::new, |ends| format!(" ({ends})"));
-    let verdict = SpeedVerdict::of(speedup);
-    let mut text = format!("{}{ends}", times(speedup));
-    text.push_str(match verdict {
-        SpeedVerdict::Faster => ", faster",
-        SpeedVerdict::Slower => ", slower",
-        SpeedVerdict::NoDifference => ", no significant difference",
-        _ => ", no verdict",
-    });
-    for label in speedup.labels.iter().filter(|label| label.is_crossed()) {
-        _ = write!(text, "; {}", said(label));
-    }
-    Word::inked(text, ink_of(verdict))
+    Sheet::of("", names.iter().cloned(), &table, layout)
 }
 
 /// Names the cells of a table, where one line can.
-fn cells(out: &mut String, rows: &[&Row], page: &Page) {
-    if let Some(pattern) = pattern(rows) {
-        paragraph(out, "  ", &format!("cells: {pattern}"), page, Ink::Dim);
+fn cells(out: &mut Text<'_>, all: &[Of<'_>]) {
+    if let Some(pattern) = pattern(&rows_of(all)) {
+        out.item("  ", Ink::Dim, &format!("cells: {pattern}"));
     }
 }
 
@@ -471,53 +301,50 @@ fn is_unmeasured(comparison: &Comparison) -> bool {
 }
 
 /// What to do, and how many cells wait for what.
-fn unmeasured(out: &mut String, cells: &[AbsentCell], commands: &Commands, page: &Page) {
+fn unmeasured(out: &mut Text<'_>, cells: &[AbsentCell], commands: &Commands) {
     let Commands { build, plan, .. } = commands;
     let what_next = if commands.can_run {
         format!("; `{build}` measures what this host can run")
     } else {
         ", and this host can run none of these cells".to_owned()
     };
-    let _ = writeln!(out, "No cell has figures yet{what_next}.\n");
-    let mut reasons: Vec<(String, usize)> = Vec::new();
+    out.raw(&format!("No cell has figures yet{what_next}."));
+    out.gap();
+    let mut reasons: IndexMap<String, usize> = IndexMap::new();
     for cell in cells {
         let why = if cell.state == AbsentState::Unsupported {
             format!("not supported (`{plan}` says why)")
         } else {
-            said(&cell.reason)
+            cell.reason.text.clone()
         };
-        match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, count)) => *count += 1,
-            None => reasons.push((why, 1)),
-        }
+        *reasons.entry(why).or_default() += 1;
     }
-    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    reasons.sort_by(|_, a, _, b| b.cmp(a));
     for (why, count) in reasons.iter().take(ABSENT) {
-        let cells = counted(*count, "cell");
-        paragraph(out, "  ", &format!("{cells}: {why}"), page, Ink::Plain);
-    }
-    let left: usize = reasons.iter().skip(ABSENT).map(|(_, count)| count).sum();
-    if left > 0 {
-        paragraph(
-            out,
+        out.item(
             "  ",
-            &format!("{left} more, for other reasons (`{plan}`)"),
-            page,
+            Ink::Plain,
+            &format!("{}: {why}", counted(*count, "cell")),
+        );
+    }
+    let left: usize = reasons.values().skip(ABSENT).sum();
+    if left > 0 {
+        out.item(
+            "  ",
             Ink::Dim,
+            &format!("{left} more, for other reasons (`{plan}`)"),
         );
     }
 }
 
 /// Cells without figures, a line a reason.
-fn absent(out: &mut String, cells: &[AbsentCell], page: &Page) {
+fn absent(out: &mut Text<'_>, cells: &[AbsentCell]) {
     // Each cell may have a reason of its own.
     let mut reasons: IndexMap<(AbsentState, String), Vec<&str>> = IndexMap::new();
     for cell in cells {
+        let why = cell.told();
         reasons
-            .entry((
-                cell.state,
-                tprimat_sentences::absent(cell.state, &cell.reason),
-            ))
+            .entry((cell.state, why))
             .or_default()
             .push(&cell.cell);
     }
@@ -525,20 +352,18 @@ fn absent(out: &mut String, cells: &[AbsentCell], page: &Page) {
     reasons.sort_by_key(|(state, _), _| *state);
     for ((state, reason), names) in reasons.iter().take(ABSENT) {
         let text = format!("no figures: {} ({reason})", listed(names, &[]));
-        paragraph(out, "  ", &text, page, ink_of_state(*state));
+        out.item("  ", Ink::of_state(*state), &text);
     }
     let left: usize = reasons.values().skip(ABSENT).map(Vec::len).sum();
     if left > 0 {
-        paragraph(
-            out,
+        out.item(
             "  ",
-            &format!("no figures: {left} more cells, for other reasons"),
-            page,
             Ink::Dim,
+            &format!("no figures: {left} more cells, for other reasons"),
         );
     }
     if !cells.is_empty() {
-        out.push('\n');
+        out.gap();
     }
 }
 

@@ -16,7 +16,10 @@ pub use ranking::ranking;
 pub(super) use phrases::{duration, interval, ratio_intervals, same_as, times};
 pub(super) use uncompared::{across, contradicted};
 
-use super::names::short_names;
+use super::{
+    columns::{Of, rows_of},
+    names::short_names,
+};
 use pair::pair_sentence;
 use phrases::named;
 use uncompared::{alone_sentence, refusals};
@@ -33,6 +36,25 @@ pub struct Headline {
     pub short: String,
     /// The same with every reservation.
     pub text: String,
+}
+
+impl Headline {
+    /// One whose short form says it all.
+    fn short(
+        group: Option<usize>,
+        (a, b): (&str, Option<&str>),
+        verdict: SpeedVerdict,
+        text: String,
+    ) -> Self {
+        Self {
+            group,
+            a: a.to_owned(),
+            b: b.map(str::to_owned),
+            verdict,
+            short: text.clone(),
+            text,
+        }
+    }
 }
 
 /// How the first cell does against the second.
@@ -70,62 +92,28 @@ impl SpeedVerdict {
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
     let mut all = refusals(comparison);
     let mixed = mixed(comparison);
-    let speedups = comparison.speedups_by_cell();
-    let environment = comparison.environment_by_cell();
-    let refused: BTreeSet<&str> = comparison
-        .differences
-        .iter()
-        .filter(|d| d.refused)
-        .flat_map(|d| [&*d.cell_a, &*d.cell_b])
-        .collect();
-    for ((index, group), rows) in comparison
-        .groups
-        .iter()
-        .enumerate()
-        .zip(comparison.rows_by_group())
-    {
-        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let refused = comparison.differences.iter().filter(|d| d.refused);
+    let refused: BTreeSet<&str> = refused.flat_map(|d| [&*d.cell_a, &*d.cell_b]).collect();
+    for (index, of_group) in Of::by_group(comparison).into_iter().enumerate() {
+        let rows = rows_of(&of_group);
         let names: BTreeMap<&str, String> = rows
             .iter()
             .map(|row| row.cell.as_str())
             .zip(short_names(&rows))
             .collect();
-        let name = |row: &Row| names.get(row.cell.as_str()).map_or("", String::as_str);
-        let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else {
+        let Some(b) = of_group.iter().find(|of| of.is_baseline()) else {
             continue;
         };
         if let [alone] = rows[..] {
             let others = refused.contains(alone.cell.as_str());
-            let (a, text) = (alone.cell.clone(), alone_sentence(alone, others));
-            all.push(Headline {
-                group: Some(index),
-                a,
-                b: None,
-                verdict: SpeedVerdict::Alone,
-                short: text.clone(),
+            let text = alone_sentence(alone, others);
+            all.push(Headline::short(
+                Some(index),
+                (&alone.cell, None),
+                SpeedVerdict::Alone,
                 text,
-            });
+            ));
         }
-        let others = rows.iter().filter(|r| r.cell != group.baseline);
-        let mut pairs: Vec<(&Row, &Speedup)> = others
-            .filter_map(|a| {
-                Some((
-                    *a,
-                    *speedups.get(a.cell.as_str()).filter(|s| s.b == b.cell)?,
-                ))
-            })
-            .collect();
-        // Large losses would otherwise hide which cells beat the baseline, and a tuned cell against
-        // an untuned baseline says more of the tuning than of the framework.
-        let rank = |row: &Row, speedup: &Speedup| {
-            let is_faster = SpeedVerdict::of(speedup) == SpeedVerdict::Faster;
-            (mixed.contains(row.cell.as_str()), !is_faster)
-        };
-        pairs.sort_by(|(a, x), (b, y)| {
-            rank(a, x)
-                .cmp(&rank(b, y))
-                .then(weight(y).total_cmp(&weight(x)))
-        });
         all.extend(rows.iter().filter_map(|row| {
             let other = row.same_runs_as.as_ref()?;
             let text = format!(
@@ -134,31 +122,35 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
                 named(row),
                 row.cell
             );
-            let (a, b) = (row.cell.clone(), Some(other.clone()));
-            Some(Headline {
-                group: None,
-                a,
-                b,
-                verdict: SpeedVerdict::Refused,
-                short: text.clone(),
-                text,
-            })
+            let pair = (&*row.cell, Some(other.as_str()));
+            Some(Headline::short(None, pair, SpeedVerdict::Refused, text))
         }));
+        let others = of_group.iter().filter(|of| !of.is_baseline());
+        let mut pairs: Vec<(&Of<'_>, &Speedup)> = others
+            .filter_map(|of| Some((of, of.speedup.filter(|s| s.b == b.row.cell)?)))
+            .collect();
+        // Large losses would otherwise hide which cells beat the baseline, and a tuned cell against
+        // an untuned baseline says more of the tuning than of the framework.
+        let rank = |of: &Of<'_>, speedup: &Speedup| {
+            let is_faster = SpeedVerdict::of(speedup) == SpeedVerdict::Faster;
+            (mixed.contains(of.row.cell.as_str()), !is_faster)
+        };
+        pairs.sort_by(|(a, x), (b, y)| {
+            let by_rank = rank(a, x).cmp(&rank(b, y));
+            by_rank.then(weight(y).total_cmp(&weight(x)))
+        });
+        let name = |row: &Row| names[row.cell.as_str()].as_str();
         all.extend(pairs.into_iter().map(|(a, speedup)| {
-            let environment = environment
-                .get(a.cell.as_str())
-                .copied()
-                .unwrap_or_default();
-            let (short, text) =
-                pair_sentence(environment, group, speedup, (a, name(a)), (*b, name(b)));
-            let (verdict, b) = (SpeedVerdict::of(speedup), Some(b.cell.clone()));
+            let sides = [a.row, b.row].map(|row| (row, name(row)));
+            let (short, text) = pair_sentence(a.environment, a.group, speedup, sides);
             Headline {
-                group: Some(index),
-                a: a.cell.clone(),
-                b,
-                verdict,
                 short,
-                text,
+                ..Headline::short(
+                    Some(index),
+                    (&a.row.cell, Some(&b.row.cell)),
+                    SpeedVerdict::of(speedup),
+                    text,
+                )
             }
         }));
     }
@@ -196,20 +188,6 @@ fn weight(speedup: &Speedup) -> f64 {
         SpeedVerdict::NoDifference => 0.0,
         SpeedVerdict::NotAssessed | SpeedVerdict::Refused | SpeedVerdict::Alone => -1.0,
     }
-}
-
-/// Sentences of a group that are told before its table.
-const LEADING: usize = 3;
-
-/// What of many is told before a table: they are in order of weight.
-pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
-    sentences.iter().take(LEADING).copied().collect()
-}
-
-/// How many sentences are left to the table, if any.
-pub(super) fn more(sentences: &[&Headline]) -> Option<String> {
-    let more = sentences.len().saturating_sub(LEADING);
-    (more > 0).then(|| format!("And {more} more, in the table"))
 }
 
 /// The headlines of each group, in their order.

@@ -5,9 +5,9 @@ use tprimat_plot::history::{causes, minute, speed, title};
 use tprimat_words::plain::counted;
 
 use super::{
+    columns::estimated,
     paint::{Ink, Page},
-    sheet::{Sheet, Word, paragraph},
-    table::rate,
+    sheet::{Layout, Sheet, Text, Word},
 };
 
 /// Cells that are shown measurement by measurement where nobody named any.
@@ -17,56 +17,57 @@ const IN_FULL: usize = 3;
 /// asked for these.
 #[must_use]
 pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> String {
-    let mut out = String::new();
+    let mut out = Text::new(page);
     if let Some(command) = each.filter(|_| cells.len() > IN_FULL) {
-        let mut sheet = sheet(cells, &["cell"]);
+        let mut sheet = sheet(cells, &[("cell", false)]);
         for cell in cells {
             let name = Word::plain(title(cell));
             let row = |m| [vec![name.clone()], row(m)].concat();
             sheet.rows.extend(telling(&cell.measurements).map(row));
         }
-        out += &(sheet.show(page) + "\n\n");
-        let note = format!(
+        out.sheet(&sheet);
+        out.gap();
+        out.say(&format!(
             "Of each cell, the measurement that counts now, else the last one, and the last change of speed; `{command}` shows all."
-        );
-        paragraph(&mut out, "", &note, page, Ink::Plain);
+        ));
     } else {
         for cell in cells {
             let count = counted(cell.measurements.len(), "measurement");
-            let heading = format!("{}: {count}", title(cell));
-            paragraph(&mut out, "", &heading, page, Ink::Strong);
+            out.inked(Ink::Strong, &format!("{}: {count}", title(cell)));
             let mut sheet = sheet(std::slice::from_ref(cell), &[]);
             sheet.rows.extend(cell.measurements.iter().map(row));
-            out += &(sheet.show(page) + "\n");
+            out.sheet(&sheet);
             for note in cell.measurements.iter().flat_map(notes) {
-                paragraph(&mut out, "  ", &note, page, Ink::Dim);
+                out.item("  ", Ink::Dim, &note);
             }
-            out.push('\n');
+            out.gap();
         }
     }
-    let mut note = |is_due: bool, text: &str| {
-        if is_due {
-            paragraph(&mut out, "", text, page, Ink::Dim);
-        }
-    };
-    let any = |is: fn(&Measurement) -> bool| cells.iter().flat_map(|of| &of.measurements).any(is);
-    note(
-        any(|m| m.counts_now),
-        "(now): counts for the cell as it is configured now.",
-    );
-    note(
-        cells
-            .iter()
-            .any(|cell| cell.imported && cell.measurements.len() > 1),
-        "Of imported runs, only what their files state is compared: settings, packages, device and host. Sources, drivers and \
-         variables may have changed as well.",
-    );
-    note(
-        any(|m| level(m).is_change()),
-        "Intervals come from the repeats within each measurement; clocks, heat and placement vary from day to day. So between \
-         sessions more than six hours apart, or between hosts, a change below 3 % gets no verdict.",
-    );
-    out.trim_end().to_owned() + "\n"
+    let all = || cells.iter().flat_map(|of| &of.measurements);
+    if all().any(|m| m.counts_now) {
+        out.inked(
+            Ink::Dim,
+            "(now): counts for the cell as it is configured now.",
+        );
+    }
+    if cells
+        .iter()
+        .any(|cell| cell.imported && cell.measurements.len() > 1)
+    {
+        out.inked(
+            Ink::Dim,
+            "Of imported runs, only what their files state is compared: settings, packages, device and host. Sources, drivers and \
+             variables may have changed as well.",
+        );
+    }
+    if all().any(|m| level(m).is_change()) {
+        out.inked(
+            Ink::Dim,
+            "Intervals come from the repeats within each measurement; clocks, heat and placement vary from day to day. So between \
+             sessions more than six hours apart, or between hosts, a change below 3 % gets no verdict.",
+        );
+    }
+    out.finish()
 }
 
 fn level(m: &Measurement) -> Level {
@@ -86,23 +87,19 @@ fn telling(all: &[Measurement]) -> impl Iterator<Item = &Measurement> {
     shown.filter_map(move |(at, m)| (Some(at) == now || Some(at) == changed).then_some(m))
 }
 
-/// A table without rows; `before` names columns left of those of [`row`].
-fn sheet(cells: &[CellHistory], before: &[&str]) -> Sheet {
-    let mut sheet = Sheet::default();
+/// A table without rows; `before` are columns left of those of [`row`].
+fn sheet(cells: &[CellHistory], before: &[(&str, bool)]) -> Sheet {
     let rate = rate_unit_of(cells.iter().map(|cell| cell.cell.as_str()));
     let rate = format!("{rate} (95 % CI)");
     let columns = [
-        "started (UTC)",
-        "host",
-        "repeats",
-        &rate,
-        "against the one before",
-        "changed before it",
+        ("started (UTC)", false),
+        ("host", false),
+        ("repeats", false),
+        (&rate, true),
+        ("against the one before", false),
+        ("changed before it", false),
     ];
-    for name in before.iter().chain(&columns) {
-        sheet.column(*name, *name == rate);
-    }
-    sheet
+    Sheet::new(&[before, &columns].concat(), Layout::Framed)
 }
 
 fn row(m: &Measurement) -> Vec<Word> {
@@ -117,19 +114,20 @@ fn row(m: &Measurement) -> Vec<Word> {
         Level::Slower => ("▼ ", Ink::Bad),
         Level::Same | Level::NotAssessed => ("", Ink::Plain),
     };
+    let known =
+        |text: Option<String>, ink| text.map_or_else(Word::missing, |text| Word::inked(text, ink));
     let since = m.since.as_ref();
-    let against = since.map(|since| Word::inked(format!("{mark}{}", speed(since)), ink));
-    let rated = m.tokens_per_second_per_gpu.as_ref();
     let now = if m.counts_now { " (now)" } else { "" };
     vec![
         Word::plain(minute(m.started_at) + now),
         Word::plain(host_named(&m.host).unwrap_or("not stated")),
         Word::plain(repeats),
-        rated.map_or_else(Word::missing, |estimate| Word::plain(rate(estimate))),
-        against.unwrap_or_else(Word::missing),
-        since.map_or_else(Word::missing, |since| {
-            Word::plain(causes(since, usize::MAX))
-        }),
+        known(
+            m.tokens_per_second_per_gpu.as_ref().map(estimated),
+            Ink::Plain,
+        ),
+        known(since.map(|since| format!("{mark}{}", speed(since))), ink),
+        known(since.map(|since| causes(since, usize::MAX)), Ink::Plain),
     ]
 }
 
@@ -139,15 +137,11 @@ fn notes(m: &Measurement) -> Vec<String> {
     let doubt = m.timer_factor.map(|factor| {
         format!("{at}: the rate may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most steps")
     });
-    let mut notes: Vec<String> = doubt.into_iter().collect();
-    for run in &m.runs {
-        let note = run
-            .why_not
-            .as_ref()
-            .map(|why| format!("{at}: run #{} is not counted: {why}", run.repeat));
-        notes.extend(note);
-    }
-    notes
+    let not_counted = m.runs.iter().filter_map(|run| {
+        let why = run.why_not.as_ref()?;
+        Some(format!("{at}: run #{} is not counted: {why}", run.repeat))
+    });
+    doubt.into_iter().chain(not_counted).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use minijinja::{
 };
 use tprimat_base::error::{Error, Result};
 use tprimat_figures::Comparison;
-use tprimat_sentences::in_words;
 use tprimat_words::part;
 
 use super::{
@@ -73,7 +72,7 @@ pub fn html(comparison: &Comparison, pictures: &[PagePicture], meta: &Meta) -> R
         })
         .collect();
     let (page, cells) = (page::Page::of(comparison), cell::all(comparison));
-    let [page, cells] = in_words(|| [Value::from(Serde(&page)), Value::from(Serde(&cells))]);
+    let [page, cells] = [Value::from(Serde(&page)), Value::from(Serde(&cells))];
     let context = context! {
         title => meta.matrix.clone(),
         page,

@@ -3,8 +3,7 @@
 
 use std::fmt::Write;
 
-use tprimat_figures::{GateReport, GateVerdict};
-use tprimat_sentences::{each, said};
+use tprimat_figures::{GateReport, GateVerdict, texts};
 
 use super::gate::{gate_headline, verdict_name};
 
@@ -22,8 +21,8 @@ pub fn gate_junit(report: &GateReport) -> String {
     for cell in &report.cells {
         let name = text(&cell.cell);
         let (reason, notes) = (
-            text(&said(&cell.reason)),
-            text(&each(&cell.notes).join("\n")),
+            text(&cell.reason.text),
+            text(&texts(&cell.notes).join("\n")),
         );
         let inside = match cell.verdict {
             Pass => format!("<system-out>{reason}\n{notes}</system-out>"),

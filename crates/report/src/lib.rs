@@ -6,7 +6,6 @@
 mod advice;
 mod cell;
 mod columns;
-mod cost;
 mod csv;
 mod document;
 mod environment;
@@ -32,13 +31,13 @@ mod sheet;
 #[path = "../../figures/src/stand_ins_for_tests.rs"]
 mod stand_ins;
 mod sweep;
-mod table;
 #[cfg(test)]
 mod tests;
 
 pub use self::csv::{csv, csv_repeats};
 pub use advice::advice;
 pub use cell::cell_text;
+pub use document::table;
 pub use files::{PAGE, files};
 pub use gate::{gate_annotations, gate_markdown, gate_text};
 pub use glance::{Commands, glance};
@@ -49,7 +48,6 @@ pub use junit::gate_junit;
 pub use markdown::markdown;
 pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
-pub use table::table;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
 pub use tprimat_plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
 use tprimat_plot::{format, hardware};

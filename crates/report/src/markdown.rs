@@ -2,15 +2,17 @@
 //! folded away. Never longer than GitHub takes; what is left out is said.
 
 use std::fmt::Write;
-use tprimat_words::part;
 
-use tprimat_figures::{Comparison, Judged};
-use tprimat_sentences::said;
-use tprimat_words::plain::{counted, is_active};
+use indexmap::IndexMap;
+use tprimat_figures::Comparison;
+use tprimat_words::{
+    part,
+    plain::{counted, is_active},
+};
 
 use super::{
-    document::Document,
-    headline::headlines,
+    document::{Medium, tell},
+    paint::Ink,
     sheet::{Sheet, Word},
 };
 
@@ -23,166 +25,100 @@ const MOST_CHARS: usize = 1_500;
 #[must_use]
 pub fn markdown(comparison: &Comparison) -> String {
     let mut out = Budget::default();
-    let told = headlines(comparison);
-    let document = Document::of(comparison, &Judged::of_comparison(comparison), &told);
-    out.always("### Benchmark comparison\n\n");
-    for headline in &document.refused {
-        let text = escaped(&headline.text);
-        out.add("sentence", &format!("> **{text}**\n>\n"));
-    }
-    if document.refused_untold > 0 {
-        let text = format!(
-            "> **and {} more that may not be compared: see the notes**\n",
-            document.refused_untold
-        );
-        out.add("sentence", &text);
-    }
-    out.always("\n");
-    for group in &document.groups {
-        out.add("title", &format!("#### {}\n\n", escaped(&group.title)));
-        if let Some(text) = &group.ranking {
-            out.add("sentence", &format!("**{}**\n\n", escaped(text)));
-        }
-        for headline in &group.leading {
-            out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
-        }
-        if let Some(more) = &group.more {
-            out.add("sentence", &format!("{more}.\n\n"));
-        }
-        out.table(&group.figures);
-        for line in &group.steady_state {
-            out.add("note", &format!("{}\n\n", escaped(line)));
-        }
-        if let Some(cost) = &group.cost {
-            out.folded("Cost and efficiency", |out| out.table(cost));
-        }
-    }
-    if comparison.groups.is_empty() {
-        out.always("No cell has figures.\n\n");
-    }
-    if !comparison.absent.is_empty() {
-        let mut sheet = Sheet::default();
-        ["cell", "state", "reason"]
-            .into_iter()
-            .for_each(|name| sheet.column(name, false));
-        sheet.rows.extend(comparison.absent.iter().map(|absent| {
-            let name = format!("{}{}", absent.cell, crate::mark(&absent.imported));
-            [name, absent.state.to_string(), said(&absent.reason)]
-                .map(Word::plain)
-                .to_vec()
-        }));
-        out.folded(
-            &format!("Cells without figures ({})", comparison.absent.len()),
-            |out| out.table(&sheet),
-        );
-    }
-    if !document.environments.is_empty() {
-        out.folded("Environments that are not the same", |out| {
-            for found in &document.environments {
-                let mark = if found.is_dangerous { "**" } else { "" };
-                let text = format!("- {mark}{}{mark}\n", escaped(&found.text));
-                out.add("environment", &text);
-            }
-            out.always("\n");
-        });
-    }
-    if !document.notes.is_empty() {
-        out.folded(&format!("Notes ({})", document.notes.len()), |out| {
-            for note in &document.notes {
-                out.add("note", &format!("- {}\n", escaped(&note.text)));
-            }
-            out.always("\n");
-        });
-    }
+    out.text.push_str("### Benchmark comparison\n\n");
+    tell(comparison, None, &mut out);
     out.finish()
 }
 
-/// Text of a bounded length, and what did not fit.
+/// Text of a bounded length, and how much of each kind did not fit.
 #[derive(Default)]
 struct Budget {
     text: String,
-    left_out: Vec<(String, usize)>,
+    left_out: IndexMap<String, usize>,
 }
 
 impl Budget {
-    fn always(&mut self, text: &str) {
-        self.text.push_str(text);
-    }
-
     /// All of it or nothing. Once something of a kind is left out, the rest of that kind is too.
     fn add(&mut self, kind: &str, text: &str) {
-        let known = self.left_out.iter_mut().find(|(k, _)| k == kind);
-        match known {
-            Some((_, count)) => *count += 1,
-            None if self.text.len() + text.len() > MOST_BYTES => {
-                self.left_out.push((kind.to_owned(), 1))
-            }
-            None => self.text.push_str(text),
+        if self.left_out.contains_key(kind) || self.text.len() + text.len() > MOST_BYTES {
+            *self.left_out.entry(kind.to_owned()).or_default() += 1;
+        } else {
+            self.text.push_str(text);
         }
-    }
-
-    fn table(&mut self, sheet: &Sheet) {
-        let head: Vec<String> = sheet.columns.iter().map(|c| escaped(&c.name)).collect();
-        let rule: Vec<&str> = sheet
-            .columns
-            .iter()
-            .map(|c| if c.figures { "---:" } else { ":---" })
-            .collect();
-        let head = format!("| {} |\n| {} |\n", head.join(" | "), rule.join(" | "));
-        // A head alone is no table.
-        if self.text.len() + head.len() > MOST_BYTES
-            || self.left_out.iter().any(|(kind, _)| kind == "row")
-        {
-            self.left_out_rows(sheet.rows.len());
-            return;
-        }
-        self.text.push_str(&head);
-        for row in &sheet.rows {
-            let words = row.iter().enumerate().map(|(i, word)| match i {
-                0 => format!("<code>{}</code>", escaped(&word.text)),
-                _ => escaped(&word.text),
-            });
-            self.add(
-                "row",
-                &format!("| {} |\n", words.collect::<Vec<_>>().join(" | ")),
-            );
-        }
-        self.text.push('\n');
-    }
-
-    fn left_out_rows(&mut self, count: usize) {
-        match self.left_out.iter_mut().find(|(kind, _)| kind == "row") {
-            Some((_, known)) => *known += count,
-            None => self.left_out.push(("row".to_owned(), count)),
-        }
-    }
-
-    /// A section that a reader opens; left out as a whole where not even its title fits.
-    fn folded(&mut self, title: &str, content: impl FnOnce(&mut Self)) {
-        let head = format!("<details><summary>{title}</summary>\n\n");
-        if self.text.len() + head.len() > MOST_BYTES {
-            self.left_out.push((format!("section “{title}”"), 1));
-            return;
-        }
-        self.text.push_str(&head);
-        content(self);
-        self.text.push_str("</details>\n\n");
     }
 
     fn finish(mut self) -> String {
         if !self.left_out.is_empty() {
-            let parts = self.left_out.iter();
-            let parts = parts.map(|(kind, count)| counted(*count, kind));
-            let parts = parts.take(10).collect::<Vec<_>>().join(", ");
+            let parts = self.left_out.iter().take(10);
+            let parts: Vec<String> = parts.map(|(kind, count)| counted(*count, kind)).collect();
             _ = writeln!(
                 self.text,
-                "**Too long for a comment, left out: {parts}. `compare.json` has all.**"
+                "**Too long for a comment, left out: {}. `compare.json` has all.**",
+                parts.join(", ")
             );
         }
         self.text.truncate(self.text.trim_end().len());
         self.text.push('\n');
         self.text
     }
+}
+
+impl Medium for Budget {
+    fn title(&mut self, text: &str) {
+        self.add("title", &format!("#### {}\n\n", escaped(text)));
+    }
+
+    fn sentence(&mut self, _: Ink, text: &str) {
+        self.add("sentence", &format!("**{}**\n\n", escaped(text)));
+    }
+
+    fn remark(&mut self, text: &str) {
+        self.add("remark", &format!("{}\n\n", escaped(text)));
+    }
+
+    fn item(&mut self, ink: Ink, text: &str) {
+        let is_weighty = [Ink::Bad, Ink::Alarm].contains(&ink);
+        let mark = if is_weighty { "**" } else { "" };
+        self.add("note", &format!("- {mark}{}{mark}\n", escaped(text)));
+    }
+
+    fn sheet(&mut self, sheet: &Sheet) {
+        let heads = sheet.columns.iter().map(|(name, _)| escaped(name));
+        let rule = |(_, is_figure): &(String, bool)| if *is_figure { "---:" } else { ":---" };
+        let rules: Vec<&str> = sheet.columns.iter().map(rule).collect();
+        let heads = heads.collect::<Vec<_>>().join(" | ");
+        let head = format!("| {heads} |\n| {} |\n", rules.join(" | "));
+        // A head alone is no table.
+        if self.text.len() + head.len() > MOST_BYTES || self.left_out.contains_key("row") {
+            *self.left_out.entry("row".to_owned()).or_default() += sheet.rows.len();
+            return;
+        }
+        self.text.push_str(&head);
+        for row in &sheet.rows {
+            let word = |(at, word): (usize, &Word)| match at {
+                0 => format!("<code>{}</code>", escaped(&word.text)),
+                _ => escaped(&word.text),
+            };
+            let words: Vec<String> = row.iter().enumerate().map(word).collect();
+            self.add("row", &format!("| {} |\n", words.join(" | ")));
+        }
+        self.text.push('\n');
+    }
+
+    /// A section that a reader opens; left out as a whole where not even its title fits.
+    fn section(&mut self, title: &str, write: impl FnOnce(&mut Self)) {
+        let head = format!("<details><summary>{title}</summary>\n\n");
+        if self.text.len() + head.len() > MOST_BYTES {
+            self.left_out.insert(format!("section “{title}”"), 1);
+            return;
+        }
+        self.text.push_str(&head);
+        write(self);
+        self.text.truncate(self.text.trim_end().len());
+        self.text.push_str("\n\n</details>\n\n");
+    }
+
+    fn end(&mut self) {}
 }
 
 /// Text that stays text: no markup, no table cell's end, no mention, no reference to an issue, no

@@ -1,12 +1,15 @@
 //! What a reader must know beside the figures: the weightiest first, and what holds of several
 //! cells once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use tprimat_figures::{Comparison, Figure, Mfu, NoFigure, NoteKind, Row};
-use tprimat_sentences::said;
+use indexmap::IndexMap;
+use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, RepeatStatus, Row};
 
-use super::format::number;
+use super::{
+    columns::{Place, shown_metrics},
+    format::number,
+};
 
 /// What is told of one or several cells.
 pub(super) struct NoteLine {
@@ -14,36 +17,35 @@ pub(super) struct NoteLine {
     pub text: String,
 }
 
-/// A note in words.
-struct Worded {
-    kind: NoteKind,
-    cell: Option<String>,
-    text: String,
-}
-
-impl Worded {
-    fn of(cell: &str, kind: NoteKind, text: String) -> Self {
-        Self {
-            kind,
-            cell: Some(cell.to_owned()),
-            text,
-        }
-    }
-}
-
-/// Everything that is to be told beside the figures.
+/// Everything that is to be told beside the figures. What is the same of several cells is one sentence.
 pub(super) fn notes(comparison: &Comparison) -> Vec<NoteLine> {
-    let note = |note: &'_ tprimat_figures::Note| Worded {
-        kind: note.kind,
-        cell: note.cell.clone(),
-        text: said(&note.fact),
-    };
-    let mut notes: Vec<Worded> = comparison.notes.iter().map(note).collect();
-    notes.extend(comparison.rows.iter().flat_map(of_mfu));
-    notes.extend(of_metrics(&comparison.rows));
+    let notes = comparison.notes.iter();
+    let mut all: Vec<(NoteKind, Option<&str>, String)> = notes
+        .map(|note| (note.kind, note.cell.as_deref(), note.reason.text.clone()))
+        .collect();
+    all.extend(comparison.rows.iter().filter_map(of_mfu));
+    all.extend(of_metrics(&comparison.rows));
     // Stable: within a kind they keep the order in which they were made.
-    notes.sort_by_key(|note| note.kind);
-    condensed(&notes, comparison)
+    all.sort_by_key(|(kind, ..)| *kind);
+    // A note of no cell is one of its own.
+    let mut merged: IndexMap<(NoteKind, String, Option<usize>), Vec<&str>> = IndexMap::new();
+    for (at, (kind, cell, text)) in all.into_iter().enumerate() {
+        let cells = merged.entry((kind, text, cell.is_none().then_some(at)));
+        cells.or_default().extend(cell);
+    }
+    let rows: Vec<&str> = comparison.rows.iter().map(|r| r.cell.as_str()).collect();
+    let told = |((kind, text, _), cells): ((NoteKind, String, _), Vec<&str>)| {
+        let text = if cells.is_empty() {
+            capital(&text)
+        } else {
+            format!("{}: {text}", listed(&cells, &rows))
+        };
+        NoteLine {
+            kind,
+            text: format!("{text}."),
+        }
+    };
+    merged.into_iter().map(told).collect()
 }
 
 /// Without remarks beyond the first `most`, and how many those are.
@@ -58,98 +60,51 @@ pub(super) fn shortened(mut notes: Vec<NoteLine>, most: Option<usize>) -> (Vec<N
     (notes, left_out)
 }
 
-fn of_mfu(row: &Row) -> Option<Worded> {
-    match &row.mfu {
-        Mfu::Absent { reason } => Some(Worded::of(
-            &row.cell,
-            NoteKind::Remark,
-            format!("no MFU: {}", said(reason)),
-        )),
+fn of_mfu(row: &Row) -> Option<(NoteKind, Option<&str>, String)> {
+    let (kind, text) = match &row.mfu {
+        Mfu::Absent { reason } => (NoteKind::Remark, format!("no MFU: {}", reason.text.clone())),
         Mfu::Ok {
             convention, peak, ..
         } => {
-            let text = format!(
-                "MFU: {convention} FLOPs ÷ {} TFLOP/s ({})",
-                number(peak.tflops),
-                peak.source
-            );
-            Some(Worded::of(&row.cell, NoteKind::Method, text))
+            let (tflops, source) = (number(peak.tflops), &peak.source);
+            let text = format!("MFU: {convention} FLOPs ÷ {tflops} TFLOP/s ({source})");
+            (NoteKind::Method, text)
         }
-        Mfu::Error { .. } => None,
-    }
+        Mfu::Error { .. } => return None,
+    };
+    Some((kind, Some(&row.cell), text))
 }
 
 /// Why metrics that other cells have are missing, and which are impossible.
-fn of_metrics(rows: &[Row]) -> Vec<Worded> {
-    let shown = super::cost::shown(rows.iter());
+fn of_metrics(rows: &[Row]) -> Vec<(NoteKind, Option<&str>, String)> {
+    let shown = shown_metrics(&rows.iter().collect::<Vec<_>>(), Place::Table);
     let mut notes = Vec::new();
     for row in rows {
         // By reason: which metrics, and whether they are impossible rather than absent.
-        let mut reasons: Vec<(bool, &NoFigure, Vec<&str>)> = Vec::new();
+        let mut reasons: IndexMap<(bool, String), Vec<&str>> = IndexMap::new();
         for metric in &row.metrics.0 {
             let (is_error, reason) = match &metric.figure {
-                Figure::Absent { reason } if shown.contains(&metric.name.as_str()) => {
-                    (false, reason)
-                }
+                Figure::Absent { reason } if shown.contains(&&*metric.name) => (false, reason),
                 Figure::Error { reason } if metric.name != "mfu" => (true, reason),
                 _ => continue,
             };
-            match reasons
-                .iter_mut()
-                .find(|(e, r, _)| (*e, *r) == (is_error, reason))
-            {
-                Some((.., titles)) => titles.push(&metric.title),
-                None => reasons.push((is_error, reason, vec![&metric.title])),
-            }
+            let titles = reasons.entry((is_error, reason.text.clone()));
+            titles.or_default().push(&metric.title);
         }
-        notes.extend(reasons.into_iter().map(|(is_error, reason, titles)| {
-            let (titles, reason) = (titles.join(", "), said(reason));
-            if is_error {
-                Worded::of(
-                    &row.cell,
+        notes.extend(reasons.into_iter().map(|((is_error, reason), titles)| {
+            let titles = titles.join(", ");
+            let (kind, text) = if is_error {
+                (
                     NoteKind::Doubtful,
                     format!("{titles}: impossible: {reason}"),
                 )
             } else {
-                Worded::of(
-                    &row.cell,
-                    NoteKind::Remark,
-                    format!("no {titles}: {reason}"),
-                )
-            }
+                (NoteKind::Remark, format!("no {titles}: {reason}"))
+            };
+            (kind, Some(&*row.cell), text)
         }));
     }
     notes
-}
-
-/// What is the same of several cells becomes one sentence.
-fn condensed(notes: &[Worded], comparison: &Comparison) -> Vec<NoteLine> {
-    let mut merged: Vec<(NoteKind, &str, Vec<&str>)> = Vec::new();
-    let mut places: HashMap<(NoteKind, &str), usize> = HashMap::new();
-    for Worded { kind, cell, text } in notes {
-        let Some(cell) = cell.as_deref() else {
-            merged.push((*kind, text, Vec::new()));
-            continue;
-        };
-        let at = *places.entry((*kind, text)).or_insert_with(|| {
-            merged.push((*kind, text, Vec::new()));
-            merged.len() - 1
-        });
-        merged[at].2.push(cell);
-    }
-    let all: Vec<&str> = comparison.rows.iter().map(|r| r.cell.as_str()).collect();
-    let told = |(kind, text, cells): (NoteKind, &str, Vec<&str>)| {
-        let text = if cells.is_empty() {
-            capital(text)
-        } else {
-            format!("{}: {text}", listed(&cells, &all))
-        };
-        NoteLine {
-            kind,
-            text: format!("{text}."),
-        }
-    };
-    merged.into_iter().map(told).collect()
 }
 
 pub(super) fn capital(text: &str) -> String {
@@ -193,97 +148,75 @@ pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
     }
 }
 
+/// Runs whose measured parts were found in one way.
+#[derive(Default)]
+struct Way<'a> {
+    cells: Vec<&'a str>,
+    /// Steps of each repeat.
+    steps: Vec<u64>,
+    /// Steps that were dropped after the declared warm-up, where more warm-up was looked for.
+    dropped: Vec<u64>,
+}
+
 /// How the measured part of the runs was found, in a line a way; the most usual one first.
 pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
-    struct Way<'a> {
-        method: String,
-        cells: Vec<&'a str>,
-        repeats: usize,
-        steps: [u64; 2],
-        dropped: Option<[u64; 2]>,
-    }
-    let mut ways: Vec<Way<'_>> = Vec::new();
+    let mut ways: IndexMap<String, Way<'_>> = IndexMap::new();
     let runs = rows
         .iter()
         .flat_map(|row| row.repeats.iter().map(move |r| (row, r)));
-    for (row, repeat) in runs.filter(|(_, r)| r.status == tprimat_figures::RepeatStatus::Ok) {
+    for (row, repeat) in runs.filter(|(_, r)| r.status == RepeatStatus::Ok) {
         let Some(steady) = &repeat.steady else {
             continue;
         };
-        let method = match &steady.cut {
-            Some(cut) => match &cut.not_assessed {
-                Some(why) => format!(
-                    "too short to look for more warm-up than the declared one ({})",
-                    said(why)
-                ),
-                None => String::new(),
-            },
+        let not_assessed = steady.cut.as_ref().map(|cut| cut.not_assessed.as_ref());
+        let method = match not_assessed {
+            Some(Some(why)) => format!(
+                "too short to look for more warm-up than the declared one ({})",
+                why.text.clone()
+            ),
+            Some(None) => String::new(),
             None => "only the declared warm-up is dropped".to_owned(),
         };
-        let at = ways
-            .iter()
-            .position(|w| w.method == method)
-            .unwrap_or_else(|| {
-                ways.push(Way {
-                    method,
-                    cells: Vec::new(),
-                    repeats: 0,
-                    steps: [u64::MAX, 0],
-                    dropped: None,
-                });
-                ways.len() - 1
-            });
-        let way = &mut ways[at];
+        let way = ways.entry(method).or_default();
         // Runs of one cell follow each other.
         if way.cells.last() != Some(&row.cell.as_str()) {
             way.cells.push(&row.cell);
         }
-        way.repeats += 1;
-        way.steps = [
-            way.steps[0].min(steady.steps),
-            way.steps[1].max(steady.steps),
-        ];
-        if let Some(cut) = steady.cut.as_ref().filter(|c| c.not_assessed.is_none()) {
-            let [lo, hi] = way.dropped.unwrap_or([u64::MAX, 0]);
-            way.dropped = Some([lo.min(cut.dropped_steps), hi.max(cut.dropped_steps)]);
-        }
+        way.steps.push(steady.steps);
+        let assessed = steady.cut.iter().filter(|cut| cut.not_assessed.is_none());
+        way.dropped.extend(assessed.map(|cut| cut.dropped_steps));
     }
-    ways.sort_by_key(|w| std::cmp::Reverse(w.cells.len()));
-    let repeats: usize = ways.iter().map(|way| way.repeats).sum();
-    let range = |[lo, hi]: [u64; 2]| {
-        if lo == hi {
-            lo.to_string()
-        } else {
-            format!("{lo} to {hi}")
-        }
+    ways.sort_by(|_, a, _, b| b.cells.len().cmp(&a.cells.len()));
+    let repeats: usize = ways.values().map(|way| way.steps.len()).sum();
+    let range = |all: &[u64]| match (all.iter().min(), all.iter().max()) {
+        (Some(low), Some(high)) if low != high => format!("{low} to {high}"),
+        (low, _) => low.map(u64::to_string).unwrap_or_default(),
     };
-    let line = |(i, way): (usize, &Way<'_>)| {
+    let line = |(at, (method, way)): (usize, (&String, &Way<'_>))| {
         // Where repeats were cut in several ways, each line says how many repeats it covers; all
         // but the first also name their cells.
-        let of_cells = if i > 0 && rows.len() > 1 {
-            format!(" ({})", listed(&way.cells, &[]))
-        } else {
-            String::new()
+        let of_cells = match at > 0 && rows.len() > 1 {
+            true => format!(" ({})", listed(&way.cells, &[])),
+            false => String::new(),
         };
-        let whose = if ways.len() > 1 {
-            format!(" in {} of {repeats} repeats{of_cells}", way.repeats)
-        } else {
-            String::new()
+        let whose = match ways.len() {
+            1 => String::new(),
+            _ => format!(" in {} of {repeats} repeats{of_cells}", way.steps.len()),
         };
-        let found = match way.dropped {
-            Some([_, 0]) => "after the declared warm-up; no further warm-up was found".to_owned(),
-            Some(dropped) => {
-                let steps = if dropped == [1, 1] { "step" } else { "steps" };
+        let found = match way.dropped.iter().max() {
+            Some(0) => "after the declared warm-up; no further warm-up was found".to_owned(),
+            Some(_) => {
+                let dropped = range(&way.dropped);
+                let steps = if dropped == "1" { "step" } else { "steps" };
                 format!(
-                    "after the declared warm-up and {} more {steps} of warm-up, found by CUSUM",
-                    range(dropped)
+                    "after the declared warm-up and {dropped} more {steps} of warm-up, found by CUSUM"
                 )
             }
-            None => way.method.clone(),
+            None => method.clone(),
         };
         format!(
             "Measured{whose}: {} steps a repeat, {found}.",
-            range(way.steps)
+            range(&way.steps)
         )
     };
     ways.iter().enumerate().map(line).collect()

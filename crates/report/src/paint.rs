@@ -1,5 +1,7 @@
 //! How text is shown: how wide, and with which colours. Colour only repeats what the words say.
 
+use tprimat_figures::AbsentState;
+
 /// Where text goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
@@ -46,6 +48,15 @@ pub enum Ink {
 }
 
 impl Ink {
+    /// What a cell without figures is shown in.
+    pub(super) const fn of_state(state: AbsentState) -> Self {
+        match state {
+            AbsentState::Contradicted => Self::Alarm,
+            AbsentState::Failed => Self::Bad,
+            _ => Self::Dim,
+        }
+    }
+
     /// The sixteen colours that every terminal has, as its owner chose them.
     pub(super) const fn codes(self) -> (&'static str, &'static str) {
         match self {

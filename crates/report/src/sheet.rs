@@ -1,15 +1,16 @@
-//! Rows and columns of words in a given width: one line a row, broken cells, several tables, or a
-//! list.
+//! Text for a terminal or a file: paragraphs, and rows and columns of words in a given width (one line a
+//! row, broken cells, several tables, or a list).
 
-use std::{collections::BTreeSet, fmt::Write};
+use std::{collections::BTreeSet, ops::Range};
 
 use tabled::{
     builder::Builder,
-    settings::{Alignment, Color, Style, formatting::AlignmentStrategy, object::Columns},
+    settings::{Alignment, Color, Padding, Style, formatting::AlignmentStrategy, object::Columns},
 };
 use tprimat_words::plain::is_active;
 
 use super::{
+    columns::{Shown, Table},
     format::MISSING,
     paint::{Ink, Page, Paint},
 };
@@ -22,10 +23,7 @@ pub(super) struct Word {
 
 impl Word {
     pub fn plain(text: impl Into<String>) -> Self {
-        Self {
-            text: clean(&text.into()),
-            ink: Ink::Plain,
-        }
+        Self::inked(text, Ink::Plain)
     }
     pub fn inked(text: impl Into<String>, ink: Ink) -> Self {
         Self {
@@ -38,6 +36,12 @@ impl Word {
     }
 }
 
+impl From<&Shown> for Word {
+    fn from(shown: &Shown) -> Self {
+        Self::inked(shown.line(), shown.ink)
+    }
+}
+
 /// Words of logs reach a terminal without their escapes and controls.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
@@ -45,18 +49,31 @@ pub(super) fn clean(text: &str) -> String {
         .collect()
 }
 
+/// Where a sheet may be shown without all of its columns.
 #[derive(Clone, Debug)]
-pub(super) struct Column {
-    pub name: String,
-    /// Figures stand to the right.
-    pub figures: bool,
+pub(super) enum Layout {
+    /// A frame around every column, in the roomiest way that fits.
+    Framed,
+    /// As framed; columns that do not fit go into further tables below, each with the rows' names.
+    Parts,
+    /// Spaces between columns and no frame. Where there is no room, the last columns are left out, but
+    /// never the first `least`, and a line says which. An empty line follows each row whose number
+    /// (from 1) is in `breaks`.
+    Bare {
+        least: usize,
+        breaks: BTreeSet<usize>,
+    },
+    /// As bare; columns that do not fit go into further tables below, each with the first `axes`.
+    Stacked { axes: usize },
 }
 
-/// The first column names the row.
-#[derive(Clone, Debug, Default)]
+/// A table of words. The first column names the row.
+#[derive(Clone, Debug)]
 pub(super) struct Sheet {
-    pub columns: Vec<Column>,
+    /// Each with whether it has figures, which stand to the right.
+    pub columns: Vec<(String, bool)>,
     pub rows: Vec<Vec<Word>>,
+    pub layout: Layout,
 }
 
 /// Columns of text in a cell before it is broken: between words, or after a slash.
@@ -65,238 +82,208 @@ const ROOMS: [usize; 7] = [usize::MAX, 60, 40, 32, 28, 20, 14];
 const NARROW: usize = 28;
 
 impl Sheet {
-    pub fn column(&mut self, name: impl Into<String>, figures: bool) {
-        self.columns.push(Column {
-            name: name.into(),
-            figures,
-        });
+    pub fn new(columns: &[(&str, bool)], layout: Layout) -> Self {
+        let column = |(name, is_figure): &(&str, bool)| ((*name).to_owned(), *is_figure);
+        Self {
+            columns: columns.iter().map(column).collect(),
+            rows: Vec::new(),
+            layout,
+        }
     }
 
-    /// The roomiest layout that fits.
+    /// The figures of a table behind the names of its rows.
+    pub fn of(
+        head: &str,
+        names: impl IntoIterator<Item = String>,
+        table: &Table,
+        layout: Layout,
+    ) -> Self {
+        let mut sheet = Self::new(&[(head, false)], layout);
+        sheet.columns.extend(table.heads.iter().cloned());
+        let row = |(name, figures): (String, &Vec<Shown>)| {
+            let figures = figures.iter().map(Word::from);
+            std::iter::once(Word::plain(name)).chain(figures).collect()
+        };
+        sheet.rows = names.into_iter().zip(&table.rows).map(row).collect();
+        sheet
+    }
+
     pub fn show(&self, page: &Page) -> String {
-        self.whole(page, &ROOMS).unwrap_or_else(|| self.list(page))
+        let found = match &self.layout {
+            Layout::Framed => self.framed(page, &ROOMS),
+            Layout::Parts => self.in_parts(page),
+            Layout::Bare { least, breaks } => self.bare(page, *least, breaks),
+            Layout::Stacked { axes } => Some(self.stacked(page, *axes)),
+        };
+        found.unwrap_or_else(|| self.list(page))
     }
 
-    /// As `show`, but columns that do not fit go into further tables below, each with the rows'
-    /// names.
-    pub fn show_in_parts(&self, page: &Page) -> String {
+    fn in_parts(&self, page: &Page) -> Option<String> {
         let figures = self.columns.len().saturating_sub(1);
-        for parts in 1..=figures.div_ceil(2) {
+        (1..=figures.div_ceil(2)).find_map(|parts| {
             let each = figures.div_ceil(parts);
             let tables = (1..self.columns.len()).step_by(each).map(|from| {
-                let some = self.part(from, (from + each).min(self.columns.len()));
-                some.whole(page, &ROOMS[..6])
+                let some = self.part(1, from..(from + each).min(self.columns.len()));
+                some.framed(page, &ROOMS[..6])
             });
-            if let Some(tables) = tables.collect::<Option<Vec<String>>>() {
-                return tables.join("\n");
-            }
+            Some(tables.collect::<Option<Vec<String>>>()?.join("\n"))
+        })
+    }
+
+    /// The first columns and some of the others.
+    fn part(&self, first: usize, some: Range<usize>) -> Self {
+        let rows = self.rows.iter();
+        let rows = rows.map(|row| [&row[..first], &row[some.clone()]].concat());
+        Self {
+            rows: rows.collect(),
+            columns: [&self.columns[..first], &self.columns[some.clone()]].concat(),
+            layout: self.layout.clone(),
         }
-        self.list(page)
     }
 
-    fn part(&self, from: usize, to: usize) -> Self {
-        let columns = [&self.columns[..1], &self.columns[from..to]].concat();
-        let rows = self
-            .rows
+    fn framed(&self, page: &Page, rooms: &[usize]) -> Option<String> {
+        // Each word has a space on either side, and there is a rule around each column.
+        let fits = |room: &&usize| 1 + self.width(**room, 3) <= page.width;
+        rooms
             .iter()
-            .map(|row| [&row[..1], &row[from..to]].concat())
-            .collect();
-        Self { columns, rows }
+            .find(fits)
+            .map(|room| self.grid(*room, page.paint))
     }
 
-    fn whole(&self, page: &Page, rooms: &[usize]) -> Option<String> {
-        let room = rooms
-            .iter()
-            .copied()
-            .find(|room| self.width(*room) <= page.width)?;
-        Some(self.grid(room, page.paint))
-    }
-
-    /// Columns that the grid takes: each word with a space on either side, and a rule around each
-    /// column.
-    fn width(&self, room: usize) -> usize {
+    /// What the columns take, with so much between them.
+    fn width(&self, room: usize, between: usize) -> usize {
         let wide = |text: &str| {
-            broken(text, room)
-                .lines()
+            let text = broken(text, room);
+            text.lines()
                 .map(console::measure_text_width)
                 .max()
                 .unwrap_or(0)
         };
-        let column = |(at, column): (usize, &Column)| {
-            let words = self
-                .rows
-                .iter()
-                .filter_map(|row| Some(wide(&row.get(at)?.text)));
-            words.chain([wide(&column.name)]).max().unwrap_or(0) + 3
+        let column = |(at, (name, _)): (usize, &(String, bool))| {
+            let words = self.rows.iter().map(|row| wide(&row[at].text));
+            words.max().unwrap_or(0).max(wide(name)) + between
         };
-        1 + self.columns.iter().enumerate().map(column).sum::<usize>()
+        self.columns.iter().enumerate().map(column).sum()
     }
 
     fn grid(&self, room: usize, paint: Paint) -> String {
         let mut builder = Builder::default();
-        builder.push_record(self.columns.iter().map(|c| broken(&c.name, room)));
+        builder.push_record(self.columns.iter().map(|(name, _)| broken(name, room)));
         for row in &self.rows {
             builder.push_record(row.iter().map(|word| broken(&word.text, room)));
         }
         let mut table = builder.build();
-        if room == usize::MAX {
-            table.with(Style::rounded());
-        } else {
-            table.with(Style::modern_rounded());
-        }
-        for (i, _) in self.columns.iter().enumerate().filter(|(_, c)| c.figures) {
+        let heads = match &self.layout {
+            Layout::Bare { .. } | Layout::Stacked { .. } => {
+                table
+                    .with(Style::empty())
+                    .with(Padding::new(INDENT.len(), 0, 0, 0));
+                Ink::Dim
+            }
+            _ if room == usize::MAX => {
+                table.with(Style::rounded());
+                Ink::Plain
+            }
+            _ => {
+                table.with(Style::modern_rounded());
+                Ink::Plain
+            }
+        };
+        for (at, _) in self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, is_figure))| *is_figure)
+        {
             table.modify(
-                Columns::one(i),
+                Columns::one(at),
                 (Alignment::right(), AlignmentStrategy::PerLine),
             );
         }
-        if paint == Paint::Colour {
-            for (y, row) in self.rows.iter().enumerate() {
-                for (x, word) in row
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, word)| word.ink != Ink::Plain)
-                {
-                    let (on, off) = word.ink.codes();
-                    table.modify((y + 1, x), Color::new(on, off));
+        let heads = vec![heads; self.columns.len()];
+        let inks = self
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|word| word.ink).collect());
+        for (y, row) in std::iter::once(heads).chain(inks).enumerate() {
+            for (x, ink) in row.into_iter().enumerate() {
+                if paint == Paint::Colour && ink != Ink::Plain {
+                    let (on, off) = ink.codes();
+                    table.modify((y, x), Color::new(on, off));
                 }
             }
         }
         table.to_string()
     }
 
-    /// Columns with spaces between them and no frame, and an empty line after each row whose number
-    /// (from 1) is in `breaks`. Where there is no room, the last columns are left out, but never
-    /// the first `least`, and a line says which.
-    pub fn bare(&self, page: &Page, least: usize, breaks: &BTreeSet<usize>) -> String {
-        const INDENT: &str = "  ";
-        let width = |at: usize| {
-            let words = self.rows.iter().map(|row| row[at].text.chars().count());
-            words
-                .chain([self.columns[at].name.chars().count()])
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let room = |shown: usize| {
-            widths[..shown]
-                .iter()
-                .map(|width| width + INDENT.len())
-                .sum::<usize>()
-        };
-        let shown = (least..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
-        let Some(shown) = shown else {
-            return self.list(page).trim_end().to_owned() + "\n";
-        };
-        let line = |words: Vec<(&str, Ink)>| {
-            let mut line = String::new();
-            for (at, (text, ink)) in words.into_iter().enumerate().take(shown) {
-                let pad = " ".repeat(widths[at].saturating_sub(text.chars().count()));
-                let text = page.paint.ink(ink, text);
-                line.push_str(INDENT);
-                line.push_str(&if self.columns[at].figures {
-                    format!("{pad}{text}")
-                } else {
-                    format!("{text}{pad}")
-                });
-            }
-            line.trim_end().to_owned() + "\n"
-        };
-        let mut out = line(
-            self.columns
-                .iter()
-                .map(|column| (column.name.as_str(), Ink::Dim))
-                .collect(),
-        );
-        for (number, row) in (1..).zip(&self.rows) {
-            out.push_str(&line(
-                row.iter()
-                    .map(|word| (word.text.as_str(), word.ink))
-                    .collect(),
-            ));
-            if breaks.contains(&number) && number < self.rows.len() {
-                out.push('\n');
+    fn bare(&self, page: &Page, least: usize, breaks: &BTreeSet<usize>) -> Option<String> {
+        let first = |count: usize| self.part(1, 1..count);
+        let width = |sheet: &Self| sheet.width(usize::MAX, INDENT.len());
+        let shown =
+            (least..=self.columns.len()).rfind(|count| width(&first(*count)) <= page.width)?;
+        let mut text = Text::new(page);
+        let grid = first(shown).grid(usize::MAX, page.paint);
+        for (number, line) in grid.lines().enumerate() {
+            text.raw(line.trim_end());
+            if breaks.contains(&number) {
+                text.gap();
             }
         }
         if shown < self.columns.len() {
             let names: Vec<&str> = self.columns[shown..]
                 .iter()
-                .map(|column| column.name.as_str())
+                .map(|(name, _)| name.as_str())
                 .collect();
             let said = format!(
                 "Left out for want of room: {}; a terminal of {} columns shows all.",
                 names.join(", "),
-                room(self.columns.len())
+                width(self)
             );
-            paragraph(&mut out, INDENT, &said, page, Ink::Dim);
+            text.item(INDENT, Ink::Dim, &said);
         }
-        out
+        Some(text.out)
     }
 
-    /// Each row's name, and below it what is known of it, some to a line.
-    fn list(&self, page: &Page) -> String {
-        let mut out = String::new();
-        for row in &self.rows {
-            let (name, words) = row.split_first().expect("a row has a name");
-            _ = writeln!(
-                out,
-                "{}",
-                page.paint.ink(
-                    if name.ink == Ink::Plain {
-                        Ink::Strong
-                    } else {
-                        name.ink
-                    },
-                    &name.text
-                )
-            );
-            let known = self.columns[1..]
-                .iter()
-                .zip(words)
-                .filter(|(_, word)| word.text != MISSING);
-            let parts: Vec<Word> = known
-                .map(|(c, word)| Word::inked(format!("{}: {}", c.name, word.text), word.ink))
-                .collect();
-            flow(&mut out, "    ", &parts, page);
-        }
-        out.trim_end().to_owned()
-    }
-}
-
-/// Parts with dots between them, in lines that are broken between parts where they can be.
-pub(super) fn flow(out: &mut String, indent: &str, parts: &[Word], page: &Page) {
-    const DOT: &str = " · ";
-    let (mut line, mut used) = (String::new(), 0);
-    for part in parts {
-        let length = part.text.chars().count();
-        let room = page.width.saturating_sub(indent.len());
-        if used > 0 && used + DOT.chars().count() + length > room {
-            _ = writeln!(out, "{indent}{line}");
-            (line, used) = (String::new(), 0);
-        }
-        if used == 0 && length > room {
-            for piece in wrapped(indent, &part.text, page.width) {
-                let words = piece.trim_start();
-                _ = writeln!(
-                    out,
-                    "{}{}",
-                    piece.strip_suffix(words).unwrap_or_default(),
-                    page.paint.ink(part.ink, words)
-                );
+    fn stacked(&self, page: &Page, axes: usize) -> String {
+        let mut tables: Vec<Range<usize>> = Vec::new();
+        for at in axes..self.columns.len() {
+            let fits = |last: &Range<usize>| {
+                let wider = self.part(axes, last.start..at + 1);
+                wider.width(usize::MAX, INDENT.len()) <= page.width
+            };
+            match tables.last_mut() {
+                Some(last) if fits(last) => last.end = at + 1,
+                _ => tables.push(at..at + 1),
             }
-            continue;
         }
-        if used > 0 {
-            line.push_str(DOT);
-            used += DOT.chars().count();
+        let mut text = Text::new(page);
+        for some in tables {
+            let grid = self.part(axes, some).grid(usize::MAX, page.paint);
+            grid.lines().for_each(|line| text.raw(line.trim_end()));
         }
-        line.push_str(&page.paint.ink(part.ink, &part.text));
-        used += length;
+        text.out
     }
-    if used > 0 {
-        _ = writeln!(out, "{indent}{line}");
+
+    /// Each row's name, and below it what is known of it, a line each.
+    fn list(&self, page: &Page) -> String {
+        let mut text = Text::new(page);
+        for row in &self.rows {
+            let ink = row[0].ink;
+            text.item(
+                "",
+                if ink == Ink::Plain { Ink::Strong } else { ink },
+                &row[0].text,
+            );
+            let known = self.columns.iter().zip(row).skip(1);
+            for ((name, _), word) in known.filter(|(_, word)| word.text != MISSING) {
+                text.item("    ", word.ink, &format!("{name}: {}", word.text));
+            }
+        }
+        text.out
     }
 }
+
+const INDENT: &str = "  ";
 
 /// A figure and the parenthesis after it on two lines, and no line longer than `room` where it can
 /// be helped.
@@ -321,11 +308,8 @@ fn broken(text: &str, room: usize) -> String {
         }
     }
     lines.push(line);
-    lines
-        .iter()
-        .map(|l| l.trim_end())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+    lines.join("\n")
 }
 
 /// Words in lines of at most `width` columns; all but the first are indented as far as `bullet`.
@@ -353,8 +337,50 @@ pub fn wrapped(bullet: &str, text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-pub(super) fn paragraph(out: &mut String, bullet: &str, text: &str, page: &Page, ink: Ink) {
-    for line in wrapped(bullet, &clean(text), page.width) {
-        _ = writeln!(out, "{}", page.paint.ink(ink, &line));
+/// Text for a terminal or a file, made paragraph by paragraph.
+pub(super) struct Text<'a> {
+    pub out: String,
+    pub page: &'a Page,
+}
+
+impl<'a> Text<'a> {
+    pub fn new(page: &'a Page) -> Self {
+        let out = String::new();
+        Self { out, page }
+    }
+
+    pub fn say(&mut self, text: &str) {
+        self.item("", Ink::Plain, text);
+    }
+
+    pub fn inked(&mut self, ink: Ink, text: &str) {
+        self.item("", ink, text);
+    }
+
+    /// A paragraph behind a bullet, as far as which all of its lines but the first are indented.
+    pub fn item(&mut self, bullet: &str, ink: Ink, text: &str) {
+        for line in wrapped(bullet, &clean(text), self.page.width) {
+            self.raw(&self.page.paint.ink(ink, &line));
+        }
+    }
+
+    pub fn sheet(&mut self, sheet: &Sheet) {
+        self.raw(&sheet.show(self.page));
+    }
+
+    /// Lines as they are.
+    pub fn raw(&mut self, lines: &str) {
+        self.out.push_str(lines.trim_end_matches('\n'));
+        self.out.push('\n');
+    }
+
+    /// An empty line.
+    pub fn gap(&mut self) {
+        self.out.push('\n');
+    }
+
+    /// The text without what is empty at its end.
+    pub fn finish(self) -> String {
+        self.out.trim_end().to_owned() + "\n"
     }
 }

@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use tprimat_figures::{Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps_unjudged};
 use tprimat_plot::{plain, surface_names, sweep_sentences, unmeasured};
 
 use super::{
-    paint::{Ink, Page},
-    sheet::{Sheet, Word, paragraph},
-    table::rate,
+    columns::estimated,
+    document::Medium,
+    paint::Ink,
+    sheet::{Layout, Sheet, Word},
 };
 
 /// A table of words: its heads, then its lines.
+#[derive(Serialize)]
 pub(super) struct SweepTable {
     pub title: String,
     /// The title without what is shown: `llama over seq_length`.
@@ -88,7 +91,7 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
                 let why = absent.iter().find(|p| (p.x, p.second) == *at);
                 return why.map_or_else(|| "–".to_owned(), |point| point.why.clone());
             };
-            let mut word = rate(&comparison.rows[point.row].tokens_per_second_per_gpu);
+            let mut word = estimated(&comparison.rows[point.row].tokens_per_second_per_gpu);
             for (mark, _) in marked(surface, point) {
                 word += &format!(" {mark}");
             }
@@ -111,56 +114,25 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
     }
 }
 
-/// Every sweep: its title, what is said of it, its table; as wide as the page, so that of many
-/// frameworks there are several tables, one below the other.
-pub(super) fn sweep_text(comparison: &Comparison, sweeps: &[Sweep], page: &Page) -> String {
-    let mut out = String::new();
-    for table in sweep_tables(comparison, sweeps) {
-        paragraph(&mut out, "", &table.title, page, Ink::Strong);
-        for sentence in &table.sentences {
-            paragraph(&mut out, "", sentence, page, Ink::Plain);
-        }
-        for some in in_width(&table, page.width) {
-            let mut sheet = Sheet::default();
-            let shown: Vec<usize> = (0..table.axes).chain(some).collect();
-            for at in &shown {
-                sheet.column(table.columns[*at].clone(), true);
-            }
-            for row in &table.rows {
-                let words = shown.iter().map(|at| Word::plain(row[*at].clone()));
-                sheet.rows.push(words.collect());
-            }
-            out.push_str(&sheet.bare(page, shown.len(), &BTreeSet::new()));
-        }
-        for meaning in &table.legend {
-            paragraph(&mut out, "  ", meaning, page, Ink::Dim);
-        }
-        out.push('\n');
+/// A sweep: its title, what is said of it, its table, and what the marks in it mean.
+pub(super) fn tell_sweep(table: &SweepTable, out: &mut impl Medium) {
+    out.title(&table.title);
+    for sentence in &table.sentences {
+        out.sentence(Ink::Plain, sentence);
     }
-    out
-}
-
-/// The columns of a table's surfaces, as many to a table as the width has room for beside the axes.
-fn in_width(table: &SweepTable, width: usize) -> Vec<std::ops::Range<usize>> {
-    let wide = |at: usize| {
-        let words = table.rows.iter().map(|row| &row[at]);
-        let widths = words.chain([&table.columns[at]]).map(|w| w.chars().count());
-        widths.max().unwrap_or(0) + 2
-    };
-    let axes: usize = (0..table.axes).map(wide).sum();
-    let mut tables: Vec<std::ops::Range<usize>> = Vec::new();
-    let mut used = 0;
-    for at in table.axes..table.columns.len() {
-        match tables.last_mut() {
-            Some(last) if axes + used + wide(at) <= width => last.end = at + 1,
-            _ => {
-                tables.push(at..at + 1);
-                used = 0;
-            }
-        }
-        used += wide(at);
+    let heads: Vec<(&str, bool)> = table
+        .columns
+        .iter()
+        .map(|name| (name.as_str(), true))
+        .collect();
+    let mut sheet = Sheet::new(&heads, Layout::Stacked { axes: table.axes });
+    let words = |row: &Vec<String>| row.iter().map(Word::plain).collect();
+    sheet.rows = table.rows.iter().map(words).collect();
+    out.sheet(&sheet);
+    for meaning in &table.legend {
+        out.remark(meaning);
     }
-    tables
+    out.end();
 }
 
 /// The sweep and the line in it that each cell is a point of.
@@ -181,7 +153,7 @@ mod tests {
     use tprimat_figures::{Catalogue, CellInput, CompareSettings, Judged, compare, sweeps};
 
     use super::*;
-    use crate::stand_ins::*;
+    use crate::{Page, sheet::Text, stand_ins::*};
 
     fn cell(framework: &str, axis: &str, value: u64, time: f64) -> CellInput {
         let mut job = test_job();
@@ -202,7 +174,11 @@ mod tests {
             width: 100,
             ..Page::file()
         };
-        sweep_text(&all, &sweeps(&all, &Judged::of_comparison(&all)), &page)
+        let mut out = Text::new(&page);
+        for table in sweep_tables(&all, &sweeps(&all, &Judged::of_comparison(&all))) {
+            tell_sweep(&table, &mut out);
+        }
+        out.out
     }
 
     #[test]
@@ -368,7 +344,7 @@ mod tests {
             ..Page::file()
         };
         let said = crate::glance(&all, false, &commands, &page);
-        assert!(said.contains("allow for picking the highest"), "{said}");
+        assert!(said.contains("allows for picking the highest"), "{said}");
         assert!(!said.contains("corrected for"), "{said}");
     }
 

@@ -247,7 +247,8 @@ fn dress(all: &mut Comparison) {
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
-    let note = |kind, text: &str| Note::of("nvd/tran/llama/maximum_performance", kind, text);
+    let note =
+        |kind, text: &str| Note::new(kind, "told", text).of("nvd/tran/llama/maximum_performance");
     all.notes.extend([
         note(
             NoteKind::Contradicted,
@@ -365,6 +366,6 @@ fn json_has_the_shape_that_scripts_rely_on() {
 #[test]
 fn nothing_at_all() {
     let none = compare(&[], &CompareSettings::default(), &Catalogue::default());
-    assert_eq!(table(&none, &page(1)), "No cell has figures.\n");
+    assert_eq!(table(&none, &page(80)), "No cell has figures.\n");
     assert!(markdown(&none).contains("No cell has figures.") && csv(&none).lines().count() == 1);
 }

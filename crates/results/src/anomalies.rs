@@ -6,9 +6,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use tprimat_job::ModelShape;
-use tprimat_logs::{Step, Trace};
+use tprimat_logs::{Anomaly, Step, Trace};
 
-use super::{Finding, Oddity, changes, is_positive, outlier_limit, quantile};
+use super::{changes, is_positive, outlier_limit, quantile, words::step_time};
 
 /// Kinds that are told as more than a remark.
 pub const SLOW_FIRST_STEPS: &str = "slow_first_steps";
@@ -103,7 +103,17 @@ pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
     (size(&largest) >= SHIFT.ln_1p()).then_some(largest)
 }
 
-pub fn of_times(steps: &[Step]) -> Vec<Finding> {
+/// Something odd about a run as a whole.
+#[must_use]
+pub fn anomaly(kind: &str, detail: String) -> Anomaly {
+    Anomaly {
+        kind: kind.to_owned(),
+        detail,
+        step: None,
+    }
+}
+
+pub fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     let timed: Vec<(&Step, f64)> = steps
         .iter()
         .filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?)))
@@ -118,40 +128,43 @@ pub fn of_times(steps: &[Step]) -> Vec<Finding> {
     if let (Some((a, _)), Some((b, _))) = (first.first(), first.last()) {
         let low = first.iter().map(|(_, t)| *t).fold(f64::INFINITY, f64::min);
         let high = first.iter().map(|(_, t)| *t).fold(0.0, f64::max);
-        let detail = Oddity::SlowFirstSteps {
-            first: a.step,
-            last: b.step,
-            low: low.into(),
-            high: high.into(),
-            median: median.into(),
+        let (high, low) = (step_time(high), step_time(low));
+        let took = if a.step == b.step {
+            format!("step {} takes {high}", a.step)
+        } else {
+            format!("steps {} to {} take {low} to {high}", a.step, b.step)
         };
-        found.push(Finding::new(SLOW_FIRST_STEPS, detail));
+        let detail = format!("{took}; the median of the rest is {}", step_time(median));
+        found.push(anomaly(SLOW_FIRST_STEPS, detail));
     }
     if let Some((at, before, after)) = level_shift(&times) {
-        let detail = Oddity::LevelShift {
-            step: rest[at].0.step,
-            before: before.into(),
-            after: after.into(),
-        };
-        found.push(Finding::new("level_shift", detail));
+        let detail = format!(
+            "near step {} the median step time changes from {} to {} ({:+.1} %)",
+            rest[at].0.step,
+            step_time(before),
+            step_time(after),
+            (after / before - 1.0) * 100.0
+        );
+        found.push(anomaly("level_shift", detail));
     }
     if let (Some((step, last)), true) = (rest.last(), times.len() >= 5) {
         let ratio = (last / median).max(median / last);
         let before = &times[..times.len() - 1];
         let far = outlier_limit(before, median).is_some_and(|limit| (last - median).abs() > limit);
         if ratio >= ODD && far {
-            let detail = Oddity::LastStep {
-                step: step.step,
-                seconds: (*last).into(),
-                median: median.into(),
-            };
-            found.push(Finding::new("last_step_outlier", detail));
+            let detail = format!(
+                "the last step, {}, takes {}; the median is {}",
+                step.step,
+                step_time(*last),
+                step_time(median)
+            );
+            found.push(anomaly("last_step_outlier", detail));
         }
     }
     found
 }
 
-pub fn of_losses(trace: &Trace) -> Option<Finding> {
+pub fn of_losses(trace: &Trace) -> Option<Anomaly> {
     let losses: Vec<(u64, f64)> = trace
         .steps
         .iter()
@@ -161,11 +174,10 @@ pub fn of_losses(trace: &Trace) -> Option<Finding> {
     let end = quantile(&tail.iter().map(|(_, l)| *l).collect::<Vec<_>>(), 0.5)?;
     let (step, last) = tail.last()?;
     (losses.len() >= 5 && (0.0..COLLAPSED).contains(&end)).then(|| {
-        let detail = Oddity::LossCollapsed {
-            step: *step,
-            loss: (*last).into(),
-        };
-        Finding::new("loss_collapsed", detail)
+        let detail = format!(
+            "the loss falls to {last:.3e} at step {step}: mock or repeated data, or no longer a loss"
+        );
+        anomaly("loss_collapsed", detail)
     })
 }
 
@@ -217,11 +229,9 @@ mod tests {
         let told = of_times(&steps(&run));
         assert_eq!(told.len(), 1);
         assert!(
-            matches!(
-                told[0].detail,
-                Oddity::SlowFirstSteps { first: 0, last: 3, low, high, .. }
-                    if (low.0, high.0) == (12.0, 30.0)
-            ),
+            told[0]
+                .detail
+                .starts_with("steps 0 to 3 take 12.0 s to 30.0 s"),
             "{told:?}"
         );
         assert_eq!(

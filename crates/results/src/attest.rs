@@ -6,12 +6,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tprimat_job::ModelShape;
-use tprimat_logs::Trace;
+use tprimat_logs::{Anomaly, Trace};
+use tprimat_words::plain::counted;
 
 use super::{
-    Arithmetic, Claim, Finding, Kept, Known, Oddity, Product, Shared,
+    Claim, Kept, Known, Shared,
+    anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, Setting, agree},
+    settings::{SETTINGS, Setting, agree, show},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -48,7 +50,7 @@ pub struct FieldAttestation {
     pub status: AttestationStatus,
     /// How `effective` follows from what the log says, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<String>,
 }
 
 thread_local! {
@@ -162,12 +164,7 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         stated_count("gradient_accumulation_steps"),
     ) {
         let product = micro.saturating_mul(ranks).saturating_mul(accumulation);
-        let arithmetic = Some(Arithmetic::BatchProduct {
-            micro,
-            ranks,
-            accumulation,
-            product,
-        });
+        let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
         fields.push(FieldAttestation {
             arithmetic,
             ..field("batch_product", batch.into(), Some(product.into()))
@@ -205,11 +202,8 @@ fn tokens_per_step(
         shown.map(|(_, t)| t.into()),
     );
     let other = shown.filter(|_| found.status == AttestationStatus::Contradicted);
-    let claimed = Product { batch, length };
-    let arithmetic = other.map(|(step, tokens)| Arithmetic::TokensOfStep {
-        claimed,
-        step,
-        tokens,
+    let arithmetic = other.map(|(step, printed)| {
+        format!("{batch} × {length} = {tokens}, and step {step} has {printed} tokens")
     });
     if is_claimed {
         return Some(FieldAttestation {
@@ -251,11 +245,11 @@ fn restated(trace: &Trace, fields: &mut Vec<FieldAttestation>) {
                 fields.len() - 1
             });
         fields[at].status = AttestationStatus::Contradicted;
-        fields[at].arithmetic = Some(Arithmetic::Restated {
-            setting: name.to_owned(),
-            first,
-            later,
-        });
+        fields[at].arithmetic = Some(format!(
+            "{name} is {} at first, later {}",
+            show(Some(&first)),
+            show(Some(&later))
+        ));
     }
 }
 
@@ -268,10 +262,9 @@ fn other_devices(trace: &Trace) -> Option<FieldAttestation> {
         .effective(&trace.effective.0)?
         .as_u64()
         .filter(|stated| *stated != count)?;
-    let arithmetic = Some(Arithmetic::DeviceCount {
-        stated,
-        counted: count,
-    });
+    let arithmetic = Some(format!(
+        "num_gpus is {stated}, but the log lists the device {count} times"
+    ));
     let found = field("num_gpus_of_device", stated.into(), Some(count.into()));
     Some(FieldAttestation {
         declared: None,
@@ -307,7 +300,9 @@ fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
     }
     let found = field("steps_run", declared.into(), Some(last.into()));
     if last < declared && declared - last < every {
-        let arithmetic = Some(Arithmetic::LineEvery { last, every });
+        let arithmetic = Some(format!(
+            "the last line is of step {last}, and there is one every {every} steps"
+        ));
         return FieldAttestation {
             status: AttestationStatus::Attested,
             arithmetic,
@@ -315,13 +310,19 @@ fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
         };
     }
     let lost = trace.unreadable.filter(|_| last < declared);
+    let arithmetic = lost.map(|lost| {
+        let others = match last {
+            0 => "no training step was found in the others".to_owned(),
+            read => format!("the others have {}", counted(read as usize, "step")),
+        };
+        let lines = counted(lost.count as usize, "line");
+        let first = lost.first;
+        format!(
+            "{lines} of the log cannot be read (the first is line {first}), and {others}; {declared} were asked for"
+        )
+    });
     FieldAttestation {
-        arithmetic: lost.map(|lost| Arithmetic::StepsLost {
-            read: last,
-            asked: declared,
-            lines: lost.count,
-            first: lost.first,
-        }),
+        arithmetic,
         ..found
     }
 }
@@ -380,7 +381,7 @@ fn is_word_for_adamw(field: &str, declared: &Value, effective: &Value) -> bool {
 }
 
 /// A trainer's word that may mean what the job asked for, and may not.
-pub(crate) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Finding> {
+pub(crate) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
     let is_it = |f: &&Shared<FieldAttestation>| {
         f.declared
             .as_ref()
@@ -388,7 +389,9 @@ pub(crate) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Finding> 
             .is_some_and(|(d, e)| is_word_for_adamw(&f.field, d, e))
     };
     attestation.fields.iter().find(is_it)?;
-    Some(Finding::new("optimizer_name", Oddity::AdamForAdamw))
+    let detail = "the trainer says adam and adamw was asked for: in Megatron and Apex, adam is AdamW; elsewhere the weight \
+         decay differs";
+    Some(anomaly("optimizer_name", detail.to_owned()))
 }
 
 /// Parameters that a trainer has more because it pads the vocabulary, and says so.

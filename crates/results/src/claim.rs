@@ -7,7 +7,7 @@ use serde_json::Value;
 use tprimat_job::{Job, ModelShape};
 use tprimat_logs::Trace;
 
-use super::settings::{SETTINGS, Setting, agree};
+use super::settings::{SETTINGS, Setting, agree, show};
 
 /// A build claims its whole job; an imported log only what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,16 +15,6 @@ pub struct Claim {
     pub job: Job,
     /// Settings that are claimed, by name; `None` = every one.
     pub fields: Option<BTreeSet<String>>,
-}
-
-/// A setting that a log's own shape has otherwise than the model that was claimed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ShapeChange {
-    pub setting: String,
-    pub own: Value,
-    pub claimed: Value,
-    /// The log does not state it: it is the hidden size divided by the heads.
-    pub is_quotient: bool,
 }
 
 /// Settings that a model's shape decides. Its constants cost no work, so a name alone does not
@@ -101,13 +91,13 @@ impl Claim {
     }
 
     /// Where the log states its model's shape in full, that shape replaces a model that nobody
-    /// claimed, as one guessed from a file's name. Returns what it changes; nothing if the shapes
-    /// agree.
+    /// claimed, as one guessed from a file's name. Returns what it changes, as `vocab_size 151665,
+    /// not 152064; …`; nothing if the shapes agree.
     ///
     /// The head dimension of a model that was not run means nothing: where the log states none, it
     /// is the hidden size divided by the heads, as for every model without one. Where that is not
     /// whole, the model is unknown, and its shape is not taken.
-    pub fn take_shape(&mut self, trace: &Trace) -> Option<Vec<ShapeChange>> {
+    pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
         let stated = |setting: &Setting| setting.effective(&trace.effective.0);
         let is_full = SETTINGS
             .iter()
@@ -118,22 +108,24 @@ impl Claim {
             return None;
         }
         let mut shape = serde_json::to_value(&self.job.model).ok()?;
-        let mut changes = Vec::new();
+        let mut changed: Vec<&str> = Vec::new();
+        let mut words = Vec::new();
         for setting in SETTINGS.iter().filter(|s| MODEL.contains(&s.name)) {
             let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else {
                 continue;
             };
             if !agree(&own, &claimed) {
                 shape[setting.name] = own.clone();
-                changes.push(ShapeChange {
-                    setting: setting.name.to_owned(),
-                    own,
-                    claimed,
-                    is_quotient: false,
-                });
+                changed.push(setting.name);
+                words.push(format!(
+                    "{} {}, not {}",
+                    setting.name,
+                    show(Some(&own)),
+                    show(Some(&claimed))
+                ));
             }
         }
-        if changes.is_empty() {
+        if changed.is_empty() {
             return None;
         }
         let mut model: ModelShape = serde_json::from_value(shape).ok()?;
@@ -142,27 +134,23 @@ impl Claim {
             .any(|s| s.name == "head_dim" && stated(s).is_some());
         // Some models have a head dimension of their own, which stays where what it usually follows
         // from stays.
-        let moves = |change: &ShapeChange| {
-            ["hidden_size", "num_attention_heads"].contains(&&*change.setting)
-        };
-        if !states_head_dim && changes.iter().any(moves) {
+        let moves = |name: &&str| ["hidden_size", "num_attention_heads"].contains(name);
+        if !states_head_dim && changed.iter().any(moves) {
             let head_dim = model.hidden_size.checked_div(model.num_attention_heads)?;
             if head_dim * model.num_attention_heads != model.hidden_size {
                 return None;
             }
             if head_dim != model.head_dim {
-                changes.push(ShapeChange {
-                    setting: "head_dim".to_owned(),
-                    own: head_dim.into(),
-                    claimed: model.head_dim.into(),
-                    is_quotient: true,
-                });
+                words.push(format!(
+                    "head_dim {head_dim} (hidden_size / num_attention_heads), not {}",
+                    model.head_dim
+                ));
                 model.head_dim = head_dim;
             }
         }
         self.job.model = model;
         self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
-        Some(changes)
+        Some(words.join("; "))
     }
 
     pub(crate) fn declared(&self, setting: &Setting) -> Option<Value> {
@@ -200,13 +188,8 @@ mod tests {
         let of_half_b = [24, 896, 4864, 14, 2, 151_936];
         let mut claim = of_7b();
         let told = claim.take_shape(&log(of_half_b, None)).unwrap();
-        let head_dim = ShapeChange {
-            setting: "head_dim".to_owned(),
-            own: 64.into(),
-            claimed: 128.into(),
-            is_quotient: true,
-        };
-        assert!(told.contains(&head_dim), "{told:?}");
+        let head_dim = "head_dim 64 (hidden_size / num_attention_heads), not 128";
+        assert!(told.ends_with(head_dim), "{told}");
         let untied = shape("qwen2", [24, 896, 4864, 14, 2, 64, 151_936], false);
         assert_eq!(claim.job.model.head_dim, 64);
         assert_eq!(

@@ -63,6 +63,13 @@ impl FieldDifference {
     pub fn is_known(&self) -> bool {
         self.a.is_some() && self.b.is_some()
     }
+
+    /// `precision: fp8, not bf16`
+    #[must_use]
+    pub fn words(&self) -> String {
+        let [a, b] = [&self.a, &self.b].map(|value| settings::show(value.as_ref()));
+        format!("{}: {a}, not {b}", self.field)
+    }
 }
 
 impl Contract {

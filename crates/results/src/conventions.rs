@@ -1,7 +1,6 @@
 //! FLOPs per token as trainers count them: the same run, up to a third apart, so every figure needs
 //! its convention's name.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tprimat_job::{ModelShape, count_parameters};
 use tprimat_logs::Trace;
@@ -10,35 +9,13 @@ use tprimat_logs::Trace;
 /// whose convention is known are within 0.0002 of it; models of one size may be 0.04 apart.
 pub const FLOPS_TOLERANCE: f64 = 0.01;
 
-/// Which FLOPs of a step are counted; full attention counts every token with every other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FlopsCount {
-    Parameters,
-    ParametersButEmbedding,
-    ParametersFullAttention,
-    ParametersButEmbeddingFullAttention,
-    ParametersHalfAttention,
-    ParametersButEmbeddingHalfAttention,
-    PaddedFullAttention,
-    PaddedHalfAttention,
-}
-
-/// One way to count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Convention {
-    pub count: FlopsCount,
-    /// Is the forward pass counted a second time? × 4/3.
-    pub recomputed: bool,
-}
-
 /// Every named way to count a model's FLOPs per token at a sequence length; those with
 /// recomputation last.
 fn flops_conventions(
     shape: &ModelShape,
     seq_length: u64,
     padded_vocab: Option<u64>,
-) -> Vec<(Convention, f64)> {
+) -> Vec<(String, f64)> {
     let Some(parameters) = count_parameters(shape)
         .map(|n| n as f64)
         .filter(|_| seq_length > 0)
@@ -61,35 +38,38 @@ fn flops_conventions(
         .unwrap_or(0);
     let padded = matrices + 6.0 * rows(padding);
     let mut all = vec![
-        (FlopsCount::Parameters, 6.0 * parameters),
-        (FlopsCount::ParametersButEmbedding, matrices),
-        (FlopsCount::ParametersFullAttention, 6.0 * parameters + full),
+        ("6·N", 6.0 * parameters),
+        ("6·(N − N_embedding)", matrices),
+        ("6·N + 12·L·H·Q·T, full attention", 6.0 * parameters + full),
         (
-            FlopsCount::ParametersButEmbeddingFullAttention,
+            "6·(N − N_embedding) + 12·L·H·Q·T, full attention",
             matrices + full,
         ),
         (
-            FlopsCount::ParametersHalfAttention,
+            "6·N + 6·L·H·Q·T, causal-halved",
             6.0 * parameters + full / 2.0,
         ),
         (
-            FlopsCount::ParametersButEmbeddingHalfAttention,
+            "6·(N − N_embedding) + 6·L·H·Q·T, causal-halved",
             matrices + full / 2.0,
         ),
     ];
     if padding > 0 {
-        all.push((FlopsCount::PaddedFullAttention, padded + full));
-        all.push((FlopsCount::PaddedHalfAttention, padded + full / 2.0));
+        all.push((
+            "matrix products with the padded vocabulary, full attention",
+            padded + full,
+        ));
+        all.push((
+            "matrix products with the padded vocabulary, causal-halved",
+            padded + full / 2.0,
+        ));
     }
-    let counted = |recomputed: bool, factor: f64| {
-        all.iter().map(move |(count, value)| {
-            let count = *count;
-            (Convention { count, recomputed }, value * factor)
-        })
+    let again = |(name, value): &(&str, f64)| {
+        let name = format!("{name}, with recomputation (× 4/3)");
+        (name, value * (4.0 / 3.0))
     };
-    counted(false, 1.0)
-        .chain(counted(true, 4.0 / 3.0))
-        .collect()
+    let once = all.iter().map(|(name, value)| ((*name).to_owned(), *value));
+    once.chain(all.iter().map(again)).collect()
 }
 
 /// The nearest convention, and whether it is near enough. Recomputation explains only what nothing
@@ -100,19 +80,19 @@ pub fn fitting_convention(
     shape: &ModelShape,
     seq_length: u64,
     flops: f64,
-) -> Option<(Convention, f64, bool)> {
+) -> Option<(String, f64, bool)> {
     let stated = &trace.effective.0;
     let padded = stated.get("padded_vocab_size").and_then(Value::as_u64);
     let without = stated.get("activation_checkpointing") == Some(&Value::Bool(false));
     let all = flops_conventions(shape, seq_length, padded);
-    let off = |(_, value): &(Convention, f64)| (flops / value - 1.0).abs();
-    let nearest = |some: &[(Convention, f64)]| {
+    let off = |(_, value): &(String, f64)| (flops / value - 1.0).abs();
+    let nearest = |some: &[(String, f64)]| {
         some.iter()
             .min_by(|a, b| off(a).total_cmp(&off(b)))
-            .copied()
+            .cloned()
     };
     let (once, again) = all.split_at(all.len() / 2);
-    let fits = |c: &(Convention, f64)| off(c) <= FLOPS_TOLERANCE;
+    let fits = |c: &(String, f64)| off(c) <= FLOPS_TOLERANCE;
     let found = nearest(once)
         .filter(fits)
         .or_else(|| nearest(again).filter(|c| fits(c) && !without));
@@ -133,20 +113,20 @@ mod tests {
 
     #[test]
     fn the_published_conventions_of_an_8b_model() {
-        let giga = |count: FlopsCount| {
+        let giga = |name: &str| {
             let all = flops_conventions(&llama_8b(), 8192, None);
-            let found = all.iter().find(|(c, _)| c.count == count).unwrap();
+            let found = all.iter().find(|(own, _)| own == name).unwrap();
             found.1 / 1e9
         };
         for (name, expected) in [
-            (FlopsCount::Parameters, 48.2),
-            (FlopsCount::ParametersButEmbeddingHalfAttention, 51.5),
-            (FlopsCount::ParametersButEmbeddingFullAttention, 57.9),
-            (FlopsCount::ParametersFullAttention, 61.1),
+            ("6·N", 48.2),
+            ("6·(N − N_embedding) + 6·L·H·Q·T, causal-halved", 51.5),
+            ("6·(N − N_embedding) + 12·L·H·Q·T, full attention", 57.9),
+            ("6·N + 12·L·H·Q·T, full attention", 61.1),
         ] {
             assert!(
                 (giga(name) - expected).abs() < 0.06,
-                "{name:?}: {}",
+                "{name}: {}",
                 giga(name)
             );
         }
@@ -159,11 +139,11 @@ mod tests {
             fitting_convention(trace, &llama_8b(), 8192, giga * 1e9).unwrap()
         };
         assert_eq!(
-            fit(&trace, 57.9).0.count,
-            FlopsCount::ParametersButEmbeddingFullAttention
+            fit(&trace, 57.9).0,
+            "6·(N − N_embedding) + 12·L·H·Q·T, full attention"
         );
         let (found, _, fits) = fit(&trace, 77.0);
-        assert!(fits && found.recomputed, "{found:?}");
+        assert!(fits && found.contains("recomputation"), "{found:?}");
         trace.effective = Effective([("activation_checkpointing".to_owned(), false.into())].into());
         assert!(!fit(&trace, 77.0).2, "no recomputation is stated");
         assert!(!fit(&trace, 20.0).2 && !fit(&trace, 200.0).2);

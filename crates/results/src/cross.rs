@@ -4,14 +4,14 @@
 //! Every check leaves its arithmetic, so that a reader can do it again.
 
 use serde_json::{Value, json};
-use tprimat_logs::{Step, Trace};
+use tprimat_logs::{Anomaly, Step, Trace};
 
 use super::{
-    Arithmetic, AttestationStatus, Claim, Contract, FieldAttestation, Finding, FirstLoss, Oddity,
-    Product, Source, TokensFrom,
-    anomalies::{RATE_DISAGREES, vocabulary},
+    AttestationStatus, Claim, Contract, FieldAttestation, Source,
+    anomalies::{RATE_DISAGREES, anomaly, vocabulary},
     conventions::fitting_convention,
     quantile,
+    words::thousands,
 };
 
 /// Trainers round their rates, and clock them around other instants than their steps.
@@ -38,7 +38,7 @@ pub const PUBLISHED_STEP_TIME: &str = "published_avg_step_time_seconds";
 #[derive(Default)]
 pub(crate) struct CrossChecks {
     pub fields: Vec<FieldAttestation>,
-    pub anomalies: Vec<Finding>,
+    pub anomalies: Vec<Anomaly>,
     /// Settings of the contract that nobody states and only one value fits.
     pub derived: Vec<(&'static str, Value)>,
     /// Tokens of an optimiser step, where batch and length are not known but their product is.
@@ -105,7 +105,7 @@ impl CrossChecks {
         declared: Option<Value>,
         effective: Value,
         agrees: bool,
-        arithmetic: Arithmetic,
+        arithmetic: String,
     ) {
         let status = if agrees {
             AttestationStatus::Attested
@@ -157,13 +157,13 @@ impl CrossChecks {
             return;
         };
         let batch = median.round();
-        let (first, last) = (counted[0], counted[counted.len() - 1]);
-        let line = |(step, samples): (u64, u64)| (samples, step);
-        let arithmetic = Arithmetic::SamplesPerStep {
-            first: line(first),
-            last: line(last),
-            per_step: median.into(),
-        };
+        let ((first, samples), (last, last_samples)) = (counted[0], counted[counted.len() - 1]);
+        let arithmetic = format!(
+            "{} samples after step {first}, {} after step {last}: {} a step",
+            thousands(samples as f64),
+            thousands(last_samples as f64),
+            thousands(median)
+        );
         let declared = contract.count("global_batch_size");
         // After a resume the first increment may differ, and the last may be smaller because the
         // data ends. Any other deviation means that the batch size varied; then nothing is
@@ -236,11 +236,11 @@ impl CrossChecks {
             return;
         };
         let tokens = product * gpus as f64;
-        let from = TokensFrom::Lines {
-            per_gpu: rate.into(),
-            gpus,
-            seconds: time.into(),
-        };
+        let arithmetic = format!(
+            "{} tokens/s per device × {gpus} × {time:.3} s = {} tokens per step",
+            thousands(rate),
+            thousands(tokens)
+        );
         let known = ["global_batch_size", "seq_length", "num_gpus"];
         let stated = known
             .iter()
@@ -249,7 +249,7 @@ impl CrossChecks {
         self.tokens_are(
             "tokens_per_step_from_rate",
             tokens,
-            from,
+            arithmetic,
             [batch, length],
             stated,
         );
@@ -276,15 +276,18 @@ impl CrossChecks {
             let tokens = rate * time;
             let of_labels = batch.zip(length).map(|(b, s)| (b as f64 * s as f64) / time);
             let differs = |label: &f64| (label / rate - 1.0).abs() > TOKENS_TOLERANCE;
-            let from = TokensFrom::Published {
-                rate: rate.into(),
-                seconds: time.into(),
-                rate_of_labels: of_labels.filter(differs).map(Into::into),
-            };
+            let labels = of_labels.filter(differs).map_or_else(String::new, |label| {
+                format!(" (the labels would give {} tokens/s)", thousands(label))
+            });
+            let arithmetic = format!(
+                "{} tokens/s × {time:.3} s = {} tokens per step{labels}",
+                thousands(rate),
+                thousands(tokens)
+            );
             self.tokens_are(
                 "tokens_per_step_from_published",
                 tokens,
-                from,
+                arithmetic,
                 [batch, length],
                 false,
             );
@@ -303,38 +306,37 @@ impl CrossChecks {
         let name = "avg_step_time_from_steps";
         let (own, arithmetic) = match skipped {
             Some(skipped) => {
-                let arithmetic = Arithmetic::MeanOfSteps {
-                    published: published.into(),
-                    skipped,
-                    last: times.len(),
-                };
+                let (first, last) = (skipped + 1, times.len());
+                let arithmetic = format!(
+                    "{published:.3} s is the mean of steps {first} to {last}: {skipped} skipped"
+                );
                 (mean(skipped), arithmetic)
             }
             None => {
-                let published = published.into();
-                (mean(0), Arithmetic::MeanOfNoSteps { published })
+                let arithmetic = format!(
+                    "the published mean of {published:.3} s matches no average of its steps, however many first steps are left out"
+                );
+                (mean(0), arithmetic)
             }
         };
         let agrees = skipped.is_some();
         self.add(name, Some(published.into()), own.into(), agrees, arithmetic);
     }
 
-    /// Judges tokens of a step that were computed against batch × length.
+    /// Judges tokens of a step that were computed against batch × length. `arithmetic`: how they were.
     fn tokens_are(
         &mut self,
         field: &str,
         tokens: f64,
-        from: TokensFrom,
+        arithmetic: String,
         [batch, length]: [Option<u64>; 2],
         stated: bool,
     ) {
         let near = |a: f64, b: f64| (a / b - 1.0).abs() <= TOKENS_TOLERANCE;
-        let arithmetic = |known, agrees, others| Arithmetic::TokensPerStep {
-            from,
-            tokens: tokens.into(),
-            known,
-            agrees,
-            others,
+        let product = |batch: u64, length: u64| batch as f64 * length as f64;
+        let equation = |batch: u64, length: u64| {
+            let tokens = thousands(product(batch, length));
+            format!("{tokens} = {batch} × {length}")
         };
         let (batch, length) = match (batch, length) {
             (Some(batch), Some(length)) => (batch, length),
@@ -356,31 +358,33 @@ impl CrossChecks {
             }
             (None, None) => {
                 self.tokens_per_step = Some(tokens.round() as u64);
-                let arithmetic = arithmetic(None, true, Vec::new());
                 return self.add(field, None, json!(tokens.round()), true, arithmetic);
             }
         };
-        let known = Product { batch, length };
         let declared = Some(json!(batch.saturating_mul(length)));
-        if near(tokens, known.tokens()) {
-            let arithmetic = arithmetic(Some(known), true, Vec::new());
+        if near(tokens, product(batch, length)) {
+            let arithmetic = format!("{arithmetic} ≈ {}", equation(batch, length));
             return self.add(field, declared, json!(tokens.round()), true, arithmetic);
         }
         let mut others = Vec::new();
         if let Some(length) = round_length(tokens / batch as f64) {
-            others.push(Product { batch, length });
+            others.push(equation(batch, length));
         }
         let other = (tokens / length as f64).round();
         if other >= 1.0 && near(tokens, other * length as f64) {
-            let batch = other as u64;
-            others.push(Product { batch, length });
+            others.push(equation(other as u64, length));
         }
-        let arithmetic = arithmetic(Some(known), false, others);
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" ≈ {}", others.join(" or "))
+        };
+        let known = thousands(product(batch, length));
+        let arithmetic = format!("{arithmetic}{others}, not {batch} × {length} = {known}");
         if stated {
             // The trainer states all of it: then its rate or its clock is of something else than a
             // step.
-            let detail = Oddity::RateDisagrees(arithmetic);
-            self.anomalies.push(Finding::new(RATE_DISAGREES, detail));
+            self.anomalies.push(anomaly(RATE_DISAGREES, arithmetic));
         } else {
             self.add(field, declared, json!(tokens.round()), false, arithmetic);
         }
@@ -429,14 +433,18 @@ impl CrossChecks {
             return;
         }
         let is_of_its_own = !fits && (each / of_convention - 1.0).abs() <= FLOPS_OF_ITS_OWN;
-        let arithmetic = Arithmetic::FlopsPerToken {
-            flops: flops.into(),
-            tokens_per_second: rate.into(),
-            per_token: each.into(),
-            convention,
-            convention_per_token: of_convention.into(),
-            fits,
-        };
+        let arithmetic = format!(
+            "{:.1} TFLOP/s ÷ {} tokens/s = {:.4} GFLOP per token; {} {convention}: {:.4} GFLOP",
+            flops / 1e12,
+            thousands(rate),
+            each / 1e9,
+            if fits {
+                "that is"
+            } else {
+                "no convention fits, the nearest is"
+            },
+            of_convention / 1e9
+        );
         self.fields.push(FieldAttestation {
             field: "flops_per_token_from_rate".to_owned(),
             declared: Some(json!(of_convention)),
@@ -462,12 +470,9 @@ impl CrossChecks {
         if number > FIRST_STEPS || step.count() > FIRST_STEPS {
             return;
         }
-        let first = FirstLoss {
-            loss: loss.into(),
-            step: step.step,
-            vocabulary: claim.job.model.vocab_size,
-            guess: guess.into(),
-        };
+        let vocabulary = claim.job.model.vocab_size;
+        let step = step.step;
+        let arithmetic = format!("loss {loss:.3} at step {step}; ln({vocabulary}) = {guess:.3}");
         let above = loss - guess;
         let status = if (FIRST_LOSS.0..=FIRST_LOSS_CONFIRMS).contains(&above) {
             AttestationStatus::Attested
@@ -475,15 +480,20 @@ impl CrossChecks {
             AttestationStatus::NotStated
         };
         if !(FIRST_LOSS.0..=FIRST_LOSS.1).contains(&above) {
-            self.anomalies
-                .push(Finding::new("first_loss", Oddity::FirstLoss(first)));
+            let why = if loss < guess {
+                "weights that were trained already, another vocabulary, or not a mean over tokens"
+            } else {
+                "a wide initialisation, another vocabulary, or a sum"
+            };
+            let detail = format!("{arithmetic}: {why}");
+            self.anomalies.push(anomaly("first_loss", detail));
         }
         self.fields.push(FieldAttestation {
             field: "first_loss".to_owned(),
             declared: Some(json!(guess)),
             effective: Some(json!(loss)),
             status,
-            arithmetic: Some(Arithmetic::FirstLoss(first)),
+            arithmetic: Some(arithmetic),
         });
     }
 }

@@ -3,10 +3,9 @@
 use serde_json::json;
 use tprimat_job::OptimizerJob;
 use tprimat_logs::Trace;
+use tprimat_words::plain::counted;
 
-use super::{
-    Arithmetic, AskedSchedule, AttestationStatus, Claim, FieldAttestation, LoggedRates, RateAt,
-};
+use super::{AttestationStatus, Claim, FieldAttestation};
 
 /// How far a learning rate may be off, as a part of the peak: trainers print the rate of this step or
 /// the next, and begin warm-up at 0 or at the first step's.
@@ -47,22 +46,16 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         .iter()
         .copied()
         .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
-    let rate_at = |step, rate: f64| RateAt {
-        rate: rate.into(),
-        step,
-    };
-    let rates = LoggedRates {
-        first: rate_at(first, start),
-        peak: rate_at(at, peak),
-        last: rate_at(last, end),
-    };
+    let rates = format!(
+        "logged: {start:.3e} at step {first}, at most {peak:.3e} at step {at}, {end:.3e} at step {last}"
+    );
     let effective = Some(json!({ "first": start, "peak": peak, "peak_step": at, "last": end }));
     let mut field = FieldAttestation {
         field: "learning_rate_schedule".to_owned(),
         declared: None,
         effective,
         status: AttestationStatus::NotStated,
-        arithmetic: Some(Arithmetic::LearningRates(rates)),
+        arithmetic: Some(rates.clone()),
     };
     if trace.steps_assumed {
         return Some(field);
@@ -106,24 +99,24 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         .into_iter()
         .flat_map(|shift| [(shift, 0), (shift, 1)]);
     let best = ways.map(fits).max().unwrap_or(0);
-    let asked = AskedSchedule {
-        warmup_steps: optimizer.warmup_steps,
-        peak: optimizer.learning_rate.into(),
-        least: optimizer.min_learning_rate.into(),
-    };
+    let asked = format!(
+        "{:.3e} at its peak ({} of warm-up, then a cosine to {:.3e})",
+        optimizer.learning_rate,
+        counted(optimizer.warmup_steps as usize, "step"),
+        optimizer.min_learning_rate
+    );
     let is_constant = logged
         .iter()
         .all(|(_, rate)| (rate - start).abs() <= 1e-6 * start.abs());
     field.arithmetic = Some(if is_constant {
-        let rate = start.into();
-        Arithmetic::ConstantLearningRate { rate, asked }
+        format!(
+            "the learning rate in the log is {start:.3e} at every step; the schedule that was asked for has {asked}"
+        )
     } else {
-        Arithmetic::LearningRatesThatFit {
-            fit: best,
-            all: logged.len(),
-            asked,
-            logged: rates,
-        }
+        let all = logged.len();
+        format!(
+            "{best} of {all} logged rates fit the schedule that was asked for, {asked}; {rates}"
+        )
     });
     field.status = if best as f64 >= MOST * logged.len() as f64 {
         AttestationStatus::Attested
@@ -221,9 +214,7 @@ mod tests {
             (field.status, &field.declared),
             (AttestationStatus::NotStated, &None)
         );
-        let Some(Arithmetic::LearningRates(rates)) = &field.arithmetic else {
-            panic!("{field:?}")
-        };
-        assert_eq!((rates.peak.step, rates.peak.rate.0), (40, 40.0));
+        let told = field.arithmetic.unwrap();
+        assert!(told.contains("at most 4.000e1 at step 40"), "{told}");
     }
 }

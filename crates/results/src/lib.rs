@@ -1,8 +1,7 @@
 //! What one log says, held against its job: trace × claim → [`RunResult`]. Pure: no file, no clock,
 //! no environment.
 //!
-//! The parse task calls this and what it is built on, and nothing else: a change of statistics,
-//! comparisons or sentences asks for no log that may be gone.
+//! The parse task calls this and what it is built on, and nothing else.
 //!
 //! | file | from | to |
 //! |---|---|---|
@@ -12,7 +11,8 @@
 //! | `attest` | trace × claim | did the run do what it was asked to? |
 //! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
 //! | `anomalies` | trace | what a reader must know of the steps |
-//! | `facts` | – | what these find out, as values: `tprimat-sentences` has their English |
+//! | `reason` | – | [`Reason`]: why something is as it is |
+//! | `words` | – | what sentences are made of |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
 //! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
@@ -31,37 +31,34 @@ mod claim;
 pub mod contract;
 mod conventions;
 pub mod cross;
-pub mod facts;
 pub mod flops;
 mod interned;
 mod learning_rate;
 mod parse_task;
+mod reason;
 mod result;
 pub mod settings;
 pub mod stats;
 pub mod telemetry_samples;
+pub mod words;
 
 pub use anomalies::{
-    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, level_shift, of_losses, slow_first_steps,
+    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, anomaly, level_shift, of_losses, slow_first_steps,
 };
 pub use attest::{
     Attestation, AttestationStatus, FieldAttestation, attest, ends_early, labels_against,
 };
 pub use changes::{CUSUM, Changes, changes};
-pub use claim::{Claim, ShapeChange, is_of_model};
+pub use claim::{Claim, is_of_model};
 pub use contract::{
     Contract, ContractField, FieldDifference, Source, classes, differences, has_difference,
 };
-pub use conventions::{Convention, FlopsCount};
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
-pub use facts::{
-    Arithmetic, AskedSchedule, Finding, FirstLoss, LoggedRates, NoSamples, Number, Oddity, Product,
-    RateAt, ResultFact, StepTimeSource, TokensFrom, Withheld, in_words,
-};
 pub use flops::{FlopsPerToken, flops_per_token};
 pub use interned::{Kept, Known, Shared};
 pub use parse_task::AttemptOutputs;
-pub use result::{IMPORT, RunFacts, RunResult, Workload, devices};
+pub use reason::{Reason, Severity};
+pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, Workload, devices};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::{
     CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tprimat_job::{Job, RunOutcome};
 use tprimat_logs::{LogSection, parse_dated, tail};
 
-use crate::{NoSamples, RunFacts, RunResult, Samples};
+use crate::{Reason, RunFacts, RunResult, Samples};
 
 /// What an attempt left, and what is known of it besides.
 pub struct AttemptOutputs<'a> {
@@ -36,7 +36,10 @@ impl AttemptOutputs<'_> {
         result.withhold(unreached);
         result.repeats_planned = self.repeats_planned;
         result.suspect = self.suspect;
-        let gone = || Samples::none(NoSamples::GoneFromCache);
+        let gone = || {
+            let text = "telemetry.jsonl is gone from the cache";
+            Samples::none(Reason::detail("gone_from_cache", text))
+        };
         result.telemetry = self
             .samples
             .map(|text| text.map_or_else(gone, Samples::read));

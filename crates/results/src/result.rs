@@ -6,16 +6,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::{Job, RunOutcome};
-use tprimat_logs::Trace;
+use tprimat_logs::{Anomaly, Trace};
 
 use super::{
-    Attestation, AttestationStatus, Claim, Contract, Finding, FlopsPerToken, Oddity, Samples,
-    Source, StepTimeSource, Withheld, anomalies, attest,
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, Samples, Source,
+    anomalies, attest,
     cross::{self, CrossChecks},
     flops_per_token,
 };
 
 pub const RESULT_SCHEMA: &str = "tprimat.result/1";
+/// Settings that the recipe does not hand over and that the log does not state.
+pub const NOT_HANDED_OVER: &str = "not_handed_over";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
@@ -36,7 +38,7 @@ pub struct RunResult {
     /// `last_step_outlier`, `loss_collapsed`, `first_loss`, `rate_disagrees`, …; the log's own are
     /// in `trace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub anomalies: Vec<Finding>,
+    pub anomalies: Vec<Anomaly>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
@@ -49,7 +51,7 @@ pub struct RunResult {
     /// Why the run has no rate although it was timed: what it was asked for never reached its
     /// trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub no_rate: Option<Withheld>,
+    pub no_rate: Option<Reason>,
     /// What was sampled beside the run; absent where nothing was to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Samples>,
@@ -67,7 +69,7 @@ pub struct Workload {
     pub tokens_source: Source,
     /// How step times were made, where they are not the trainer's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_time_source: Option<StepTimeSource>,
+    pub step_time_source: Option<String>,
     /// The log's number of the first optimiser step, 0 or 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub counts_from: u64,
@@ -228,7 +230,12 @@ impl RunResult {
             .map(|name| (*name).to_owned())
             .collect();
         if !unknown.is_empty() {
-            self.no_rate = Some(Withheld::NotHandedOver(unknown));
+            let text = format!(
+                "the recipe does not hand over {}, and the log does not state {}",
+                unknown.join(", "),
+                if unknown.len() == 1 { "it" } else { "them" }
+            );
+            self.no_rate = Some(Reason::excludes(NOT_HANDED_OVER, text).with("settings", unknown));
         }
     }
 
@@ -268,7 +275,7 @@ fn length_of_steps(trace: &mut Trace) {
 }
 
 /// Takes the batch that every line states as the trainer's setting; one that changes is told.
-fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Finding> {
+fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
     let batches: std::collections::BTreeSet<u64> = trace
         .steps
         .iter()
@@ -291,16 +298,13 @@ fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Finding> {
     if let Some(other) = batches.iter().find(|b| **b != claimed && claimed > 0) {
         stated.insert("global_batch_size".to_owned(), (*other).into());
     }
-    let detail = Oddity::BatchSizeChanges {
-        first: *first,
-        last: *last,
-    };
-    vec![Finding::new("batch_size_changes", detail)]
+    let detail = format!("the global batch size goes from {first} to {last}");
+    vec![anomalies::anomaly("batch_size_changes", detail)]
 }
 
 /// Fills in step times of a trainer that prints only its rate, where it states itself what a step
 /// is.
-fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<StepTimeSource> {
+fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
     let effective = |field: &str| {
         contract
             .count(field)
@@ -323,7 +327,7 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<StepTimeSour
             .tokens_per_second_per_gpu
             .map(|rate| tokens / (rate * gpus as f64));
     }
-    Some(StepTimeSource::TrainersRate)
+    Some("derived from the trainer's tokens/s".to_owned())
 }
 
 #[cfg(test)]
@@ -414,7 +418,7 @@ pub(super) mod tests {
             result.no_rate
         };
         let why = of(json!({ "hidden_size": 64 })).unwrap();
-        assert_eq!(why, Withheld::NotHandedOver(vec!["seq_length".to_owned()]));
+        assert_eq!(why.values["settings"], json!(["seq_length"]));
         assert_eq!(of(json!({ "hidden_size": 64, "seq_length": 128 })), None);
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::NoSamples;
+use super::Reason;
 
 pub const TELEMETRY_SCHEMA: &str = "tprimat.telemetry/1";
 
@@ -106,7 +106,7 @@ pub struct Samples {
     pub device_names: Vec<String>,
     /// Why there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unavailable: Option<NoSamples>,
+    pub unavailable: Option<Reason>,
     /// When the first sample was taken: seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<f64>,
@@ -161,14 +161,15 @@ impl Samples {
     #[must_use]
     pub fn read(text: &[u8]) -> Self {
         let Some((header, lines)) = read_lines(text) else {
-            return Self::none(NoSamples::NoHeading);
+            let text = "telemetry.jsonl has no heading that this version reads";
+            return Self::none(Reason::detail("no_heading", text));
         };
         let mut samples = Self {
             source: header.source,
             interval_seconds: header.interval_seconds,
             devices: header.devices.len() as u64,
             device_names: header.devices,
-            unavailable: header.unavailable.map(NoSamples::Said),
+            unavailable: header.unavailable.map(|why| Reason::detail("sampler", why)),
             begin: None,
             points: Vec::new(),
         };
@@ -198,14 +199,15 @@ impl Samples {
         }
         samples.points = condensed.points;
         if samples.unavailable.is_none() && samples.points.is_empty() {
-            samples.unavailable = Some(NoSamples::FewerThanTwo);
+            let text = "fewer than two samples were taken";
+            samples.unavailable = Some(Reason::detail("few_samples", text));
         }
         samples
     }
 
     /// No samples, and why.
     #[must_use]
-    pub fn none(why: impl Into<NoSamples>) -> Self {
+    pub fn none(why: impl Into<Reason>) -> Self {
         Self {
             unavailable: Some(why.into()),
             ..Self::default()

@@ -127,4 +127,7 @@ pub struct ParseArgs {
     /// The log's format, or a recipe of the project whose format and patterns are meant [default: detected]
     #[arg(long)]
     pub format: Option<String>,
+    /// Say of each line that is read which kind of line it is, or which pattern finds something in it
+    #[arg(long)]
+    pub lines: bool,
 }

@@ -16,7 +16,7 @@ use crate::{
     },
     error::{Result, exit},
     execute::{self, BuildSummary, Event, EventSink, reading},
-    figures::{Comparison, NotCounted},
+    figures::{Comparison, failure_class},
     files::Standing,
     graph::{Engine, State, Statuses},
     job::FailureClass,
@@ -78,13 +78,10 @@ pub(super) fn finish(
         && !args.last.failed;
     let (mut nan, mut log_failed) = (0, 0);
     for run in reading::uncounted_runs(engine, statuses)? {
-        match run.why {
-            NotCounted::Failed {
-                class: FailureClass::Nan,
-                ..
-            } => nan += 1,
-            NotCounted::Failed { .. } => log_failed += 1,
-            _ => {}
+        match failure_class(&run.why) {
+            Some(FailureClass::Nan) => nan += 1,
+            Some(_) => log_failed += 1,
+            None => {}
         }
     }
     events.report(&Event::BuildFinished {

@@ -21,7 +21,6 @@ use crate::{
     plan::Asked,
     report,
     results::RunResult,
-    sentences,
 };
 
 pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
@@ -123,9 +122,10 @@ fn import_lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
         let read = summary.repeats.iter().find(|read| read.repeat == repeat);
         let why_not = match (import.set_aside(), read) {
             (Some(why), _) => Some(told(why)),
-            (None, Some(read)) => {
-                sentences::why_not(&read.status).map(|why| format!("does not count: {why}"))
-            }
+            (None, Some(read)) => read
+                .status
+                .why_not()
+                .map(|why| format!("does not count: {why}")),
             (None, None) => Some("does not count: a file of it cannot be read".to_owned()),
         };
         lines.push(Line {
@@ -191,7 +191,7 @@ fn line(
             RepeatStatus::Failed { evidence, .. } => format!(": {}", evidence.join("; ")),
             _ => String::new(),
         };
-        let why = sentences::why_not(&status)?;
+        let why = status.why_not()?;
         Some(format!("does not count: {why}{evidence}"))
     });
     let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {

@@ -14,7 +14,6 @@ use crate::{
     },
     error::{Result, exit},
     graph::{State, changed_fields, worded_of_task},
-    sentences::changed_setting,
 };
 
 pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
@@ -56,7 +55,7 @@ pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
         // One change is the reason itself.
         if told.len() > usize::from(!row.follows) {
             for change in &told {
-                let _ = writeln!(text, "             {}", changed_setting(change));
+                let _ = writeln!(text, "             {}", change.words());
             }
         }
         if repeat.is_some() {

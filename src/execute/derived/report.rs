@@ -19,7 +19,7 @@ use crate::{
     cache::{Cache, JsonLayout, Output, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, AbsentState, CellInput, CellState, Comparison},
+    figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
@@ -27,7 +27,6 @@ use crate::{
     publish::{self, Publication, Published},
     report::{self, PagePicture},
     results::RunResult,
-    sentences,
 };
 
 pub struct ReportWork {
@@ -234,7 +233,7 @@ impl FiguresShown {
             .absent
             .iter()
             .filter(|cell| !matches!(cell.state, AbsentState::Missing | AbsentState::Unsupported))
-            .map(|cell| format!("{} ({})", cell.cell, sentences::said(&cell.reason)))
+            .map(|cell| format!("{} ({})", cell.cell, cell.reason))
             .collect();
         match &ran[..] {
             [] => Self::None,
@@ -282,7 +281,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
         let key = cell.key.to_string();
         figures::unified(&input, Some(&key), &cell.job, &results, row)
             .map(|unified| {
-                let text = sentences::in_words(|| json_bytes(&unified))?;
+                let text = json_bytes(&unified)?;
                 put(&cell.file, &text)
             })
             .transpose()
@@ -293,12 +292,11 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .map(of_cell)
             .collect::<Result<Vec<_>>>()
     };
-    // Between tasks it is values; what is published has the sentences in their place.
-    let in_words =
-        || sentences::in_words(|| put_comparison(cache, &comparison, JsonLayout::Readable));
-    let (in_words, (whole, cells)) = rayon::join(in_words, || rayon::join(whole, cells));
+    let document = ComparisonDocument::of(&comparison);
+    let published = || put_comparison(cache, &document, JsonLayout::Readable);
+    let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
-    outputs.push(in_words?);
+    outputs.push(published?);
     outputs.extend(whole?);
     outputs.extend(cells?.into_iter().flatten());
     Ok((outputs, FiguresShown::of(&comparison)))

@@ -39,7 +39,7 @@ pub(super) fn put_picture(cache: &Cache, picture: &report::Picture) -> Result<[O
 /// never whole in memory.
 pub(super) fn put_comparison(
     cache: &Cache,
-    comparison: &Comparison,
+    comparison: &impl Serialize,
     layout: JsonLayout,
 ) -> Result<Output> {
     let (digest, size) = cache.put_json(comparison, layout, Durability::Plain)?;

@@ -9,7 +9,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     execute::{derived::Derived, see_through::Trained},
-    figures::NotCounted,
+    figures::codes::SUSPECT,
     graph::{Artifacts, State, Status, Statuses, TaskId, label},
     job::RunOutcome,
     matrix::CellId,
@@ -173,7 +173,7 @@ impl Scheduler<'_> {
             return self.say_ended_well(ended.name, ended.seconds);
         };
         // A disturbed run has not failed.
-        self.stopping |= self.options.fail_fast && !matches!(why, NotCounted::Suspect(_));
+        self.stopping |= self.options.fail_fast && !why.is(SUSPECT);
         self.say_not_counted(task.cell, ended, &why, statuses);
     }
 

@@ -6,7 +6,10 @@ use super::Scheduler;
 use crate::{
     cache::{Attempt, TaskKind, is_interrupted},
     execute::events::{Event, Outcome},
-    figures::{NoRate, NotCounted},
+    figures::{
+        codes::{NO_STEP, SUSPECT},
+        failure_class,
+    },
     graph::{State, Statuses, TaskId, label},
     import,
     job::{FailureClass, RunOutcome},
@@ -14,8 +17,8 @@ use crate::{
     matrix::CellId,
     plan::Plan,
     report,
+    results::Reason,
     run::executor::Interrupted,
-    sentences,
     words::plain::counted,
 };
 
@@ -186,15 +189,12 @@ impl Scheduler<'_> {
         &self,
         cell: CellId,
         Unread { name, seconds }: Unread,
-        why: &NotCounted,
+        why: &Reason,
         statuses: &Statuses,
     ) {
         let plan = self.engine.plan;
-        let is_disturbed = matches!(why, NotCounted::Suspect(_));
-        let class = match why {
-            NotCounted::Failed { class, .. } => Some(*class),
-            _ => None,
-        };
+        let is_disturbed = why.is(SUSPECT);
+        let class = failure_class(why);
         let what_to_do = match class {
             Some(class) if class.is_deterministic() => Some(advice_on(plan, cell, class)),
             // Its advice would be to build again, and a build keeps a run that ended well.
@@ -207,13 +207,13 @@ impl Scheduler<'_> {
                 )
             )),
             None if is_disturbed => None,
-            None if has_no_step(why) => Some(self.how_to_read_its_log(cell, statuses)),
+            None if why.is(NO_STEP) => Some(self.how_to_read_its_log(cell, statuses)),
             None => Some(format!(
                 "`{}` says more; correct the configuration or, where the log is misread, [log] in recipe.toml, which takes no new run",
                 plan.command("show", &[&plan.cells[cell].id])
             )),
         };
-        let mut evidence = vec![sentences::uncounted(why)];
+        let mut evidence = vec![why.text.clone()];
         if self.holds_other_repeats(cell, statuses) {
             evidence.push(
                 "its cell's other repeats would not count either and are not started; --force=failed runs them anyway"
@@ -280,18 +280,6 @@ impl Scheduler<'_> {
 /// How many bytes of a log are looked through for its format. It is done by the thread that starts
 /// the runs, which must not wait for a log of gigabytes.
 const LOOKED_THROUGH: u64 = 1 << 20;
-
-/// Was no training step found in the log?
-fn has_no_step(why: &NotCounted) -> bool {
-    match why {
-        NotCounted::Contradicted { fields, .. } => fields.iter().any(|of| {
-            let steps = of.effective.as_ref().and_then(serde_json::Value::as_u64);
-            of.field == "steps_run" && steps == Some(0)
-        }),
-        NotCounted::NoRate(why) => *why == NoRate::NoStep,
-        _ => false,
-    }
-}
 
 /// What to do about a failure of this class, with the cell's own name in the commands.
 fn advice_on(plan: &Plan, cell: CellId, class: FailureClass) -> String {

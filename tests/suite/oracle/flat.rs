@@ -188,6 +188,28 @@ impl Form {
     }
 }
 
+/// The value with the sentence alone in the place of each reason, which is how reasons are held.
+pub fn in_sentences(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(in_sentences).collect(),
+        Value::Object(map) if map.contains_key("code") && map.contains_key("severity") => {
+            match map.get("kind") {
+                None => map["text"].clone(),
+                Some(kind) => {
+                    let cell = map.get("cell").unwrap_or(&Value::Null);
+                    serde_json::json!({ "kind": kind, "cell": cell, "text": map["text"] })
+                }
+            }
+        }
+        Value::Object(map) => {
+            let fields = map.iter();
+            let fields = fields.map(|(name, value)| (name.clone(), in_sentences(value)));
+            Value::Object(fields.collect())
+        }
+        other => other.clone(),
+    }
+}
+
 /// Is it a figure, which is there or says why not: `{ status, value | reason }`? Then its status.
 fn figure(map: &Map<String, Value>) -> Option<&str> {
     let is_one = map.contains_key("value") || map.contains_key("reason");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    flat::{Form, Lines, numbers},
+    flat::{Form, Lines, in_sentences, numbers},
     held::{Sections, hold},
     logs::unpack,
 };
@@ -81,6 +81,9 @@ pub const COMPARISON: Form = Form {
         "higher_is_better",
         "basis",
         "prices",
+        // What the status of a repeat and the workload of a group say as well.
+        "why",
+        "across",
     ],
     sentences: &["reason", "not_assessed", "arithmetic", "workload", "labels"],
     names: &["field", "name"],
@@ -95,6 +98,7 @@ pub struct Compared {
 
 impl Compared {
     pub fn of(comparison: &Value) -> Self {
+        let comparison = in_sentences(comparison);
         let list = |name: &str| comparison[name].as_array().cloned().unwrap_or_default();
         let mut cells: BTreeMap<String, Lines> = BTreeMap::new();
         for row in list("rows").iter().chain(&list("absent")) {

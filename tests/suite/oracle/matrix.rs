@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    flat::{Form, Lines},
+    flat::{Form, Lines, in_sentences},
     held::{Sections, hold},
     imports::{COMPARISON, Compared},
 };
@@ -229,7 +229,7 @@ fn gated(project: &Project, more: &[&str]) -> Lines {
     ]
     .concat();
     let ran = project.run(&words);
-    let gate: Value = ran.json();
+    let gate = in_sentences(&ran.json());
     let mut lines = Lines::new();
     for (name, value) in gate.as_object().unwrap() {
         match value.as_array() {
@@ -272,7 +272,8 @@ fn a_matrix_is_built_compared_and_gated_as_it_was() {
         match name.split_once(".json") {
             Some((cell, "")) if cell.contains("cmd_tiny") && cell.ends_with("micro-2") => {
                 let text = project.read(&format!("output/{name}"));
-                PUBLISHED.add("", &serde_json::from_str(&text).unwrap(), &mut published);
+                let value = serde_json::from_str(&text).unwrap();
+                PUBLISHED.add("", &in_sentences(&value), &mut published);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@ use proptest::{collection::vec, prelude::*};
 use tprimat_logs::Evaluation;
 
 use super::*;
-use crate::{RepeatStatus, Statistics, Summary, sentences::said, summarize, summary::tests::run};
+use crate::{RepeatStatus, Statistics, Summary, summarize, summary::tests::run};
 
 const START: f64 = 1e9;
 
@@ -39,7 +39,7 @@ fn refused(result: RunResult) -> String {
             && summary.repeats[0].steady.is_none()
     );
     match &summary.repeats[0].status {
-        RepeatStatus::Unmeasured { reason } => said(reason),
+        RepeatStatus::Unmeasured { reason } => reason.text.clone(),
         status => panic!("{status:?}"),
     }
 }

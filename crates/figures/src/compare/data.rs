@@ -1,18 +1,18 @@
 //! The comparison as data: what every table, picture, page and gate is made from, and nothing else.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, num::NonZeroUsize};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::FailureClass;
 use tprimat_results::{
-    Attestation, AttestationStatus, Contract, CorrectedTest, FieldDifference, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, CorrectedTest, FieldDifference, Reason,
+    settings::WARMUP,
 };
 
 use crate::{
-    Danger, Dropped, Estimate, Figure, GroupWorkload, Label, Memory, Metrics, Mfu, NoFigure,
-    NoVerdict, Note, Price, RepeatStatus, RepeatSummary, StepTime, Summary, UncountedRepeats,
-    Warning, WhyAbsent, summary::attempts,
+    Dropped, Estimate, Figure, Memory, Metrics, Mfu, Note, Price, RepeatStatus, RepeatSummary,
+    StepTime, Summary, UncountedRepeats, codes::NOT_COUNTED, summary::attempts,
 };
 
 pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
@@ -54,6 +54,14 @@ impl Standing {
     #[must_use]
     pub fn is_present(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// `measured before training.seq_length changed`, `1 still to be measured`; empty where nothing
+    /// is to be said.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let to_come = (self.to_come > 0).then(|| format!("{} still to be measured", self.to_come));
+        self.earlier.clone().into_iter().chain(to_come).collect()
     }
 }
 
@@ -139,10 +147,14 @@ pub struct Row {
     /// Files that the runs were imported from; empty for what tprimat measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<String>,
-    /// Index into `groups`.
+    /// Index into `groups`; in files its number, counted from 1 as in CSV.
+    #[serde(with = "counted_from_1")]
+    #[schemars(with = "NonZeroUsize")]
     pub group: usize,
     /// Losses may share an axis only among rows of one group that have the same number here: the
     /// others trained on other data, from other weights or by another schedule.
+    #[serde(with = "counted_from_1")]
+    #[schemars(with = "NonZeroUsize")]
     pub loss_group: usize,
     /// Repeats that count, of those wanted.
     pub n: usize,
@@ -186,13 +198,14 @@ pub struct Row {
     /// Fields of the workload that only the job states, not the trainer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub declared_only: Vec<String>,
-    /// How this cell differs from its group's baseline; shown wherever it is.
+    /// How this cell differs from its group's baseline; shown wherever it is. `crossed`: it was
+    /// asked for to compare across the setting.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<Label>,
+    pub labels: Vec<Reason>,
     /// Settings that alone can decide a comparison, each with the reason; also those that the
     /// baseline shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Reason>,
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_launch_as: Option<String>,
@@ -217,6 +230,21 @@ pub struct Row {
     pub tokens_per_step: Option<u64>,
     /// Every repeat, also those that do not count.
     pub repeats: Vec<RepeatSummary>,
+}
+
+/// An index whose files have its number.
+mod counted_from_1 {
+    use std::num::NonZeroUsize;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(index: &usize, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(*index as u64 + 1)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+        Ok(NonZeroUsize::deserialize(from)?.get() - 1)
+    }
 }
 
 impl Comparison {
@@ -272,7 +300,7 @@ impl Comparison {
 impl Row {
     /// Why its rate, and all that is made of it, cannot be.
     #[must_use]
-    pub fn impossible(&self) -> Option<&NoFigure> {
+    pub fn impossible(&self) -> Option<&Reason> {
         if let Mfu::Error { reason } = &self.mfu {
             Some(reason)
         } else {
@@ -306,8 +334,13 @@ impl Row {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     pub model: String,
-    /// What all of them ran; where fields are crossed, every value and the names of the fields.
-    pub workload: GroupWorkload,
+    /// `bf16, sequence 2048, global batch 128, 8 devices`: what all of them ran. Where fields are
+    /// crossed, every value and the names of the fields: `global batch 64/128, 8 devices, across
+    /// global_batch_size`.
+    pub workload: String,
+    /// Fields in which members differ, and that were asked to be compared across.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub across: Vec<String>,
     /// Nothing may differ here.
     pub identical_config: bool,
     pub baseline: String,
@@ -318,7 +351,7 @@ impl Group {
     /// Was it asked for to compare its members although their warm-up differs?
     #[must_use]
     pub fn crosses_warmup(&self) -> bool {
-        matches!(&self.workload, GroupWorkload::Settings { across, .. } if across.iter().any(|field| field == WARMUP))
+        self.across.iter().any(|field| field == WARMUP)
     }
 }
 
@@ -354,10 +387,10 @@ pub struct Speedup {
     pub n_a: usize,
     pub n_b: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<Label>,
+    pub labels: Vec<Reason>,
     /// Why there is no interval or no verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<NoVerdict>,
+    pub reason: Option<Reason>,
 }
 
 /// What the rates of these cells are in.
@@ -484,7 +517,7 @@ impl fmt::Display for AbsentState {
 pub struct AbsentCell {
     pub cell: String,
     pub state: AbsentState,
-    pub reason: WhyAbsent,
+    pub reason: Reason,
     /// Repeats that contradict the cell's job.
     pub contradicted: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -506,6 +539,17 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl AbsentCell {
+    /// Why it has no figures, behind its state where the reason does not say that itself: `failed:
+    /// oom: …`, `repeat 1 is not counted: …`
+    #[must_use]
+    pub fn told(&self) -> String {
+        if self.reason.is(NOT_COUNTED) {
+            self.reason.text.clone()
+        } else {
+            format!("{}: {}", self.state, self.reason)
+        }
+    }
+
     /// How many of its repeats do not count, by why; `None` where the cell has no runs.
     #[must_use]
     pub fn uncounted(&self) -> Option<UncountedRepeats> {
@@ -552,7 +596,7 @@ pub struct EnvironmentDifference {
     pub b: Option<String>,
     /// Why this alone can decide a comparison, where it can: `CUDA_LAUNCH_BLOCKING`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dangerous: Option<Danger>,
+    pub dangerous: Option<String>,
     /// It must differ, because the two differ in this: `vendor`, `platform` or `framework`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,

@@ -11,9 +11,8 @@ use tprimat_results::{CUSUM, ContractField, RunResult, Source, Tier};
 use super::*;
 use crate::{
     Note, NoteKind, Statistics, Unit,
-    sentences::{each, said},
     stand_ins::{cell, facts, measured, run_of, test_job as job},
-    summarize,
+    summarize, texts,
 };
 
 fn compare_with(cells: &[CellInput], settings: CompareSettings) -> Comparison {

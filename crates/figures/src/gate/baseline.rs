@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_results::{Contract, geometric_mean};
+use serde_json::json;
+use tprimat_results::{Contract, Reason, geometric_mean, words::evidence};
 
 use super::GateInput;
 use crate::{
-    AbsentState, BaselineFault, CellEnvironment, CellState, ComparedEnvironment, Dropped, Estimate,
-    GateReason, RepeatStatus, RepeatSummary, compare::candidate, summary::attempts,
+    AbsentState, CellEnvironment, CellState, ComparedEnvironment, Dropped, Estimate, RepeatStatus,
+    RepeatSummary,
+    codes::{ABSENT, FAILED},
+    compare::candidate,
+    summary::attempts,
 };
 
 pub const BASELINE_SCHEMA: &str = "tprimat.baseline/1";
@@ -70,7 +74,7 @@ pub(super) struct WhyNoFigures {
     pub(super) has_failed: bool,
     /// Nothing is expected of it.
     pub(super) is_unsupported: bool,
-    pub(super) why: GateReason,
+    pub(super) why: Reason,
 }
 
 impl Baseline {
@@ -91,23 +95,23 @@ impl Baseline {
 
     /// The first thing that is wrong with figures that came from a file.
     #[must_use]
-    pub fn fault(&self) -> Option<BaselineFault> {
+    pub fn fault(&self) -> Option<String> {
         let mut seen = BTreeSet::new();
         self.cells.iter().find_map(|cell| {
             let Estimate { value, values, .. } = &cell.tokens_per_second_per_gpu;
             let all_are_rates = geometric_mean(values).is_some();
             match geometric_mean(&cell.tokens_per_second_per_gpu.units).filter(|_| all_are_rates) {
-                _ if !seen.insert(&cell.cell) => Some(BaselineFault::Twice {
-                    cell: cell.cell.clone(),
-                }),
-                None => Some(BaselineFault::NotPositive {
-                    cell: cell.cell.clone(),
-                }),
+                _ if !seen.insert(&cell.cell) => Some(format!("`{}` is in it twice", cell.cell)),
+                None => Some(format!(
+                    "the rates of `{}` are not all positive numbers",
+                    cell.cell
+                )),
                 Some(mean) if (mean / value - 1.0).abs() < 1e-6 => None,
-                Some(_) => {
-                    let (cell, unit) = (cell.cell.clone(), cell.tokens_per_second_per_gpu.unit);
-                    Some(BaselineFault::NotTheMean { cell, unit })
-                }
+                Some(_) => Some(format!(
+                    "the rate of `{}` is not the mean of its {}s",
+                    cell.cell,
+                    cell.tokens_per_second_per_gpu.unit.name()
+                )),
             }
         })
     }
@@ -116,27 +120,22 @@ impl Baseline {
 impl BaselineCell {
     /// Or why the cell has no figures: its state and the reason.
     pub(super) fn of(cell: &GateInput) -> Result<Self, WhyNoFigures> {
+        let failed = |why: Reason| WhyNoFigures {
+            has_failed: true,
+            is_unsupported: false,
+            why,
+        };
         if let Some(why) = &cell.impossible {
-            let why = GateReason::Impossible(Box::new(why.clone()));
-            return Err(WhyNoFigures {
-                has_failed: true,
-                is_unsupported: false,
-                why,
-            });
+            return Err(failed(why.clone()));
         }
         if let CellState::Failed {
             class, evidence, ..
         } = &cell.input.state
         {
-            let why = GateReason::Failed {
-                class: *class,
-                evidence: evidence.first().cloned(),
-            };
-            return Err(WhyNoFigures {
-                has_failed: true,
-                is_unsupported: false,
-                why,
-            });
+            let line = self::evidence(evidence.first());
+            let text = format!("failed ({}){line}", class.name());
+            let why = Reason::excludes(FAILED, text).with("class", json!(class));
+            return Err(failed(why));
         }
         let candidate = candidate(&cell.input).map_err(|absent| WhyNoFigures {
             has_failed: matches!(
@@ -144,10 +143,7 @@ impl BaselineCell {
                 AbsentState::Failed | AbsentState::Contradicted | AbsentState::Unmeasured
             ),
             is_unsupported: absent.state == AbsentState::Unsupported,
-            why: GateReason::Absent {
-                state: absent.state,
-                why: absent.reason,
-            },
+            why: Reason::excludes(ABSENT, absent.told()).with("state", absent.state.name()),
         })?;
         Ok(Self {
             cell: cell.input.cell.clone(),

@@ -8,10 +8,17 @@ use tprimat_results::{CUSUM, Contract};
 
 use super::*;
 use crate::{
-    DECLARED, Dropped, NoRate, RepeatStatus,
-    sentences::{each, fault, said},
+    DECLARED, Dropped, RepeatStatus,
     stand_ins::{test_job as job, *},
+    texts,
 };
+
+impl GateCell {
+    /// The reason, and the notes in lines.
+    fn words(&self) -> (String, String) {
+        (self.reason.text.clone(), texts(&self.notes).join("\n"))
+    }
+}
 
 const CELL: &str = "nvd/nemo/llama/maximum_performance";
 
@@ -66,7 +73,7 @@ fn a_cell_whose_log_confirms_nothing_is_told_to_be_declared() {
         }
         let report = gate(&baseline(&[of_times(CELL, &job(), &STEADY)]), &[now], 0.03);
         assert_eq!(report.verdict, GateVerdict::Pass);
-        let notes = report.cells[0].notes.iter().map(said);
+        let notes = report.cells[0].notes.iter().map(ToString::to_string);
         notes
             .filter(|note| note.contains("only declared"))
             .collect::<Vec<_>>()
@@ -99,7 +106,9 @@ fn a_gate_against_an_old_baseline_says_how_old_it_is() {
     at(&mut now, 1.7e9 + 600.0 + 30.0 * 86_400.0);
     let notes = &gate(&then, &[now], 0.03).cells[0].notes;
     assert!(
-        said(&notes[0]).starts_with("measured 30 days after the baseline: "),
+        notes[0]
+            .text
+            .starts_with("measured 30 days after the baseline: "),
         "{notes:?}"
     );
 }
@@ -111,7 +120,7 @@ fn what_is_not_there_or_another_workload_is_never_a_pass() {
         let report = gate(&then, cells, 0.03);
         assert_eq!(report.verdict, GateVerdict::Fail, "{report:?}");
         assert!(
-            said(&report.cells[0].reason).contains(words),
+            report.cells[0].reason.text.contains(words),
             "{words}: {:?}",
             report.cells[0].reason
         );
@@ -212,7 +221,7 @@ fn another_warm_up_is_refused_where_the_steady_state_was_not_looked_for() {
             cell.reason
         );
         assert!(
-            each(&cell.notes).iter().any(|note| note == words),
+            cell.notes.iter().any(|note| note.text == words),
             "{words}: {:?}",
             cell.notes
         );
@@ -230,7 +239,7 @@ fn another_warm_up_is_refused_where_the_steady_state_was_not_looked_for() {
             "{then:?} {now:?}"
         );
         let words = "another workload than the baseline's: warm-up 9, not 5 steps";
-        assert!(said(&cell.reason).starts_with(words), "{:?}", cell.reason);
+        assert!(cell.reason.text.starts_with(words), "{:?}", cell.reason);
     }
     let same = gated((5, CUSUM), (5, CUSUM));
     assert_eq!((same.verdict, same.notes), (GateVerdict::Pass, vec![]));
@@ -268,7 +277,7 @@ fn a_file_whose_figures_cannot_be_is_refused() {
     let with = |change: fn(&mut Baseline)| {
         let mut bad = good.clone();
         change(&mut bad);
-        fault(&bad.fault().unwrap())
+        bad.fault().unwrap()
     };
     assert!(
         with(|b| b.cells[0].tokens_per_second_per_gpu.values[0] = 0.0).contains("not all positive")
@@ -302,7 +311,9 @@ fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
         (GateVerdict::Pass, true, None, None)
     );
     assert!(
-        said(&same.reason).starts_with("the same measurements as the baseline: "),
+        same.reason
+            .text
+            .starts_with("the same measurements as the baseline: "),
         "{:?}",
         same.reason
     );
@@ -315,7 +326,7 @@ fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
     );
     let fewer = gated(&then, &[of_times(CELL, &job(), &STEADY[..3])]);
     assert!(
-        fewer.verdict == GateVerdict::Pass && said(&fewer.reason).contains("3 of its 5"),
+        fewer.verdict == GateVerdict::Pass && fewer.reason.text.contains("3 of its 5"),
         "{fewer:?}"
     );
     // Three slow repeats beside five old ones would look like a small slowdown.
@@ -326,14 +337,17 @@ fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
         (GateVerdict::Inconclusive, None)
     );
     assert!(
-        said(&mixed.reason).starts_with("5 of 8 repeats are the baseline's own"),
+        mixed
+            .reason
+            .text
+            .starts_with("5 of 8 repeats are the baseline's own"),
         "{:?}",
         mixed.reason
     );
     let mut otherwise = then.clone();
     let estimate = &mut otherwise.cells[0].tokens_per_second_per_gpu;
     estimate.value *= 1.1;
-    assert!(said(&gated(&otherwise, &now()).notes[0]).contains("evaluated in another way"));
+    assert!(gated(&otherwise, &now()).notes[0].is("evaluated_anew"));
     // Another workload stays another workload.
     let mut batch = job();
     batch.data.global_batch_size = 128;
@@ -380,7 +394,10 @@ fn hosts_are_units_and_a_baseline_of_them_is_sound() {
         "six runs of two hosts are two units"
     );
     assert!(
-        said(&report.cells[0].reason).starts_with("2 hosts now and 2 hosts then"),
+        report.cells[0]
+            .reason
+            .text
+            .starts_with("2 hosts now and 2 hosts then"),
         "{:?}",
         report.cells[0].reason
     );
@@ -399,7 +416,7 @@ fn what_only_one_side_states_passes_nothing() {
     let report = gate(&then, &[of_times(CELL, &job(), &STEADY)], 0.03);
     assert_eq!(report.verdict, GateVerdict::Inconclusive);
     assert!(
-        said(&report.cells[0].reason).contains("global_batch_size"),
+        report.cells[0].reason.text.contains("global_batch_size"),
         "{:?}",
         report.cells[0].reason
     );
@@ -408,18 +425,12 @@ fn what_only_one_side_states_passes_nothing() {
 #[test]
 fn an_impossible_rate_passes_nothing_and_is_no_baseline() {
     let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
-    let why = || ImpossibleRate {
-        cell: CELL.into(),
-        reason: crate::NoFigure::BadRate { rate: 0.0 },
-    };
+    let why = || Reason::excludes("rate_impossible", "the rate is 0");
     let absurd = || GateInput {
         impossible: Some(why()),
         ..of_times(CELL, &job(), &STEADY)
     };
     assert_eq!(gate(&then, &[absurd()], 0.03).verdict, GateVerdict::Fail);
     assert!(baseline(&[absurd()]).cells.is_empty());
-    assert_eq!(
-        absurd().left_out(),
-        Some(GateReason::Impossible(Box::new(why())))
-    );
+    assert_eq!(absurd().left_out(), Some(why()));
 }

@@ -1,9 +1,13 @@
 //! Money: what the configuration states as the price of a GPU-hour, nothing else.
 
-use super::{Computed, Price, SECONDS_PER_HOUR, Subject, TRILLION, absent, error, figure};
-use crate::{Basis, Figure, Metric, Metrics, NoFigure};
+use tprimat_results::{Reason, words::short};
 
-const DOLLARS: &str = "dollars_per_trillion_tokens";
+use super::{
+    Computed, Price, SECONDS_PER_HOUR, Subject, TRILLION, absent, error, figure, per_device,
+};
+use crate::{Figure, Metric, Metrics};
+
+pub(super) const DOLLARS: &str = "dollars_per_trillion_tokens";
 
 /// The currency of the cell's price. A cell without a price takes that of the others where they all
 /// agree, so that a column has one unit.
@@ -29,9 +33,11 @@ pub(super) fn currency(of: &Subject) -> String {
 fn price<'a>(of: &'a Subject) -> Result<&'a Price, Figure> {
     let device = of.device()?;
     let none = || {
-        absent(NoFigure::NoPrice {
-            platform: of.cell.platform.clone(),
-        })
+        let text = format!(
+            "no price is stated for {} (benchmarking.enhanced_metrics.cloud_costs)",
+            of.cell.platform
+        );
+        absent("no_price", text)
     };
     let price = device.stated(&of.catalogue.prices).ok_or_else(none)?;
     if price.per_gpu_hour.is_finite() && price.per_gpu_hour > 0.0 {
@@ -41,19 +47,27 @@ fn price<'a>(of: &'a Subject) -> Result<&'a Price, Figure> {
         per_gpu_hour,
         currency,
         ..
-    } = price.clone();
-    Err(error(NoFigure::BadPrice {
-        per_gpu_hour,
-        currency,
-    }))
+    } = price;
+    let text = format!("a GPU-hour at {per_gpu_hour} {currency} is not a price");
+    Err(error("bad_price", text))
+}
+
+/// `3 USD a GPU-hour (list price)`
+fn price_words(price: &Price) -> String {
+    let source = price
+        .source
+        .as_ref()
+        .map(|source| format!(" ({source})"))
+        .unwrap_or_default();
+    format!(
+        "{} {} a GPU-hour{source}",
+        price.per_gpu_hour, price.currency
+    )
 }
 
 pub(super) fn tokens_per_dollar(of: &Subject) -> Computed {
     let (rate, price) = (of.rate()?, price(of)?);
-    let basis = Basis::AtPrice {
-        rate,
-        price: price.clone(),
-    };
+    let basis = format!("{} at {}", per_device(rate), price_words(price));
     Ok((rate * SECONDS_PER_HOUR / price.per_gpu_hour, basis))
 }
 
@@ -61,50 +75,46 @@ pub(super) fn tokens_per_dollar(of: &Subject) -> Computed {
 pub(super) fn dollars_per_trillion(of: &Subject) -> Computed {
     let (rate, price) = (of.rate()?, price(of)?);
     let gpu_hours = TRILLION / rate / SECONDS_PER_HOUR;
-    Ok((
-        gpu_hours * price.per_gpu_hour,
-        Basis::HoursAtPrice {
-            gpu_hours,
-            price: price.clone(),
-        },
-    ))
+    let basis = format!("{} GPU-hours at {}", short(gpu_hours), price_words(price));
+    Ok((gpu_hours * price.per_gpu_hour, basis))
 }
 
 /// Cost per token of `a` ÷ of `b`, where both have a price in one currency.
 #[must_use]
 pub fn cost_ratio(a: (&str, &Metrics), b: (&str, &Metrics)) -> Figure {
-    let of_cell = |cell: &str, reason: &NoFigure| NoFigure::OfCell {
-        cell: cell.to_owned(),
-        reason: Box::new(reason.clone()),
+    let of_cell = |cell: &str, reason: &Reason| Reason {
+        text: format!("{cell}: {reason}"),
+        ..reason.clone()
     };
     let cost = |(cell, metrics): (&str, &Metrics)| -> Result<(f64, Metric), Figure> {
         let metric = metrics
             .0
             .iter()
             .find(|m| m.name == DOLLARS)
-            .ok_or_else(|| absent(NoFigure::NotComputed))?;
+            .ok_or_else(Figure::default)?;
         match &metric.figure {
             Figure::Ok { value, .. } => Ok((*value, metric.clone())),
-            Figure::Absent { reason } => Err(absent(of_cell(cell, reason))),
-            Figure::Error { reason } => Err(error(of_cell(cell, reason))),
+            Figure::Absent { reason } => Err(Figure::Absent {
+                reason: of_cell(cell, reason),
+            }),
+            Figure::Error { reason } => Err(Figure::Error {
+                reason: of_cell(cell, reason),
+            }),
         }
     };
     let ratio = || -> Computed {
         let ((of_a, a), (of_b, b)) = (cost(a)?, cost(b)?);
         if a.unit != b.unit {
-            return Err(absent(NoFigure::OtherCurrency {
-                a: a.unit,
-                b: b.unit,
-            }));
+            let text = format!("prices in {} and {} are not divided", a.unit, b.unit);
+            return Err(absent("other_currency", text));
         }
-        Ok((
-            of_a / of_b,
-            Basis::CostRatio {
-                a: of_a,
-                b: of_b,
-                currency: a.unit,
-            },
-        ))
+        let basis = format!(
+            "{} ÷ {} {} per trillion tokens",
+            short(of_a),
+            short(of_b),
+            a.unit
+        );
+        Ok((of_a / of_b, basis))
     };
     figure(ratio())
 }

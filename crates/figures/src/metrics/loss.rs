@@ -1,9 +1,10 @@
 //! What the training came to, and how long it took to get there.
 
-use tprimat_results::mean;
+use tprimat_results::{mean, words::short};
+use tprimat_words::plain::counted;
 
-use super::{Computed, Subject, absent};
-use crate::{Basis, Curve, NoFigure, RepeatStatus};
+use super::{Computed, Subject, absent, no_repeat_counts};
+use crate::{Curve, RepeatStatus};
 
 /// Logged losses that are averaged before one is compared with the target: single steps are noise.
 const SMOOTHED: usize = 5;
@@ -12,22 +13,21 @@ pub(super) fn at_end(of: &Subject) -> Computed {
     let loss = of
         .summary
         .loss_at_end
-        .ok_or_else(|| absent(NoFigure::NoLoss))?;
-    Ok((
-        loss,
-        Basis::Loss {
-            step: of.summary.last_step,
-            repeats: of.summary.n,
-        },
-    ))
+        .ok_or_else(|| absent("no_loss", "the last step has no loss"))?;
+    let step = of.summary.last_step;
+    let step = step.map_or_else(String::new, |step| format!(" at step {step}"));
+    let repeats = counted(of.summary.n, "repeat");
+    Ok((loss, format!("the trainer's loss{step}, mean of {repeats}")))
 }
 
 /// Mean over the repeats; one that does not get there leaves no figure.
 pub(super) fn time_to(of: &Subject) -> Computed {
     let unset = || {
-        absent(NoFigure::NoTarget {
-            model: of.cell.model.clone(),
-        })
+        let text = format!(
+            "no target is set for {} (comparison.target_loss)",
+            of.cell.model
+        );
+        absent("no_target", text)
     };
     let target = *of
         .catalogue
@@ -35,38 +35,36 @@ pub(super) fn time_to(of: &Subject) -> Computed {
         .get(&of.cell.model)
         .ok_or_else(unset)?;
     let counts_from = of.summary.workload.as_ref().map_or(1, |w| w.counts_from);
-    let counted: Vec<&Curve> = of
+    let curves: Vec<&Curve> = of
         .summary
         .repeats
         .iter()
         .filter(|r| r.status == RepeatStatus::Ok)
         .map(|r| &r.curve)
         .collect();
-    let reached = counted
+    let repeats = counted(curves.len(), "repeat");
+    let reached = curves
         .iter()
         .filter(|curve| reached_at(curve, target).is_some())
         .count();
-    if reached < counted.len() {
-        return Err(absent(NoFigure::TargetNotReached {
-            reached,
-            repeats: counted.len(),
-            target,
-        }));
+    if reached < curves.len() {
+        let text = format!("{reached} of {repeats} reached a loss of {target}");
+        return Err(absent("target_not_reached", text));
     }
-    let times: Option<Vec<f64>> = counted
+    let times: Option<Vec<f64>> = curves
         .iter()
         .map(|curve| seconds_to(curve, target, counts_from))
         .collect();
-    let seconds = mean(&times.ok_or_else(|| absent(NoFigure::StepsBeforeTargetNotTimed))?);
-    let basis = Basis::TimeToLoss {
-        smoothed: SMOOTHED,
-        target,
-        repeats: counted.len(),
+    let untimed = || {
+        let text = "some steps before the target have no step time, or are not logged";
+        absent("steps_before_target_not_timed", text)
     };
-    Ok((
-        seconds.ok_or_else(|| absent(NoFigure::NoRepeatCounts))?,
-        basis,
-    ))
+    let seconds = mean(&times.ok_or_else(untimed)?);
+    let basis = format!(
+        "step times until the mean of {SMOOTHED} logged losses is at most {}, mean of {repeats}",
+        short(target)
+    );
+    Ok((seconds.ok_or_else(no_repeat_counts)?, basis))
 }
 
 /// Index of the first line at which the mean of the last losses is not above the target.

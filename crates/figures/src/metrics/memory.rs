@@ -1,7 +1,9 @@
 //! How much of the device's memory was left at the peak.
 
+use tprimat_results::{GIB, Reason};
+
 use super::{Computed, Subject, absent, error};
-use crate::{Basis, CpuHasNo, Device, Memory, MemoryUse, NoFigure, RepeatStatus};
+use crate::{Device, Figure, Memory, RepeatStatus};
 
 /// Kinds of device memory. None of them is always the largest: one that was read at some moment may
 /// have missed the peak that another one kept.
@@ -12,8 +14,10 @@ const KINDS: [&str; 4] = [
     "peak_allocated",
 ];
 
+const DEVICE_MEMORY: &str = "device memory";
+
 pub(super) fn headroom(of: &Subject) -> Computed {
-    let device = of.gpu(CpuHasNo::DeviceMemory)?;
+    let device = of.gpu(DEVICE_MEMORY)?;
     let stated = of
         .summary
         .memory
@@ -30,25 +34,27 @@ pub(super) fn headroom(of: &Subject) -> Computed {
         .max_by_key(|m| (m.bytes, rank(m)))
         .cloned()
         .or_else(|| sampled(of));
-    let peak = peak.ok_or_else(|| absent(NoFigure::NoMemory))?;
-    let (capacity, capacity_source) = capacity(of, device).map_err(absent)?;
+    let peak = peak.ok_or_else(|| absent("no_memory", "no figure of device memory"))?;
+    let (capacity, capacity_source) =
+        capacity(of, device).map_err(|reason| Figure::Absent { reason })?;
     let used = peak.bytes as f64;
-    let memory = MemoryUse {
-        kind: peak.kind,
-        source: peak.source,
-        used,
-        capacity,
-        capacity_source,
-    };
+    let memory = format!(
+        "{} ({}) {:.2} GiB of {:.2} GiB ({capacity_source})",
+        peak.kind,
+        peak.source,
+        used / GIB,
+        capacity / GIB
+    );
     if used > capacity {
-        return Err(error(NoFigure::MoreMemoryThanThereIs(memory)));
+        let text = format!("more than there is: {memory}");
+        return Err(error("more_memory_than_there_is", text));
     }
-    Ok((1.0 - used / capacity, Basis::Memory(memory)))
+    Ok((1.0 - used / capacity, memory))
 }
 
 /// Bytes of one device, and who says so: the driver's own count, where tprimat.lock has it, for
 /// boards report a little less than their nominal size.
-fn capacity(of: &Subject, device: &Device) -> Result<(f64, String), NoFigure> {
+fn capacity(of: &Subject, device: &Device) -> Result<(f64, String), Reason> {
     let locked = of
         .cell
         .environment
@@ -65,7 +71,7 @@ fn capacity(of: &Subject, device: &Device) -> Result<(f64, String), NoFigure> {
 
 /// The same as a number for a picture; none of a CPU, or of a device that contradicts itself.
 pub(super) fn capacity_bytes(of: &Subject) -> Option<u64> {
-    let device = of.gpu(CpuHasNo::DeviceMemory).ok()?;
+    let device = of.gpu(DEVICE_MEMORY).ok()?;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -18,9 +18,12 @@ pub use cost::cost_ratio;
 pub(super) use scaling::{Sizes, scaling, set_ups};
 use tprimat_job::Vendor;
 
+use tprimat_results::{Reason, words::short};
+use tprimat_words::plain::counted;
+
 use super::{
-    Basis, CellInput, CpuHasNo, Device, Figure, Metric, Metrics, Mfu, NoFigure, Peaks, Summary,
-    mfu_of,
+    CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, mfu_of,
+    peaks::{bad_rate, flops_not_known},
 };
 
 const TRILLION: f64 = 1e12;
@@ -59,14 +62,24 @@ pub struct Tdp {
 }
 
 /// A value and what it is made of, or why there is none.
-type Computed = Result<(f64, Basis), Figure>;
+type Computed = Result<(f64, String), Figure>;
 
-fn absent(reason: NoFigure) -> Figure {
+fn absent(code: &'static str, text: impl Into<String>) -> Figure {
+    let reason = Reason::detail(code, text);
     Figure::Absent { reason }
 }
 
-fn error(reason: NoFigure) -> Figure {
+fn error(code: &'static str, text: impl Into<String>) -> Figure {
+    let reason = Reason::excludes(code, text);
     Figure::Error { reason }
+}
+
+fn no_repeat_counts() -> Figure {
+    absent("no_repeat_counts", "no repeat counts")
+}
+
+fn devices_not_known() -> Figure {
+    absent("devices_not_known", "the number of devices is not known")
 }
 
 /// Nearly all of these are quantities: what is not a finite number above 0 is made of something
@@ -75,12 +88,17 @@ fn figure(computed: Computed) -> Figure {
     figure_if(computed, |value| value > 0.0)
 }
 
-fn figure_if(computed: Computed, is_possible: fn(f64) -> bool) -> Figure {
+fn figure_if(computed: Computed, is_possible: impl Fn(f64) -> bool) -> Figure {
     match computed {
         Ok((value, basis)) if value.is_finite() && is_possible(value) => {
             Figure::Ok { value, basis }
         }
-        Ok((value, basis)) => error(NoFigure::BadResult { value, basis }),
+        Ok((value, basis)) => {
+            let text = format!(
+                "the result is {value}, which is not a positive number; computed from {basis}"
+            );
+            error("bad_result", text)
+        }
         Err(figure) => figure,
     }
 }
@@ -92,7 +110,7 @@ struct Subject<'a> {
     catalogue: &'a Catalogue,
     /// `Err`: what is known of the device contradicts itself, so nothing of a platform or a
     /// datasheet holds.
-    device: Result<Device<'a>, NoFigure>,
+    device: Result<Device<'a>, Reason>,
 }
 
 impl Subject<'_> {
@@ -102,10 +120,12 @@ impl Subject<'_> {
             .summary
             .tokens_per_second_per_gpu
             .as_ref()
-            .ok_or_else(|| absent(NoFigure::NoRepeatCounts))?;
+            .ok_or_else(no_repeat_counts)?;
         match estimate.value {
             rate if rate.is_finite() && rate > 0.0 => Ok(rate),
-            rate => Err(error(NoFigure::BadRate { rate })),
+            rate => Err(Figure::Error {
+                reason: bad_rate(rate),
+            }),
         }
     }
     fn num_gpus(&self) -> Result<u64, Figure> {
@@ -115,15 +135,19 @@ impl Subject<'_> {
             .as_ref()
             .and_then(|w| w.num_gpus)
             .filter(|n| *n > 0);
-        count.ok_or_else(|| absent(NoFigure::DevicesNotKnown))
+        count.ok_or_else(devices_not_known)
     }
     fn device(&self) -> Result<&Device<'_>, Figure> {
-        self.device.as_ref().map_err(|reason| error(reason.clone()))
+        self.device.as_ref().map_err(|reason| Figure::Error {
+            reason: reason.clone(),
+        })
     }
-    fn gpu(&self, what: CpuHasNo) -> Result<&Device<'_>, Figure> {
+    /// `what` is defined for accelerators alone.
+    fn gpu(&self, what: &str) -> Result<&Device<'_>, Figure> {
         let device = self.device()?;
         if device.is_cpu() {
-            Err(absent(NoFigure::NotOfACpu(what)))
+            let text = format!("{what} is not defined for a CPU");
+            Err(absent("not_of_a_cpu", text))
         } else {
             Ok(device)
         }
@@ -133,6 +157,94 @@ impl Subject<'_> {
         Ok((self.rate()?, self.num_gpus()?))
     }
 }
+
+/// How a metric is computed from its subject.
+type Compute = fn(&Subject<'_>) -> Computed;
+
+const UP: Option<bool> = Some(true);
+const DOWN: Option<bool> = Some(false);
+
+/// Name, title and unit of a metric, whether more is better, and its figure. `$` stands for the
+/// currency of the cell's price.
+type Row = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<bool>,
+    Compute,
+);
+
+const METRICS: [Row; 13] = [
+    ("tokens_per_second", "tokens/s", "tokens/s", UP, total_rate),
+    ("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s", UP, tflops),
+    ("mfu", "MFU", "fraction", UP, mfu),
+    (
+        HEADROOM,
+        "memory headroom",
+        "fraction",
+        None,
+        memory::headroom,
+    ),
+    (
+        "loss_at_end",
+        "loss at end",
+        "nats/token",
+        DOWN,
+        loss::at_end,
+    ),
+    ("time_to_loss", "time to loss", "s", DOWN, loss::time_to),
+    (
+        "tokens_per_dollar",
+        "tokens/$",
+        "tokens/$",
+        UP,
+        cost::tokens_per_dollar,
+    ),
+    (
+        cost::DOLLARS,
+        "$/1T tokens",
+        "$",
+        DOWN,
+        cost::dollars_per_trillion,
+    ),
+    (
+        "tokens_per_joule",
+        "tokens/J",
+        "tokens/J",
+        UP,
+        energy::measured,
+    ),
+    (
+        "tokens_per_joule_at_tdp",
+        "tokens/J at TDP",
+        "tokens/J",
+        UP,
+        energy::at_tdp,
+    ),
+    (
+        "days_to_1t_tokens",
+        "days to 1T tokens",
+        "days",
+        DOWN,
+        |of| days(of, 1.0),
+    ),
+    (
+        "days_to_15t_tokens",
+        "days to 15T tokens",
+        "days",
+        DOWN,
+        |of| days(of, 15.0),
+    ),
+    (
+        GPU_HOURS,
+        "GPU-hours/1T tokens",
+        "GPU-hours",
+        DOWN,
+        gpu_hours,
+    ),
+];
+const HEADROOM: &str = "memory_headroom";
+const GPU_HOURS: &str = "gpu_hours_per_trillion_tokens";
 
 /// All metrics of a cell but `scaling_efficiency`, which needs the other cells.
 #[must_use]
@@ -145,82 +257,19 @@ pub fn metrics_of(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) ->
         device,
     };
     let currency = cost::currency(&of);
-    let (up, down) = (Some(true), Some(false));
-    Metrics(vec![
-        metric(
-            "tokens_per_second",
-            "tokens/s",
-            "tokens/s",
-            up,
-            total_rate(&of),
-        ),
-        metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s", up, tflops(&of)),
-        metric("mfu", "MFU", "fraction", up, mfu(&of)),
-        headroom(&of),
-        metric(
-            "loss_at_end",
-            "loss at end",
-            "nats/token",
-            down,
-            loss::at_end(&of),
-        ),
-        metric(
-            "time_to_loss",
-            "time to loss",
-            "s",
-            down,
-            loss::time_to(&of),
-        ),
-        metric(
-            "tokens_per_dollar",
-            &format!("tokens/{currency}"),
-            &format!("tokens/{currency}"),
-            up,
-            cost::tokens_per_dollar(&of),
-        ),
-        metric(
-            "dollars_per_trillion_tokens",
-            &format!("{currency}/1T tokens"),
-            &currency,
-            down,
-            cost::dollars_per_trillion(&of),
-        ),
-        metric(
-            "tokens_per_joule",
-            "tokens/J",
-            "tokens/J",
-            up,
-            energy::measured(&of),
-        ),
-        metric(
-            "tokens_per_joule_at_tdp",
-            "tokens/J at TDP",
-            "tokens/J",
-            up,
-            energy::at_tdp(&of),
-        ),
-        metric(
-            "days_to_1t_tokens",
-            "days to 1T tokens",
-            "days",
-            down,
-            days(&of, 1.0),
-        ),
-        metric(
-            "days_to_15t_tokens",
-            "days to 15T tokens",
-            "days",
-            down,
-            days(&of, 15.0),
-        ),
-        metric(
-            "gpu_hours_per_trillion_tokens",
-            "GPU-hours/1T tokens",
-            "GPU-hours",
-            down,
-            gpu_hours(&of),
-        ),
-    ])
+    let metric = |(name, title, unit, higher_is_better, compute): &Row| {
+        // Nothing may be left of the memory.
+        let least_is_possible = |value| value > 0.0 || (*name == HEADROOM && value == 0.0);
+        Metric {
+            name: (*name).to_owned(),
+            title: title.replace('$', &currency),
+            unit: unit.replace('$', &currency),
+            higher_is_better: *higher_is_better,
+            reference: None,
+            figure: figure_if(compute(&of), least_is_possible),
+        }
+    };
+    Metrics(METRICS.iter().map(metric).collect())
 }
 
 /// Memory of one device, in bytes.
@@ -239,54 +288,28 @@ pub fn memory_capacity_bytes(
     })
 }
 
-fn metric(
-    name: &str,
-    title: &str,
-    unit: &str,
-    higher_is_better: Option<bool>,
-    computed: Computed,
-) -> Metric {
-    let (name, title, unit) = (name.to_owned(), title.to_owned(), unit.to_owned());
-    Metric {
-        name,
-        title,
-        unit,
-        higher_is_better,
-        reference: None,
-        figure: figure(computed),
-    }
-}
-
-/// Nothing may be left.
-fn headroom(of: &Subject) -> Metric {
-    let figure = figure_if(memory::headroom(of), |value| value >= 0.0);
-    Metric {
-        name: "memory_headroom".to_owned(),
-        title: "memory headroom".to_owned(),
-        unit: "fraction".to_owned(),
-        higher_is_better: None,
-        reference: None,
-        figure,
-    }
+/// `10682 tokens/s per device`
+fn per_device(rate: f64) -> String {
+    format!("{} tokens/s per device", short(rate))
 }
 
 fn tflops(of: &Subject) -> Computed {
     let rate = of.rate()?;
-    let flops = of
-        .summary
-        .flops_per_token()
-        .ok_or_else(|| absent(NoFigure::FlopsNotKnown))?;
+    let flops = of.summary.flops_per_token().ok_or_else(|| Figure::Absent {
+        reason: flops_not_known(),
+    })?;
     // What is beyond the peak was not achieved.
     if let Mfu::Error { reason } = mfu_of(of.cell, of.summary, rate, of.catalogue)
         && of.device.is_ok()
     {
-        return Err(error(reason));
+        return Err(Figure::Error { reason });
     }
-    let basis = Basis::Flops {
-        rate,
-        per_token: flops.value,
-        convention: flops.convention.clone(),
-    };
+    let basis = format!(
+        "{} × {} GFLOP a token ({})",
+        per_device(rate),
+        short(flops.value / 1e9),
+        flops.convention
+    );
     Ok((rate * flops.value / TRILLION, basis))
 }
 
@@ -299,14 +322,17 @@ fn mfu(of: &Subject) -> Computed {
 
 fn total_rate(of: &Subject) -> Computed {
     let (rate, gpus) = of.rate_and_gpus()?;
-    Ok((rate * gpus as f64, Basis::TotalRate { rate, gpus }))
+    let devices = counted(gpus as usize, "device");
+    let basis = format!("{} × {devices}", per_device(rate));
+    Ok((rate * gpus as f64, basis))
 }
 
 /// Days in which this cell's devices train on `trillions` × 10¹² tokens, if they run all the time at
 /// the measured rate.
 fn days(of: &Subject, trillions: f64) -> Computed {
     let (rate, gpus) = of.rate_and_gpus()?;
-    let basis = Basis::WithoutPause { rate, gpus };
+    let total = short(rate * gpus as f64);
+    let basis = format!("tokens ÷ ({total} tokens/s × 86,400 s a day), without a pause");
     Ok((
         trillions * TRILLION / (rate * gpus as f64) / SECONDS_PER_DAY,
         basis,
@@ -315,6 +341,6 @@ fn days(of: &Subject, trillions: f64) -> Computed {
 
 fn gpu_hours(of: &Subject) -> Computed {
     let rate = of.rate()?;
-    of.gpu(CpuHasNo::GpuHour)?;
-    Ok((TRILLION / rate / SECONDS_PER_HOUR, Basis::Rate { rate }))
+    of.gpu("a GPU-hour")?;
+    Ok((TRILLION / rate / SECONDS_PER_HOUR, per_device(rate)))
 }

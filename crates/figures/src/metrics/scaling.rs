@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use tprimat_results::{Tier, contract::classes, differences, settings::WARMUP};
+use tprimat_results::{Tier, contract::classes, differences, words::short};
 
-use super::{absent, figure};
+use super::{absent, devices_not_known, figure, per_device};
 use crate::{
-    Basis, Figure, Metric, NoFigure,
+    Figure, Metric,
     comparability::{Candidate, measure_alike},
 };
 
@@ -91,9 +91,9 @@ pub(crate) fn scaling(at: usize, sizes: &Sizes<'_>) -> Metric {
 }
 
 /// The figure, what it is made of, and the reference.
-fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, Basis, String), Figure> {
+fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, String, String), Figure> {
     let candidate = &sizes.candidates[at];
-    let own = gpus(candidate).ok_or_else(|| absent(NoFigure::DevicesNotKnown))?;
+    let own = gpus(candidate).ok_or_else(devices_not_known)?;
     let names = names(candidate);
     let nearest = sizes
         .of_names
@@ -101,7 +101,8 @@ fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, Basis, String), Figu
         .and_then(|all| all.first())
         .filter(|(n, _)| *n < own);
     let Some((n, nearest)) = nearest else {
-        return Err(absent(NoFigure::NothingSmaller));
+        let text = "no cell of this platform, framework and model has fewer devices";
+        return Err(absent("nothing_smaller", text));
     };
     let alike = sizes
         .of_set_up
@@ -113,12 +114,9 @@ fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, Basis, String), Figu
         .map(|(n, i)| (*n, &sizes.candidates[*i]));
     let Some((n, base)) = smaller.find(|(_, b)| other(candidate, b).is_empty()) else {
         let nearest = &sizes.candidates[*nearest];
-        let (reference, fields) = (nearest.cell.cell.clone(), other(candidate, nearest));
-        return Err(absent(NoFigure::OtherSetUp {
-            reference,
-            gpus: *n,
-            fields,
-        }));
+        let (reference, fields) = (&nearest.cell.cell, other(candidate, nearest).join(", "));
+        let text = format!("{reference} with {n} differs in {fields} as well");
+        return Err(absent("other_set_up", text));
     };
     let is_strong = is_strong(candidate, base, own, n)?;
     let (rate, reference_rate, reference) = (
@@ -126,14 +124,12 @@ fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, Basis, String), Figu
         base.estimate.value,
         base.cell.cell.clone(),
     );
-    let basis = Basis::Scaling {
-        is_strong,
-        rate,
-        gpus: own,
-        reference: reference.clone(),
-        reference_rate,
-        reference_gpus: n,
-    };
+    let kind = if is_strong { "strong" } else { "weak" };
+    let basis = format!(
+        "{kind} scaling: {} on {own} ÷ {} on {n} ({reference})",
+        per_device(rate),
+        short(reference_rate)
+    );
     Ok((rate / reference_rate, basis, reference))
 }
 
@@ -166,7 +162,7 @@ fn other(a: &Candidate<'_>, b: &Candidate<'_>) -> Vec<String> {
     let differ = differences(&a.summary.contract, &b.summary.contract).into_iter();
     let fields = differ.filter(|d| bears(d.tier, &d.field));
     let warm_up =
-        (!measure_alike(a.summary.warm_up(), b.summary.warm_up())).then(|| WARMUP.to_owned());
+        (!measure_alike(a.summary.warm_up(), b.summary.warm_up())).then(|| "warm-up".to_owned());
     fields.map(|d| d.field).chain(warm_up).collect()
 }
 
@@ -175,16 +171,16 @@ fn other(a: &Candidate<'_>, b: &Candidate<'_>) -> Vec<String> {
 fn is_strong(a: &Candidate<'_>, b: &Candidate<'_>, of_a: u64, of_b: u64) -> Result<bool, Figure> {
     let batch = |candidate: &Candidate<'_>| candidate.summary.contract.count("global_batch_size");
     let (Some(ours), Some(theirs)) = (batch(a), batch(b)) else {
-        return Err(absent(NoFigure::BatchNotKnown));
+        let text = "the global batch size is not known";
+        return Err(absent("batch_not_known", text));
     };
     let grown = |n: u64, by: u64| u128::from(n) * u128::from(by);
     if ours != theirs && grown(ours, of_b) != grown(theirs, of_a) {
-        let reference = b.cell.cell.clone();
-        return Err(absent(NoFigure::NeitherStrongNorWeak {
-            reference,
-            batch: [theirs, ours],
-            gpus: [of_b, of_a],
-        }));
+        let text = format!(
+            "the batch went from {theirs} to {ours} for {of_b} → {of_a} devices: neither strong nor weak scaling from {}",
+            b.cell.cell
+        );
+        return Err(absent("neither_strong_nor_weak", text));
     }
     Ok(ours == theirs)
 }

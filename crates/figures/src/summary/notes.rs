@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_logs::{UNREADABLE, UnreadableLines};
+use tprimat_logs::{Anomaly, UNREADABLE, UnreadableLines};
 use tprimat_results::{
-    Finding, Oddity, RunResult, Source,
+    MIN_REPEATS, Reason, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
-    cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
+    cross, decimals_beside, differences, is_positive, outlier_limit, quantile, settings,
+    slow_first_steps,
+    words::{repeats as named, step_time, verb},
 };
 use tprimat_words::nearest;
 
 use crate::{
-    Contradiction, Cut, DeviceSet, Estimate, LevelShift, LogAnomaly, NotAssessed, NotCounted, Note,
-    NoteKind, RepeatStatus, RepeatSummary, RunFact, Statistics, StepTime, Unit, clock, short_name,
-    summary, telemetry,
+    Cut, Estimate, LevelShift, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS,
+    Statistics, StepTime, Unit, clock, codes::NOT_COUNTED, short_name, summary, telemetry,
 };
 
 pub(crate) fn notes(
@@ -23,28 +24,28 @@ pub(crate) fn notes(
     estimate: Option<&Estimate>,
     statistics: &Statistics,
 ) -> Vec<Note> {
-    let mut notes = outcomes(repeats, results);
+    let mut notes = outcomes(repeats);
     notes.extend(repeats.iter().filter_map(cross_check));
     notes.extend(repeats.iter().flat_map(steadiness));
-    notes.extend(not_assessed(counted).map(remark));
+    notes.extend(not_assessed(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
     notes.extend(pauses(counted));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
-    notes.extend(
-        sources_of_step_times(repeats, results)
-            .into_iter()
-            .map(remark),
-    );
+    notes.extend(sources_of_step_times(repeats, results));
     notes.extend(unreadable_lines(counted));
-    notes.extend(odd_in_the_log(counted).into_iter().map(remark));
-    let replicated = match estimate {
-        Some(e) if e.values.len() == 1 => Some(RunFact::OneRepeat),
-        Some(e) if e.ci95.is_none() => Some(RunFact::NoVariation),
+    notes.extend(odd_in_the_log(counted));
+    notes.extend(match estimate {
+        Some(e) if e.values.len() == 1 => {
+            Some(remark("one_repeat", "one repeat gives no interval"))
+        }
+        Some(e) if e.ci95.is_none() => {
+            let text = "the repeats do not vary, so there is no interval";
+            Some(remark("no_variation", text))
+        }
         Some(e) => replication(e, counted),
         None => None,
-    };
-    notes.extend(replicated.map(remark));
+    });
     notes.extend(unknown_settings(counted));
     let tokens_are = |source: Source| {
         counted
@@ -52,19 +53,23 @@ pub(crate) fn notes(
             .any(|(_, r)| r.workload.tokens_source == source)
     };
     if tokens_are(Source::Declared) {
-        notes.push(remark(RunFact::TokensDeclared));
+        let text =
+            "the log does not state the tokens of a step, so those that were asked for are used";
+        notes.push(remark("tokens_declared", text));
     }
     if tokens_are(Source::Derived) {
-        notes.push(remark(RunFact::TokensDerived));
+        let text = "the tokens of a step are computed from the trainer's own rate and step time";
+        notes.push(remark("tokens_derived", text));
     }
-    if let Some((planned, repeats)) = summary::repeats_added_later(repeats) {
-        notes.push(remark(RunFact::AddedLater { repeats, planned }));
+    if let Some((planned, added)) = summary::repeats_added_later(repeats) {
+        notes.push(added_later(planned, added));
     }
-    notes.extend(several_sets_of_devices(counted).map(remark));
+    notes.extend(several_sets_of_devices(counted));
     notes.extend(clock::notes(counted));
-    notes.extend(telemetry::notes(counted).into_iter().map(remark));
+    notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
-        notes.push(remark(RunFact::NoWarmUp));
+        let text = "no warm-up is declared, so no step is dropped";
+        notes.push(remark("no_warm_up", text));
     }
     if let Some(((_, first), rest)) = counted.split_first() {
         let differing: BTreeSet<String> = rest
@@ -73,16 +78,42 @@ pub(crate) fn notes(
             .map(|difference| difference.field)
             .collect();
         if !differing.is_empty() {
-            notes.push(remark(RunFact::RepeatsDisagree {
-                fields: differing.into_iter().collect(),
-            }));
+            let fields: Vec<String> = differing.into_iter().collect();
+            let text = format!("the repeats do not agree on {}", fields.join(", "));
+            notes.push(remark("repeats_disagree", text).with("fields", fields));
         }
     }
     notes
 }
 
-fn remark(fact: RunFact) -> Note {
-    Note::new(NoteKind::Remark, fact)
+pub(crate) fn remark(code: &'static str, text: impl Into<String>) -> Note {
+    Note::new(NoteKind::Remark, code, text)
+}
+
+/// `2nd`
+pub(crate) fn ordinal(n: u64) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
+}
+
+fn added_later(planned: u32, added: Vec<u32>) -> Note {
+    let names: Vec<String> = added.iter().map(u32::to_string).collect();
+    let (names, were) = match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => {
+            (format!("repeats {} and {last}", rest.join(", ")), "were")
+        }
+        _ => (format!("repeat {}", names.concat()), "was"),
+    };
+    let text = format!(
+        "{names} {were} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand"
+    );
+    remark("added_later", text).with("repeats", added)
 }
 
 /// Adds a repeat to those of which the same holds.
@@ -94,20 +125,21 @@ pub(crate) fn add<T: PartialEq>(what: T, repeat: u32, found: &mut Vec<(T, Vec<u3
 }
 
 /// Says which step times do not come from the trainer, and why.
-fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<RunFact> {
+fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
     for (repeat, (_, result)) in repeats.iter().zip(results) {
         if let Some(source) = &result.workload.step_time_source {
             add(source, repeat.repeat, &mut found);
         }
     }
-    found
-        .into_iter()
-        .map(|(source, repeats)| RunFact::StepTimesAre {
-            repeats,
-            source: source.clone(),
-        })
-        .collect()
+    let note = |(source, of): (&String, Vec<u32>)| {
+        let text = format!(
+            "{}: the log has no step times; they are {source}",
+            named(&of)
+        );
+        remark("step_times_are", text).with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
 }
 
 /// Misspelt settings would leave the declared ones unconfirmed without a word.
@@ -122,13 +154,15 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             }
         }
     }
-    let note = |((name, meant), repeats)| {
-        let fact = RunFact::UnknownSetting {
-            repeats,
-            name,
-            meant,
-        };
-        Note::new(NoteKind::Doubtful, fact)
+    let note = |((name, meant), of): ((String, String), Vec<u32>)| {
+        let text = format!(
+            "{}: the log states `{name}`, which is not the name of a setting, so nothing was compared with it; perhaps `{meant}` is \
+             meant",
+            named(&of)
+        );
+        Note::new(NoteKind::Doubtful, "unknown_setting", text)
+            .with("name", name)
+            .with("meant", meant)
     };
     found.into_iter().map(note).collect()
 }
@@ -144,18 +178,22 @@ fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             add(lines, repeat.repeat, &mut found);
         }
     }
-    let note = |(lines, repeats): (UnreadableLines, _)| {
-        let fact = RunFact::UnreadableLines {
-            repeats,
-            count: lines.count,
-            first: lines.first,
+    let note = |(UnreadableLines { count, first }, of): (UnreadableLines, Vec<u32>)| {
+        let lines = match count {
+            1 => format!("line {first} of the log is damaged; what it said is"),
+            _ => format!(
+                "{count} lines of the log are damaged (the first is line {first}); what they said is"
+            ),
         };
-        Note::new(NoteKind::Doubtful, fact)
+        let text = format!("{}: {lines} missing from the figures", named(&of));
+        Note::new(NoteKind::Doubtful, "unreadable_lines", text)
+            .with("count", count)
+            .with("repeats", of)
     };
     found.into_iter().map(note).collect()
 }
 
-fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
+fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
     for (repeat, result) in counted {
         let all = &result.trace.anomalies;
@@ -169,21 +207,25 @@ fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
                 .find(|a| a.kind == kind && SHOWN.contains(&kind))
                 .map(|a| a.detail.clone())
         };
-        let what: Vec<LogAnomaly> = kinds
-            .into_iter()
-            .map(|kind| LogAnomaly {
-                kind: kind.to_owned(),
-                detail: first(kind),
-            })
-            .collect();
+        let words = |kind: &str| {
+            if kind == "end_status" {
+                return "the trainer's last event does not say how it ended".to_owned();
+            }
+            let detail = first(kind)
+                .map(|detail| format!(" ({detail})"))
+                .unwrap_or_default();
+            format!("{}{detail}", kind.replace('_', " "))
+        };
+        let what: Vec<String> = kinds.into_iter().map(words).collect();
         if !what.is_empty() {
             add(what, repeat.repeat, &mut found);
         }
     }
-    found
-        .into_iter()
-        .map(|(what, repeats)| RunFact::OddInTheLog { repeats, what })
-        .collect()
+    let note = |(what, of): (Vec<String>, Vec<u32>)| {
+        let text = format!("{}: odd in the log: {}", named(&of), what.join(", "));
+        remark("odd_in_the_log", text).with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
 }
 
 /// From how many steps, and from what share of a run, the beginnings of the measured parts are too
@@ -209,60 +251,46 @@ fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let steps = counted.iter().filter_map(|(r, _)| r.last_step).max()?;
     let is_far = last - first >= APART.0 && (last - first) as f64 >= APART.1 * steps as f64;
     is_far.then(|| {
-        Note::new(
-            NoteKind::Doubtful,
-            RunFact::MeasuredApart { first, last, steps },
-        )
+        let text = format!(
+            "the measured parts begin between steps {first} and {last} of {steps}: the step time drifts, or settles later in some \
+             repeats, so the repeats do not measure the same part of a run; a longer declared warm-up does"
+        );
+        Note::new(NoteKind::Doubtful, "measured_apart", text)
     })
 }
 
 /// Repeats that do not count, and why; those of one reason together.
-fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
+fn outcomes(repeats: &[RepeatSummary]) -> Vec<Note> {
     let mut found = Vec::new();
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        if let Some(why) = not_counted(&repeat.status, result) {
-            add(why, repeat.repeat, &mut found);
+    for repeat in repeats {
+        if let Some(why) = &repeat.why {
+            add((kind_of(&repeat.status), why), repeat.repeat, &mut found);
         }
     }
-    let note = |(why, repeats)| {
-        let kind = match &why {
-            NotCounted::Failed { .. } => NoteKind::Failed,
-            NotCounted::Contradicted { .. } => NoteKind::Contradicted,
-            NotCounted::Suspect(_) => NoteKind::Suspect,
-            NotCounted::NoRate(_) => NoteKind::Remark,
+    let note = |((kind, why), of): ((NoteKind, &Reason), Vec<u32>)| {
+        let text = if kind == NoteKind::Failed {
+            format!("{} {why}", named(&of))
+        } else {
+            format!(
+                "{} {} not counted: {why}",
+                named(&of),
+                verb(&of, "is", "are")
+            )
         };
-        Note::new(kind, RunFact::NotCounted { repeats, why })
+        Note::new(kind, NOT_COUNTED, text)
+            .with("why", &*why.code)
+            .with("repeats", of)
     };
     found.into_iter().map(note).collect()
 }
 
-/// Why a run of this status does not count; none where it does.
-pub(crate) fn not_counted(status: &RepeatStatus, result: &RunResult) -> Option<NotCounted> {
-    Some(match status {
-        RepeatStatus::Ok => return None,
-        RepeatStatus::Failed { class, evidence } => NotCounted::Failed {
-            class: *class,
-            evidence: evidence.first().cloned(),
-        },
-        RepeatStatus::Contradicted { .. } => {
-            let is_imported = result.is_imported();
-            let by = match is_imported {
-                _ if result
-                    .attestation
-                    .contradicted()
-                    .all(|f| f.declared.is_none()) =>
-                {
-                    Contradiction::Itself { is_imported }
-                }
-                true => Contradiction::Labels,
-                false => Contradiction::Job,
-            };
-            let fields = result.attestation.contradicted().cloned().collect();
-            NotCounted::Contradicted { by, fields }
-        }
-        RepeatStatus::Suspect { reason } => NotCounted::Suspect(reason.clone()),
-        RepeatStatus::Unmeasured { reason } => NotCounted::NoRate(reason.clone()),
-    })
+fn kind_of(status: &RepeatStatus) -> NoteKind {
+    match status {
+        RepeatStatus::Failed { .. } => NoteKind::Failed,
+        RepeatStatus::Contradicted { .. } => NoteKind::Contradicted,
+        RepeatStatus::Suspect { .. } => NoteKind::Suspect,
+        RepeatStatus::Ok | RepeatStatus::Unmeasured { .. } => NoteKind::Remark,
+    }
 }
 
 fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
@@ -272,15 +300,16 @@ fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
         .cross_check
         .as_ref()
         .filter(|c| !c.agrees)?;
-    let fact = RunFact::TrainersRateDiffers {
-        repeat: repeat.repeat,
-        ratio: check.ratio,
-    };
-    Some(Note::new(NoteKind::Doubtful, fact))
+    let text = format!(
+        "repeat {}: the trainer prints {:.2} times our tokens/s per device; ours is the tokens of a step ÷ its time",
+        repeat.repeat, check.ratio
+    );
+    let note = Note::new(NoteKind::Doubtful, "trainers_rate_differs", text);
+    Some(note.with("ratio", check.ratio))
 }
 
 /// Devices of one kind are not equally fast, and hosts of one name need not be one host.
-fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<RunFact> {
+fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let mut sets: Vec<(&[String], Vec<u32>)> = Vec::new();
     for (repeat, _) in counted.iter().filter(|(r, _)| !r.devices.is_empty()) {
         add(&*repeat.devices, repeat.repeat, &mut sets);
@@ -291,13 +320,19 @@ fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<R
             .iter()
             .find(|d| sets.iter().any(|(others, _)| !others.contains(d)))
             .unwrap_or(&devices[0]);
-        DeviceSet {
-            device: short_name(own),
-            more: devices.len() - 1,
-            repeats: repeats.clone(),
-        }
+        let more = match devices.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{}{more} ({})", short_name(own), named(repeats))
     };
-    (sets.len() > 1).then(|| RunFact::SeveralSetsOfDevices(sets.iter().map(set).collect()))
+    let told: Vec<String> = sets.iter().map(set).collect();
+    let text = format!(
+        "the repeats ran on {} different sets of devices: {}",
+        sets.len(),
+        told.join("; ")
+    );
+    (sets.len() > 1).then(|| remark("several_sets_of_devices", text))
 }
 
 /// What is odd about the runs: each kind once, by its first case, with the repeats that have it.
@@ -306,7 +341,7 @@ fn anomalies_by_kind(
     results: &[(u32, RunResult)],
     statistics: &Statistics,
 ) -> impl Iterator<Item = Note> {
-    let mut kinds: Vec<(&str, &Oddity, Vec<u32>, bool)> = Vec::new();
+    let mut kinds: Vec<(&str, &str, Vec<u32>, bool)> = Vec::new();
     for (repeat, (n, result)) in repeats.iter().zip(results) {
         for anomaly in result
             .anomalies
@@ -317,34 +352,32 @@ fn anomalies_by_kind(
                 Some((.., repeats, _)) if repeats.last() == Some(n) => {}
                 Some((_, detail, repeats, is_of_first)) => {
                     repeats.push(*n);
-                    *is_of_first |= **detail != anomaly.detail;
+                    *is_of_first |= *detail != anomaly.detail;
                 }
                 None => kinds.push((&anomaly.kind, &anomaly.detail, vec![*n], false)),
             }
         }
     }
-    kinds
-        .into_iter()
-        .map(|(kind, detail, repeats, is_of_first)| {
-            let sort = match kind {
-                SLOW_FIRST_STEPS => NoteKind::WarmUp,
-                RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
-                _ => NoteKind::Remark,
-            };
-            Note::new(
-                sort,
-                RunFact::Anomaly {
-                    repeats,
-                    detail: detail.clone(),
-                    is_of_first,
-                },
-            )
-        })
+    kinds.into_iter().map(|(kind, detail, of, is_of_first)| {
+        let sort = match kind {
+            SLOW_FIRST_STEPS => NoteKind::WarmUp,
+            RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
+            _ => NoteKind::Remark,
+        };
+        let first = match of.first().filter(|_| is_of_first) {
+            Some(first) => format!(" (figures of repeat {first})"),
+            None => String::new(),
+        };
+        let text = format!("{}{first}: {detail}", named(&of));
+        Note::new(sort, "anomaly", text)
+            .with("anomaly", kind)
+            .with("repeats", of)
+    })
 }
 
 /// Is an anomaly of the step times not dealt with by the warm-up that is dropped?
 fn is_left(
-    anomaly: &Finding,
+    anomaly: &Anomaly,
     repeat: &RepeatSummary,
     result: &RunResult,
     statistics: &Statistics,
@@ -396,40 +429,52 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     };
     let mut notes = Vec::new();
     if cut.dropped_steps > 0 {
-        let fact = RunFact::MoreWarmUp {
-            repeat: repeat.repeat,
-            steps: cut.dropped_steps,
-            method: cut.method.clone(),
-            first_step: cut.first_step,
-            rate: steady.tokens_per_second_per_gpu,
-            with_them: cut.declared_tokens_per_second_per_gpu,
+        let (rate, with_them) = (
+            steady.tokens_per_second_per_gpu,
+            cut.declared_tokens_per_second_per_gpu,
+        );
+        let decimals = if rate.min(with_them) < 100.0 { 3 } else { 0 };
+        let (more, left_out) = match cut.dropped_steps {
+            1 => ("1 more step was".to_owned(), "is"),
+            n => (format!("{n} more steps were"), "are"),
         };
-        notes.push(Note::new(NoteKind::WarmUp, fact));
+        let text = format!(
+            "repeat {}: {more} still warming up (found by {}) and {left_out} left out. Measured from step {}: {rate:.decimals$} \
+             tokens/s per device; with them {with_them:.decimals$}",
+            repeat.repeat, cut.method, cut.first_step
+        );
+        let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
+        notes.push(note.with("steps", cut.dropped_steps));
     }
     if let Some(LevelShift { step, ratio }) = cut.level_shift {
-        notes.push(remark(RunFact::LevelShift {
-            repeat: repeat.repeat,
-            step,
-            ratio,
-        }));
+        let percent = (ratio - 1.0) * 100.0;
+        let decimals = decimals_beside(percent, 0.0, 1);
+        let text = format!(
+            "repeat {}: the median step time changes by {percent:+.decimals$} % near step {step} and stays there: the rate is a mean of \
+             both",
+            repeat.repeat
+        );
+        notes.push(remark("level_shift", text).with("ratio", ratio));
     }
     notes
 }
 
 /// Repeats that are too short to look for more warm-up; the reason is the first one's.
-fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<RunFact> {
+fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
-    let without: Vec<(u32, NotAssessed)> = counted
+    let without: Vec<(u32, Reason)> = counted
         .iter()
         .filter_map(|(r, _)| Some((r.repeat, reason(r)?)))
         .collect();
     let (_, why) = without.first()?.clone();
-    let repeats: Vec<u32> = without.into_iter().map(|(n, _)| n).collect();
-    Some(RunFact::TooShortToAssess {
-        all: repeats.len() == counted.len(),
-        repeats,
-        why,
-    })
+    let of: Vec<u32> = without.into_iter().map(|(n, _)| n).collect();
+    let which = if of.len() == counted.len() {
+        "the repeats are".to_owned()
+    } else {
+        format!("{} {}", named(&of), verb(&of, "is", "are"))
+    };
+    let text = format!("{which} too short to look for more warm-up than the declared one ({why})");
+    Some(remark("too_short_to_assess", text).with("repeats", of))
 }
 
 /// A repeat is odd if its rate is this far from the median of the others, and this many times as
@@ -465,13 +510,16 @@ fn odd_repeats(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .map(|other| (other / median - 1.0).abs())
             .fold(0.0, f64::max);
         if change.abs() >= ODD_REPEAT && change.abs() > ODD_REPEAT_TIMES * farthest {
-            let fact = RunFact::OddRepeat {
-                repeat: *n,
-                change,
-                others: others.len(),
-                farthest,
-            };
-            notes.push(Note::new(NoteKind::Doubtful, fact));
+            let word = if change < 0.0 { "slower" } else { "faster" };
+            let text = format!(
+                "repeat {n} is {:.1} % {word} than the median of the other {}, which agree within {:.1} %; `tprimat logs CELL#{n}` \
+                 shows its log",
+                change.abs() * 100.0,
+                others.len(),
+                farthest * 100.0
+            );
+            let note = Note::new(NoteKind::Doubtful, "odd_repeat", text);
+            notes.push(note.with("repeat", *n).with("change", change));
         }
     }
     notes
@@ -513,44 +561,88 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .filter(|_| mean > PAUSES[0] * median);
         let Some((step, longest)) = longest else {
             notes.extend(is_sampled.then(|| {
-                remark(RunFact::Sampled {
-                    repeat: repeat.repeat,
-                    every,
-                })
+                let text = format!(
+                    "repeat {}: {}: pauses between them are not seen",
+                    repeat.repeat,
+                    sampled(every)
+                );
+                remark("sampled", text).with("every", every)
             }));
             continue;
         };
         let rate = steady.tokens_per_second_per_gpu;
-        let fact = RunFact::Pauses {
-            repeat: repeat.repeat,
-            slow: slow.len(),
-            measured: times.len(),
-            share: slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>(),
-            step: *step,
-            longest: *longest,
-            median,
-            rate,
-            rate_at_median: rate * mean / median,
-            every: is_sampled.then_some(every),
+        let share = slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
+        let times_counted = if is_sampled {
+            format!(
+                "; {}, so a pause in one of them counts {every} times",
+                sampled(every)
+            )
+        } else {
+            String::new()
         };
+        let text = format!(
+            "repeat {}: {} of {} measured steps took {:.0} % of the time (up to {} at step {step}; the median is {}). At the median \
+             it would be {:.0} instead of {rate:.0} tokens/s per device{times_counted}",
+            repeat.repeat,
+            slow.len(),
+            times.len(),
+            share * 100.0,
+            step_time(*longest),
+            step_time(median),
+            rate * mean / median
+        );
         let kind = if is_sampled || mean > PAUSES[1] * median {
             NoteKind::Doubtful
         } else {
             NoteKind::Remark
         };
-        notes.push(Note::new(kind, fact));
+        let note = Note::new(kind, "pauses", text);
+        notes.push(note.with("repeat", repeat.repeat).with("share", share));
     }
     notes
 }
 
+fn sampled(every: u64) -> String {
+    let every = ordinal(every);
+    format!(
+        "the log shows only every {every} step, and its times are taken as those of single steps"
+    )
+}
+
 /// What the n of the interval counts, where it is not the repeats.
-fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<RunFact> {
-    let (repeats, units, unit) = (estimate.values.len(), estimate.units.len(), estimate.unit);
+fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let (n, unit) = (estimate.units.len(), estimate.unit);
     let in_no_unit = counted.iter().filter(|(run, _)| !unit.has(run)).count();
-    (unit != Unit::Repeat).then_some(RunFact::Replication {
-        repeats: repeats - in_no_unit,
-        units,
-        unit,
-        in_no_unit,
-    })
+    let repeats = estimate.values.len() - in_no_unit;
+    let units = unit.counted(n);
+    let (ran, verdict, lack) = match unit {
+        Unit::Repeat => return None,
+        Unit::Host => (format!("on {units}"), String::new(), "name its host"),
+        Unit::Session => (
+            format!(
+                "in {units} more than {:.0} hours apart",
+                SESSION_GAP_SECONDS / 3600.0
+            ),
+            format!(
+                ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
+            ),
+            "state when it ran",
+        ),
+    };
+    let left_out = match in_no_unit {
+        0 => String::new(),
+        1 => format!(
+            ". The log of 1 other repeat does not {lack}, so the rate, its interval and the step time are computed without that repeat"
+        ),
+        more => format!(
+            ". The logs of {more} other repeats do not {}, so the rate, its interval and the step time are computed without those \
+             repeats",
+            lack.replace("it ran", "they ran").replace("its", "their")
+        ),
+    };
+    let text = format!(
+        "the {repeats} repeats ran {ran}; the interval is computed from the {n} {} means (n = {n}){verdict}{left_out}",
+        unit.name()
+    );
+    Some(remark("replication", text).with("n", n))
 }

@@ -2,7 +2,6 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use tprimat_results::StepTimeSource;
 
 use crate::NoteKind;
 pub use crate::stand_ins::run_of;
@@ -20,7 +19,7 @@ pub fn run(times: &[f64]) -> RunResult {
 #[test]
 fn a_step_time_that_follows_from_the_rate_is_said_to() {
     let mut result = run(&[1.0, 1.0, 1.0]);
-    result.workload.step_time_source = Some(StepTimeSource::TrainersRate);
+    result.workload.step_time_source = Some("derived from the trainer's tokens/s".to_owned());
     let notes = summarize(&[(1, result)], &Statistics::default()).notes;
     assert!(
         notes
@@ -304,7 +303,7 @@ fn a_time_that_cannot_be_one_leaves_no_figure_unless_it_is_of_the_warm_up() {
         panic!("{:?}", summary.repeats)
     };
     assert_eq!(
-        crate::sentences::said(reason),
+        reason.text,
         "step_time_seconds is -1, which cannot be a step time"
     );
     assert_eq!(with(2).n, 1);

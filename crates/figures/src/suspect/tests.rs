@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     NoteKind, RepeatStatus,
-    sentences::disturbances,
     stand_ins::{file, reading},
     summarize,
     summary::tests::run,
@@ -37,9 +36,7 @@ fn judged(change: impl Fn(f64, &mut [Reading])) -> Option<String> {
             (f64::from(time), devices)
         })
         .collect();
-    disturbances(
-        &Signs::read(&file(1.0, 2, &lines))?.judge(&result(), &Statistics { warmup_steps: 2 }),
-    )
+    Signs::read(&file(1.0, 2, &lines))?.judge(&result(), &Statistics { warmup_steps: 2 })
 }
 
 fn process(pid: u32, name: &str) -> OtherProcess {
@@ -106,11 +103,9 @@ fn whoever_else_was_on_a_device_may_have_taken_its_memory_at_any_time() {
             other_processes: Some(found.to_vec()),
             ..hot.clone()
         };
-        disturbances(
-            &Signs::read(&file(1.0, 2, &[(time, vec![hot, used])]))
-                .unwrap()
-                .others(),
-        )
+        Signs::read(&file(1.0, 2, &[(time, vec![hot, used])]))
+            .unwrap()
+            .others()
     };
     let why = "its GPU gpu-1 was also used by process 4711 (python3)";
     assert_eq!(
@@ -130,7 +125,7 @@ fn memory_of_others_is_what_torch_tells_beside_its_own() {
         "GPU 0 has a total capacity of 95.00 GiB of which 1.20 GiB is free.",
         "this process has 1.00 GiB memory in use.",
     );
-    let of = |parts: &[&str]| disturbances(&memory_of_others(parts.join(" ").as_bytes()));
+    let of = |parts: &[&str]| memory_of_others(parts.join(" ").as_bytes());
     let why = "process 1085385 had 92.85 GiB of its GPU's memory";
     assert_eq!(
         of(&[
@@ -214,7 +209,7 @@ fn where_it_is_not_known_when_the_steps_were_nothing_is_held_against_a_run() {
         ..Reading::default()
     };
     let signs = Signs::read(&file(1.0, 1, &[(110.0, vec![others])])).unwrap();
-    let judged = |result: &RunResult| disturbances(&signs.judge(result, &Statistics::default()));
+    let judged = |result: &RunResult| signs.judge(result, &Statistics::default());
     assert!(judged(&result()).is_some());
     let mut undated = result();
     undated

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     Statistics,
-    sentences::said,
     stand_ins::{file, reading},
     summarize,
     summary::tests::run,
@@ -45,7 +44,7 @@ fn of(result: RunResult, warmup_steps: u64) -> (Result<Telemetry, String>, Vec<S
         repeat
             .telemetry_absent
             .as_ref()
-            .map(said)
+            .map(ToString::to_string)
             .unwrap_or_default()
     });
     (
@@ -60,7 +59,7 @@ fn energy_of(result: RunResult, warmup_steps: u64) -> Result<(f64, String), Stri
         telemetry
             .energy_absent
             .as_ref()
-            .map(said)
+            .map(ToString::to_string)
             .unwrap_or_default()
     })?;
     Ok((energy.joules, energy.method))

@@ -12,11 +12,6 @@ fn told(lines: &[&str]) -> serde_json::Map<String, Value> {
 }
 
 #[test]
-fn keys_are_sorted() {
-    assert!(KEYS.is_sorted());
-}
-
-#[test]
 fn megatron_behind_any_prefix() {
     let told = told(&[
         "[20260101 00:00:00][rank-0/8][DEBUG] [------arguments.py:1198] :   num_layers ........ 16",

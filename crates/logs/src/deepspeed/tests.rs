@@ -1,6 +1,8 @@
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
-use super::super::{LogSection, Trace, parse_any};
+use super::{Config, overflow};
+use crate::{LogSection, Trace, builder::Builder, lines::for_each_line, parse_any};
 
 fn parse(log: &str) -> Trace {
     super::super::parse(&LogSection::named("deepspeed"), log.as_bytes())
@@ -179,4 +181,69 @@ proptest! {
         // A prefix hides only the bare `ppl:` line.
         prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
     }
+}
+
+fn effective(log: &str) -> Value {
+    let (mut config, mut out) = (Config::default(), Builder::default());
+    for_each_line(log.as_bytes(), |line| {
+        config.line(&line.text, &mut out);
+    });
+    serde_json::to_value(out.finish().effective).unwrap()
+}
+
+#[test]
+fn the_older_print_and_the_newer() {
+    let older = concat!(
+        "[2021-01-01 00:00:00,1] [INFO] [logging.py:60:log_dist] [Rank 0] DeepSpeed info: version=0.3.17+x, git-hash=y\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:748:print] DeepSpeedEngine configuration:\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   activation_checkpointing_config  {\n    \"profile\": false\n}\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   fp16_enabled ................. True\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   gradient_accumulation_steps .. 2\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   gradient_clipping ............ 1.0\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   optimizer_name ............... adamw\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   optimizer_params ............. {'lr': 5e-05, 'betas': [0.9, 0.98], 'eps': 1e-08}\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   train_batch_size ............. 64\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   train_micro_batch_size_per_gpu  4\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   world_size ................... 8\n",
+        "[2021-01-01 00:00:00,1] [INFO] [config.py:752:print]   zero_config .................. {\n    \"stage\": 3, \n",
+        "    \"reduce_bucket_size\": 5.138022e+07, \n    \"offload_optimizer\": {\n        \"device\": \"cpu\"\n    }\n}\n",
+    );
+    let newer = concat!(
+        "[INFO] [config.py:999:print]   bfloat16_enabled ............. False\n",
+        "[INFO] [config.py:999:print]   zero_config .................. stage=3 contiguous_gradients=True\n",
+        "[INFO] [config.py:985:print_user_config]   json = {\n",
+        "    \"train_batch_size\": 64, \n    \"train_micro_batch_size_per_gpu\": 4, \n    \"gradient_accumulation_steps\": 2, \n",
+        "    \"gradient_clipping\": 1.0, \n    \"fp16\": {\n        \"enabled\": true\n    }, \n    \"zero_optimization\": {\n        \"stage\": 3, \n",
+        "        \"offload_optimizer\": {\n            \"device\": \"cpu\"\n        }\n    }, \n    \"optimizer\": {\n        \"type\": \"AdamW\", \n",
+        "        \"params\": {\n            \"lr\": 5e-05, \"eps\": 1e-08, \"betas\": [0.9, 0.98]\n        }\n    }\n}\n",
+        "[INFO] [config.py:999:print]   world_size ................... 8\n",
+    );
+    let expected = json!({
+        "precision": "fp16", "gradient_accumulation_steps": 2, "clip_grad": 1, "optimizer": "adamw", "learning_rate": 5e-5,
+        "beta1": 0.9, "beta2": 0.98, "eps": 1e-8, "global_batch_size": 64, "micro_batch_size": 4, "data_parallel_size": 8,
+        "sharding": "zero3", "offload": true,
+    });
+    assert_eq!(
+        (effective(older), effective(newer)),
+        (expected.clone(), expected)
+    );
+    assert_eq!(
+        effective("[config.py:1:print]   json = {\n never ended\n"),
+        json!({})
+    );
+}
+
+#[test]
+fn only_rank_zero_tells_of_a_skipped_step() {
+    let line = |rank: u8| {
+        format!(
+            "[deepspeed] OVERFLOW! Rank {rank} Skipping step. Attempted loss scale: 64, reducing to 32"
+        )
+    };
+    assert_eq!(
+        (overflow(&line(0)).as_deref(), overflow(&line(1))),
+        (Some("loss scale 64 → 32"), None)
+    );
+    let hysteresis = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, but hysteresis is 2. Reducing hysteresis to 1";
+    assert_eq!(overflow(hysteresis).as_deref(), Some("loss scale 64"));
 }

@@ -275,3 +275,34 @@ fn a_step_of_so_many_is_the_steps_number() {
         [5, 10, 15]
     );
 }
+
+#[test]
+fn rows_of_a_table_stand_below_its_header() {
+    let trace = parse_any(
+        b"[75/75 03:14, Epoch 1/1]\nStep\tTraining Loss\tValidation Loss\n25\tNo log\t2.500000\n50\t2.250000\t2.125000\n75\t2.000000\t2.000000\n\
+          done\n100\t1.0\t1.0\nTrainOutput(global_step=75, training_loss=2.1, metrics={'train_runtime': 194.5})\n",
+    );
+    assert_eq!(trace.format, "hf-trainer");
+    let steps: Vec<_> = trace
+        .steps
+        .iter()
+        .map(|s| (s.step, s.loss, s.steps_averaged))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            (25, None, Some(25)),
+            (50, Some(2.25), Some(25)),
+            (75, Some(2.0), Some(25))
+        ]
+    );
+    assert_eq!(
+        (
+            trace.evaluations.len(),
+            trace.totals["train_runtime_seconds"]
+        ),
+        (3, 194.5)
+    );
+    let spaced = parse_any(b"  Step    Training Loss\n  10      1.500000\n  20      1.250000\n");
+    assert_eq!((spaced.steps.len(), spaced.steps[1].loss), (2, Some(1.25)));
+}

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use super::super::{LogSection, Trace, parse_any};
 
@@ -199,7 +200,7 @@ fn a_callbacks_lines() {
     );
     assert_eq!(
         (first.memory_source.as_deref(), first.steps_averaged),
-        (Some(super::CALLBACK), Some(1))
+        (Some("the script's own GB, read as decimal"), Some(1))
     );
     assert_eq!((second.loss, trace.format.as_str()), (None, "nemo"));
 }
@@ -226,4 +227,62 @@ proptest! {
         }
         prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
     }
+}
+
+fn settings_of(log: &str) -> (Value, Trace) {
+    let trace = parse(log);
+    (serde_json::to_value(&trace.effective).unwrap(), trace)
+}
+
+#[test]
+fn megatrons_set_up_lines() {
+    let (stated, trace) = settings_of(concat!(
+        "[default0]:[NeMo I 2025-01-01 00:00:00 x:1] Rank 0 has data parallel group : [0, 2]\n",
+        "[default0]:[NeMo I 2025-01-01 00:00:00 x:1] Rank 0 has tensor model parallel group: [0, 1]\n",
+        "[default0]:[NeMo I 2025-01-01 00:00:00 x:1] Rank 0 has combined group of data parallel and context parallel : [0, 2]\n",
+        "[default0]:[NeMo I 2025-01-01 00:00:00 x:1] Rank 0 has pipeline model parallel group: [0]\n",
+        "[default0]:All distributed processes registered. Starting with 4 processes\n",
+        "[default0]:[NeMo I 2025-01-01 00:00:00 x:1] setting number of microbatches to constant 16\n",
+        "[NeMo I]  > number of parameters on (tensor, pipeline) model parallel rank (0 ,0): 1000\n",
+        "[NeMo I]  > number of parameters on (tensor, pipeline) model parallel rank (1, 0): 900\n",
+        "[NeMo I] Setting up optimizer with config OptimizerConfig(optimizer='adam', lr=0.0003, min_lr=None, weight_decay=0.1, ",
+        "fp16=False, bf16=True, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-05, clip_grad=1.0)\n",
+        "INFO:pytorch_lightning.utilities.rank_zero:`Trainer.fit` stopped: `max_steps=100` reached.\n",
+        "TFLOPs per sec per GPU=-1.00\n",
+    ));
+    assert_eq!(
+        stated,
+        json!({
+            "data_parallel_size": 2, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "num_gpus": 4,
+            "gradient_accumulation_steps": 16, "optimizer": "adamw", "learning_rate": 0.0003, "weight_decay": 0.1,
+            "precision": "bf16", "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "clip_grad": 1, "train_iters": 100,
+        })
+    );
+    assert_eq!(
+        (
+            trace.num_parameters_per_rank,
+            trace.num_parameters,
+            trace.finished
+        ),
+        (Some(1000), None, true)
+    );
+    assert!(trace.totals.is_empty());
+}
+
+#[test]
+fn dlloggers_parameters() {
+    let (stated, trace) = settings_of(concat!(
+        "DLL 2025-06-12 22:11:00.5 - PARAMETER cfg/micro_batch_size : 1  cfg/global_batch_size : 512  cfg/rampup_batch_size : None  ",
+        "cfg/encoder_seq_length : 4096  cfg/num_query_groups : 8  cfg/kv_channels : None  cfg/nsys_profile/ranks : [0, 1]  ",
+        "cfg/optim/name : distributed_fused_adam  cfg/optim/betas : [0.9, 0.95]  cfg/data/data_impl : mock  cfg/precision : bf16-mixed \n",
+        "TFLOPs per sec per GPU=1116.5\n",
+    ));
+    assert_eq!(
+        stated,
+        json!({
+            "micro_batch_size": 1, "global_batch_size": 512, "seq_length": 4096, "num_kv_heads": 8, "optimizer": "adamw",
+            "beta1": 0.9, "beta2": 0.95, "data": "random", "precision": "bf16",
+        })
+    );
+    assert_eq!(trace.totals["tflops_per_gpu"], 1116.5);
 }

@@ -1,28 +1,27 @@
 //! JSON, or Python's way of printing the same, that goes over many lines: collected until its
 //! brackets are closed.
 
+use regex::Captures;
 use serde_json::Value;
 use tprimat_words::part;
+
+use crate::{builder::Builder, pattern::Pattern};
 
 /// A larger document is passed over.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_DEPTH: usize = 64;
+
+/// A string, one that the line's end cuts off, or a word of Python's.
+static TOKEN: Pattern =
+    Pattern::new(r#""(?:[^"\\]|\\.)*(?:"|\\?$)|'((?:[^'\\]|\\.)*)(?:'|\\?$)|None|True|False"#);
 
 #[derive(Default)]
 pub struct Documents {
     text: String,
     /// Closing brackets that are still to come.
     open: Vec<u8>,
-    quote: Option<u8>,
     /// Too large: it is followed, but not kept.
     passed_over: bool,
-}
-
-pub enum Found {
-    Nothing,
-    Document(Value),
-    /// Why what looked like a document is none.
-    Unreadable(&'static str),
 }
 
 impl Documents {
@@ -31,65 +30,48 @@ impl Documents {
         !self.open.is_empty()
     }
 
-    /// Takes a line; the document that ends in it, if one does. A line outside of any document must
-    /// begin one.
-    pub fn line(&mut self, line: &str) -> Found {
-        let line = if self.inside() {
-            line
-        } else {
-            line.trim_start()
-        };
-        if !self.inside() && !line.starts_with(['{', '[']) {
-            return Found::Nothing;
-        }
-        let mut escaped = false;
-        for (at, byte) in line.bytes().enumerate() {
-            match (self.quote, byte) {
-                (Some(_), _) if escaped => escaped = false,
-                (Some(_), b'\\') => escaped = true,
-                (Some(quote), _) if byte == quote => self.quote = None,
-                (Some(_), _) => {}
-                (None, b'"' | b'\'') => self.quote = Some(byte),
-                (None, b'{') => self.open.push(b'}'),
-                (None, b'[') => self.open.push(b']'),
-                (None, b'}' | b']') => {
-                    if self.open.pop() != Some(byte) {
-                        self.clear();
-                        return Found::Unreadable("brackets that do not match");
-                    }
-                    if self.open.is_empty() {
-                        self.keep(part(line, ..=at));
-                        return self.finish();
-                    }
+    /// Takes a line, which must begin a document where none is open; the document that ends in it,
+    /// if one does.
+    pub fn line(&mut self, line: &str, out: &mut Builder) -> Option<Value> {
+        // Brackets within strings are no brackets. Neither form has strings that go over lines.
+        let bare = TOKEN.replace_all(line, |token: &Captures<'_>| " ".repeat(token[0].len()));
+        for (at, byte) in bare.bytes().enumerate() {
+            match byte {
+                b'{' => self.open.push(b'}'),
+                b'[' => self.open.push(b']'),
+                b'}' | b']' if self.open.pop() != Some(byte) => {
+                    return self.unreadable("brackets that do not match", out);
+                }
+                b'}' | b']' if self.open.is_empty() => {
+                    self.keep(part(line, ..=at));
+                    return self.finish(out);
                 }
                 _ => {}
             }
             if self.open.len() > MAX_DEPTH {
-                self.clear();
-                return Found::Unreadable("brackets nested too deeply");
+                return self.unreadable("brackets nested too deeply", out);
             }
         }
-        // Neither form has strings that go over lines.
-        self.quote = None;
         self.keep(line);
-        Found::Nothing
+        None
     }
 
     /// After the last line: what there is of a document that was cut off, with its brackets closed.
-    pub fn end(&mut self) -> Found {
+    pub fn end(&mut self, out: &mut Builder) -> Option<Value> {
         if !self.inside() || self.passed_over {
-            return Found::Nothing;
+            return None;
         }
-        while let Some(close) = self.open.pop() {
-            self.text.push(char::from(close));
-        }
-        self.finish()
+        out.notes
+            .add("truncated", || "the document is not closed".to_owned());
+        let missing = self.open.iter().rev().map(|b| char::from(*b));
+        self.text.extend(missing);
+        self.finish(out)
     }
 
     fn keep(&mut self, text: &str) {
         if self.text.len() + text.len() > MAX_BYTES {
             self.passed_over = true;
-            self.text = String::new();
+            self.text.clear();
         }
         if !self.passed_over {
             self.text.push_str(text);
@@ -97,108 +79,39 @@ impl Documents {
         }
     }
 
-    fn finish(&mut self) -> Found {
-        let (text, passed_over) = (std::mem::take(&mut self.text), self.passed_over);
-        self.clear();
-        if passed_over {
-            return Found::Unreadable("a document of more than 16 MiB");
+    fn finish(&mut self, out: &mut Builder) -> Option<Value> {
+        if self.passed_over {
+            return self.unreadable("a document of more than 16 MiB", out);
         }
+        let text = &self.text;
         let value =
-            serde_json::from_str(&text).or_else(|_| serde_json::from_str(&python_to_json(&text)));
-        value.map_or(
-            Found::Unreadable("neither JSON nor Python's form of it"),
-            Found::Document,
-        )
+            serde_json::from_str(text).or_else(|_| serde_json::from_str(&python_to_json(text)));
+        match value {
+            Ok(value) => {
+                *self = Self::default();
+                Some(value)
+            }
+            Err(_) => self.unreadable("neither JSON nor Python's form of it", out),
+        }
     }
 
-    fn clear(&mut self) {
+    fn unreadable(&mut self, why: &str, out: &mut Builder) -> Option<Value> {
         *self = Self::default();
+        out.notes.add("unreadable_document", || why.to_owned());
+        None
     }
 }
 
 /// `{'a': None}` → `{"a": null}`.
 fn python_to_json(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' | '\'' => {
-                out.push('"');
-                while let Some((_, inner)) = chars.next() {
-                    match inner {
-                        _ if inner == c => break,
-                        '"' => out.push_str("\\\""),
-                        '\\' => match chars.next() {
-                            Some((_, '\'')) => out.push('\''),
-                            Some((_, other)) => {
-                                out.push('\\');
-                                out.push(other);
-                            }
-                            None => {}
-                        },
-                        _ => out.push(inner),
-                    }
-                }
-                out.push('"');
-            }
-            'N' | 'T' | 'F' => {
-                let words = [("None", "null"), ("True", "true"), ("False", "false")];
-                let word = words
-                    .iter()
-                    .find(|(python, _)| part(text, at..).starts_with(python));
-                match word {
-                    Some((python, json)) => {
-                        out.push_str(json);
-                        for _ in 1..python.len() {
-                            chars.next();
-                        }
-                    }
-                    None => out.push(c),
-                }
-            }
-            _ => out.push(c),
+    let json = |token: &Captures<'_>| match (&token[0], token.get(1)) {
+        ("None", _) => "null".to_owned(),
+        ("True" | "False", _) => token[0].to_lowercase(),
+        (_, Some(inner)) => {
+            let inner = inner.as_str().replace("\\'", "'").replace('"', "\\\"");
+            format!("\"{inner}\"")
         }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn all(text: &str) -> Vec<Value> {
-        let mut documents = Documents::default();
-        let mut found: Vec<_> = text.lines().map(|line| documents.line(line)).collect();
-        found.push(documents.end());
-        found
-            .into_iter()
-            .filter_map(|f| {
-                if let Found::Document(value) = f {
-                    Some(value)
-                } else {
-                    None
-                }
-            })
-            .collect()
-    }
-
-    #[test]
-    fn documents_over_many_lines_one_after_another_and_cut_off() {
-        assert_eq!(
-            all("noise\n[\n {\"a\": \"]\"}\n]\n{\"b\": 1}\n"),
-            [json!([{"a": "]"}]), json!({"b": 1})]
-        );
-        assert_eq!(
-            all("{'a': None, 'b': [True, 'it\\'s \"x\"'], 'c': 'N/A'}"),
-            [json!({"a": null, "b": [true, "it's \"x\""], "c": "N/A"})]
-        );
-        assert_eq!(
-            all("{'a': {'b': 1}, 'c': [1, 2]"),
-            [json!({"a": {"b": 1}, "c": [1, 2]})]
-        );
-        assert_eq!(all("{]\n{\"b\": 1}"), [json!({"b": 1})]);
-        assert!(all(&"[".repeat(100_000)).is_empty());
-    }
+        (double_quoted, None) => double_quoted.to_owned(),
+    };
+    TOKEN.replace_all(text, json).into_owned()
 }

@@ -1,11 +1,24 @@
-//! Output of the tools that read GPUs: one file a tool. Memory is in bytes whatever the tool calls
-//! its unit.
+//! Output of the tools that read GPUs. `names.toml` has the names by which each form of it calls a
+//! quantity; a file a tool knows how its lines are laid out.
 mod amd_smi;
 mod document;
 mod nvidia_smi;
-mod quantity;
+mod reading;
 mod rocm_smi;
+#[cfg(test)]
+mod tests;
 
 pub use amd_smi::{AmdSmi, evidence as amd_smi_evidence};
 pub use nvidia_smi::{NvidiaSmi, evidence as nvidia_smi_evidence};
 pub use rocm_smi::{RocmSmi, evidence as rocm_smi_evidence};
+
+use crate::format::Evidence;
+
+/// Weak evidence at most: the scripts of many trainers show such a table before they begin.
+fn weak_if(found: bool) -> Evidence {
+    if found {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
+}

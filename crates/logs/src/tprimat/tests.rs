@@ -109,7 +109,7 @@ fn absurd_values_are_absent_and_said() {
             && s.tokens.is_none())
     );
     for kind in [
-        ABSURD_STEP_TIME,
+        crate::ABSURD_STEP_TIME,
         "unreadable_line",
         "nan_loss",
         "duplicate_step",

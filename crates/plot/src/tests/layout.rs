@@ -1,6 +1,67 @@
 //! Where things stand in a picture: nothing overlaps, leaves it or grows without bound.
 
-use super::*;
+use super::{
+    style::{FAINT, HALF, INK, MARGIN, WIDTH},
+    *,
+};
+
+/// The words of a picture, each with its left, upper, right and lower edge.
+fn words(svg: &roxmltree::Document) -> Vec<([i32; 4], String)> {
+    let number = |node: &roxmltree::Node, name: &str| -> f64 {
+        node.attribute(name).unwrap().parse().unwrap()
+    };
+    let word = |node: roxmltree::Node| {
+        let words = node.text().unwrap().trim_matches('\n').to_owned();
+        let font = number(&node, "font-size");
+        let width = text::width_of(&words, (font * 1.24).round() as i32);
+        let (x, y) = (number(&node, "x") as i32, number(&node, "y") as i32);
+        let left = match node.attribute("text-anchor") {
+            None => x,
+            Some("middle") => x - width / 2,
+            Some(_) => x - width,
+        };
+        ([left, y, left + width, y + font as i32], words)
+    };
+    let nodes = svg.descendants().filter(|n| n.has_tag_name("text"));
+    nodes.map(word).collect()
+}
+
+/// What is wrong with the layout: words that lie on other words, or that leave the picture.
+pub fn layout_faults(svg: &str) -> Vec<String> {
+    let svg = roxmltree::Document::parse(svg).unwrap();
+    let height: i32 = svg
+        .root_element()
+        .attribute("height")
+        .unwrap()
+        .parse()
+        .unwrap();
+    let mut boxes = words(&svg);
+    boxes.sort_unstable_by_key(|(b, _)| b[1]);
+    let outside = |b: &[i32; 4]| b[0] < 0 || b[1] < 0 || b[2] > WIDTH || b[3] > height;
+    let mut faults: Vec<String> = boxes
+        .iter()
+        .filter(|(b, _)| outside(b))
+        .map(|(b, w)| format!("outside: {w:?} {b:?}"))
+        .collect();
+    for (i, (a, words)) in boxes.iter().enumerate() {
+        for (b, other) in boxes[i + 1..].iter().take_while(|(b, _)| b[1] < a[3]) {
+            if a[0] < b[2] && b[0] < a[2] {
+                faults.push(format!("{words:?} {a:?} lies on {other:?} {b:?}"));
+            }
+        }
+    }
+    let points = svg
+        .descendants()
+        .filter_map(|node| node.attribute("points"));
+    for point in points.flat_map(|points| points.split(' ')) {
+        let (x, y) = point.split_once(',').unwrap();
+        let (x, y): (i32, i32) = (x.parse().unwrap(), y.parse().unwrap());
+        if !(0..=WIDTH).contains(&x) || !(0..=height).contains(&y) {
+            faults.push(format!("a shape at {point} is outside"));
+        }
+    }
+    faults
+}
 
 #[test]
 fn no_words_lie_on_others_or_leave_the_picture() {
@@ -61,12 +122,9 @@ fn a_picture_has_a_bounded_size_however_many_cells_there_are() {
             let Ok(canvas) = draw(&shown).map(Canvas::bounded) else {
                 continue;
             };
-            assert!(
-                canvas.top <= 12_100,
-                "{name} of {cells} cells: {} px",
-                canvas.top
-            );
-            let words = canvas.words();
+            let height = canvas.top;
+            assert!(height <= 12_100, "{name} of {cells} cells: {height} px");
+            let words = svg_words(&canvas.svg().unwrap());
             assert!(
                 words.contains(&format!("of {cells} cells from")),
                 "{name} does not say what it leaves out: {words}"
@@ -82,24 +140,21 @@ fn of_many_cells_the_baseline_the_fastest_and_the_slowest_are_shown() {
         groups: 2,
         ..PLAIN
     });
+    let told = |row: &tprimat_figures::Row| (row.tokens_per_second_per_gpu.value, row.cell.clone());
     let of_group = |c: &Comparison, group| -> Vec<(f64, String)> {
         let members = c.rows.iter().filter(|row| row.group == group);
-        members
-            .map(|row| (row.tokens_per_second_per_gpu.value, row.cell.clone()))
-            .collect()
+        members.map(told).collect()
+    };
+    let of_shown = |shown: &Shown, group: usize| -> Vec<(f64, String)> {
+        let cells = shown.workloads[group].cells.iter();
+        cells.map(|cell| told(cell.row)).collect()
     };
     let baseline = of_group(&comparison, 1).swap_remove(57).1;
     comparison.groups[1].baseline = baseline;
     let shown = Shown::of(&comparison);
-    assert_eq!(
-        (shown.comparison.rows.len(), shown.comparison.groups.len()),
-        (60, 2)
-    );
+    assert_eq!((shown.cells().count(), shown.workloads.len()), (60, 2));
     for group in [0, 1] {
-        let (all, kept) = (
-            of_group(&comparison, group),
-            of_group(&shown.comparison, group),
-        );
+        let (all, kept) = (of_group(&comparison, group), of_shown(&shown, group));
         let of_all =
             |pick: fn(f64, f64) -> f64| all.iter().map(|(rate, _)| *rate).reduce(pick).unwrap();
         let of_kept =
@@ -112,21 +167,17 @@ fn of_many_cells_the_baseline_the_fastest_and_the_slowest_are_shown() {
             (of_all(f64::max), of_all(f64::min)),
             (of_kept(f64::max), of_kept(f64::min))
         );
-        assert_eq!(kept.len(), shown.comparison.groups[group].cells.len());
     }
     let few = self::comparison(Sample {
         cells: 60,
         groups: 3,
         ..PLAIN
     });
-    assert_eq!(
-        Shown::of(&few).comparison.rows.len(),
-        60,
-        "nothing is left out"
-    );
+    let few = Shown::of(&few);
+    assert_eq!(few.cells().count(), 60, "nothing is left out");
     // The fastest first, whatever the matrix has first.
     for group in 0..3 {
-        let rates: Vec<f64> = of_group(&Shown::of(&few).comparison, group)
+        let rates: Vec<f64> = of_shown(&few, group)
             .into_iter()
             .map(|(rate, _)| rate)
             .collect();
@@ -235,9 +286,6 @@ fn upright(svg: &str) -> Vec<(String, i32, String, i32)> {
 /// panel.
 fn cuts(comparison: &Comparison) -> [Vec<i32>; 3] {
     let all = upright(&named(&pictures(comparison).unwrap(), "step_time").svg);
-    let hex = |colour: plotters::style::RGBColor| {
-        format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
-    };
     let dashed = |colour| {
         let mut places: Vec<i32> = all
             .iter()
@@ -255,23 +303,16 @@ fn cuts(comparison: &Comparison) -> [Vec<i32>; 3] {
         .iter()
         .filter(|(.., width, length)| width == "2" && *length == 10)
         .map(|(_, x, ..)| *x);
-    [dashed(style::FAINT), dashed(style::INK), feet.collect()]
+    [dashed(FAINT), dashed(INK), feet.collect()]
 }
 
 #[test]
 fn step_times_show_where_the_warm_up_ends_and_where_each_repeat_is_measured_from() {
     let mut comparison = comparison(Sample { cells: 1, ..PLAIN });
-    let width = (style::WIDTH - 2 * style::MARGIN - 16) / 2;
-    let frame = chart::Frame {
-        left: style::MARGIN,
-        top: 0,
-        width,
-        height: 190,
-        tags: chart::NO_TAGS,
-        title: "",
-        x_title: "",
-    };
-    let at = |step: f64| frame.x([1.0, 60.0]).at(step);
+    let x = axis::Scale::new([1.0, 60.0]);
+    let panel = lines::Lines::new("", "", x, x);
+    let x = x.on(panel.across(MARGIN, HALF));
+    let at = |step: f64| x.at(step);
     // Cut at step 6, three steps after the declared warm-up.
     assert_eq!(
         cuts(&comparison),

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_figures::{Comparison, Difference, NoVerdict, NoteKind};
-use tprimat_results::{AttestationStatus, is_of_model};
-use tprimat_sentences::said;
+use tprimat_figures::{Comparison, Difference, NoteKind};
+use tprimat_results::{AttestationStatus, Reason, is_of_model};
 
 use crate::{
     headline::{across, contradicted, duration},
@@ -31,7 +30,7 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
     let told: BTreeSet<String> = comparison
         .absent
         .iter()
-        .map(|c| said(&c.reason))
+        .map(|c| c.reason.text.clone())
         .filter(|r| !r.is_empty())
         .collect();
     let is_told = |text: &str| {
@@ -43,7 +42,7 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         .into_iter()
         .filter(|note| weighty(note.kind) && !is_told(&note.text));
     all.extend(own.map(|note| note.text));
-    let mut reasons: Vec<(&NoVerdict, usize)> = Vec::new();
+    let mut reasons: Vec<(&Reason, usize)> = Vec::new();
     for reason in comparison
         .speedups
         .iter()
@@ -60,7 +59,7 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         } else {
             format!(" on {count} of {} ratios", comparison.speedups.len())
         };
-        all.push(format!("No verdict{whose}: {}.", said(reason)));
+        all.push(format!("No verdict{whose}: {reason}."));
     }
     if let Some(speedup) = comparison
         .speedups

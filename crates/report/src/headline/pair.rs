@@ -1,9 +1,7 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
 use tprimat_figures::{EnvironmentDifference, Gaps, Group, Label, Price, Row, Speedup, Warning};
-use tprimat_results::{FieldDifference, Tier, differences};
-use tprimat_sentences as sentences;
-use tprimat_sentences::{said, standing};
+use tprimat_results::{FieldDifference, Tier, differences, settings::show};
 use tprimat_words::plain::counted;
 
 use super::{
@@ -16,6 +14,9 @@ use crate::{
     format::{change_range, faster, number, ratio, ratio_beside_1},
     notes::capital,
 };
+
+/// A cell and its short name.
+type Named<'a> = (&'a Row, &'a str);
 
 /// Two cells in the order of the sentence: the faster one is its subject.
 pub(super) struct Pair<'a> {
@@ -31,101 +32,101 @@ pub(super) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    pub fn of(speedup: &Speedup, a: (&'a Row, &'a str), b: (&'a Row, &'a str)) -> Self {
-        let ends = speedup
-            .interval
-            .map(|i| [i.low, i.high])
-            .filter(|ends| ends.iter().all(|end| end.is_finite()));
+    pub fn of(speedup: &Speedup, a: Named<'a>, b: Named<'a>) -> Self {
+        let ends = speedup.interval.map(|i| [i.low, i.high]);
+        let ends = ends.filter(|ends| ends.iter().all(|end| end.is_finite()));
         let is_turned = speedup.ratio < 1.0;
-        let ((first, first_name), (second, second_name)) = if is_turned { (b, a) } else { (a, b) };
-        let (ratio, ends) = if is_turned {
-            (
-                1.0 / speedup.ratio,
-                ends.map(|[low, high]| [1.0 / high, 1.0 / low]),
-            )
+        let turned = |[low, high]: [f64; 2]| [1.0 / high, 1.0 / low];
+        let (first, second, ratio, ends) = if is_turned {
+            (b, a, 1.0 / speedup.ratio, ends.map(turned))
         } else {
-            (speedup.ratio, ends)
+            (a, b, speedup.ratio, ends)
         };
         Self {
-            first,
-            second,
-            first_name,
-            second_name,
+            first: first.0,
+            second: second.0,
+            first_name: first.1,
+            second_name: second.1,
             ratio,
             ends,
             is_turned,
         }
     }
+
+    pub fn width(&self) -> Option<f64> {
+        self.ends.map(|[low, high]| high - low)
+    }
+
+    /// The settings of a tier that differ, without those that follow from others.
+    pub fn different_settings(&self, tier: Tier) -> Vec<String> {
+        let all = differences(&self.first.contract, &self.second.contract).into_iter();
+        let known: Vec<FieldDifference> = all.filter(FieldDifference::is_known).collect();
+        let own = known
+            .iter()
+            .filter(|d| d.tier == tier && !follows(&d.field, &known));
+        own.map(|d| self.difference(d)).collect()
+    }
+
+    /// `micro_batch_size (4 against 1)`; `compile` where the names say who compiles.
+    fn difference(&self, found: &FieldDifference) -> String {
+        let is_named = |name: &str| name.contains("(compiled") || name.contains(", compiled");
+        if found.field == "compile" && is_named(self.first_name) != is_named(self.second_name) {
+            return found.field.clone();
+        }
+        let (a, b) = (show(found.a.as_ref()), show(found.b.as_ref()));
+        format!("{} ({a} against {b})", found.field)
+    }
 }
 
 /// `titan (compiled) trains llama 13 % faster than native: 61,894 against 54,838 tokens/s per GPU
-/// (95 % CI 11–15 %). Same workload except: compile.`
+/// (95 % CI 11–15 %). Same workload except: compile.` First without its lesser reservations.
 pub(super) fn pair_sentence(
     environment_of_a: &[EnvironmentDifference],
     group: &Group,
     speedup: &Speedup,
-    (a, name_a): (&Row, &str),
-    (b, name_b): (&Row, &str),
+    sides: [Named<'_>; 2],
 ) -> (String, String) {
-    let pair = Pair::of(speedup, (a, name_a), (b, name_b));
+    let [(a, name_a), (b, name_b)] = sides;
+    let pair = Pair::of(speedup, sides[0], sides[1]);
     let mut parts = vec![figures(&pair, speedup, &group.model)];
     parts.extend(workload(&pair));
     // What only the job says is no less a part of the answer than what the logs confirm.
     let declared = only_declared(&pair).filter(|_| !by_labels_only(a) || !by_labels_only(b));
     // Recomputation that only one log states costs as much as recomputation in which both differ.
     let unstated = unstated_speed(&pair);
-    parts.extend(unstated.clone());
-    let doubts: Vec<String> = [(a, name_a), (b, name_b)]
-        .into_iter()
-        .filter_map(|(row, name)| short_step_times(row, &format!("The rate of {name}")))
-        .collect();
-    let short: Vec<String> = parts
-        .iter()
-        .take(2)
-        .cloned()
-        .chain(unstated)
+    let of_timer = |(row, name): Named<'_>| short_step_times(row, &format!("The rate of {name}"));
+    let doubts: Vec<String> = sides.into_iter().filter_map(of_timer).collect();
+    let leading = parts.iter().take(2).cloned();
+    let short = leading
+        .chain(unstated.clone())
         .chain(declared)
-        .chain(doubts.clone())
-        .collect();
-    let short = format!("{}.", short.join(". "));
-    parts.extend(doubts);
+        .chain(doubts.clone());
+    let short = short.collect::<Vec<_>>().join(". ") + ".";
+    parts.extend(unstated.into_iter().chain(doubts));
     parts.extend(totals(&pair));
     parts.extend(cost(&pair, speedup));
-    parts.extend(
-        speedup
-            .reason
-            .as_ref()
-            .map(|reason| format!("No verdict: {}", said(reason))),
-    );
-    if let Some(seconds) = speedup.apart_seconds {
-        parts.push(format!(
+    let reason = speedup.reason.as_ref();
+    parts.extend(reason.map(|reason| format!("No verdict: {}", reason.text.clone())));
+    parts.extend(speedup.apart_seconds.map(|seconds| {
+        format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
              a build with --force=measured and --only for both measures them anew, in turns",
             duration(seconds)
-        ));
-    }
-    let added: Vec<&str> = [(a, name_a), (b, name_b)]
-        .into_iter()
-        .filter(|(row, _)| row.repeats_added_later)
-        .map(|(_, name)| name)
-        .collect();
+        )
+    }));
+    let added = sides.iter().filter(|(row, _)| row.repeats_added_later);
+    let added: Vec<&str> = added.map(|(_, name)| *name).collect();
     if !added.is_empty() {
+        let names = added.join(" and ");
         parts.push(format!(
-            "Repeats of {} were added after the first results were seen",
-            added.join(" and ")
+            "Repeats of {names} were added after the first results were seen"
         ));
     }
-    for (row, name) in [(a, name_a), (b, name_b)] {
-        parts.extend(
-            standing(&row.standing)
-                .iter()
-                .map(|words| format!("{name}: {words}")),
-        );
-        if row
-            .dropped
-            .iter()
-            .any(|d| d.remeasured > 0 || !d.set_aside.is_empty())
-        {
+    for (row, name) in sides {
+        let standing = row.standing.words().into_iter();
+        parts.extend(standing.map(|words| format!("{name}: {words}")));
+        let mut dropped = row.dropped.iter();
+        if dropped.any(|d| d.remeasured > 0 || !d.set_aside.is_empty()) {
             parts.push(format!(
                 "Measurements of {name} were replaced after they were seen"
             ));
@@ -142,191 +143,133 @@ pub(super) fn pair_sentence(
     let of_pair = environment_of_a.iter().filter(|e| e.cell_b == b.cell);
     let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
-    for (row, name) in [(a, name_a), (b, name_b)] {
+    for (row, name) in sides {
         // A variable that only one of the two runs with is among the differences.
-        let is_told = |warning: &Warning| {
-            let Warning::Variable { name, .. } = warning else {
-                return false;
-            };
-            dangerous.iter().any(|e| e.name == *name)
+        let is_told = |warning: &Warning| match warning {
+            Warning::Variable { name, .. } => dangerous.iter().any(|e| e.name == *name),
+            _ => false,
         };
         parts.extend(warned(row, name, |warning| !is_told(warning)));
     }
     (short, format!("{}.", parts.join(". ")))
 }
 
-/// The settings of a tier that differ, without those that follow from others.
-pub(super) fn different_settings(pair: &Pair<'_>, tier: Tier) -> Vec<String> {
-    let known: Vec<FieldDifference> = differences(&pair.first.contract, &pair.second.contract)
-        .into_iter()
-        .filter(FieldDifference::is_known)
-        .collect();
-    let own = known
-        .iter()
-        .filter(|d| d.tier == tier && !follows(&d.field, &known));
-    own.map(|d| difference(d, pair)).collect()
-}
-
 /// Who is how much faster, with both rates and the interval.
 fn figures(pair: &Pair<'_>, speedup: &Speedup, model: &str) -> String {
-    let Pair {
-        first,
-        second,
-        first_name,
-        second_name,
-        ratio,
-        ends,
-        ..
-    } = pair;
-    let rate = |row: &Row| number(row.tokens_per_second_per_gpu.value);
-    let rates = format!(
-        "{} against {} {}",
-        rate(first),
-        rate(second),
-        unit(&[first, second])
-    );
-    let width = ends.map(|[low, high]| high - low);
-    let over = over_hosts(&[first, second]);
-    let interval = ends
-        .map(|ends| format!(" (95 % CI {}{over})", change_range(*ratio, ends)))
-        .unwrap_or_default();
+    let (first, second) = (pair.first_name, pair.second_name);
+    let both = [pair.first, pair.second];
+    let [rate, other] = both.map(|row| number(row.tokens_per_second_per_gpu.value));
+    let unit = unit(&both);
+    // Columns give the cell's speed relative to the baseline's, so both ways are said.
+    let inverse = || match pair.is_turned && speedup.ratio.is_finite() {
+        true => format!("; {second} is {} {first}", times(speedup)),
+        false => String::new(),
+    };
+    let over = over_hosts(&both);
+    let interval = pair.ends.map_or_else(String::new, |ends| {
+        format!(" (95 % CI {}{over})", change_range(pair.ratio, ends))
+    });
+    let rates = format!("{rate} against {other} {unit}{interval}");
     match SpeedVerdict::of(speedup) {
         SpeedVerdict::Faster | SpeedVerdict::Slower => {
-            let (size, than) = faster(*ratio, width);
-            // Columns give the cell's speed relative to the baseline's, so both ways are said.
-            let inverse = if pair.is_turned {
-                format!("; {second_name} is {} {first_name}", times(speedup))
-            } else {
-                String::new()
-            };
+            let (size, than) = faster(pair.ratio, pair.width());
             format!(
-                "{first_name} trains {model} {size} {than} {second_name}: {rates}{interval}{inverse}"
+                "{first} trains {model} {size} {than} {second}: {rates}{}",
+                inverse()
             )
         }
         SpeedVerdict::NoDifference => {
-            format!(
-                "{first_name} and {second_name} show no significant difference on {model}: {rates}{interval}"
-            )
+            format!("{first} and {second} show no significant difference on {model}: {rates}")
         }
         _ => {
-            let inverse = if pair.is_turned && speedup.ratio.is_finite() {
-                format!("; {second_name} is {} {first_name}", times(speedup))
+            let ratio = if pair.ratio.is_finite() && pair.ratio > 0.0 {
+                let ratio = ratio(pair.ratio, pair.width());
+                format!(": {ratio}×{}", ends_of_ratio(pair.ends))
             } else {
                 String::new()
             };
             format!(
-                "{first_name} trains {model} at {} {}, {second_name} at {}{}{inverse}",
-                rate(first),
-                unit(&[first, second]),
-                rate(second),
-                of_ratio(*ratio, *ends)
+                "{first} trains {model} at {rate} {unit}, {second} at {other}{ratio}{}",
+                inverse()
             )
         }
     }
 }
 
-/// `: 1.13×`, and its interval; nothing where it is not a ratio.
-fn of_ratio(value: f64, ends: Option<[f64; 2]>) -> String {
-    if !(value.is_finite() && value > 0.0) {
-        return String::new();
-    }
-    let width = ends.map(|[low, high]| high - low);
-    let interval = ends.map(|[low, high]| {
-        format!(
-            " (95 % CI {}–{})",
-            ratio_beside_1(low, width),
-            ratio_beside_1(high, width)
-        )
-    });
-    format!(": {}×{}", ratio(value, width), interval.unwrap_or_default())
+/// ` (95 % CI 1.10–1.16)`; nothing where there is no interval.
+fn ends_of_ratio(ends: Option<[f64; 2]>) -> String {
+    ends.map_or_else(String::new, |[low, high]| {
+        let [low, high] = [low, high].map(|end| ratio_beside_1(end, Some(high - low)));
+        format!(" (95 % CI {low}–{high})")
+    })
 }
 
 /// Settings that follow from others that differ as well, so that naming them says nothing new.
 fn follows(field: &str, all: &[FieldDifference]) -> bool {
-    let has = |names: &[&str]| all.iter().any(|d| names.contains(&&*d.field));
-    match field {
-        "gradient_accumulation_steps" => has(&["micro_batch_size", "data_parallel_size"]),
-        "data_parallel_size" => has(&[
+    let from: &[&str] = match field {
+        "gradient_accumulation_steps" => &["micro_batch_size", "data_parallel_size"],
+        "data_parallel_size" => &[
             "tensor_model_parallel_size",
             "pipeline_model_parallel_size",
             "context_parallel_size",
             "num_gpus",
-        ]),
+        ],
         // Stated only where the setting that they belong to is on.
-        "compile_mode" => has(&["compile"]),
-        "sac_frequency" => has(&["activation_checkpointing"]),
-        "fp8_hybrid" | "fp8_param" => has(&["precision"]),
-        "num_nodes" => has(&["num_gpus"]),
-        _ => false,
-    }
+        "compile_mode" => &["compile"],
+        "sac_frequency" => &["activation_checkpointing"],
+        "fp8_hybrid" | "fp8_param" => &["precision"],
+        "num_nodes" => &["num_gpus"],
+        _ => &[],
+    };
+    all.iter().any(|d| from.contains(&&*d.field))
 }
 
 /// Did both do the same work, as far as anybody knows? And what did they do differently?
 /// The first sentence answers that; the others are its reservations.
 fn workload(pair: &Pair<'_>) -> Vec<String> {
-    let Pair {
-        first,
-        second,
-        first_name,
-        second_name,
-        ..
-    } = pair;
-    let [crossed, execution] =
-        [Tier::Workload, Tier::Execution].map(|tier| different_settings(pair, tier));
-    let gaps = Gaps::of(&first.contract, &second.contract);
+    let crossed = pair.different_settings(Tier::Workload).join(", ");
+    let execution = pair.different_settings(Tier::Execution).join(", ");
+    let by_labels = by_labels_only(pair.first) && by_labels_only(pair.second);
+    let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
     let is_open = !gaps.is_empty() || unstated_speed(pair).is_some();
     let mut parts = Vec::new();
     if !crossed.is_empty() {
-        parts.push(format!("Not the same workload: {}", crossed.join(", ")));
-        parts.extend(
-            (!execution.is_empty()).then(|| format!("Also different: {}", execution.join(", "))),
-        );
-    } else if by_labels_only(first) && by_labels_only(second) {
+        parts.push(format!("Not the same workload: {crossed}"));
+        parts.extend((!execution.is_empty()).then(|| format!("Also different: {execution}")));
+    } else if by_labels {
         parts.push(if !is_open {
             "Same workload by their labels only: neither log confirms any of it".to_owned()
         } else {
             "The labels of their files agree, but neither log confirms them, so the workloads may differ".to_owned()
         });
-    } else if !is_open && only_declared(pair).is_some() {
-        // A log that confirms less than everything leaves the rest to the job that was asked for.
-        parts.push(if execution.is_empty() {
-            "Declared the same workload".to_owned()
-        } else {
-            format!(
-                "Declared the same workload, except: {}",
-                execution.join(", ")
-            )
-        });
-    } else if is_open && !execution.is_empty() {
-        parts.push(format!(
-            "Same workload as far as it is stated, except: {}",
-            execution.join(", ")
-        ));
-    } else if is_open {
-        parts.push("Same workload as far as it is stated".to_owned());
-    } else if execution.is_empty() {
-        parts.push("Same workload".to_owned());
     } else {
-        parts.push(format!("Same workload except: {}", execution.join(", ")));
+        // A log that confirms less than everything leaves the rest to the job that was asked for.
+        let (same, except) = match (is_open, only_declared(pair).is_some()) {
+            (true, _) => ("Same workload as far as it is stated", ", except"),
+            (false, true) => ("Declared the same workload", ", except"),
+            (false, false) => ("Same workload", " except"),
+        };
+        let except = format!("{except}: {execution}");
+        parts.push(format!(
+            "{same}{}",
+            if execution.is_empty() { "" } else { &except }
+        ));
     }
     if !gaps.is_empty() {
-        parts.push(capital(&sentences::gaps(&gaps, first_name, second_name)));
+        let gaps = gaps.words(pair.first_name, pair.second_name);
+        parts.push(capital(&gaps));
     }
-    if !by_labels_only(first) || !by_labels_only(second) {
+    if !by_labels {
         parts.extend(only_declared(pair));
     }
     // The sentence on warm-up is about the cell, whichever of the two cells stands first here.
-    let name = if pair.is_turned {
-        second_name
-    } else {
-        first_name
+    let (cell, name) = match pair.is_turned {
+        true => (pair.second, pair.second_name),
+        false => (pair.first, pair.first_name),
     };
-    let cell = if pair.is_turned { second } else { first };
-    let of_warm_up = cell
-        .labels
-        .iter()
-        .filter(|label| matches!(label, Label::WarmUp { .. }));
-    parts.extend(of_warm_up.map(|label| format!("{name}: {}", said(label))));
+    let labels = cell.labels.iter();
+    let of_warm_up = labels.filter(|label| matches!(label, Label::WarmUp { .. }));
+    parts.extend(of_warm_up.map(|label| format!("{name}: {}", label.text.clone())));
     parts
 }
 
@@ -338,30 +281,9 @@ fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
         side.retain(|stated| !follows(&stated.field, &all));
     }
     (!gaps.is_empty()).then(|| {
-        format!(
-            "{}, so part of a difference in speed may come from there",
-            capital(&sentences::gaps(&gaps, pair.first_name, pair.second_name))
-        )
+        let gaps = capital(&gaps.words(pair.first_name, pair.second_name));
+        format!("{gaps}, so part of a difference in speed may come from there")
     })
-}
-
-/// `micro_batch_size (4 against 1)`; `compile` where the names say who compiles.
-fn difference(found: &FieldDifference, pair: &Pair<'_>) -> String {
-    let value = |value: &Option<serde_json::Value>| match value {
-        Some(serde_json::Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => "not stated".to_owned(),
-    };
-    let is_named = |name: &str| name.contains("(compiled") || name.contains(", compiled");
-    if found.field == "compile" && is_named(pair.first_name) != is_named(pair.second_name) {
-        return found.field.clone();
-    }
-    format!(
-        "{} ({} against {})",
-        found.field,
-        value(&found.a),
-        value(&found.b)
-    )
 }
 
 /// Everything that is known of the work of an imported run comes from the labels of its file.
@@ -370,48 +292,33 @@ fn by_labels_only(row: &Row) -> bool {
 }
 
 fn all_declared(row: &Row) -> bool {
-    let workload = row
-        .contract
-        .0
-        .iter()
-        .filter(|f| f.tier == Tier::Workload)
-        .count();
+    let fields = row.contract.0.iter();
+    let workload = fields.filter(|f| f.tier == Tier::Workload).count();
     workload > 0 && workload == row.declared_only.len()
 }
 
 /// Settings of the work that a log does not confirm.
 fn only_declared(pair: &Pair<'_>) -> Option<String> {
-    let Pair {
-        first,
-        second,
-        first_name,
-        second_name,
-        ..
-    } = pair;
-    if all_declared(first) && all_declared(second) {
+    let (first, second) = (pair.first_name, pair.second_name);
+    if all_declared(pair.first) && all_declared(pair.second) {
         return Some("Neither log confirms it".to_owned());
     }
-    let (one, two) = (&first.declared_only, &second.declared_only);
+    let (one, two) = (&pair.first.declared_only, &pair.second.declared_only);
+    let of = |name: &str, names: &[String]| {
+        format!("The log of {name} does not confirm {}", settings(names))
+    };
     match (one.is_empty(), two.is_empty()) {
         (true, true) => None,
         (false, false) if one == two => {
             let verb = if one.len() == 1 { "is" } else { "are" };
-            Some(format!(
-                "{} {verb} confirmed by neither log",
-                capital(&settings(one))
-            ))
+            let settings = capital(&settings(one));
+            Some(format!("{settings} {verb} confirmed by neither log"))
         }
-        (false, true) => Some(format!(
-            "The log of {first_name} does not confirm {}",
-            settings(one)
-        )),
-        (true, false) => Some(format!(
-            "The log of {second_name} does not confirm {}",
-            settings(two)
-        )),
+        (false, true) => Some(of(first, one)),
+        (true, false) => Some(of(second, two)),
         (false, false) => Some(format!(
-            "The log of {first_name} does not confirm {}, that of {second_name} {}",
-            settings(one),
+            "{}, that of {second} {}",
+            of(first, one),
             settings(two)
         )),
     }
@@ -432,19 +339,15 @@ fn settings(names: &[String]) -> String {
 /// there are more.
 fn totals(pair: &Pair<'_>) -> Option<String> {
     let of = |row: &Row| {
-        row.tokens_per_second
-            .filter(|t| t.is_finite())
-            .zip(row.contract.count("num_gpus"))
+        let total = row.tokens_per_second.filter(|total| total.is_finite());
+        total.zip(row.contract.count("num_gpus"))
     };
     let ((first, gpus), (second, others)) = (of(pair.first)?, of(pair.second)?);
-    let times = format!("{}× as much", ratio(first / second, None));
+    let times = ratio(first / second, None);
+    let [first, second] = [first, second].map(number);
+    let on = counted(gpus as usize, "GPU");
     (gpus != others).then(|| {
-        format!(
-            "In total {} tokens/s on {} against {} on {others}, {times}",
-            number(first),
-            counted(gpus as usize, "GPU"),
-            number(second)
-        )
+        format!("In total {first} tokens/s on {on} against {second} on {others}, {times}× as much")
     })
 }
 
@@ -452,61 +355,47 @@ fn totals(pair: &Pair<'_>) -> Option<String> {
 fn cost(pair: &Pair<'_>, speedup: &Speedup) -> Option<String> {
     let [a, b] = &**speedup.prices.as_ref()?;
     let is_example = |price: &Price| {
-        price
-            .source
-            .as_ref()
-            .is_some_and(|s| s.to_lowercase().contains("illustrative"))
+        let source = price.source.as_ref().map(|source| source.to_lowercase());
+        source.is_some_and(|source| source.contains("illustrative"))
     };
     let is_one_price =
         a.currency == b.currency && (a.per_gpu_hour / b.per_gpu_hour - 1.0).abs() < 1e-9;
-    let ratio_of_cost = speedup
-        .cost_ratio
-        .value()
-        .filter(|v| v.is_finite() && *v > 0.0)?;
+    let value = speedup.cost_ratio.value();
+    let value = value.filter(|v| v.is_finite() && *v > 0.0)?;
     if is_example(a) || is_example(b) || is_one_price || speedup.significant != Some(true) {
         return None;
     }
-    let turned = |value: f64| if pair.is_turned { 1.0 / value } else { value };
-    let (first, second) = if pair.is_turned { (b, a) } else { (a, b) };
-    let value = turned(ratio_of_cost);
+    let (first, second, value) = match pair.is_turned {
+        true => (b, a, 1.0 / value),
+        false => (a, b, value),
+    };
     // Prices are exact: cost is as uncertain as speed.
     let ends = pair
         .ends
-        .map(|[low, high]| [value * pair.ratio / high, value * pair.ratio / low]);
-    let width = ends.map(|[low, high]| high - low);
-    let interval = ends.map(|[low, high]| {
-        format!(
-            " (95 % CI {}–{})",
-            ratio_beside_1(low, width),
-            ratio_beside_1(high, width)
-        )
-    });
+        .map(|ends| ends.map(|end| value * pair.ratio / end));
+    let ends = ends.map(|[high, low]| [low, high]);
+    let value = ratio_beside_1(value, ends.map(|[low, high]| high - low));
     Some(format!(
-        "At {:.2} against {:.2} {} per GPU-hour, a token costs {}×{} as much",
+        "At {:.2} against {:.2} {} per GPU-hour, a token costs {value}×{} as much",
         first.per_gpu_hour,
         second.per_gpu_hour,
         first.currency,
-        ratio_beside_1(value, width),
-        interval.unwrap_or_default()
+        ends_of_ratio(ends)
     ))
 }
 
 /// `A runs with NCCL_DEBUG=INFO, B without it: collectives write logs while they run`
 fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
-    let (name, why) = (
-        &found.name,
-        found.dangerous.as_ref().map(said).unwrap_or_default(),
-    );
+    let name = &found.name;
+    let why = found.dangerous.as_ref().map(|why| why.text.clone()).unwrap_or_default();
     match (&found.a, &found.b) {
         (Some(of_a), Some(of_b)) => {
             format!("{a} runs with {name}={of_a}, {b} with {name}={of_b}: {why}")
         }
         (Some(of_a), None) => format!("{a} runs with {name}={of_a}, {b} without it: {why}"),
         (None, of_b) => {
-            format!(
-                "{b} runs with {name}={}, {a} without it: {why}",
-                of_b.as_deref().unwrap_or_default()
-            )
+            let of_b = of_b.as_deref().unwrap_or_default();
+            format!("{b} runs with {name}={of_b}, {a} without it: {why}")
         }
     }
 }

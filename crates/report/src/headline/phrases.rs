@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use tprimat_figures::{
-    RatioInterval, RepeatStatus, Row, Speedup, Unit, Warning, host_named, rate_unit, unit_in_prose,
+    RatioInterval, RepeatStatus, Row, Speedup, Unit, host_named, hours_or_days, rate_unit,
+    unit_in_prose,
 };
-use tprimat_results::CONFIDENCE;
-use tprimat_sentences::{each, hours_or_days};
+use tprimat_results::{CONFIDENCE, Reason};
 
 use crate::{
     format::{ratio, ratio_beside_1},
@@ -26,8 +26,13 @@ pub(super) fn unit(rows: &[&Row]) -> String {
 }
 
 /// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
-pub(super) fn warned(row: &Row, name: &str, wanted: impl Fn(&Warning) -> bool) -> Option<String> {
-    let warnings = each(row.warnings.iter().filter(|w| wanted(w)));
+pub(super) fn warned(row: &Row, name: &str, wanted: impl Fn(&Reason) -> bool) -> Option<String> {
+    let warnings: Vec<&str> = row
+        .warnings
+        .iter()
+        .filter(|w| wanted(w))
+        .map(|w| &*w.text)
+        .collect();
     (!warnings.is_empty()).then(|| format!("{name} runs with {}", warnings.join(", ")))
 }
 

@@ -3,11 +3,7 @@
 use tprimat_figures::{Comparison, Group, Judged, Label, Row, Speedup};
 use tprimat_results::Tier;
 
-use super::{
-    SpeedVerdict,
-    pair::{Pair, different_settings},
-    phrases::unit,
-};
+use super::{SpeedVerdict, pair::Pair, phrases::unit};
 use crate::{
     format::{change_range, faster, number},
     names::short_names,
@@ -27,18 +23,12 @@ pub fn ranking(
     let names = short_names(rows);
     let at_base = rows.iter().position(|row| row.cell == group.baseline)?;
     let base = (rows[at_base], names[at_base].as_str());
-    let mut pairs: Vec<(&Row, &str, &Speedup)> = rows
-        .iter()
-        .zip(&names)
-        .filter_map(|(row, name)| {
-            let speedup = *speedups.get(row.cell.as_str())?;
-            (speedup.b == group.baseline && speedup.same_as.is_none()).then_some((
-                *row,
-                name.as_str(),
-                speedup,
-            ))
-        })
-        .collect();
+    let mut pairs: Vec<(&Row, &str, &Speedup)> = Vec::new();
+    for (row, name) in rows.iter().zip(&names) {
+        let speedup = speedups.get(row.cell.as_str());
+        let is_own = |s: &&&Speedup| s.b == group.baseline && s.same_as.is_none();
+        pairs.extend(speedup.filter(is_own).map(|s| (*row, name.as_str(), *s)));
+    }
     let is_crossed = |speedup: &Speedup| speedup.labels.iter().any(Label::is_crossed);
     if pairs.len() < 2 || pairs.iter().any(|(.., speedup)| is_crossed(speedup)) {
         return None;
@@ -47,61 +37,49 @@ pub fn ranking(
     let unit = unit(rows);
     pairs.retain(|(row, ..)| row.impossible().is_none());
     pairs.sort_by(|(a, ..), (b, ..)| rate(b).total_cmp(&rate(a)));
-    let fastest = pairs
-        .iter()
-        .position(|(.., speedup)| SpeedVerdict::of(speedup) == SpeedVerdict::Faster);
-    let Some(at) = fastest else {
+    let is_faster = |speedup: &Speedup| SpeedVerdict::of(speedup) == SpeedVerdict::Faster;
+    let (of_base, base_name) = (number(rate(base.0)), base.1);
+    let Some(at) = pairs.iter().position(|(.., speedup)| is_faster(speedup)) else {
         let unassessed = pairs.first().filter(|(row, ..)| rate(row) > rate(base.0));
         let higher = unassessed.map_or_else(String::new, |(row, name, _)| {
-            format!(
-                "; {name} has the highest rate ({}), but it is not clearly faster",
-                number(rate(row))
-            )
+            let rate = number(rate(row));
+            format!("; {name} has the highest rate ({rate}), but it is not clearly faster")
         });
         return Some(format!(
-            "No cell is distinguishably faster than the baseline {} ({} {unit}){higher}.",
-            base.1,
-            number(rate(base.0))
+            "No cell is distinguishably faster than the baseline {base_name} ({of_base} {unit}){higher}."
         ));
     };
-    let (row, name, speedup) = pairs[at];
+    let (row, name, speedup) = &pairs[at];
     let pair = Pair::of(speedup, (row, name), base);
-    let width = pair.ends.map(|[low, high]| high - low);
-    let (size, than) = faster(pair.ratio, width);
-    let mut details: Vec<String> = Vec::new();
-    details.extend(
-        pair.ends
-            .map(|ends| format!("95 % CI {}", change_range(pair.ratio, ends))),
-    );
-    let differ = different_settings(&pair, Tier::Execution);
-    if !differ.is_empty() {
-        details.push(format!("different: {}", differ.join(", ")));
-    }
-    let details = if details.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", details.join("; "))
+    let (size, than) = faster(pair.ratio, pair.width());
+    let interval = pair.ends.map(|ends| change_range(pair.ratio, ends));
+    let interval = interval.map(|range| format!("95 % CI {range}"));
+    let differ = pair.different_settings(Tier::Execution).join(", ");
+    let differ = (!differ.is_empty()).then(|| format!("different: {differ}"));
+    let details: Vec<String> = interval.into_iter().chain(differ).collect();
+    let details = match details.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", details.join("; ")),
     };
     // Points of a sweep are tested against each other; of others the intervals of the rates decide.
     let is_apart = |other: &Row| {
         let ends = |row: &Row| row.tokens_per_second_per_gpu.ci95;
-        let judged = judged.are_apart(&row.cell, &other.cell);
-        judged.unwrap_or_else(
-            || matches!((ends(row), ends(other)), (Some([low, _]), Some([_, high])) if low > high),
-        )
+        let is_above =
+            || matches!((ends(row), ends(other)), (Some([low, _]), Some([_, high])) if low > high);
+        judged
+            .are_apart(&row.cell, &other.cell)
+            .unwrap_or_else(is_above)
     };
-    let word = if at == 0 {
-        "Fastest"
-    } else {
-        "Fastest with a verdict"
+    let word = match at {
+        0 => "Fastest",
+        _ => "Fastest with a verdict",
     };
     let next = pairs.get(at + 1).filter(|(other, ..)| !is_apart(other));
     let next = next.map_or_else(String::new, |(_, next, _)| {
         format!(" It is not clearly apart from {next}, the next.")
     });
+    let rate = number(rate(row));
     Some(format!(
-        "{word}: {name}, {} {unit}, {size} {than} the baseline {}{details}.{next}",
-        number(rate(row)),
-        base.1
+        "{word}: {name}, {rate} {unit}, {size} {than} the baseline {base_name}{details}.{next}"
     ))
 }

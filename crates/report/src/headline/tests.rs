@@ -1,8 +1,10 @@
 use serde_json::json;
 use tprimat_figures::{
     Catalogue, CompareSettings, EnvironmentDifference, Figure, Judged, Price, RatioInterval,
-    Warning, compare,
+    codes::DANGEROUS_VARIABLE, compare,
 };
+
+use tprimat_results::Reason;
 
 use super::*;
 use crate::stand_ins::*;
@@ -336,7 +338,11 @@ fn cells_that_beat_the_baseline_are_told_before_those_that_it_beats() {
     );
     let of_group: Vec<&Headline> = all.iter().filter(|h| h.group == Some(0)).collect();
     assert_eq!(
-        leading(&of_group).iter().map(|h| &h.a).collect::<Vec<_>>(),
+        of_group
+            .iter()
+            .take(crate::document::LEADING)
+            .map(|h| &h.a)
+            .collect::<Vec<_>>(),
         [&all[1].a, &all[2].a, &all[3].a]
     );
 }
@@ -523,10 +529,9 @@ fn a_dangerous_setting_is_in_the_sentence() {
     assert!(found.text.contains(words), "{found:?}");
     // Once, though the row warns of it too; what both run with is no difference, and told all the
     // same.
-    let warning = |name: &str| Warning::Variable {
-        name: name.into(),
-        value: "1".into(),
-        danger: "it is slow".into(),
+    let warning = |name: &str| {
+        let warning = Reason::beside(DANGEROUS_VARIABLE, format!("{name}=1: it is slow"));
+        warning.with("name", name).with("value", "1")
     };
     comparison.rows[0].warnings = vec![warning("CUDA_LAUNCH_BLOCKING"), warning("NCCL_DEBUG")];
     comparison.rows[1].warnings = vec![warning("NCCL_DEBUG")];

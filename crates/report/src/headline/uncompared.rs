@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 
 use tprimat_figures::{AbsentCell, Comparison, Difference, Row};
-use tprimat_sentences as sentences;
-use tprimat_sentences::said;
 
 use super::{
     Headline, SpeedVerdict,
@@ -18,8 +16,7 @@ pub(super) fn alone_sentence(row: &Row, others: bool) -> String {
     if let Some(reason) = row.impossible() {
         return format!(
             "The rate of {name} on {} is impossible: {}.",
-            row.model,
-            said(reason)
+            row.model, reason
         );
     }
     let estimate = &row.tokens_per_second_per_gpu;
@@ -65,29 +62,14 @@ pub(super) fn refusals(comparison: &Comparison) -> Vec<Headline> {
         ))
     };
     let sentence = |of_pair: &[&Difference]| {
-        let fields: Vec<String> = of_pair
-            .iter()
-            .map(|d| sentences::difference(&d.field))
-            .collect();
+        let fields: Vec<String> = of_pair.iter().map(|d| d.field.words()).collect();
         let names: Vec<&str> = of_pair.iter().map(|d| &*d.field.field).collect();
-        let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
-        let differ = || {
-            format!(
-                "{a} and {b} may not be compared, because they differ in {}.{}",
-                fields.join("; "),
-                across(&names)
-            )
-        };
-        let text = unknown(a, b).unwrap_or_else(differ);
-        let (a, b) = (a.clone(), Some(b.clone()));
-        Headline {
-            group: None,
-            a,
-            b,
-            verdict: SpeedVerdict::Refused,
-            short: text.clone(),
-            text,
-        }
+        let (a, b) = (&*of_pair[0].cell_a, &*of_pair[0].cell_b);
+        let text = unknown(a, b).unwrap_or_else(|| {
+            let (fields, across) = (fields.join("; "), across(&names));
+            format!("{a} and {b} may not be compared, because they differ in {fields}.{across}")
+        });
+        Headline::short(None, (a, Some(b)), SpeedVerdict::Refused, text)
     };
     pairs.map(sentence).collect()
 }

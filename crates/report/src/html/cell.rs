@@ -1,23 +1,24 @@
 //! What is told of one cell: settings, surroundings, figures, and every repeat.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
-    EnvironmentKind, Figure, Memory, Note, RepeatStatus, RepeatSummary, Row, Unit,
+    EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit,
 };
 use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
-use tprimat_sentences::{each, said, units};
 
 use super::{
     super::{
         advice::{advice, in_general},
+        cell::{Named, figures},
+        columns::Of,
         notes::steady_state,
     },
     MOST,
-    page::{id, in_unit},
+    page::id,
 };
 
 /// Characters of log tails in the whole page: a matrix that fails as a whole must still open.
@@ -25,7 +26,7 @@ const TAILS: usize = 1 << 20;
 /// The most bytes of one log's tail.
 const TAIL: usize = 8 << 10;
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Detail<'a> {
     id: String,
     cell: &'a str,
@@ -35,7 +36,6 @@ pub struct Detail<'a> {
     word: Option<String>,
     reason: Option<String>,
     baseline: Option<&'a str>,
-    device: Option<&'a str>,
     imported: &'a [String],
     labels: Vec<String>,
     warnings: Vec<String>,
@@ -45,8 +45,7 @@ pub struct Detail<'a> {
     /// How the measured part of its runs was found.
     steady_state: Vec<String>,
     settings: Vec<Setting<'a>>,
-    figures: Vec<Named<'a>>,
-    memory: &'a [Memory],
+    figures: Vec<Named>,
     surroundings: Vec<Surrounding<'a>>,
     repeats: Vec<Repeat>,
     notes: Vec<String>,
@@ -65,15 +64,6 @@ struct Setting<'a> {
     stated: Option<String>,
     status: Option<AttestationStatus>,
     arithmetic: Option<&'a Arithmetic>,
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    title: &'a str,
-    unit: &'a str,
-    text: Option<String>,
-    why: String,
-    impossible: bool,
 }
 
 #[derive(Serialize)]
@@ -100,26 +90,18 @@ struct Repeat {
 }
 
 /// What is said of each cell, looked up by its name.
+#[derive(Default)]
 struct Found<'a> {
-    environment: BTreeMap<&'a str, &'a [EnvironmentDifference]>,
     differences: HashMap<&'a str, Vec<&'a Difference>>,
     notes: HashMap<&'a str, Vec<&'a Note>>,
 }
 
 impl<'a> Found<'a> {
     fn of(comparison: &'a Comparison) -> Self {
-        let environment = comparison.environment_by_cell();
-        let mut found = Self {
-            environment,
-            differences: HashMap::new(),
-            notes: HashMap::new(),
-        };
+        let mut found = Self::default();
         for difference in comparison.differences.iter().filter(|d| !d.refused) {
-            found
-                .differences
-                .entry(&difference.cell_a)
-                .or_default()
-                .push(difference);
+            let of_cell = found.differences.entry(&difference.cell_a);
+            of_cell.or_default().push(difference);
         }
         for note in &comparison.notes {
             if let Some(cell) = &note.cell {
@@ -128,51 +110,40 @@ impl<'a> Found<'a> {
         }
         found
     }
+
+    fn notes(&self, cell: &str) -> Vec<String> {
+        let mut of_cell = self.notes.get(cell).cloned().unwrap_or_default();
+        of_cell.sort_by_key(|note| note.kind);
+        of_cell.into_iter().map(|note| note.reason.text.clone()).collect()
+    }
 }
 
 /// The cells that the page shows, rows first.
 pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
-    let rows = || comparison.rows.iter().take(MOST);
+    let mut rows = Of::all(comparison);
+    rows.truncate(MOST);
     let absent = || comparison.absent.iter().take(MOST);
-    let repeats = rows()
-        .flat_map(|r| &r.repeats)
-        .chain(absent().flat_map(|c| &c.repeats));
+    let repeats = rows.iter().flat_map(|of| &of.row.repeats);
+    let repeats = repeats.chain(absent().flat_map(|cell| &cell.repeats));
     let room = (TAILS / repeats.filter(|r| !r.log_tail.is_empty()).count().max(1)).min(TAIL);
     let found = Found::of(comparison);
-    let first_absent = comparison.rows.len();
-    let of_rows = rows()
-        .enumerate()
-        .map(|(at, row)| of_row(comparison, &found, at, row, room));
-    let of_absent = absent()
-        .enumerate()
-        .map(|(at, cell)| of_absent(&found, first_absent + at, cell, room));
+    let of_rows = rows.iter().map(|of| of_row(&found, of, room));
+    let of_absent = absent().zip(comparison.rows.len()..);
+    let of_absent = of_absent.map(|(cell, at)| of_absent_cell(&found, at, cell, room));
     of_rows.chain(of_absent).collect()
 }
 
-fn of_row<'a>(
-    comparison: &'a Comparison,
-    found: &Found<'a>,
-    at: usize,
-    row: &'a Row,
-    room: usize,
-) -> Detail<'a> {
-    let baseline = comparison
-        .groups
-        .get(row.group)
-        .map(|g| &*g.baseline)
-        .filter(|b| *b != row.cell);
+fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
+    let row = of.row;
+    let baseline = Some(of.group.baseline.as_str()).filter(|_| !of.is_baseline());
     let estimate = &row.tokens_per_second_per_gpu;
     Detail {
-        id: id(at),
+        id: id(of.at),
         cell: &row.cell,
-        state: None,
-        word: None,
-        reason: None,
         baseline,
-        device: row.device.as_deref(),
         imported: &row.imported,
-        labels: each(&row.labels),
-        warnings: each(&row.warnings),
+        labels: texts(&row.labels),
+        warnings: texts(&row.warnings),
         unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
@@ -180,52 +151,38 @@ fn of_row<'a>(
             found,
             &row.cell,
             baseline,
-            &row.contract,
-            row.attested.as_ref(),
+            (&row.contract, row.attested.as_ref()),
         ),
-        figures: figures(row),
-        memory: &row.memory,
-        surroundings: surroundings(found, row, baseline),
-        repeats: row
-            .repeats
-            .iter()
-            .map(|r| repeat(&row.cell, r, room))
-            .collect(),
-        notes: notes(found, &row.cell),
+        figures: figures(of),
+        surroundings: surroundings(of),
+        repeats: repeats(&row.cell, &row.repeats, room),
+        notes: found.notes(&row.cell),
+        ..Detail::default()
     }
 }
 
-fn of_absent<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell, room: usize) -> Detail<'a> {
+fn of_absent_cell<'a>(
+    found: &Found<'a>,
+    at: usize,
+    cell: &'a AbsentCell,
+    room: usize,
+) -> Detail<'a> {
     Detail {
         id: id(at),
         cell: &cell.cell,
         state: Some(cell.state.name()),
         word: Some(cell.state.to_string()),
-        reason: Some(said(&cell.reason)),
-        baseline: None,
-        device: None,
+        reason: Some(cell.reason.text.clone()),
         imported: &cell.imported,
-        labels: Vec::new(),
-        warnings: Vec::new(),
-        unit: None,
-        repeats_added_later: false,
-        steady_state: Vec::new(),
         settings: settings(
             found,
             &cell.cell,
             None,
-            &cell.contract,
-            cell.attested.as_ref(),
+            (&cell.contract, cell.attested.as_ref()),
         ),
-        figures: Vec::new(),
-        memory: &[],
-        surroundings: Vec::new(),
-        repeats: cell
-            .repeats
-            .iter()
-            .map(|r| repeat(&cell.cell, r, room))
-            .collect(),
-        notes: notes(found, &cell.cell),
+        repeats: repeats(&cell.cell, &cell.repeats, room),
+        notes: found.notes(&cell.cell),
+        ..Detail::default()
     }
 }
 
@@ -234,52 +191,38 @@ fn settings<'a>(
     found: &Found<'a>,
     cell: &str,
     baseline: Option<&str>,
-    contract: &'a Contract,
-    attested: Option<&'a Attestation>,
+    (contract, attested): (&'a Contract, Option<&'a Attestation>),
 ) -> Vec<Setting<'a>> {
     let attested = attested.map_or(&[][..], |a| &a.fields);
     let differences = found.differences.get(cell).map_or(&[][..], Vec::as_slice);
     let of_pair = |field: &str| {
-        let pair = |d: &&&Difference| Some(&*d.cell_b) == baseline && d.field.field == field;
-        differences
-            .iter()
-            .find(pair)
-            .and_then(|d| d.field.b.as_ref())
-            .map(text)
+        let is_it = |d: &&&Difference| Some(&*d.cell_b) == baseline && d.field.field == field;
+        differences.iter().find(is_it)?.field.b.as_ref().map(text)
     };
     let contracted = contract.0.iter().map(|f| {
-        (
-            &*f.field,
-            Some(f),
-            attested.iter().find(|a| a.field == f.field),
-        )
+        let attested = attested.iter().find(|a| a.field == f.field);
+        (&*f.field, Some(f), attested)
     });
-    let others = attested
-        .iter()
-        .filter(|a| contract.get(&a.field).is_none())
-        .map(|a| (&*a.field, None, Some(a)));
-    contracted
-        .chain(others)
-        .map(|(field, contract, attested)| Setting {
+    let others = attested.iter().filter(|a| contract.get(&a.field).is_none());
+    let others = others.map(|a| (&*a.field, None, Some(a)));
+    let all = contracted.chain(others);
+    all.map(|(field, contract, attested)| {
+        // A setting that nobody asked for is stated, though nothing attests it.
+        let unasked = contract.filter(|f| attested.is_none() && f.source == Source::Effective);
+        let stated = attested.and_then(|a| a.effective.as_ref());
+        Setting {
             field,
             tier: contract.map(|f| f.tier),
             value: contract.map(|f| text(&f.value)),
             source: contract.map(|f| f.source),
             baseline: of_pair(field),
             declared: attested.and_then(|a| a.declared.as_ref()).map(text),
-            // A setting that nobody asked for is stated, though nothing attests it.
-            stated: attested
-                .and_then(|a| a.effective.as_ref())
-                .or_else(|| {
-                    contract
-                        .filter(|f| attested.is_none() && f.source == Source::Effective)
-                        .map(|f| &f.value)
-                })
-                .map(text),
+            stated: stated.or(unasked.map(|f| &f.value)).map(text),
             status: attested.map(|a| a.status),
             arithmetic: attested.and_then(|a| a.arithmetic.as_ref()),
-        })
-        .collect()
+        }
+    })
+    .collect()
 }
 
 /// A string without its quotes; anything else as JSON.
@@ -289,92 +232,31 @@ fn text(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Every figure that a cell could have, with what it is made of or why it is missing.
-fn figures(row: &Row) -> Vec<Named<'_>> {
-    let named = |title: &'static str, missing: bool, why: &str| {
-        missing.then(|| Named {
-            title,
-            unit: "",
-            text: None,
-            why: why.to_owned(),
-            impossible: false,
-        })
-    };
-    let own = [
-        named(
-            "95 % interval",
-            row.tokens_per_second_per_gpu.ci95.is_none(),
-            if row.tokens_per_second_per_gpu.values.len() < 2 {
-                "one repeat"
-            } else {
-                "the repeats do not vary"
-            },
-        ),
-        named(
-            "peak memory",
-            row.memory.is_empty(),
-            "the log states no memory",
-        ),
-        named(
-            "loss at end",
-            row.loss_at_end.is_none(),
-            "a counted repeat logs no loss at its last step",
-        ),
-    ];
-    let mut all: Vec<Named<'_>> = own.into_iter().flatten().collect();
-    all.extend(
-        row.metrics
-            .0
-            .iter()
-            .map(|m| of_figure(&m.title, &m.unit, m.figure.clone())),
-    );
-    all
-}
-
-fn of_figure<'a>(title: &'a str, unit: &'a str, figure: Figure) -> Named<'a> {
-    let shown_unit = if ["fraction", "s"].contains(&unit) {
-        ""
-    } else {
-        unit
-    };
-    let impossible = matches!(figure, Figure::Error { .. });
-    match figure {
-        Figure::Ok { value, basis } => Named {
-            title,
-            unit: shown_unit,
-            text: Some(in_unit(value, unit)),
-            why: said(&basis),
-            impossible,
-        },
-        Figure::Absent { reason } | Figure::Error { reason } => Named {
-            title,
-            unit: shown_unit,
-            text: None,
-            why: said(&reason),
-            impossible,
-        },
-    }
-}
-
 /// Variables, facts and versions of a cell, and those that only the baseline has.
-fn surroundings<'a>(
-    found: &Found<'a>,
-    row: &'a Row,
-    baseline: Option<&str>,
-) -> Vec<Surrounding<'a>> {
-    let CellEnvironment {
-        variables, facts, ..
-    } = &row.environment;
-    let of_cell = found
-        .environment
-        .get(row.cell.as_str())
-        .copied()
-        .unwrap_or_default();
-    let differing: Vec<&EnvironmentDifference> = of_cell
-        .iter()
-        .filter(|d| Some(&*d.cell_b) == baseline)
-        .collect();
-    let of = |kind: EnvironmentKind, name: &'a str, value: Option<&'a str>| {
+fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
+    let CellEnvironment { variables, facts } = &of.row.environment;
+    let baseline = &of.group.baseline;
+    let differing = of.environment.iter().filter(|d| d.cell_b == *baseline);
+    let differing: Vec<&'a EnvironmentDifference> = differing.collect();
+    let maps = [
+        (EnvironmentKind::Variable, variables),
+        (EnvironmentKind::Version, &of.row.versions),
+        (EnvironmentKind::Fact, facts),
+    ];
+    let own = maps.into_iter().flat_map(|(kind, map)| {
+        let known = map.iter();
+        known.map(move |(name, value)| (kind, name.as_str(), Some(value.as_str())))
+    });
+    let mut all: Vec<_> = own.collect();
+    for d in &differing {
+        if !all
+            .iter()
+            .any(|(kind, name, _)| (*kind, *name) == (d.kind, &*d.name))
+        {
+            all.push((d.kind, &d.name, d.a.as_deref()));
+        }
+    }
+    let surrounding = |(kind, name, value)| {
         let difference = differing.iter().find(|d| d.kind == kind && d.name == name);
         Surrounding {
             kind,
@@ -382,70 +264,40 @@ fn surroundings<'a>(
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(said),
+            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(|why| why.text.clone()),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };
-    let maps = [
-        (EnvironmentKind::Variable, variables),
-        (EnvironmentKind::Version, &row.versions),
-        (EnvironmentKind::Fact, facts),
-    ];
-    let own = maps
-        .into_iter()
-        .flat_map(|(kind, map)| map.iter().map(move |(name, value)| (kind, name, value)));
-    let mut all: Vec<Surrounding<'a>> = own
-        .map(|(kind, name, value)| of(kind, name, Some(value)))
-        .collect();
-    for difference in &differing {
-        if !all
-            .iter()
-            .any(|s| (s.kind, s.name) == (difference.kind, &*difference.name))
-        {
-            all.push(Surrounding {
-                kind: difference.kind,
-                name: &difference.name,
-                value: difference.a.as_deref(),
-                differs: true,
-                baseline: difference.b.as_deref(),
-                dangerous: difference.dangerous.as_ref().map(said),
-                follows: difference.follows.as_deref(),
-            });
+    all.into_iter().map(surrounding).collect()
+}
+
+/// Without the series, which pictures show, and with as much of each tail as there is room for.
+fn repeats(cell: &str, repeats: &[RepeatSummary], room: usize) -> Vec<Repeat> {
+    let shown = |repeat: &RepeatSummary| {
+        let mut size = 0;
+        let fits = |line: &&String| {
+            size += line.len() + 1;
+            size <= room
+        };
+        let kept = repeat.log_tail.iter().rev().take_while(fits).count();
+        let left_out = repeat.log_tail.len() - kept;
+        let mut summary = RepeatSummary {
+            curve: Curve::default(),
+            ..repeat.clone()
+        };
+        summary.log_tail.drain(..left_out);
+        if let Some(telemetry) = &mut summary.telemetry {
+            telemetry.power_series = Vec::new();
         }
-    }
-    all
-}
-
-/// Without the series, which pictures show, and with as much of the tail as there is room for.
-fn repeat(cell: &str, repeat: &RepeatSummary, room: usize) -> Repeat {
-    let mut size = 0;
-    let fits = |line: &&String| {
-        size += line.len() + 1;
-        size <= room
+        let what_to_do = match &repeat.status {
+            RepeatStatus::Failed { class, .. } => Some(advice(*class, cell, in_general)),
+            _ => None,
+        };
+        Repeat {
+            summary,
+            what_to_do,
+            tail_left_out: left_out,
+        }
     };
-    let kept = repeat.log_tail.iter().rev().take_while(fits).count();
-    let left_out = repeat.log_tail.len() - kept;
-    let mut summary = RepeatSummary {
-        curve: Curve::default(),
-        ..repeat.clone()
-    };
-    summary.log_tail.drain(..left_out);
-    if let Some(telemetry) = &mut summary.telemetry {
-        telemetry.power_series = Vec::new();
-    }
-    let what_to_do = match &repeat.status {
-        RepeatStatus::Failed { class, .. } => Some(advice(*class, cell, in_general)),
-        _ => None,
-    };
-    Repeat {
-        summary,
-        what_to_do,
-        tail_left_out: left_out,
-    }
-}
-
-fn notes(found: &Found<'_>, cell: &str) -> Vec<String> {
-    let mut of_cell = found.notes.get(cell).cloned().unwrap_or_default();
-    of_cell.sort_by_key(|note| note.kind);
-    of_cell.into_iter().map(|note| said(&note.fact)).collect()
+    repeats.iter().map(shown).collect()
 }

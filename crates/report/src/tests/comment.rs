@@ -25,7 +25,13 @@ fn a_comment_is_never_too_long_and_says_what_is_missing() {
     let opened = all.matches("<details>").count();
     assert_eq!(opened, all.matches("</details>").count());
     let mut loud = many(3, 5);
-    let note = |i: usize| Note::new(NoteKind::Remark, format!("note {i} {}", "x".repeat(i * 40)));
+    let note = |i: usize| {
+        Note::new(
+            NoteKind::Remark,
+            "told",
+            format!("note {i} {}", "x".repeat(i * 40)),
+        )
+    };
     loud.notes = (0..500).map(note).collect();
     let loud = markdown(&loud);
     assert!(
@@ -51,10 +57,10 @@ fn the_weightiest_note_is_told_first_and_none_but_remarks_are_left_out() {
     all.notes = kinds
         .iter()
         .zip(0..)
-        .map(|(kind, i)| Note::new(*kind, format!("note {i} {words}")))
+        .map(|(kind, i)| Note::new(*kind, "told", format!("note {i} {words}")))
         .collect();
     all.notes
-        .extend((5..40).map(|i| Note::new(NoteKind::Remark, format!("note {i}"))));
+        .extend((5..40).map(|i| Note::new(NoteKind::Remark, "told", format!("note {i}"))));
     all.rows.iter_mut().for_each(|row| row.metrics.0.clear());
     let text = table(
         &all,

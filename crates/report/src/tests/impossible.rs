@@ -64,9 +64,7 @@ fn an_impossible_rate_is_compared_with_nothing() {
         "the others are compared as ever"
     );
     let told = |c: &Comparison, words: &str| {
-        let is_it = |n: &Note| {
-            n.kind == NoteKind::Doubtful && tprimat_sentences::said(&n.fact).starts_with(words)
-        };
+        let is_it = |n: &Note| n.kind == NoteKind::Doubtful && n.reason.text.starts_with(words);
         c.notes.iter().any(is_it)
     };
     let words = format!("not compared with {NVD}: the rate of {other} is impossible: ");

@@ -160,7 +160,7 @@ fn names_and_logs_are_no_markup_and_no_formula() {
         "=cmd|' /C calc'!A0 | `x` <img src=x> @everyone #12 https://evil.example [a](b) \u{202e}"
             .into();
     all.notes
-        .push(Note::new(NoteKind::Remark, "-1+1 @team **bold**"));
+        .push(Note::new(NoteKind::Remark, "told", "-1+1 @team **bold**"));
     let text = markdown(&all);
     for bad in [
         "<img",
@@ -175,13 +175,8 @@ fn names_and_logs_are_no_markup_and_no_formula() {
         assert!(!text.contains(bad), "{bad}:\n{text}");
     }
     // A pipe in a reason makes no column.
-    let columns = |line: &str| line.matches('|').count();
-    assert!(
-        text.lines()
-            .filter(|l| l.contains("&lt;img"))
-            .all(|l| columns(l) == 4),
-        "{text}"
-    );
+    let mut of_reason = text.lines().filter(|line| line.contains("&lt;img"));
+    assert!(of_reason.all(|line| !line.contains('|')), "{text}");
     let file = csv(&all);
     assert!(file.contains("'=cmd|"), "{file}");
     let mut reader = ::csv::Reader::from_reader(file.as_bytes());
@@ -264,7 +259,10 @@ fn terminal_comment_and_page_begin_with_the_same_sentences() {
     };
     for text in [table(&all, &page(1000)), plain(markdown(&all)), page_of] {
         let figures = text.find("10.00 ms").unwrap();
-        let first = refused.iter().copied().chain(headline::leading(&of_group));
+        let first = refused
+            .iter()
+            .copied()
+            .chain(of_group.iter().copied().take(crate::document::LEADING));
         let at: Vec<usize> = first
             .map(|h| {
                 text.find(&*h.text)
@@ -344,7 +342,7 @@ fn the_spread_of_repeats_leaves_out_runs_that_are_in_no_unit() {
         for (repeat, host) in row.repeats.iter_mut().zip(["a", "b", "b", ""]) {
             repeat.host = host.to_owned();
         }
-        crate::table::spread_of_repeats(&row).unwrap()
+        crate::columns::spread_of_repeats(&row).unwrap()
     };
     assert!(spread(tprimat_figures::Unit::Repeat) > 0.4, "all four runs");
     assert!(

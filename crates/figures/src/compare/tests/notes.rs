@@ -21,7 +21,7 @@ fn what_the_cells_ran_in_is_told_and_the_dangerous_also_where_both_have_it() {
     assert!(
         all.rows
             .iter()
-            .all(|r| each(&r.warnings)
+            .all(|r| texts(&r.warnings)
                 == ["CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel"])
     );
     assert_eq!(
@@ -87,10 +87,7 @@ fn cells_without_figures_are_listed_with_their_reason() {
     ]);
     let states: Vec<_> = comparison.absent.iter().map(|r| r.state.name()).collect();
     assert_eq!(states, ["failed", "missing", "unsupported", "unmeasured"]);
-    assert_eq!(
-        said(&comparison.absent[0].reason),
-        "oom: CUDA out of memory"
-    );
+    assert_eq!(comparison.absent[0].reason.text, "oom: CUDA out of memory");
     assert!(comparison.rows.is_empty() && comparison.comparable);
 }
 
@@ -164,7 +161,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
     let absent: Vec<_> = all
         .absent
         .iter()
-        .map(|a| (a.state.name(), said(&a.reason)))
+        .map(|a| (a.state.name(), a.reason.text.clone()))
         .collect();
     assert!(
         absent[0].0 == "unmeasured" && absent[0].1.contains("the only timed step is within"),
@@ -276,6 +273,6 @@ fn mfu_needs_a_known_device() {
     ));
     assert!(matches!(mfu(None), Mfu::Absent { .. }));
     assert!(
-        matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Error { reason } if said(&reason).contains("ran on a CPU"))
+        matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Error { reason } if reason.text.contains("ran on a CPU"))
     );
 }

@@ -1,7 +1,7 @@
 //! Which cells may be compared, by what they ran.
 
 use super::*;
-use crate::NoVerdict;
+use crate::codes::OTHER_WARM_UP;
 
 #[test]
 fn different_workloads_are_refused_or_labelled() {
@@ -37,7 +37,7 @@ fn different_workloads_are_refused_or_labelled() {
     );
     assert!(forced.comparable);
     assert_eq!(
-        said(&forced.speedups[0].labels[0]),
+        forced.speedups[0].labels[0].text,
         "across global_batch_size: 128, not 8"
     );
     assert!(
@@ -121,10 +121,10 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
         panic!("{:?}", all.speedups)
     };
     assert_eq!((speedup.significant, speedup.p_value), (None, None));
-    assert_eq!(speedup.reason, Some(NoVerdict::OtherWarmUp));
+    assert!(speedup.reason.as_ref().unwrap().is(OTHER_WARM_UP));
     assert_eq!(
-        (each(&speedup.labels), &all.rows[1].labels),
-        (vec!["warm-up 9, not 5 steps".to_owned()], &speedup.labels)
+        (texts(&speedup.labels), &all.rows[1].labels),
+        (vec!["warm-up 9, not 5 steps"], &speedup.labels)
     );
     assert!(
         all.notes.iter().any(|n| n
@@ -142,7 +142,7 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
     );
     assert_eq!(asked.speedups[0].significant, Some(true));
     assert_eq!(
-        each(&asked.speedups[0].labels),
+        texts(&asked.speedups[0].labels),
         ["across warm-up 9, not 5 steps"]
     );
     set(&mut cells[1], 5, CUSUM);
@@ -153,13 +153,13 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
         "both drop what is declared; one of them was looked at as well"
     );
     assert_eq!(
-        each(&found.labels),
+        texts(&found.labels),
         ["steady state detected by CUSUM, there not assessed"]
     );
     set(&mut cells[0], 9, CUSUM);
     let found = &compare_all(&cells).speedups[0];
     assert_eq!(
-        (found.significant, &*said(&found.labels[0])),
+        (found.significant, &*found.labels[0].text),
         (Some(true), "warm-up 5, not 9 steps")
     );
     set(&mut cells[0], 5, "declared");
@@ -189,7 +189,10 @@ fn precision_may_differ_under_maximum_performance_only() {
     };
     let open = compare_all(&cells(["maximum_performance"; 2]));
     assert!(open.comparable);
-    assert_eq!(each(&open.speedups[0].labels), ["precision: fp8, not bf16"]);
+    assert_eq!(
+        texts(&open.speedups[0].labels),
+        ["precision: fp8, not bf16"]
+    );
     assert!(
         open.notes
             .iter()
@@ -213,7 +216,7 @@ fn precision_may_differ_under_maximum_performance_only() {
         };
         let forced = compare_with(&cells(strategies), across);
         assert_eq!(
-            each(&forced.speedups[0].labels),
+            texts(&forced.speedups[0].labels),
             ["across precision: fp8, not bf16"],
             "{strategies:?}"
         );
@@ -225,7 +228,7 @@ fn precision_may_differ_under_maximum_performance_only() {
         measured("amd/prim/llama/single", &fp8, &[1.0, 1.1, 1.2], None),
     ];
     assert_eq!(
-        each(&compare_all(&cells).speedups[0].labels),
+        texts(&compare_all(&cells).speedups[0].labels),
         ["precision: fp16, not bf16"]
     );
 }
@@ -334,7 +337,7 @@ fn every_field_of_the_workload_refuses_and_every_other_one_is_named() {
                 may || forced.speedups[0]
                     .labels
                     .iter()
-                    .any(|l| said(l).starts_with(&label)),
+                    .any(|l| l.text.starts_with(&label)),
                 "{field} {strategy}"
             );
         }
@@ -376,7 +379,7 @@ fn losses_are_compared_within_one_convergence_only() {
             forced.rows[1]
                 .labels
                 .iter()
-                .any(|l| said(l).starts_with(&format!("across {field}: "))),
+                .any(|l| l.text.starts_with(&format!("across {field}: "))),
             "{field}"
         );
     }
@@ -408,8 +411,7 @@ fn two_datasets_of_one_name_are_told_apart_by_their_content() {
     let other = pin(1, "bb");
     assert_ne!(other.rows[0].loss_group, other.rows[1].loss_group);
     assert!(
-        other.comparable
-            && each(&other.rows[1].labels).contains(&"dataset_digest: bb, not aa".to_owned())
+        other.comparable && texts(&other.rows[1].labels).contains(&"dataset_digest: bb, not aa")
     );
 }
 

@@ -103,7 +103,7 @@ fn a_new_cell_that_ran_in_vain_fails_the_gate() {
             "{cell:?}"
         );
         assert!(
-            said(&cell.reason).starts_with(words),
+            cell.reason.text.starts_with(words),
             "{words}: {:?}",
             cell.reason
         );
@@ -136,7 +136,7 @@ fn a_new_cell_that_ran_in_vain_fails_the_gate() {
     fails(
         with_status(
             &RepeatStatus::Unmeasured {
-                reason: NoRate::NoStep,
+                reason: Reason::excludes("no_step", "no step"),
             },
             true,
         ),
@@ -155,7 +155,7 @@ fn a_new_cell_that_was_not_measured_is_listed_with_the_reason() {
             "{cell:?}"
         );
         assert!(
-            said(&cell.reason).starts_with(words),
+            cell.reason.text.starts_with(words),
             "{words}: {:?}",
             cell.reason
         );
@@ -186,19 +186,15 @@ fn a_new_cell_that_was_not_measured_is_listed_with_the_reason() {
     };
     let beside = of_new(with_status(&failed, false)).1.unwrap();
     assert_eq!(
-        (
-            beside.verdict,
-            beside.now.is_some(),
-            &*said(&beside.notes[0])
-        ),
+        (beside.verdict, beside.now.is_some(), &*beside.notes[0].text),
         (GateVerdict::New, true, "1 repeat failed")
     );
     let unmeasured = RepeatStatus::Unmeasured {
-        reason: NoRate::TokensNotKnown,
+        reason: Reason::excludes("tokens_not_known", "no tokens"),
     };
     let beside = of_new(with_status(&unmeasured, false)).1.unwrap();
     assert_eq!(
-        &*said(&beside.notes[0]),
+        &*beside.notes[0].text,
         "1 repeat ended with nothing to measure, so not counted"
     );
 }

@@ -8,8 +8,14 @@ fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
     let failed = one(&STEADY, &slower, 0.03);
     assert_eq!(failed.verdict, GateVerdict::Fail, "{failed:?}");
     assert!(
-        said(&failed.reason).starts_with("−9.09 % (95 % CI −10.13 to −8.04 %): ")
-            && said(&failed.reason).contains("beyond the limit of −3 %, and significant"),
+        failed
+            .reason
+            .text
+            .starts_with("−9.09 % (95 % CI −10.13 to −8.04 %): ")
+            && failed
+                .reason
+                .text
+                .contains("beyond the limit of −3 %, and significant"),
         "{:?}",
         failed.reason
     );
@@ -26,7 +32,7 @@ fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
     );
     let beyond = one(&STEADY, &noisy.map(|t| t * 1.05), 0.03);
     assert!(
-        said(&beyond.reason).contains("not significant; "),
+        beyond.reason.text.contains("not significant; "),
         "{:?}",
         beyond.reason
     );
@@ -40,10 +46,11 @@ fn a_reason_is_true_and_says_what_would_help() {
     let open = of_values(&rates(1.0), &rates(0.98), 0.03);
     assert_eq!(open.verdict, GateVerdict::Inconclusive);
     let words = "−2.00 % (95 % CI −3.37 to −0.61 %): these repeats cannot tell whether it is beyond the limit of −3 %; about 7 repeats now and in the baseline would tell, at this spread";
-    assert_eq!(said(&open.reason), words);
+    assert_eq!(open.reason.text, words);
     let near = of_values(&rates(1.0), &rates(0.970_01), 0.03);
     assert!(
-        said(&near.reason)
+        near.reason
+            .text
             .ends_with("; more than 100 repeats would be needed to tell, at this spread"),
         "{:?}",
         near.reason
@@ -51,14 +58,17 @@ fn a_reason_is_true_and_says_what_would_help() {
     let slower = of_values(&rates(1.0), &rates(0.98), 0.05);
     assert_eq!(slower.verdict, GateVerdict::Pass);
     assert!(
-        said(&slower.reason).ends_with(": slower than the baseline, but within the limit of −5 %"),
+        slower
+            .reason
+            .text
+            .ends_with(": slower than the baseline, but within the limit of −5 %"),
         "{:?}",
         slower.reason
     );
     let same = of_values(&rates(1.0), &rates(1.0), 0.05);
     assert!(
-        said(&same.reason).starts_with("no significant change: ")
-            && said(&same.reason).ends_with("; limit −5 %"),
+        same.reason.text.starts_with("no significant change: ")
+            && same.reason.text.ends_with("; limit −5 %"),
         "{:?}",
         same.reason
     );
@@ -73,7 +83,7 @@ fn few_repeats_give_no_verdict_and_equal_ones_an_exact_one() {
             (GateVerdict::Inconclusive, None)
         );
         assert!(
-            said(&cell.reason).contains("needs 3 each") && cell.ratio.is_some(),
+            cell.reason.text.contains("needs 3 each") && cell.ratio.is_some(),
             "{:?}",
             cell.reason
         );
@@ -132,7 +142,7 @@ fn cells_that_share_their_measurements_are_one_test() {
     let twins = p_values(&["a/b/c/x", "a/b/c/twin", "a/b/c/noisy"], times, shared);
     assert_eq!(p(&twins), [p(&alone)[0], p(&alone)[0], p(&alone)[1]]);
     assert_eq!(
-        each(&twins[1].notes),
+        texts(&twins[1].notes),
         ["shares its measurements with a/b/c/x: one test for both"]
     );
     // Rates that are equal by chance are two tests.
@@ -149,7 +159,7 @@ fn cells_that_share_their_measurements_are_one_test() {
 
 /// One cell's report from values alone.
 fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
-    let mut cell = GateCell::new("c", GateVerdict::Inconclusive, GateReason::NotInBaseline);
+    let mut cell = GateCell::new("c", GateVerdict::Inconclusive, Reason::stated(""));
     let Some(test) = Test::of(now, then, Unit::Repeat) else {
         return cell;
     };
@@ -172,21 +182,24 @@ fn no_figure_is_rounded_onto_the_limit_that_it_is_held_against() {
     let beyond = beside_the_limit(2e-5);
     assert_eq!(beyond.verdict, GateVerdict::Fail, "{beyond:?}");
     assert!(
-        said(&beyond.reason).starts_with("−3.002 % (95 % CI −3.002 to −3.002 %): beyond the limit"),
+        beyond
+            .reason
+            .text
+            .starts_with("−3.002 % (95 % CI −3.002 to −3.002 %): beyond the limit"),
         "{:?}",
         beyond.reason
     );
     let within = beside_the_limit(-2e-5);
     assert_eq!(within.verdict, GateVerdict::Pass, "{within:?}");
     assert!(
-        said(&within.reason).starts_with(
+        within.reason.text.starts_with(
             "−2.998 % (95 % CI −2.998 to −2.998 %): slower than the baseline, but within"
         ),
         "{:?}",
         within.reason
     );
     assert!(
-        said(&beside_the_limit(0.0).reason).starts_with("−3.00 % ("),
+        beside_the_limit(0.0).reason.text.starts_with("−3.00 % ("),
         "{:?}",
         beside_the_limit(0.0).reason
     );

@@ -12,7 +12,7 @@ fn energy_that_is_not_of_these_steps_and_devices_makes_no_figure() {
         panic!()
     };
     assert_eq!(
-        said(&basis),
+        basis,
         "GPU board energy over the measured steps of 1 of 3 repeats (nvml, counter)"
     );
     is_absent(

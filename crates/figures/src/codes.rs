@@ -1,0 +1,24 @@
+//! Codes of reasons by which something is decided.
+
+/// Repeats that do not count; a note's values have their numbers.
+pub const NOT_COUNTED: &str = "not_counted";
+pub const FAILED: &str = "failed";
+pub const SUSPECT: &str = "suspect";
+pub const CONTRADICTED: &str = "contradicted";
+/// The log is all right as far as it goes, and the job asked for more steps.
+pub const ENDS_EARLY: &str = "ends_early";
+/// No training step was found in the log.
+pub const NO_STEP: &str = "no_step";
+/// The timed steps are of two sides that drop different warm-up steps.
+pub const OTHER_WARM_UP: &str = "other_warm_up";
+/// How the warm-up of a cell differs from that of its baseline.
+pub const WARM_UP: &str = "warm_up";
+/// A variable of a run's environment that alone can decide a comparison.
+pub const DANGEROUS_VARIABLE: &str = "dangerous_variable";
+pub const DEVICE_NOT_NAMED: &str = "device_not_named";
+/// How speed-ups were tested.
+pub const TESTED: &str = "tested";
+/// A cell without figures; its values have the cell's state.
+pub const ABSENT: &str = "absent";
+/// A gate's cell is slower than the limit allows.
+pub const SLOWER: &str = "slower";

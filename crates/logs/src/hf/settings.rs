@@ -1,0 +1,224 @@
+//! What Hugging Face's Trainer says of its settings: its banner, a dump of `TrainingArguments`, the
+//! model's configuration.
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use super::fields::whole_number;
+use crate::{
+    builder::Builder,
+    numbers::{after, as_count, grouped_number},
+    values::{Block, count_after, grouped_after, has, once, once_number},
+};
+
+/// Lines of the banner, by their words before ` = `.
+const BANNER: &[(&str, &str)] = &[
+    ("Instantaneous batch size per device", "micro_batch_size"),
+    (
+        "Total train batch size (w. parallel, distributed & accumulation)",
+        "global_batch_size",
+    ),
+    ("Gradient Accumulation steps", "gradient_accumulation_steps"),
+    ("Total optimization steps", "train_iters"),
+];
+
+/// `TrainingArguments` that are numbers.
+const ARGUMENTS: &[(&str, &str)] = &[
+    ("per_device_train_batch_size", "micro_batch_size"),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("learning_rate", "learning_rate"),
+    ("weight_decay", "weight_decay"),
+    ("adam_beta1", "beta1"),
+    ("adam_beta2", "beta2"),
+    ("adam_epsilon", "eps"),
+    ("max_grad_norm", "clip_grad"),
+    ("seed", "seed"),
+    ("warmup_steps", "warmup_steps"),
+    ("max_steps", "train_iters"),
+];
+
+/// Keys of a model's configuration.
+const MODEL: &[(&str, &str)] = &[
+    ("model_type", "architecture"),
+    ("num_hidden_layers", "num_layers"),
+    ("hidden_size", "hidden_size"),
+    ("intermediate_size", "ffn_hidden_size"),
+    ("num_attention_heads", "num_attention_heads"),
+    ("num_key_value_heads", "num_kv_heads"),
+    ("head_dim", "head_dim"),
+    ("vocab_size", "vocab_size"),
+    ("tie_word_embeddings", "tie_embeddings"),
+    ("initializer_range", "init_std"),
+    ("rope_theta", "rope_theta"),
+    ("rms_norm_eps", "norm_eps"),
+];
+
+/// Lines that a dump of arguments may go over.
+const MAX_ARGUMENTS: u32 = 400;
+
+#[derive(Default)]
+pub struct Settings {
+    pub total_steps: Option<u64>,
+    /// A line is logged every so many steps, and perhaps after the first one.
+    pub logging_steps: Option<u64>,
+    pub logging_first_step: bool,
+    examples: Option<u64>,
+    /// Lines of a model's configuration.
+    model: Option<Block>,
+    model_seen: bool,
+    /// Lines that may still come within the parentheses of `TrainingArguments(`.
+    arguments: u32,
+}
+
+impl Settings {
+    pub fn line(&mut self, text: &str, out: &mut Builder) {
+        if let Some(block) = &mut self.model {
+            match block.add(text) {
+                Ok(None) => return,
+                Ok(Some(whole)) => {
+                    if let Ok(config) = serde_json::from_str(&whole) {
+                        model(&config, out);
+                    }
+                }
+                Err(()) => {}
+            }
+            self.model = None;
+            return;
+        }
+        if has(text, " = ") {
+            self.banner(text, out);
+        }
+        if has(text, "Model config ") && text.trim_end().ends_with('{') && !self.model_seen {
+            self.model_seen = true;
+            let mut block = Block::default();
+            let is_open = block.add("{") == Ok(None);
+            self.model = Some(block).filter(|_| is_open);
+        }
+        let trainable = count_after(text, "trainable params: ");
+        if let Some((trainable, all)) = trainable.zip(count_after(text, "all params: ")) {
+            out.trace.num_parameters.get_or_insert(all);
+            out.total("trainable_parameters", trainable as f64);
+        }
+        if let Some(arguments) = after(text, "TrainingArguments(") {
+            // One line each, or all of them on this one.
+            let is_one_line = arguments.contains('=');
+            self.arguments = if is_one_line { 1 } else { MAX_ARGUMENTS };
+            self.arguments(arguments, out);
+        } else if self.arguments > 0 {
+            self.arguments -= 1;
+            self.arguments(text, out);
+        } else if has(text, "logging_steps") {
+            let keys = [
+                "logging_steps: ",
+                "logging_steps\": ",
+                "logging_steps=",
+                "logging_steps ",
+            ];
+            let mut stated = keys.iter().filter_map(|key| count_after(text, key));
+            self.logging_steps = self.logging_steps.or(stated.next().filter(|n| *n > 0));
+        }
+    }
+
+    fn banner(&mut self, text: &str, out: &mut Builder) {
+        let stated = |name: &str| grouped_after(text, &format!("{name} = "));
+        for (words, name) in BANNER {
+            if let Some(n) = stated(words).and_then(as_count) {
+                once(name, n, out);
+                if *name == "train_iters" {
+                    self.total_steps.get_or_insert(n);
+                }
+                return;
+            }
+        }
+        if let Some(n) = stated("Num examples").and_then(as_count) {
+            self.examples.get_or_insert(n);
+        } else if let Some(n) = stated("Number of trainable parameters") {
+            // Sharded, it is a rank's share.
+            out.total("trainable_parameters", n);
+        }
+    }
+
+    fn arguments(&mut self, text: &str, out: &mut Builder) {
+        for pair in text.split(',').take(512) {
+            let Some((key, value)) = pair.split_once('=') else {
+                if pair.trim() == ")" {
+                    self.arguments = 0;
+                }
+                continue;
+            };
+            let (key, value) = (key.trim(), value.trim().trim_end_matches(')'));
+            let number = whole_number(value);
+            let is_true = value == "True";
+            match key {
+                "bf16" | "fp16" if is_true => once("precision", key, out),
+                "gradient_checkpointing" if is_true || value == "False" => {
+                    once("activation_checkpointing", is_true, out);
+                }
+                "torch_compile" if is_true || value == "False" => once("compile", is_true, out),
+                "optim" if value.to_lowercase().contains("adamw") => {
+                    once("optimizer", "adamw", out);
+                }
+                "logging_steps" => {
+                    let stated = number.and_then(as_count).filter(|n| *n > 0);
+                    self.logging_steps = self.logging_steps.or(stated);
+                }
+                "logging_first_step" => self.logging_first_step |= is_true,
+                // No warm-up by this argument, and no limit.
+                "warmup_steps" if number == Some(0.0) => {}
+                "max_steps" if number.and_then(as_count).is_none_or(|n| n == 0) => {}
+                _ => {
+                    if let Some((_, name)) = ARGUMENTS.iter().find(|(known, _)| *known == key) {
+                        once_number(name, number, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The step at which `epoch`, as it is printed, must have been logged; `None` if several can be
+    /// meant.
+    pub fn step_of_epoch(&self, epoch: &str, out: &Builder) -> Option<u64> {
+        let stated = |name: &str| out.trace.effective.0.get(name)?.as_f64();
+        let (value, _) = grouped_number(epoch)?;
+        let batch = stated("global_batch_size").filter(|b| *b > 0.0)?;
+        // The Trainer counts whole micro-batches of all ranks, by the micro-batches of a step.
+        let accumulation = stated("gradient_accumulation_steps").filter(|n| *n >= 1.0);
+        let accumulation = accumulation.unwrap_or(1.0);
+        let steps_per_epoch =
+            (self.examples? as f64 / (batch / accumulation)).ceil() / accumulation;
+        let decimals = epoch.trim().split_once('.');
+        let decimals = decimals.map_or(0, |(_, d)| d.len().min(15));
+        let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?) * steps_per_epoch + 0.1;
+        let low = (value * steps_per_epoch - half).ceil();
+        let high = (value * steps_per_epoch + half).floor();
+        as_count(low).filter(|_| (low - high).abs() < 0.5)
+    }
+}
+
+fn model(config: &Map<String, Value>, out: &mut Builder) {
+    for (key, name) in MODEL {
+        match config.get(*key) {
+            Some(Value::Number(n)) => once_number(name, n.as_f64(), out),
+            Some(value @ (Value::Bool(_) | Value::String(_))) => once(name, value.clone(), out),
+            _ => {}
+        }
+    }
+    let rope = ["rope_scaling", "rope_parameters"];
+    let rope = rope.iter().find_map(|key| config.get(*key));
+    let of_rope = |key: &str| rope.and_then(|rope| rope.get(key));
+    let kind = of_rope("rope_type").or_else(|| of_rope("type"));
+    // Other kinds have a factor as well, but it is of something else.
+    let factor = match kind.and_then(Value::as_str) {
+        Some("llama3") => of_rope("factor").and_then(Value::as_f64),
+        Some("default") => Some(1.0),
+        _ => rope.filter(|rope| rope.is_null()).map(|_| 1.0),
+    };
+    once_number("rope_scaling_factor", factor, out);
+    if let Some(version) = config.get("transformers_version").and_then(Value::as_str) {
+        let versions = &mut out.trace.versions;
+        let known = versions.entry("transformers".to_owned());
+        known.or_insert_with(|| version.to_owned());
+    }
+}
