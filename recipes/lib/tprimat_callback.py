@@ -1,4 +1,4 @@
-"""Progress of a training as JSON lines that tprimat reads (`tprimat schema events`), for any training script.
+"""Progress of a training as JSON lines that tprimat reads (`tprimat print schema events`), for any training script.
 
 Copy this file beside your script. It needs the standard library only; torch, transformers and lightning are used
 where the script uses them already.
@@ -89,7 +89,7 @@ def device(count=None):
 
 
 def profiler():
-    """torch's profiler over steps 3 to 5, started, where `tprimat build --profile torch` asks for its trace."""
+    """torch's profiler over steps 3 to 5, started, where `tprimat build --set experiment.profiling=torch` asks for its trace."""
     folder, torch = os.environ.get("TPRIMAT_PROFILE_DIR"), sys.modules.get("torch")
     if not folder or torch is None or rank() != 0:
         return None

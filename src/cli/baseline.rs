@@ -1,9 +1,12 @@
-//! `baseline`: what the cells measured, as a file for gates to come.
+//! `gate --write`: what the cells measured, as a file for gates to come.
+
+use std::path::Path;
 
 use serde_json::json;
 
 use super::{
-    args::{BaselineArgs, Globals},
+    args::Globals,
+    flags::MatrixSelection,
     output::{json_text, print_document, print_json},
     project,
     session::Session,
@@ -15,9 +18,11 @@ use crate::{
     files::{Durability, write_atomically},
 };
 
-pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
-    let session = Session::open(project::matrix_request(globals, &args.selection)?)?;
-    targets::refuse_files(&session.plan, &[("-o", args.output.as_deref())], &[])?;
+/// Writes the file, or to stdout where it is `-`.
+pub fn write(globals: &Globals, selection: &MatrixSelection, path: &Path) -> Result<i32> {
+    let session = Session::open(project::matrix_request(globals, selection)?)?;
+    let file = Some(path).filter(|path| *path != Path::new("-"));
+    targets::refuse_files(&session.plan, &[("--write", file)], &[])?;
     let cells = session.gate_inputs()?;
     let baseline = Baseline::of(&session.plan.matrix.name, &cells);
     for cell in cells.iter().filter(|c| c.selected) {
@@ -49,7 +54,7 @@ pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
             help,
         });
     }
-    match &args.output {
+    match file {
         None => print_document(&baseline)?,
         Some(path) => {
             write_atomically(path, json_text(&baseline)?.as_bytes(), Durability::Plain)?;

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     path::PathBuf,
 };
 
@@ -180,18 +179,11 @@ pub fn mark(plan: &mut Plan, blocked: &Blocked, trains: &[CellId]) {
 
 /// A line for each problem, with the cells that it keeps from being measured here.
 pub fn told(plan: &Plan, blocked: &Blocked) -> Vec<String> {
-    let line = |(problem, cells): (&Problem, Vec<CellId>)| {
-        let cells: Vec<&str> = cells
-            .iter()
-            .map(|cell| plan.cells[*cell].id.as_str())
-            .collect();
-        format!(
-            "{} cannot be measured here now: {}",
-            few(&cells),
-            sentence(problem)
-        )
-    };
-    by_problem(blocked).into_iter().map(line).collect()
+    let told = by_problem(blocked).into_iter().map(|(problem, cells)| {
+        let (cells, why) = (names(plan, &cells), sentence(problem));
+        format!("{cells} cannot be measured here now: {why}")
+    });
+    told.collect()
 }
 
 /// Platform, framework, where it runs, and the container if there is one.
@@ -290,30 +282,28 @@ pub fn by_problem(blocked: &Blocked) -> Vec<(&Problem, Vec<CellId>)> {
 
 /// Refuses cells of which nothing may be left out.
 pub fn refuse(blocked: &Blocked) -> Result<()> {
-    let problems: Vec<Problem> = by_problem(blocked)
-        .into_iter()
-        .map(|(problem, _)| problem.clone())
-        .collect();
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Invalid(problems))
+    let problems = by_problem(blocked).into_iter();
+    let problems: Vec<Problem> = problems.map(|(problem, _)| problem.clone()).collect();
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Invalid(problems)),
     }
 }
 
 /// A problem in one line, with what mends it.
 pub fn sentence(problem: &Problem) -> String {
-    let label = if problem.label.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", problem.label)
+    let label = match &*problem.label {
+        "" => String::new(),
+        label => format!(" ({label})"),
     };
-    let help = problem
-        .help
-        .as_ref()
-        .map(|help| format!(": {help}"))
-        .unwrap_or_default();
-    format!("{problem}{label}{help}")
+    let help = problem.help.iter().map(|help| format!(": {help}"));
+    format!("{problem}{label}{}", help.collect::<String>())
+}
+
+/// The same of cells by their positions.
+pub fn names(plan: &Plan, cells: &[CellId]) -> String {
+    let names = cells.iter().map(|cell| plan.cells[*cell].id.as_str());
+    few(&names.collect::<Vec<_>>())
 }
 
 /// `a, b and 3 more`
@@ -413,19 +403,12 @@ impl Coverage {
             self.not_measured()
         );
         for (why, cells) in self.reasons.iter().take(MOST) {
-            let more = if cells.len() > 1 {
-                format!(" and {} more", cells.len() - 1)
-            } else {
-                String::new()
-            };
-            let _ = writeln!(text, "  {}{more}: {why}", cells[0]);
+            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+            text += &format!("  {}: {why}\n", few(&cells));
         }
-        if self.reasons.len() > MOST {
-            let _ = writeln!(
-                text,
-                "  and {} more reasons: `{plan_command}` has them all",
-                self.reasons.len() - MOST
-            );
+        if let Some(left) = self.reasons.len().checked_sub(MOST + 1) {
+            let left = counted(left + 1, "more reason");
+            text += &format!("  and {left}: `{plan_command}` has them all\n");
         }
         Some(text)
     }
@@ -469,7 +452,7 @@ mod tests {
         let text = coverage.text("tprimat plan").unwrap();
         assert_eq!(
             text,
-            "1 of 3 selected cells have results; 2 cannot be measured on this host:\n  a and 1 more: no GPU\n"
+            "1 of 3 selected cells have results; 2 cannot be measured on this host:\n  a, b: no GPU\n"
         );
         assert!(
             Coverage {

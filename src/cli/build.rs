@@ -3,7 +3,9 @@
 mod before;
 mod counts;
 mod end;
+mod notify;
 mod page;
+pub(super) mod profile;
 
 use std::{
     io::IsTerminal,
@@ -16,18 +18,18 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    args::{BuildArgs, Globals},
+    args::{BuildArgs, Globals, Require},
     blocked, detached,
-    notify::{self, Counting},
+    flags::Force,
     output::say,
-    profile, project, remote,
+    project, remote,
     session::Session,
     targets,
     train_host::train_host,
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    error::{Error, Problem, Result},
+    error::{Error, Result},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
         PlainLines, ProbeDepth, Runs, Share, TrainHost,
@@ -39,6 +41,7 @@ use crate::{
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
 use end::{Ended, finish};
+use notify::Counting;
 use page::Page;
 
 /// Plain progress: at most one line a run in this time.
@@ -67,15 +70,12 @@ fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
 fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> {
     let started = Instant::now();
     if globals.json && args.events.as_deref() == Some(Path::new("-")) {
-        let problem = Problem::new("--json and --events - would both write to stdout");
-        return Err(Error::invalid(problem.help("give --events a file")));
+        return Err(Error::refused(
+            "--json and --events - would both write to stdout",
+            "give --events a file",
+        ));
     }
-    let mut request = project::matrix_request(globals, &args.selection)?;
-    if let Some(address) = &args.remote {
-        request.sets.push(remote::setting(address)?);
-    }
-    // A build of these cells alone, which measures them anew. Repeats take turns in every build.
-    request.selection.together.clone_from(&args.together);
+    let request = project::matrix_request(globals, &args.selection)?;
     let mut session = Arc::new(Session::open(request)?);
     publish::refuse_shared_folder(&session.plan)?;
     // A detached build has a file of its own in the cache.
@@ -87,12 +87,9 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         say(&format!("note: {moved}"));
     }
     project::say_notes(&session.plan);
-    if args.locked {
-        session.plan.facts.require_complete()?;
+    if args.requires(Require::Locked) {
         // What trains nothing here does not depend on this host.
-        if !args.cached_only {
-            project::refuse_drift(&session.plan)?;
-        }
+        project::require_locked(&session.plan, !args.cached_only)?;
     }
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
@@ -101,12 +98,12 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &host, &events);
     }
-    let sharing = remote::pull(&session, args.remote_required, &events)?;
+    let sharing = remote::pull(&session, args.requires(Require::Remote), &events)?;
     if args.last.failed {
         project::keep_failed(own(&mut session))?;
     }
-    if profile::asked(&session.plan, args) {
-        return profile::run(&session.plan, globals, args, &host, &events);
+    if let Some(profiling) = profile::asked(&session.plan) {
+        return profile::run(&session.plan, globals, profiling, &host, &events);
     }
     let engine_of = if args.cached_only {
         Session::engine
@@ -122,7 +119,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         )?;
         leave_out_what_must_train(own(&mut session), args)?;
     }
-    if args.remeasure {
+    if args.overrides.has(Force::Measured) {
         let engine = session.engine(&args.overrides);
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
@@ -138,7 +135,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         engine.cache.ensure_writable()?;
     }
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
-    if args.overrides.retry_failed {
+    if args.overrides.has(Force::Failed) {
         for message in project::not_retried(&engine, &statuses)? {
             events.report(&Event::Note { message });
         }

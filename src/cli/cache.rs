@@ -1,41 +1,44 @@
 //! `cache`: what the cache holds, and sharing it with a remote or by a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::{
-    args::{
-        BundleArgs, CacheArgs, CacheCommand, CacheVerifyArgs, ExportArgs, GcArgs, Globals,
-        PushArgs, RemoteArgs,
-    },
+    args::{CacheCommand, GcArgs, Globals, RemoteArgs},
     clean,
-    output::{print, print_json, say},
+    output::{answer, print, print_json, say},
     remote::{self, bar, moves},
     session::Project,
+    set_aside,
 };
 use crate::{
     cache::{
         Cache, Damaged, Limits, Listing, NamedObject, Pulled, Pushed, Remote, Repaired, TaskKind,
         Verified, is_decision,
     },
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     files::{self, Durability},
     words::plain::counted,
 };
 
-pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
-    match &args.command {
-        CacheCommand::Push(args) => push(globals, args),
+pub fn run(globals: &Globals, command: &CacheCommand) -> Result<i32> {
+    match command {
+        CacheCommand::Push { remote, repair } => push(globals, remote, *repair),
         CacheCommand::Pull(args) => pull(globals, args),
         CacheCommand::Stat(args) => stat(globals, args),
-        CacheCommand::Verify(CacheVerifyArgs { remote: None }) => verify(globals),
-        CacheCommand::Verify(CacheVerifyArgs {
+        CacheCommand::Verify { remote: None } => verify(globals),
+        CacheCommand::Verify {
             remote: Some(address),
-        }) => verify_remote(globals, address),
+        } => verify_remote(globals, address),
         CacheCommand::Gc(args) => gc(globals, args),
-        CacheCommand::Export(args) => export(globals, args),
-        CacheCommand::Import(args) => import(globals, args),
+        CacheCommand::Export { file } => export(globals, file),
+        CacheCommand::Import { file } => import(globals, file),
+        CacheCommand::SetAside { id, common, reason } => {
+            set_aside::set_aside(globals, common, id, reason)
+        }
+        CacheCommand::Restore { id, common } => set_aside::restore(globals, common, id),
+        CacheCommand::Clean { all, yes } => clean::run(globals, *all, *yes),
     }
 }
 
@@ -56,13 +59,13 @@ fn shared(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Remote)> {
     Ok((cache, remote.ok_or_else(remote::no_remote)?))
 }
 
-fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
-    let (cache, remote) = shared(globals, &args.remote)?;
+fn push(globals: &Globals, args: &RemoteArgs, repair: bool) -> Result<i32> {
+    let (cache, remote) = shared(globals, args)?;
     let bar = bar("pushing");
     let listing = remote.list(None)?;
     let records = cache.shared_records(None);
     let mut repaired = Repaired::default();
-    if args.repair {
+    if repair {
         let own: Listing = records.iter().cloned().collect();
         let both = listing.intersection(&own).cloned().collect();
         repaired = remote.verify(&both, Some(&cache), &moves(&bar));
@@ -76,54 +79,52 @@ fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
         },
     };
     bar.finish_and_clear();
-    let repaired: Vec<String> = repaired
-        .damaged
-        .iter()
-        .map(|one| one.record.name())
-        .collect();
+    let repaired = repaired.damaged.iter().map(|one| one.record.name());
+    let repaired: Vec<String> = repaired.collect();
     let shared = records.iter().filter(|r| listing.contains(r)).count();
-    let code = if pushed.incomplete > 0 {
-        exit::FAILED
-    } else {
-        exit::OK
-    };
-    if globals.json && pushed.cut.is_none() {
-        print_json(
-            "cache_push",
-            &json!({ "remote": remote.address(), "runs": pushed.counts.runs, "imports": pushed.counts.imports, "decisions": pushed.counts.decisions, "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared }),
-        )?;
-        return Ok(code);
-    }
-    for name in repaired {
-        say(&format!("note: was damaged, and replaced: {name}"));
-    }
     let told = remote::counts(&pushed.counts);
+    if !globals.json || pushed.cut.is_some() {
+        for name in &repaired {
+            say(&format!("note: was damaged, and replaced: {name}"));
+        }
+    }
+    let address = remote.address();
     if let Some(cut) = pushed.cut {
         say(&format!(
-            "note: {told} pushed to {} before it broke off",
-            remote.address()
+            "note: {told} pushed to {address} before it broke off"
         ));
         return Err(cut);
     }
-    print(&format!("{told} pushed to {}\n", remote.address()))?;
-    if shared > 0 && !args.repair {
+    let counts = &pushed.counts;
+    let value = json!({
+        "remote": address, "runs": counts.runs, "imports": counts.imports, "decisions": counts.decisions,
+        "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared,
+    });
+    answer(globals, "cache_push", &value, || {
+        format!("{told} pushed to {address}\n")
+    })?;
+    if shared > 0 && !repair && !globals.json {
         let are = if shared == 1 { "is" } else { "are" };
         say(&format!(
             "note: {} {are} there already by name, and not read; `tprimat cache verify --remote` finds damage",
             counted(shared, "record")
         ));
     }
-    say_incomplete(pushed.incomplete);
-    Ok(code)
+    Ok(code_of(globals, pushed.incomplete))
 }
 
-fn say_incomplete(incomplete: usize) {
-    if incomplete > 0 {
+/// Says how many records were left out, and how the command ends.
+fn code_of(globals: &Globals, incomplete: usize) -> i32 {
+    if incomplete == 0 {
+        return exit::OK;
+    }
+    if !globals.json {
         say(&format!(
             "note: {} left out: damaged here, or a file of the run is lost; `tprimat cache verify` names them",
             counted(incomplete, "record")
         ));
     }
+    exit::FAILED
 }
 
 fn pull(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
@@ -143,25 +144,16 @@ fn pull(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         say("note: the pull broke off after that");
         return Err(cut);
     }
-    if globals.json {
-        print_json(
-            "cache_pull",
-            &pulled_json("remote", remote.address(), &pulled),
-        )?;
-    } else if told.is_empty() {
-        print(&format!("{} has no other runs\n", remote.address()))?;
-    } else {
-        print(&(told.join("\n") + "\n"))?;
-    }
-    Ok(code_of(&pulled))
+    let value = pulled_json("remote", remote.address(), &pulled);
+    answer(globals, "cache_pull", &value, || match told.is_empty() {
+        true => format!("{} has no other runs\n", remote.address()),
+        false => told.join("\n") + "\n",
+    })?;
+    Ok(code_when(pulled.refused.is_empty()))
 }
 
-fn code_of(pulled: &Pulled) -> i32 {
-    if pulled.refused.is_empty() {
-        exit::OK
-    } else {
-        exit::FAILED
-    }
+fn code_when(is_well: bool) -> i32 {
+    if is_well { exit::OK } else { exit::FAILED }
 }
 
 fn pulled_json(what: &str, from: &str, pulled: &Pulled) -> serde_json::Value {
@@ -187,18 +179,13 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         other => other?,
     };
     let address = remote.as_ref().map(Remote::address);
-    if globals.json {
-        let remote = address.map(|address| match there {
-            Some((there, here, both)) => json!({
-                "address": address, "reached": true,
-                "only_there": there, "only_here": here, "both_by_name": both,
-            }),
-            None => json!({ "address": address, "reached": false }),
-        });
-        let value = json!({ "cache": cache.root(), "holds": usage, "remote": remote });
-        print_json("cache_stat", &value)?;
-        return Ok(exit::OK);
-    }
+    let of_remote = address.map(|address| match there {
+        Some((there, here, both)) => json!({
+            "address": address, "reached": true,
+            "only_there": there, "only_here": here, "both_by_name": both,
+        }),
+        None => json!({ "address": address, "reached": false }),
+    });
     let objects = |count, bytes| format!("{}, {}", counted(count, "object"), amount(bytes));
     let mut lines = vec![
         ("cache", cache.root().display().to_string()),
@@ -228,10 +215,12 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
             ),
         ));
     }
-    let lines = lines
-        .iter()
-        .map(|(name, text)| format!("{name:<14} {text}\n"));
-    print(&lines.collect::<String>())?;
+    let value = json!({ "cache": cache.root(), "holds": usage, "remote": of_remote });
+    answer(globals, "cache_stat", &value, || {
+        let lines = lines.iter();
+        let lines = lines.map(|(name, text)| format!("{name:<14} {text}\n"));
+        lines.collect()
+    })?;
     Ok(exit::OK)
 }
 
@@ -258,11 +247,7 @@ fn verify(globals: &Globals) -> Result<i32> {
         print(&found(&cache, &verified))?;
         advice(&verified).into_iter().for_each(say);
     }
-    Ok(if verified.is_sound() {
-        exit::OK
-    } else {
-        exit::FAILED
-    })
+    Ok(code_when(verified.is_sound()))
 }
 
 /// What is not sound, a line each, with the file that it is.
@@ -360,44 +345,29 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
         return Err(cut);
     }
     let is_here = |one: &&Damaged| cache.is_whole(&one.record);
-    let code = if damaged.is_empty() {
-        exit::OK
-    } else {
-        exit::FAILED
-    };
-    if globals.json {
-        let damaged: Vec<_> = damaged
-            .iter()
-            .map(|one| json!({ "name": one.record.name(), "why": one.why, "whole_here": is_here(&one) }))
-            .collect();
-        print_json(
-            "cache_verify_remote",
-            &json!({ "remote": remote.address(), "records": records, "damaged": damaged }),
-        )?;
-        return Ok(code);
-    }
-    print(&format!(
-        "{} of {} read\n",
-        counted(records, "record"),
-        remote.address()
-    ))?;
-    for one in &damaged {
-        print(&format!("damaged: {}: {}\n", one.record.name(), one.why))?;
-    }
+    let row = |one: &Damaged| json!({ "name": one.record.name(), "why": one.why, "whole_here": is_here(&one) });
+    let rows: Vec<_> = damaged.iter().map(row).collect();
+    let value = json!({ "remote": remote.address(), "records": records, "damaged": rows });
+    answer(globals, "cache_verify_remote", &value, || {
+        let read = counted(records, "record");
+        let lines = damaged.iter();
+        let lines = lines.map(|one| format!("damaged: {}: {}\n", one.record.name(), one.why));
+        format!("{read} of {} read\n", remote.address()) + &lines.collect::<String>()
+    })?;
     let here = damaged.iter().filter(is_here).count();
-    if here > 0 {
+    if here > 0 && !globals.json {
         say(&format!(
             "`tprimat cache push --repair` replaces {here} of {}, which this cache has whole",
             damaged.len()
         ));
     }
-    if here < damaged.len() {
+    if here < damaged.len() && !globals.json {
         say(
             "a damaged run that this cache lacks can only come from a host that has it: run `tprimat cache push --repair` there, \
              or remove the file so that nobody reads it again",
         );
     }
-    Ok(code)
+    Ok(code_when(damaged.is_empty()))
 }
 
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
@@ -413,71 +383,59 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
     let bytes: u64 = garbage.iter().map(|object| object.bytes).sum();
     let unnamed = garbage.iter().filter(|object| !object.is_named).count();
     let drawn = garbage.len() - unnamed;
-    if globals.json {
-        print_json(
-            "cache_gc",
-            &json!({ "dry_run": args.dry_run, "drawn": drawn, "unnamed": unnamed, "bytes": bytes }),
-        )?;
-        return Ok(exit::OK);
-    }
     let removed = if args.dry_run {
         "would be removed"
     } else {
         "removed"
     };
-    print(&format!(
-        "{} {removed}, {}: {drawn} that a build draws again, {unnamed} that no record names\n",
-        counted(garbage.len(), "object"),
-        amount(bytes)
-    ))?;
+    let value =
+        json!({ "dry_run": args.dry_run, "drawn": drawn, "unnamed": unnamed, "bytes": bytes });
+    answer(globals, "cache_gc", &value, || {
+        let (objects, bytes) = (counted(garbage.len(), "object"), amount(bytes));
+        format!(
+            "{objects} {removed}, {bytes}: {drawn} that a build draws again, {unnamed} that no record names\n"
+        )
+    })?;
     Ok(exit::OK)
 }
 
-fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
+fn export(globals: &Globals, file: &Path) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
-    if args.file.symlink_metadata().is_ok() {
-        let problem = Problem::new(format!("{} is there already", args.file.display()));
-        return Err(Error::invalid(
-            problem.help("name a new file, or remove it"),
+    if file.symlink_metadata().is_ok() {
+        return Err(Error::refused(
+            format!("{} is there already", file.display()),
+            "name a new file, or remove it",
         ));
     }
-    let mut staged = files::Staged::create(&args.file)?;
+    let mut staged = files::Staged::create(file)?;
     let exported = cache.export(&mut staged)?;
     staged.commit(Durability::Synced)?;
+    let counts = &exported.counts;
+    let value = json!({
+        "file": file, "runs": counts.runs, "imports": counts.imports, "decisions": counts.decisions,
+        "incomplete": exported.incomplete,
+    });
+    answer(globals, "cache_export", &value, || {
+        let counts = remote::counts(counts);
+        format!(
+            "{}: {counts}; `tprimat cache import` takes it in\n",
+            file.display()
+        )
+    })?;
     // A backup that lacks runs must not pass for a whole one.
-    let code = if exported.incomplete > 0 {
-        exit::FAILED
-    } else {
-        exit::OK
-    };
-    if globals.json {
-        print_json(
-            "cache_export",
-            &json!({ "file": args.file, "runs": exported.counts.runs, "imports": exported.counts.imports, "decisions": exported.counts.decisions, "incomplete": exported.incomplete }),
-        )?;
-        return Ok(code);
-    }
-    print(&format!(
-        "{}: {}; `tprimat cache import` takes it in\n",
-        args.file.display(),
-        remote::counts(&exported.counts)
-    ))?;
-    say_incomplete(exported.incomplete);
-    Ok(code)
+    Ok(code_of(globals, exported.incomplete))
 }
 
-fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
+fn import(globals: &Globals, path: &Path) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     cache.ensure_writable()?;
     let _in_use = cache.use_it();
-    let (file, _) =
-        files::open_regular(&args.file).map_err(Error::io("cannot read", &args.file))?;
-    let mut pulled = cache.import(file, &args.file)?;
-    let name: PathBuf = args.file.clone();
+    let (file, _) = files::open_regular(path).map_err(Error::io("cannot read", path))?;
+    let mut pulled = cache.import(file, path)?;
     for refused in &pulled.refused {
         say(&format!(
             "note: {}: not taken in: {refused}",
-            name.display()
+            path.display()
         ));
     }
     if let Some(cut) = pulled.cut.take() {
@@ -485,16 +443,13 @@ fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
         say(&format!("note: {told} taken in before it broke off"));
         return Err(cut);
     }
-    if globals.json {
-        let name = name.display().to_string();
-        print_json("cache_import", &pulled_json("file", &name, &pulled))?;
-        return Ok(code_of(&pulled));
+    let value = pulled_json("file", &path.to_string_lossy(), &pulled);
+    answer(globals, "cache_import", &value, || {
+        let counts = remote::counts(&pulled.counts);
+        format!("{}: new here: {counts}\n", path.display())
+    })?;
+    if !globals.json {
+        say("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
     }
-    print(&format!(
-        "{}: new here: {}\n",
-        name.display(),
-        remote::counts(&pulled.counts)
-    ))?;
-    say("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
-    Ok(code_of(&pulled))
+    Ok(code_when(pulled.refused.is_empty()))
 }

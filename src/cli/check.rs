@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use super::{
     args::{CheckArgs, Globals},
     blocked::{self, few},
+    build::profile,
     fit,
-    output::{print, print_json, say},
-    profile, project, remote,
+    output::{answer, say},
+    project, remote,
     session::Session,
 };
 use crate::{
     error::{Error, Problem, Result, exit},
     execute::{self, ProbeDepth},
-    graph::label,
     matrix::CellId,
     plan::{self, InputOrigin, Plan, Support},
     recipe::context,
@@ -32,147 +32,33 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         None,
         &args.measured,
     )?)?;
-    let Session { plan, dag, .. } = &session;
+    let plan = &session.plan;
     // Its address alone: nothing is asked of it.
     remote::of(&plan.config)?;
-    let mut problems = Vec::new();
-    let mut host_paths: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    let (mut launches, mut unsupported) = (0usize, 0usize);
-    let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
-    for (cell, planned) in plan.cells.with_ids() {
-        let prepared = match &planned.support {
-            Support::Ready(prepared) => prepared,
-            Support::Unsupported(why) => {
-                unsupported += 1;
-                match reasons.iter_mut().find(|(known, ..)| known == why) {
-                    Some((.., more)) => *more += 1,
-                    None => reasons.push((why, &planned.id, 0)),
-                }
-                continue;
-            }
-        };
-        let context = context(prepared.job());
-        let settings = prepared.job().framework.values().flat_map(texts);
-        let of_settings: BTreeSet<String> = settings
-            .flat_map(|text| absolute_paths(text.as_bytes()))
-            .map(|(_, path)| path)
-            .collect();
-        for (name, _) in &plan.recipe(cell).templates {
-            match plan.recipes.templates.render(name, &context) {
-                Ok(file) => {
-                    launches += 1;
-                    for (line, path) in absolute_paths(&file.bytes) {
-                        // What config.yaml says is the user's to say; a template is for every host.
-                        if of_settings.contains(&path) {
-                            let cells = host_paths.entry(path).or_default();
-                            if cells.last() != Some(&planned.id.as_str()) {
-                                cells.push(&planned.id);
-                            }
-                        } else {
-                            problems.push(names_a_path(&planned.id, &file.name, line, &path));
-                        }
-                    }
-                }
-                Err(Error::Invalid(more)) => problems.extend(more),
-                Err(other) => return Err(other),
-            }
-        }
-    }
-    problems.dedup();
-    if !problems.is_empty() {
-        return Err(Error::Invalid(problems));
-    }
-    let profiled = profile::told(plan);
-    for note in plan
-        .told_implied()
-        .iter()
-        .chain(&profiled)
-        .chain(&plan.notes)
-    {
-        eprintln!("note: {note}");
-    }
-    let descriptive = plan.config.descriptive();
-    if !descriptive.is_empty() {
-        eprintln!(
-            "note: these keys of config.yaml are for people and change nothing: {}",
-            descriptive.join(", ")
-        );
-    }
-    for note in project::not_handed_over(plan)
-        .into_iter()
-        .chain(project::not_identical(plan))
-    {
-        eprintln!("note: {note}");
-    }
-    let found = found_inputs(plan);
-    for (FoundInputs { named, code }, cells) in &found {
-        let words = match named.len() {
-            0 => None,
-            1 => Some(format!("{}, which the command names", named[0])),
-            _ => Some(format!("{}, which the command names", named.join(", "))),
-        };
-        let below = match &code[..] {
-            [] => None,
-            few if few.len() < 4 => Some(format!("the code beside it ({})", few.join(", "))),
-            [first, .., last] => Some(format!(
-                "{} files of code below its folder ({first} … {last})",
-                code.len()
-            )),
-            _ => None,
-        };
-        let all: Vec<String> = words.into_iter().chain(below).collect();
-        eprintln!(
-            "note: inputs of {}: {}; `inputs: [\"!NAME\"]` takes back one that the run writes",
-            few(cells),
-            all.join(", and ")
-        );
-    }
-    for (word, cells) in unfollowed(plan) {
-        eprintln!(
-            "note: {}: the command names `{word}`. Of its files only code below the script's folder is an input: list what a run \
-             reads there in `inputs` (`folder/**` is all below one), or edits of it make nothing stale",
-            few(&cells)
-        );
-    }
-    for (path, cells) in &host_paths {
-        eprintln!(
-            "note: {} names `{path}`: a host that has it elsewhere, or not at all, cannot use this one's measurements; a path from \
-             the project's folder is the same everywhere",
-            few(cells)
-        );
-    }
-    for (why, cell, more) in reasons {
-        let others = if more == 0 {
-            String::new()
-        } else {
-            format!(" and {more} more")
-        };
-        eprintln!("note: unsupported, `{cell}`{others}: {why}");
-    }
+    let rendered = Rendered::of(plan)?;
+    let notes = notes(plan, &rendered);
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
     let (engine, statuses) = session.look()?;
     let twins = engine.same_launch(&statuses);
-    let mut same_launch = Vec::new();
-    for (cell, first) in twins
+    let twins = twins
         .with_ids()
-        .filter_map(|(cell, first)| Some((cell, (*first)?)))
-    {
+        .filter_map(|(cell, first)| Some((cell, (*first)?)));
+    let mut same_launch = Vec::new();
+    for (cell, first) in twins {
         let (cell, first) = (&plan.cells[cell].id, &plan.cells[first].id);
         eprintln!(
             "note: `{cell}` launches exactly what `{first}` does: one measurement serves both"
         );
         same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
-    let cells = plan.cells.ids();
-    let fits: Vec<_> = cells
-        .filter_map(|cell| plan::fit::fit(plan, cell))
-        .collect();
-    let [will_not_fit, may_not_fit] = fit::warn(plan, &fits);
-    let host = super::train_host::train_host(&session)?;
-    let here: Vec<CellId> = plan
+    let fits = plan
         .cells
         .ids()
-        .filter(|cell| plan.prepared(*cell).is_some_and(|p| p.here().is_ok()))
-        .collect();
+        .filter_map(|cell| plan::fit::fit(plan, cell));
+    let [will_not_fit, may_not_fit] = fit::warn(plan, &fits.collect::<Vec<_>>());
+    let host = super::train_host::train_host(&session)?;
+    let is_here = |cell: &CellId| plan.prepared(*cell).is_some_and(|p| p.here().is_ok());
+    let here: Vec<CellId> = plan.cells.ids().filter(is_here).collect();
     let blocked = blocked::find(plan, &here, &host, ProbeDepth::AtFiles)?;
     for line in blocked::told(plan, &blocked) {
         eprintln!("note: {line}");
@@ -184,46 +70,174 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
         let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, &host));
         absent.is_some_and(|absent| absent.is_of_project)
     };
-    let lacks_files = !here.is_empty()
-        && plan.cells.len() - unsupported == blocked.len()
-        && here.iter().all(lacks_file);
-    let is_nothing = lacks_files || plan.cells.len() == unsupported;
-    let tasks = dag.graph.node_count();
-    debug_assert!(
-        dag.order
-            .iter()
-            .all(|n| !label(plan, &dag.task(*n)).is_empty())
-    );
-    if globals.json {
-        print_json(
-            "check",
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len(),
-                "found_inputs": found.iter().map(|(of, cells)| json!({ "inputs": of.named.iter().chain(&of.code).collect::<Vec<_>>(), "cells": cells })).collect::<Vec<_>>() }),
-        )?;
-    } else {
+    let (cells, tasks) = (plan.cells.len(), session.dag.graph.node_count());
+    let Rendered {
+        launches,
+        unsupported,
+        ..
+    } = rendered;
+    let lacks_files =
+        !here.is_empty() && cells - unsupported == blocked.len() && here.iter().all(lacks_file);
+    let is_nothing = lacks_files || cells == unsupported;
+    let found = found_inputs(plan);
+    let row = |(of, cells): (&FoundInputs, &Vec<&str>)| {
+        let inputs: Vec<_> = of.named.iter().chain(&of.code).collect();
+        json!({ "inputs": inputs, "cells": cells })
+    };
+    let found: Vec<_> = found.iter().map(row).collect();
+    let value = json!({
+        "cells": cells, "unsupported": unsupported, "launch_files": launches, "tasks": tasks,
+        "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit,
+        "blocked": blocked.len(), "found_inputs": found,
+    });
+    answer(globals, "check", &value, || {
         let not_now = match blocked.len() {
             0 => String::new(),
-            1 => "; 1 cell cannot be measured here now".to_owned(),
-            n => format!("; {n} cells cannot be measured here now"),
+            n => format!("; {} cannot be measured here now", counted(n, "cell")),
         };
         let found = if is_nothing { "" } else { "; no problem found" };
-        let not_at_all = if unsupported == 0 {
-            String::new()
-        } else {
-            format!(" ({unsupported} unsupported)")
+        let not_at_all = match unsupported {
+            0 => String::new(),
+            n => format!(" ({n} unsupported)"),
         };
-        print(&format!(
+        format!(
             "{}: {}{not_at_all}, {} rendered, {}{found}{not_now}\n",
             plan.matrix.name,
-            counted(plan.cells.len(), "cell"),
+            counted(cells, "cell"),
             counted(launches, "launch file"),
             counted(tasks, "task")
-        ))?;
-    }
-    if plan.cells.len() == unsupported {
+        )
+    })?;
+    if cells == unsupported {
         say("error: no cell can be measured: none is supported");
     }
     Ok(if is_nothing { exit::FAILED } else { exit::OK })
+}
+
+/// The launch files of all cells, rendered.
+struct Rendered {
+    launches: usize,
+    unsupported: usize,
+    /// Why cells are unsupported, each reason with the cells it holds for.
+    reasons: BTreeMap<String, Vec<String>>,
+    /// Absolute paths that config.yaml puts into launch files, each with its cells.
+    host_paths: BTreeMap<String, Vec<String>>,
+}
+
+impl Rendered {
+    /// An error where a template refuses a job, or names a path that another host may not have.
+    fn of(plan: &Plan) -> Result<Self> {
+        let mut found = Self {
+            launches: 0,
+            unsupported: 0,
+            reasons: BTreeMap::new(),
+            host_paths: BTreeMap::new(),
+        };
+        let mut problems = Vec::new();
+        for (cell, planned) in plan.cells.with_ids() {
+            let id = &planned.id;
+            let prepared = match &planned.support {
+                Support::Ready(prepared) => prepared,
+                Support::Unsupported(why) => {
+                    found.unsupported += 1;
+                    found
+                        .reasons
+                        .entry(why.to_string())
+                        .or_default()
+                        .push(id.clone());
+                    continue;
+                }
+            };
+            let context = context(prepared.job());
+            let settings = prepared.job().framework.values().flat_map(texts);
+            let of_settings = settings.flat_map(|text| absolute_paths(text.as_bytes()));
+            let of_settings: BTreeSet<String> = of_settings.map(|(_, path)| path).collect();
+            for (name, _) in &plan.recipe(cell).templates {
+                let file = match plan.recipes.templates.render(name, &context) {
+                    Ok(file) => file,
+                    Err(Error::Invalid(more)) => {
+                        problems.extend(more);
+                        continue;
+                    }
+                    Err(other) => return Err(other),
+                };
+                found.launches += 1;
+                for (line, path) in absolute_paths(&file.bytes) {
+                    // What config.yaml says is the user's to say; a template is for every host.
+                    if !of_settings.contains(&path) {
+                        problems.push(names_a_path(id, &file.name, line, &path));
+                        continue;
+                    }
+                    let cells = found.host_paths.entry(path).or_default();
+                    if cells.last() != Some(id) {
+                        cells.push(id.clone());
+                    }
+                }
+            }
+        }
+        problems.dedup();
+        match problems.is_empty() {
+            true => Ok(found),
+            false => Err(Error::Invalid(problems)),
+        }
+    }
+}
+
+/// What is worth knowing of the configuration, and wrong with none of it.
+fn notes(plan: &Plan, rendered: &Rendered) -> Vec<String> {
+    let mut notes: Vec<String> = plan.told_implied().into_iter().collect();
+    notes.extend(profile::told(plan));
+    notes.extend(plan.notes.iter().cloned());
+    let descriptive = plan.config.descriptive();
+    if !descriptive.is_empty() {
+        notes.push(format!(
+            "these keys of config.yaml are for people and change nothing: {}",
+            descriptive.join(", ")
+        ));
+    }
+    notes.extend(project::not_handed_over(plan));
+    notes.extend(project::not_identical(plan));
+    for (FoundInputs { named, code }, cells) in &found_inputs(plan) {
+        let words =
+            (!named.is_empty()).then(|| format!("{}, which the command names", named.join(", ")));
+        let below = match &code[..] {
+            [] => None,
+            few if few.len() < 4 => Some(format!("the code beside it ({})", few.join(", "))),
+            [first, .., last] => Some(format!(
+                "{} files of code below its folder ({first} … {last})",
+                code.len()
+            )),
+            [_] => None,
+        };
+        let all: Vec<String> = words.into_iter().chain(below).collect();
+        notes.push(format!(
+            "inputs of {}: {}; `inputs: [\"!NAME\"]` takes back one that the run writes",
+            few(cells),
+            all.join(", and ")
+        ));
+    }
+    for (word, cells) in unfollowed(plan) {
+        notes.push(format!(
+            "{}: the command names `{word}`. Of its files only code below the script's folder is an input: list what a run \
+             reads there in `inputs` (`folder/**` is all below one), or edits of it make nothing stale",
+            few(&cells)
+        ));
+    }
+    let names = |cells: &[String]| {
+        let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+        few(&cells)
+    };
+    for (path, cells) in &rendered.host_paths {
+        notes.push(format!(
+            "{} names `{path}`: a host that has it elsewhere, or not at all, cannot use this one's measurements; a path from \
+             the project's folder is the same everywhere",
+            names(cells)
+        ));
+    }
+    for (why, cells) in &rendered.reasons {
+        notes.push(format!("unsupported, {}: {why}", names(cells)));
+    }
+    notes
 }
 
 /// Words that may name files which no key covers, each with its cells.

@@ -1,4 +1,4 @@
-//! `clean`: removes what tprimat published; with `--cache`, every measurement as well, after
+//! `cache clean`: removes what tprimat published; with `--all`, every measurement as well, after
 //! asking.
 
 use std::{
@@ -7,14 +7,10 @@ use std::{
     path::Path,
 };
 
-use super::{
-    args::{CleanArgs, Globals},
-    output::confirmed,
-    session::Project,
-};
+use super::{args::Globals, output::confirmed, session::Project};
 use crate::{
     cache::{Cache, claim_unused},
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     publish,
     words::plain::counted,
 };
@@ -25,14 +21,14 @@ const PARTS: [&str; 8] = [
     "records", "objects", "texts", "made", "damaged", "memos", "locks", "tmp",
 ];
 
-pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
+pub fn run(globals: &Globals, all: bool, is_sure: bool) -> Result<i32> {
     let project = Project::open(globals, &[])?;
     let (output, cache) = (
         project.config.output_dir(project.root()),
         project.cache_dir(),
     );
     // Before anything is removed: a clean that is refused removes nothing.
-    if args.cache {
+    if all {
         refuse_what_is_not_a_cache(&cache)?;
         let question = format!(
             "Remove every measurement in {} ({}), and what is published in {}?",
@@ -40,10 +36,10 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
             counted(runs_in(&cache), "run"),
             output.display()
         );
-        if !args.yes && !confirmed("clean --cache", &question)? {
+        if !is_sure && !confirmed("cache clean --all", &question)? {
             return Ok(exit::OK);
         }
-    } else if !args.yes && std::io::stdin().is_terminal() {
+    } else if !is_sure && std::io::stdin().is_terminal() {
         // Published files are made again from the cache, so a script is not asked.
         let published = publish::published(&output).len();
         let question = format!(
@@ -51,7 +47,7 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
             counted(published, "published file"),
             output.display()
         );
-        if published > 0 && !confirmed("clean", &question)? {
+        if published > 0 && !confirmed("cache clean", &question)? {
             return Ok(exit::OK);
         }
     }
@@ -68,7 +64,7 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
             path.display()
         );
     }
-    if args.cache {
+    if all {
         let runs = runs_in(&cache);
         remove_cache(&cache)?;
         eprintln!("removed {} from {}", counted(runs, "run"), cache.display());
@@ -96,7 +92,7 @@ fn refuse_what_is_not_a_cache(cache: &Path) -> Result<()> {
         cache.display()
     );
     let help = "nothing was removed; `paths.cache` of config.yaml names the folder, and you can remove it yourself";
-    Err(Error::invalid(Problem::new(what).help(help)))
+    Err(Error::refused(what, help))
 }
 
 /// Held while files are removed, so that no build begins meanwhile.
@@ -104,10 +100,7 @@ pub fn unused(cache: &Path) -> Result<Option<File>> {
     claim_unused(cache).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => {
             let what = format!("a build is using the cache {}", cache.display());
-            Error::invalid(
-                Problem::new(what)
-                    .help("nothing was removed; wait for the build, or end it: with Ctrl-C where it runs, a detached one with `tprimat stop`"),
-            )
+            Error::refused(what, "nothing was removed; wait for the build, or end it: with Ctrl-C where it runs, a detached one with `tprimat stop`")
         }
         _ => Error::io("cannot lock the cache", cache)(error),
     })

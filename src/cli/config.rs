@@ -81,10 +81,10 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
             }));
         }
         words => {
-            let problem = Problem::new(format!("`tprimat config {}` is unknown", words.join(" ")));
-            return Err(Error::invalid(problem.help(
+            return Err(Error::refused(
+                format!("`tprimat config {}` is unknown", words.join(" ")),
                 "`tprimat config` shows every setting, `tprimat config get PATH` one: training.seed",
-            )));
+            ));
         }
     }
     if args.shell {

@@ -1,40 +1,35 @@
 //! `data`: what a token file holds, and its content's name.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use serde_json::json;
 
 use super::{
-    args::{DataArgs, DataCommand, FingerprintArgs, Globals, VerifyArgs},
-    output::{print, print_json},
+    args::{DataCommand, Globals},
+    output::answer,
 };
 use crate::{
     data::{self, Report, prefix_of},
     error::{Error, Problem, Result, exit},
 };
 
-pub fn run(globals: &Globals, args: &DataArgs) -> Result<i32> {
-    match &args.command {
-        DataCommand::Verify(args) => verify(args, globals.json),
-        DataCommand::Fingerprint(args) => fingerprint(args, globals.json),
+pub fn run(globals: &Globals, command: &DataCommand) -> Result<i32> {
+    match command {
+        DataCommand::Verify { prefix, vocab_size } => verify(globals, prefix, *vocab_size),
+        DataCommand::Fingerprint { prefix } => fingerprint(globals, prefix),
     }
 }
 
-fn verify(args: &VerifyArgs, as_json: bool) -> Result<i32> {
-    let report = data::verify(&args.prefix, args.vocab_size)?;
-    if as_json {
-        print_json("dataset", &report)?;
-        return Ok(if report.problems.is_empty() {
-            exit::OK
-        } else {
-            exit::USAGE
-        });
-    }
-    print(&table(&report))?;
+fn verify(globals: &Globals, prefix: &Path, vocab_size: Option<u64>) -> Result<i32> {
+    let report = data::verify(prefix, vocab_size)?;
+    answer(globals, "dataset", &report, || table(&report))?;
     if report.problems.is_empty() {
         return Ok(exit::OK);
     }
-    let prefix = prefix_of(&args.prefix);
+    if globals.json {
+        return Ok(exit::USAGE);
+    }
+    let prefix = prefix_of(prefix);
     Err(Error::Invalid(
         report
             .problems
@@ -44,17 +39,13 @@ fn verify(args: &VerifyArgs, as_json: bool) -> Result<i32> {
     ))
 }
 
-fn fingerprint(args: &FingerprintArgs, as_json: bool) -> Result<i32> {
-    let (digest, report) = data::fingerprint(&args.prefix)?;
-    if as_json {
-        print_json(
-            "fingerprint",
-            &json!({ "fingerprint": digest, "dtype": report.dtype, "sequences": report.sequences,
-            "documents": report.documents, "tokens": report.tokens, "bytes": report.bytes }),
-        )?;
-    } else {
-        print(&format!("{digest}\n{}", table(&report)))?;
-    }
+fn fingerprint(globals: &Globals, prefix: &Path) -> Result<i32> {
+    let (digest, report) = data::fingerprint(prefix)?;
+    let value = json!({ "fingerprint": digest, "dtype": report.dtype, "sequences": report.sequences,
+        "documents": report.documents, "tokens": report.tokens, "bytes": report.bytes });
+    answer(globals, "fingerprint", &value, || {
+        format!("{digest}\n{}", table(&report))
+    })?;
     Ok(exit::OK)
 }
 

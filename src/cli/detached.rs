@@ -106,9 +106,9 @@ fn folder(globals: &Globals) -> Result<PathBuf> {
 /// Starts this very command again without a terminal, and returns once it has begun to build.
 pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     if globals.json || args.events.is_some() {
-        let problem = Problem::new("--detach keeps the events itself, and prints no JSON");
-        return Err(Error::invalid(
-            problem.help("`tprimat status --json` says how the build stands"),
+        return Err(Error::refused(
+            "--detach keeps the events itself, and prints no JSON",
+            "`tprimat status --json` says how the build stands",
         ));
     }
     // The build would end at a mistake in config.yaml, which may be the name of its cache.
@@ -290,10 +290,7 @@ fn chosen(globals: &Globals, name: Option<&str>) -> Result<Build> {
                 "`tprimat build --detach` starts one",
             ),
         };
-        Error::NothingSelected {
-            message,
-            help: Some(help.to_owned()),
-        }
+        Error::nothing(message, help)
     })
 }
 
@@ -332,10 +329,10 @@ impl Build {
             return Ok(());
         };
         let name = &self.name;
-        Err(Error::Failed {
-            message: format!("the detached build {name} was started on {host}, not on this host"),
-            help: Some(format!("run `{command} {name}` on {host}")),
-        })
+        Err(Error::failed_with(
+            format!("the detached build {name} was started on {host}, not on this host"),
+            format!("run `{command} {name}` on {host}"),
+        ))
     }
 
     /// `process 123`, with the host where that is not this one.
@@ -358,8 +355,7 @@ impl Build {
     fn again(&self) -> String {
         let command = self.command();
         let mut typed = self.started.iter().flat_map(|started| &started.arguments);
-        let anew = typed.find(|word| ["--remeasure", "--together"].contains(&word.as_str()));
-        match anew {
+        match typed.find(|word| word.contains("measured")) {
             Some(word) => format!(
                 "`{command}` measures all of it anew; without {word} it goes on where it was"
             ),
@@ -383,13 +379,10 @@ pub fn stop(globals: &Globals, args: &StopArgs) -> Result<i32> {
     }
     let is_its_process = |started: &&Started| process_start(started.pid) == started.process_start;
     let Some(started) = build.started.as_ref().filter(is_its_process) else {
-        return Err(Error::Failed {
-            message: format!("the build {name} goes on, but its process is not seen here"),
-            help: Some(
-                "try again if it has just begun; if it runs in another container of this host, run `tprimat stop` there"
-                    .to_owned(),
-            ),
-        });
+        return Err(Error::failed_with(
+            format!("the build {name} goes on, but its process is not seen here"),
+            "try again if it has just begun; if it runs in another container of this host, run `tprimat stop` there",
+        ));
     };
     kill(Pid::from_raw(started.pid.cast_signed()), Signal::SIGTERM).map_err(|e| Error::Failed {
         message: format!("cannot end process {}: {e}", started.pid),

@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+use indexmap::IndexMap;
 use serde::Serialize;
 use serde_json::json;
 
@@ -17,7 +18,7 @@ use self::gpus::{GpuNow, HeldBy, WHEN_FREE, gpu_finding, run_of, without_driver}
 use super::{
     args::{DoctorArgs, Globals},
     blocked,
-    output::{page, print, print_json},
+    output::{answer, page},
     project,
     session::Session,
     train_host,
@@ -52,7 +53,7 @@ struct Finding {
     free_memory_bytes: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
@@ -127,11 +128,10 @@ pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
             error.help().unwrap_or_default(),
         ),
     }
-    if globals.json {
-        print_json("doctor", &json!({ "findings": findings.0 }))?;
-    } else {
-        print(&text(&findings.0, page().width))?;
-    }
+    let value = json!({ "findings": findings.0 });
+    answer(globals, "doctor", &value, || {
+        text(&findings.0, page().width)
+    })?;
     Ok(exit::OK)
 }
 
@@ -170,74 +170,51 @@ impl Wanted {
 }
 
 fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, wanted: &Wanted, page: &mut Page) {
-    let memory = facts.cpu.memory_bytes.map_or_else(String::new, |bytes| {
-        format!(", {:.0} GiB", bytes as f64 / GIB)
-    });
-    let cores = facts.cpu.cores.map_or_else(
-        || "an unknown number of".to_owned(),
-        |cores| cores.to_string(),
+    let cpu = &facts.cpu;
+    let memory = cpu
+        .memory_bytes
+        .map(|bytes| format!(", {:.0} GiB", bytes as f64 / GIB));
+    let cores = cpu.cores.map(|cores| format!(", {cores} cores"));
+    let what = format!(
+        "{}: {}{}{}",
+        facts.hostname.as_deref().unwrap_or("?"),
+        cpu.model.as_deref().unwrap_or("a CPU of unknown model"),
+        cores.unwrap_or_default(),
+        memory.unwrap_or_default()
     );
-    let model = facts
-        .cpu
-        .model
-        .as_deref()
-        .unwrap_or("a CPU of unknown model");
-    page.add(
-        "host",
-        State::Ok,
-        format!(
-            "{}: {model}, {cores} cores{memory}",
-            facts.hostname.as_deref().unwrap_or("?")
-        ),
-    );
+    page.add("host", State::Ok, what);
     let lock_dir = train_host::lock_dir(env);
-    for vendor in [Vendor::Cpu, Vendor::Nvd, Vendor::Amd] {
-        let gpus = match vendor {
-            Vendor::Cpu => None,
-            Vendor::Nvd => Some(&facts.nvd),
-            Vendor::Amd => Some(&facts.amd),
-        };
+    for lock in facts.device_locks(Vendor::Cpu) {
+        if let Some(holder) = run::device_holder(&lock_dir, &lock) {
+            let what = format!("the CPU is held by {}", run_of(holder));
+            page.mend("devices", State::Problem, what, WHEN_FREE);
+        }
+    }
+    // With a note, a driver is here and does not answer.
+    if facts.nvd.is_empty() && facts.amd.is_empty() && facts.notes.is_empty() {
+        let what = "no GPU is seen here: neither NVML nor /dev/kfd";
+        page.add("devices", State::Absent, what);
+    }
+    for (vendor, gpus, is_silent) in [
+        (Vendor::Nvd, &facts.nvd, !facts.notes.is_empty()),
+        (Vendor::Amd, &facts.amd, false),
+    ] {
         let uses = host::gpu_use(vendor);
-        let openers = match gpus {
-            Some(gpus) if !gpus.is_empty() => run::gpu_holders(),
-            _ => Vec::new(),
+        let openers = match gpus.is_empty() {
+            true => Vec::new(),
+            false => run::gpu_holders(),
         };
-        for (index, lock) in facts.device_locks(vendor).iter().enumerate() {
-            let lock = run::device_holder(&lock_dir, lock);
-            let Some(gpu) = gpus.map(|gpus| &gpus[index]) else {
-                if let Some(holder) = lock {
-                    page.mend(
-                        "devices",
-                        State::Problem,
-                        format!("the CPU is held by {}", run_of(holder)),
-                        WHEN_FREE,
-                    );
-                }
-                continue;
-            };
+        let locks = facts.device_locks(vendor);
+        for (index, (gpu, lock)) in gpus.iter().zip(&locks).enumerate() {
             let now = GpuNow {
-                lock,
+                lock: run::device_holder(&lock_dir, lock),
                 used: uses.get(index).cloned().unwrap_or_default(),
                 openers: &openers,
                 sees_all: host::sees_all_processes(),
             };
             page.0.push(gpu_finding(index, vendor, gpu, now));
         }
-    }
-    // With a note, a driver is here and does not answer.
-    if facts.nvd.is_empty() && facts.amd.is_empty() && facts.notes.is_empty() {
-        page.add(
-            "devices",
-            State::Absent,
-            "no GPU is seen here: neither NVML nor /dev/kfd",
-        );
-    }
-    for vendor in [Vendor::Nvd, Vendor::Amd] {
-        let is_here = match vendor {
-            Vendor::Nvd => !facts.nvd.is_empty() || !facts.notes.is_empty(),
-            _ => !facts.amd.is_empty(),
-        };
-        if wanted.vendors.contains(&vendor) && !is_here {
+        if wanted.vendors.contains(&vendor) && gpus.is_empty() && !is_silent {
             without_driver(vendor, host::has_gpu_hardware(vendor), page);
         }
     }
@@ -255,15 +232,9 @@ fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Resul
     let session = match session {
         Ok(session) => session,
         Err(error) => {
-            page.mend(
-                "project",
-                State::Problem,
-                error.to_string(),
-                format!(
-                    "`{}` shows every problem with its line",
-                    asked.command("check", &[])
-                ),
-            );
+            let check = asked.command("check", &[]);
+            let help = format!("`{check}` shows every problem with its line");
+            page.mend("project", State::Problem, error.to_string(), help);
             return Ok(());
         }
     };
@@ -276,44 +247,31 @@ fn in_project(asked: &Asked, session: Result<Session>, page: &mut Page) -> Resul
         .iter()
         .map(|cell| &*cell.framework)
         .collect();
-    let mut said: Vec<(State, String, Vec<&str>)> = Vec::new();
+    // What is so for several frameworks is said once.
+    let mut said: IndexMap<(State, String), Vec<&str>> = IndexMap::new();
     for framework in frameworks {
-        for (state, what) in packages(plan, framework, &host.caller_env) {
-            match said.iter_mut().find(|(s, w, _)| *s == state && *w == what) {
-                Some((.., same)) => same.push(framework),
-                None => said.push((state, what, vec![framework])),
-            }
+        for found in packages(plan, framework, &host.caller_env) {
+            said.entry(found).or_default().push(framework);
         }
     }
-    for (state, what, frameworks) in said {
+    for ((state, what), frameworks) in said {
         page.add(
             "python",
             state,
             format!("{}: {what}", frameworks.join(", ")),
         );
     }
-    let mut here = Vec::new();
-    for (cell, planned) in plan.cells.with_ids() {
-        if let Support::Ready(prepared) = &planned.support
-            && prepared.known().is_ok()
-            && prepared.here().is_ok()
-        {
-            here.push(cell);
-        }
-    }
+    let is_here = |cell: &CellId| {
+        let prepared = plan.prepared(*cell);
+        prepared.is_some_and(|prepared| prepared.known().is_ok() && prepared.here().is_ok())
+    };
+    let here: Vec<CellId> = plan.cells.ids().filter(is_here).collect();
     let found = blocked::find(plan, &here, &host, ProbeDepth::AtFiles)?;
     for (problem, cells) in blocked::by_problem(&found) {
-        let names: Vec<&str> = cells
-            .iter()
-            .map(|cell| plan.cells[*cell].id.as_str())
-            .collect();
-        let what = format!("{} ({})", problem.message, blocked::few(&names));
-        page.mend(
-            "cells",
-            State::Problem,
-            what,
-            problem.help.clone().unwrap_or_default(),
-        );
+        let cells = blocked::names(plan, &cells);
+        let what = format!("{} ({cells})", problem.message);
+        let help = problem.help.clone().unwrap_or_default();
+        page.mend("cells", State::Problem, what, help);
     }
     measurable(plan, here.len() - found.len(), page);
     Ok(())
@@ -332,17 +290,15 @@ fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>) -> Vec
             (Place::Slurm | Place::Allocation, None) => on_nodes = true,
         }
     }
-    for (is_so, what) in [
-        (
-            in_container,
-            "what its image holds is seen when a build starts it",
-        ),
-        (on_nodes, "a run looks for its packages on its node"),
-    ] {
-        if is_so {
-            found.push((State::Unchecked, what.to_owned()));
-        }
-    }
+    let unchecked = |is_so: bool, what: &str| is_so.then(|| (State::Unchecked, what.to_owned()));
+    found.extend(unchecked(
+        in_container,
+        "what its image holds is seen when a build starts it",
+    ));
+    found.extend(unchecked(
+        on_nodes,
+        "a run looks for its packages on its node",
+    ));
     if !here {
         return found;
     }
@@ -373,44 +329,33 @@ fn measurable(plan: &Plan, count: usize, page: &mut Page) {
     for planned in &plan.cells {
         match &planned.support {
             Support::Unsupported(_) => unsupported += 1,
-            Support::Ready(prepared) => match prepared.here() {
-                Ok(()) => {}
-                Err(_) => *waiting.entry(prepared.job().vendor.devices()).or_default() += 1,
-            },
+            Support::Ready(prepared) if prepared.here().is_err() => {
+                *waiting.entry(prepared.job().vendor.devices()).or_default() += 1;
+            }
+            Support::Ready(_) => {}
         }
     }
-    let all = plan.cells.len();
-    let mut parts: Vec<String> = waiting
-        .iter()
-        .map(|(devices, n)| format!("{n} wait for a host with {devices}"))
-        .collect();
+    let waiting = waiting.iter();
+    let waiting = waiting.map(|(devices, n)| format!("{n} wait for a host with {devices}"));
+    let mut parts: Vec<String> = waiting.collect();
     parts.extend((unsupported > 0).then(|| format!("{unsupported} are not supported")));
-    let mut rest = if parts.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", parts.join(", "))
+    let mut rest = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join(", ")),
     };
     if count > 0 && page.0.iter().any(|found| found.state == State::Unchecked) {
         rest.push_str("; what is marked with ? was not checked");
     }
-    match count {
-        0 if all > 0 => page.mend(
-            "cells",
-            State::Absent,
-            format!(
-                "none of {} can be measured on this host now{rest}",
-                counted(all, "cell")
-            ),
-            format!("`{}` says why for each", plan.command("plan", &[])),
-        ),
-        _ => drop(page.add(
-            "cells",
-            State::Ok,
-            format!(
-                "{count} of {} can be measured on this host now{rest}",
-                counted(all, "cell")
-            ),
-        )),
+    let all = plan.cells.len();
+    let of_all = format!(
+        "of {} can be measured on this host now{rest}",
+        counted(all, "cell")
+    );
+    if count == 0 && all > 0 {
+        let help = format!("`{}` says why for each", plan.command("plan", &[]));
+        page.mend("cells", State::Absent, format!("none {of_all}"), help);
+    } else {
+        page.add("cells", State::Ok, format!("{count} {of_all}"));
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{
     args::{FitArgs, Globals},
     flags::{Cells, Common, Measured, is_matrix},
-    output::{print, print_json},
+    output::answer,
     project,
 };
 use crate::{
@@ -35,11 +35,8 @@ pub fn run(globals: &Globals, args: &FitArgs) -> Result<i32> {
     )?)?;
     let cells = plan.cells.ids().filter(|cell| plan.cells[*cell].selected);
     let fits: Vec<MemoryFit> = cells.filter_map(|cell| fit::fit(&plan, cell)).collect();
-    if globals.json {
-        print_json("fit", &json!({ "matrix": plan.matrix.name, "cells": fits }))?;
-    } else {
-        print(&text(&plan, &fits))?;
-    }
+    let value = json!({ "matrix": plan.matrix.name, "cells": fits });
+    answer(globals, "fit", &value, || text(&plan, &fits))?;
     Ok(exit::OK)
 }
 

@@ -3,7 +3,7 @@
 
 use clap::Args;
 
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Result};
 
 /// Which matrix, with which settings. In every command that takes one it is named last, behind the
 /// cells, or in any place by `--matrix`.
@@ -63,9 +63,9 @@ pub fn matrix_and_cells<'a>(
         _ => (None, names),
     };
     match (matrix, by_name) {
-        (Some(first), Some(_)) => Err(Error::invalid(
-            Problem::new(format!("`{first}` and --matrix name a matrix each"))
-                .help("this command takes one matrix; a cell's name has a slash"),
+        (Some(first), Some(_)) => Err(Error::refused(
+            format!("`{first}` and --matrix name a matrix each"),
+            "this command takes one matrix; a cell's name has a slash",
         )),
         (matrix, named) => Ok((matrix.or(named.as_ref()).cloned(), cells)),
     }
@@ -104,21 +104,10 @@ pub struct Measured {
     pub repeats: Repeats,
     #[command(flatten)]
     pub drift: Drift,
-    /// Where runs are started [overrides config.yaml]
-    #[arg(long, value_name = "local|container|slurm")]
+    /// Where runs are started; `allocation`: as steps of the Slurm job that tprimat is in (salloc,
+    /// sbatch) [overrides config.yaml]
+    #[arg(long, value_name = "local|container|slurm|allocation")]
     pub executor: Option<String>,
-    /// Each run is a step of the Slurm allocation that tprimat is in (salloc, sbatch); the same as
-    /// --executor allocation
-    #[arg(long, conflicts_with = "executor")]
-    pub within_allocation: bool,
-}
-
-impl Measured {
-    /// Where runs are started, in config.yaml's words.
-    pub fn executor(&self) -> Option<&str> {
-        let within = self.within_allocation.then_some("allocation");
-        within.or(self.executor.as_deref())
-    }
 }
 
 #[derive(Args, Clone, Debug, Default)]
@@ -168,16 +157,46 @@ pub struct Filters {
     pub frameworks: Vec<String>,
 }
 
-/// What is run although it would not be.
+/// What a build would leave as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Force {
+    /// Measure the selected cells anew; the earlier attempts are kept
+    Measured,
+    /// Run cells again whose last attempt failed, also where the failure would be the same
+    Failed,
+    /// Run cells that are predicted not to fit in memory; with --max-gpu-hours, runs without an
+    /// estimate count as 0
+    Memory,
+}
+
 #[derive(Args, Clone, Debug, Default)]
 pub struct Overrides {
-    /// Run cells again whose last attempt failed
-    #[arg(long)]
-    pub retry_failed: bool,
-    /// Also run cells that are predicted not to fit in memory; with --max-gpu-hours, runs without
-    /// an estimate count as 0
-    #[arg(long)]
-    pub force: bool,
+    /// Run what a build would leave as it is
+    #[arg(
+        long,
+        value_enum,
+        value_name = "measured|failed|memory",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub force: Vec<Force>,
+}
+
+impl Overrides {
+    pub fn has(&self, what: Force) -> bool {
+        self.force.contains(&what)
+    }
+
+    /// For commands that run nothing.
+    pub fn refuse_measured(&self) -> Result<()> {
+        if !self.has(Force::Measured) {
+            return Ok(());
+        }
+        Err(Error::refused(
+            "--force=measured is for builds: nothing is measured here",
+            "leave it out",
+        ))
+    }
 }
 
 /// What is compared.

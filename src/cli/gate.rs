@@ -2,19 +2,18 @@
 
 use std::path::Path;
 
-use tprimat_words::part;
-
 use serde_json::Value;
 
 use super::{
     args::{Annotations, GateArgs, Globals},
+    baseline,
     output::{print, print_commands, print_document},
     project,
     session::Session,
     targets,
 };
 use crate::{
-    error::{Error, Problem, Result, Source, exit, nearest},
+    error::{Error, Result, exit, nearest},
     execute::history,
     figures::{
         self, AbsentState, BASELINE_SCHEMA, Baseline, ChangedSetting, GateCell, GateInput,
@@ -28,18 +27,23 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
+    let path = match (&args.write, &args.baseline) {
+        (Some(path), _) => return baseline::write(globals, &args.selection, path),
+        (None, Some(path)) => path,
+        (None, None) => return Err(Error::Internal("clap asks for one of the two".to_owned())),
+    };
     let limit = share(&args.max_regression)?;
     let request = project::matrix_request(globals, &args.selection)?;
-    let file = args.baseline.display().to_string();
+    let file = path.display().to_string();
     let asked = Asked::of(&request);
-    let baseline = read_baseline(&args.baseline, &asked)?;
-    let write_one = asked.command("baseline", &["-o", &file]);
+    let baseline = read_baseline(path, &asked)?;
+    let write_one = asked.command("gate", &["--write", &file]);
     let session = Session::open(request)?;
     let files = [
         ("--junit", args.junit.as_deref()),
         ("--markdown", args.markdown.as_deref()),
     ];
-    targets::refuse_files(&session.plan, &files, &[&args.baseline])?;
+    targets::refuse_files(&session.plan, &files, &[path.as_path()])?;
     let inputs = session.gate_inputs()?;
     let mut gate = figures::gate(&baseline, &inputs, limit);
     add_changed_inputs(&mut gate, &baseline, &inputs, &session);
@@ -55,7 +59,7 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         print_document(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
-        print(&origin(&args.baseline, &baseline))?;
+        print(&origin(path, &baseline))?;
         print(&advice(&gate, &session.plan, &write_one))?;
     }
     match args.annotations {
@@ -173,89 +177,55 @@ fn share(text: &str) -> Result<f64> {
     };
     match number.parse::<f64>().map(|n| n / unit) {
         Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
-        _ => {
-            let problem = Problem::new(format!(
-                "--max-regression {text}: not a share between 0 and 1"
-            ));
-            Err(Error::invalid(
-                problem.help("three percent is `3%` or `0.03`"),
-            ))
-        }
+        _ => Err(Error::refused(
+            format!("--max-regression {text}: not a share between 0 and 1"),
+            "three percent is `3%` or `0.03`",
+        )),
     }
 }
 
 /// A baseline that can be believed as far as its figures go.
 fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let name = path.display().to_string();
-    let write_to = |file: &str| asked.command("baseline", &["-o", file]);
-    // What is there and is not a baseline may be needed, so no command that replaces it is named.
-    let (help, anew) = (
-        format!("`{}` writes one", write_to("FILE")),
-        format!("`{}` writes it anew", write_to(&name)),
-    );
+    let write_to = |file: &str| asked.command("gate", &["--write", file]);
     if !path.exists() {
         let near = beside(path).map(|near| format!("did you mean `{near}`? "));
-        let problem = Problem::new(format!("there is no baseline `{name}`"));
-        return Err(Error::invalid(problem.help(format!(
-            "{}`{}` writes one",
-            near.unwrap_or_default(),
-            write_to(&name)
-        ))));
+        let (near, write) = (near.unwrap_or_default(), write_to(&name));
+        return Err(Error::refused(
+            format!("there is no baseline `{name}`"),
+            format!("{near}`{write}` writes one"),
+        ));
     }
     let text = read_to_string(path)?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| {
-        let source = Source::new(name.as_str(), text.as_str());
-        // Its line and column count from 1, and the column counts bytes.
-        let line_start: usize = text
-            .split_inclusive('\n')
-            .take(error.line().saturating_sub(1))
-            .map(str::len)
-            .sum();
-        let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
-        while !text.is_char_boundary(at) {
-            at -= 1;
-        }
-        let end = part(&text, at..)
-            .chars()
-            .next()
-            .map_or(at, |c| at + c.len_utf8());
-        Error::invalid(
-            Problem::new("the baseline is not JSON")
-                .at(&source, at..end, error.to_string())
-                .help(&*help),
-        )
-    })?;
-    let wrong = |what: String, help: &str| {
-        Error::invalid(Problem::new(format!("{name} {what}")).help(help))
+    // What is there and is not a baseline may be needed, so no command that replaces it is named.
+    let other = |what: String| {
+        let help = format!("`{}` writes one", write_to("FILE"));
+        Error::refused(format!("{name} {what}"), help)
     };
-    match value.get("schema_version").and_then(Value::as_str) {
+    let damaged = |why: String| {
+        let help = format!("`{}` writes it anew", write_to(&name));
+        Error::refused(format!("{name} is a damaged baseline: {why}"), help)
+    };
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| other(format!("is not JSON: {error}")))?;
+    match value["schema_version"].as_str() {
         Some(BASELINE_SCHEMA) => {}
-        Some(other) if other.starts_with("tprimat.baseline/") => {
-            let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
-            return Err(wrong(
-                what,
-                &format!("write it again with this version: `{}`", write_to(&name)),
+        Some(version) if version.starts_with("tprimat.baseline/") => {
+            return Err(Error::refused(
+                format!("{name} is a `{version}`; this tprimat reads `{BASELINE_SCHEMA}`"),
+                format!("write it again with this version: `{}`", write_to(&name)),
             ));
         }
-        Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), &help)),
+        Some(version) => return Err(other(format!("is not a baseline, but a `{version}`"))),
         None => {
-            let near = value
-                .as_object()
-                .and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
-            let help = near.map_or_else(
-                || help.clone(),
-                |near| format!("it has `{near}`, not `schema_version`"),
-            );
-            return Err(wrong(
-                "is not a baseline: it has no `schema_version`".to_owned(),
-                &help,
-            ));
+            let what = "is not a baseline: it has no `schema_version`";
+            return Err(other(what.to_owned()));
         }
     }
-    let baseline: Baseline = serde_json::from_value(value)
-        .map_err(|error| wrong(format!("is a damaged baseline: {error}"), &anew))?;
+    let baseline: Baseline =
+        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
     match baseline.fault() {
-        Some(fault) => Err(wrong(format!("is a damaged baseline: {fault}"), &anew)),
+        Some(fault) => Err(damaged(fault.to_string())),
         None => Ok(baseline),
     }
 }

@@ -136,8 +136,5 @@ fn wanted(plan: &Plan, known: BTreeSet<String>, names: &[String]) -> Result<BTre
 }
 
 fn nothing(message: &str, plan: &Plan, cells: &[&str]) -> Error {
-    Error::NothingSelected {
-        message: message.to_owned(),
-        help: Some(plan.told_measuring(cells)),
-    }
+    Error::nothing(message, plan.told_measuring(cells))
 }

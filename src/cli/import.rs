@@ -10,15 +10,16 @@ use serde_json::{Value, json};
 
 use super::{
     args::{Globals, ImportArgs},
-    attempts, blocked,
+    blocked,
     flags::{Common, Measured},
     output::{leave_out, print, print_json},
     project, remote,
     session::Session,
+    set_aside::refuse_other_workload,
 };
 use crate::{
     cache::{Cache, Remote},
-    error::{Error, Problem, Result, did_you_mean, exit},
+    error::{Error, Result, did_you_mean, exit},
     files::Durability,
     import::{self, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit},
     logs,
@@ -124,7 +125,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
 }
 
 fn refused<T>(message: String, help: &str) -> Result<T> {
-    Err(Error::invalid(Problem::new(message).help(help)))
+    Err(Error::refused(message, help))
 }
 
 fn expected() -> String {
@@ -409,14 +410,14 @@ impl Import<'_> {
         }
         if let Some(other) = &elsewhere {
             text += &format!(
-                "  the same bytes are imported as {other} too; `tprimat attempts set-aside {other} --reason TEXT` takes \
+                "  the same bytes are imported as {other} too; `tprimat cache set-aside {other} --reason TEXT` takes \
                  that one back\n"
             );
         }
         let mut set_aside = imports.set_aside_of(&cell);
         if let Some((_, why)) = set_aside.find(|(of, _)| *of == number) {
             text += &format!(
-                "  it does not count, for it was set aside ({}); `tprimat attempts restore {cell}#{number}` lets it count\n",
+                "  it does not count, for it was set aside ({}); `tprimat cache restore {cell}#{number}` lets it count\n",
                 why.reason
             );
         }
@@ -451,7 +452,7 @@ impl Import<'_> {
         let asked = &self.plan.asked;
         let id = run.recorded.id();
         let others = self.known(imports, cell)?.iter();
-        attempts::refuse_other_workload(
+        refuse_other_workload(
             asked,
             cell,
             &run.result.contract,

@@ -39,7 +39,7 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
                 .map(|(name, bytes)| (format!("pipelines/{name}"), bytes.to_vec())),
         );
     }
-    files.extend(super::schema::for_editors()?);
+    files.extend(super::print::for_editors()?);
     if args.matrix {
         files.retain(|(name, _)| name != MATRIX);
         let mut text = EDITORS.to_vec();

@@ -1,14 +1,17 @@
 //! `lock`: what tprimat.lock pins for the platforms of a matrix, where this host differs, and
 //! `--update`.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use serde_json::json;
 
 use super::{
     args::{Globals, LockArgs},
     flags::Measured,
-    output::{print, print_json},
+    output::answer,
     project,
 };
 use crate::{
@@ -26,63 +29,52 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
         Some(&args.cells),
         &Measured::default(),
     )?)?;
-    let mut by_platform: BTreeMap<String, (Vendor, Vec<String>)> = BTreeMap::new();
-    for (position, _) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
-        let of = &plan.matrix.cells[position];
-        let Some(prepared) = plan.prepared(position) else {
-            continue;
-        };
-        let entry = by_platform
-            .entry(of.platform.to_string())
-            .or_insert_with(|| (prepared.job().vendor, Vec::new()));
-        if !entry.1.contains(&of.framework.to_string()) {
-            entry.1.push(of.framework.to_string());
+    // Of each platform the frameworks of its cells.
+    let mut by_platform: BTreeMap<&str, (Vendor, BTreeSet<&str>)> = BTreeMap::new();
+    for (cell, _) in plan.cells.with_ids().filter(|(_, cell)| cell.selected) {
+        let of = &plan.matrix.cells[cell];
+        if let Some(prepared) = plan.prepared(cell) {
+            let new = || (prepared.job().vendor, BTreeSet::new());
+            let (_, ids) = by_platform.entry(&of.platform).or_insert_with(new);
+            ids.insert(&of.framework);
         }
     }
-    let recipes: Vec<(String, Vendor, Vec<&Recipe>)> = by_platform
-        .iter()
-        .map(|(platform, (vendor, ids))| {
-            (
-                platform.clone(),
-                *vendor,
-                ids.iter().map(|id| &plan.recipes.recipes[id]).collect(),
-            )
-        })
-        .collect();
+    let recipes = by_platform.into_iter().map(|(platform, (vendor, ids))| {
+        let recipes = ids.iter().map(|id| &plan.recipes.recipes[*id]);
+        (platform.to_owned(), vendor, recipes.collect())
+    });
+    let recipes: Vec<(String, Vendor, Vec<&Recipe>)> = recipes.collect();
     let changes: Vec<(String, Vec<FactDiff>)> = if args.update {
         plan.facts.update(&recipes)?
     } else {
+        let here = plan.facts.host().platforms();
         let drift = |(platform, vendor, recipes): &(String, Vendor, Vec<&Recipe>)| -> Result<_> {
-            let is_here = plan
-                .facts
-                .host()
-                .platforms()
-                .iter()
-                .any(|(v, _)| v == vendor);
-            Ok((
-                platform.clone(),
-                if is_here {
-                    plan.facts.drift(platform, *vendor, recipes)?
-                } else {
-                    Vec::new()
-                },
-            ))
+            let differences = match here.iter().any(|(found, _)| found == vendor) {
+                true => plan.facts.drift(platform, *vendor, recipes)?,
+                false => Vec::new(),
+            };
+            Ok((platform.clone(), differences))
         };
         recipes.iter().map(drift).collect::<Result<_>>()?
     };
-    if globals.json {
-        let rows: Vec<_> = changes
-            .iter()
-            .map(|(platform, diffs)| json!({ "platform": platform, "differences": diffs }))
-            .collect();
-        print_json(
-            "lock",
-            &json!({ "updated": args.update, "platforms": rows }),
-        )?;
-        return Ok(exit::OK);
-    }
+    let is_without_cells = recipes.is_empty();
+    let row = |(platform, differences): &(String, Vec<FactDiff>)| json!({ "platform": platform, "differences": differences });
+    let rows: Vec<_> = changes.iter().map(row).collect();
+    let value = json!({ "updated": args.update, "platforms": rows });
+    answer(globals, "lock", &value, || {
+        text(&plan, args, &changes, is_without_cells)
+    })?;
+    Ok(exit::OK)
+}
+
+fn text(
+    plan: &Plan,
+    args: &LockArgs,
+    changes: &[(String, Vec<FactDiff>)],
+    is_without_cells: bool,
+) -> String {
     let mut text = String::new();
-    for (platform, diffs) in &changes {
+    for (platform, diffs) in changes {
         let verb = if args.update { "changed" } else { "differs" };
         for diff in diffs {
             let show = |fact: &Option<crate::host::Fact>| {
@@ -106,7 +98,7 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
             let _ = writeln!(text, "{platform}: {known}");
         }
     }
-    if recipes.is_empty() {
+    if is_without_cells {
         let _ = writeln!(
             text,
             "no cell of {} is supported, so there is nothing to lock; `{}` says why",
@@ -120,6 +112,5 @@ pub fn run(globals: &Globals, args: &LockArgs) -> Result<i32> {
             plan.matrix.name
         );
     }
-    print(&text)?;
-    Ok(exit::OK)
+    text
 }

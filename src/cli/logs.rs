@@ -5,141 +5,120 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use super::{
     args::{Globals, LogsArgs},
-    attempts,
     flags::is_matrix,
     output::{wait_while_read, write},
     project::{self, split_repeat},
     session::{Project, Session},
+    show::attempts,
 };
 use crate::{
     cache::{Attempt, Cache, CacheError, TaskKind},
     digest::Digest,
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     execute::{self, reading},
     graph::State,
     growing,
     import::{Imports, KeptRun, Kind},
-    matrix::Selection,
-    plan::{Asked, Support},
+    matrix::{CellId, Selection},
+    plan::{Asked, Plan},
     run,
     secrets::Secrets,
 };
 
 pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
-    let asked = match (&args.attempt, &args.cell) {
-        (Some(id), _) => return of_attempt(globals, args, id),
-        (None, Some(cell)) if !args.failed => cell,
-        (None, None) if args.follow => return of_the_one_that_runs(globals, args),
-        (None, _) => return of_failed(globals, args),
-    };
+    match (&args.attempt, &args.cell) {
+        (Some(id), _) => of_attempt(globals, args, id),
+        (None, Some(cell)) if !args.failed => of_cell(globals, args, cell),
+        (None, None) if args.follow => of_the_one_that_runs(globals, args),
+        (None, _) => of_failed(globals, args),
+    }
+}
+
+/// The log of `CELL`, `CELL#2` or an import.
+fn of_cell(globals: &Globals, args: &LogsArgs, asked: &str) -> Result<i32> {
     let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
     let Session { plan, cache, .. } = &session;
-    let (id, repeat) = split_repeat(asked)?;
+    let (id, only) = split_repeat(asked)?;
     let imports = Imports::of(cache);
     let imports = imports.named(id).map_or(&[][..], |cell| imports.kept(cell));
-    let is_asked = |import: &&KeptRun| repeat.is_none_or(|only| only == import.number);
+    let is_asked = |import: &&KeptRun| only.is_none_or(|only| only == import.number);
     let imports: Vec<&KeptRun> = imports.iter().filter(is_asked).collect();
-    let cell = match plan.find(id) {
+    let (cell, repeat) = match plan.find(id).and_then(|cell| {
+        project::require_planned(plan, cell, asked, only)?;
+        Ok((cell, only.unwrap_or(1)))
+    }) {
         Err(_) if !imports.is_empty() => return of_imports(cache, &imports, &plan.asked),
-        cell => cell?,
+        planned => planned?,
     };
-    let repeat = repeat.unwrap_or(1);
-    let id = &plan.cells[cell].id;
-    let cannot_run = matches!(plan.cells[cell].support, Support::Unsupported(_))
-        || repeat > plan.cells[cell].repeats;
-    if cannot_run && !imports.is_empty() {
-        return of_imports(cache, &imports, &plan.asked);
-    }
-    if let Support::Unsupported(why) = &plan.cells[cell].support {
-        return Err(Error::Failed {
-            message: format!("`{id}` is unsupported: {why}"),
-            help: None,
-        });
-    }
-    if repeat > plan.cells[cell].repeats {
-        return Err(project::no_such_repeat(asked, plan.cells[cell].repeats));
-    }
     let (engine, statuses) = session.look()?;
     let status = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
     let part = Part::of(args);
     // A run under this name that has other settings is not this cell's, whoever started it.
-    let live = status
-        .key
-        .filter(|_| matches!(part, Part::Log) && (args.follow || status.state != State::Fresh))
-        .and_then(|key| execute::live_run(&cache.root().join("runs"), &key));
-    if let Some(dir) = live {
-        let declared = plan
-            .prepared(cell)
-            .map(|prepared| prepared.resolved.env.clone())
-            .unwrap_or_default();
-        if args.follow {
-            return follow(&dir, &declared);
-        }
-        eprintln!(
-            "{id}#{repeat} goes on; `{}` follows it",
-            plan.command("logs", &["-f", asked])
-        );
-        return so_far(&dir, &declared);
+    let runs = cache.root().join("runs");
+    let live = status.key.and_then(|key| execute::live_run(&runs, &key));
+    let is_live = matches!(part, Part::Log) && (args.follow || status.state != State::Fresh);
+    if let Some(dir) = live.as_ref().filter(|_| is_live) {
+        return of_live(plan, cell, (repeat, asked), dir, args.follow);
     }
     // A failed attempt that will be tried again is not the one that counts, but its log is what
     // people ask for.
-    let attempts = status
-        .key
-        .map(|key| cache.attempts(&key))
-        .unwrap_or_default();
-    let attempt = status
-        .attempt()
-        .map(|a| (**a).clone())
-        .or_else(|| attempts.last().cloned());
-    let log = attempt
-        .as_ref()
-        .map(|attempt| log_of(cache, &plan.asked, attempt, part))
-        .transpose()?
-        .flatten();
-    if log.is_none() && !imports.is_empty() {
-        return of_imports(cache, &imports, &plan.asked);
-    }
+    let last = || cache.attempts(&status.key?).pop();
+    let attempt = status.attempt().map(|a| (**a).clone()).or_else(last);
     if let Some(attempt) = &attempt {
-        return match log {
+        return match log_of(cache, &plan.asked, attempt, part)? {
+            None if !imports.is_empty() => of_imports(cache, &imports, &plan.asked),
             Some(log) if print_stored(cache, log)?.is_some() => Ok(exit::OK),
             _ => Err(lost(attempt, part)),
         };
     }
+    if !imports.is_empty() {
+        return of_imports(cache, &imports, &plan.asked);
+    }
+    let id = &plan.cells[cell].id;
     if let Some(error) = project::not_started(plan, asked, id, status) {
         return Err(error);
     }
-    let task = format!("train {id}#{repeat}");
-    let runs = cache.root().join("runs");
-    let goes_on = |key| execute::live_run(&runs, &key).is_some();
-    if status.key.is_some_and(goes_on) {
+    if live.is_some() {
         let (_, what) = part.named();
-        return Err(Error::Failed {
-            message: format!("`{id}#{repeat}` goes on; its {what} can be shown once it is over"),
-            help: None,
-        });
+        return Err(Error::failed(format!(
+            "`{id}#{repeat}` goes on; its {what} can be shown once it is over"
+        )));
     }
-    let help = if execute::live_run_of(&runs, &task).is_some() {
-        "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
-            .to_owned()
-    } else {
-        let past = reading::PastMeasurements::of(cache, plan);
-        let runs = past.of_name(id).into_iter();
-        let last = runs.filter(|(of, _)| *of == repeat).map(|(_, run)| run);
-        let last = last.max_by_key(|run| run.recorded).map(|run| {
-            let why = reading::measured_before(&engine, &statuses, cell, run);
-            format!("the last run of it was {why}; ")
-        });
-        format!(
-            "{}`{}` lists every run of it; `{}` prints its log",
-            last.unwrap_or_default(),
-            plan.command("attempts", &[id]),
+    let help = match execute::live_run_of(&runs, &format!("train {id}#{repeat}")) {
+        Some(_) => {
+            "a run of it goes on that was started with other settings: give the options of its build here too (`--executor`, `--set`)"
+                .to_owned()
+        }
+        None => format!(
+            "`{}` lists every run of it; `{}` prints its log",
+            plan.command("show", &[id, "--attempts"]),
             plan.command("logs", &["--attempt", "ID"])
-        )
+        ),
     };
-    Err(Error::Failed {
-        message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
-        help: Some(help),
-    })
+    Err(Error::failed_with(
+        format!("there is no log of `{id}#{repeat}` as it is configured now"),
+        help,
+    ))
+}
+
+/// The log of a run that goes on.
+fn of_live(
+    plan: &Plan,
+    cell: CellId,
+    (repeat, asked): (u32, &str),
+    dir: &Path,
+    is_followed: bool,
+) -> Result<i32> {
+    let prepared = plan.prepared(cell);
+    let declared = prepared.map(|prepared| prepared.resolved.env.clone());
+    let declared = declared.unwrap_or_default();
+    if is_followed {
+        return follow(dir, &declared);
+    }
+    let follow = plan.command("logs", &["-f", asked]);
+    let id = &plan.cells[cell].id;
+    eprintln!("{id}#{repeat} goes on; `{follow}` follows it");
+    so_far(dir, &declared)
 }
 
 /// Prints a file of the cache as it is read, however large it is; its last byte, or 0 where it is
@@ -163,29 +142,28 @@ fn write_gap(last: u8) -> Result<()> {
 
 /// What imported runs of a cell have as logs: one as it came, several each below its name.
 fn of_imports(cache: &Cache, imports: &[&KeptRun], asked: &Asked) -> Result<i32> {
-    let logs = imports.iter().filter(|one| one.recorded.kind == Kind::Log);
-    let files: Vec<_> = logs
-        .flat_map(|one| {
+    let mut files = Vec::new();
+    for one in imports.iter().filter(|one| one.recorded.kind == Kind::Log) {
+        files.extend(
             one.recorded
                 .sources
                 .iter()
-                .map(|source| (one.name(), source))
-        })
-        .collect();
-    if let ([first, ..], true) = (imports, files.is_empty()) {
+                .map(|source| (one.name(), source)),
+        );
+    }
+    if files.is_empty() {
         let from: Vec<String> = imports.iter().map(|one| one.recorded.from()).collect();
         let name = match imports {
             [only] => only.name(),
-            _ => first.cell.clone(),
+            several => several
+                .first()
+                .map_or_else(String::new, |one| one.cell.clone()),
         };
-        let show = asked.command("show", &[&name]);
-        return Err(Error::Failed {
-            message: format!(
-                "`{name}` was imported from {}, which is not a log",
-                from.join(", ")
-            ),
-            help: Some(format!("`{show}` shows what was read from it")),
-        });
+        let (from, show) = (from.join(", "), asked.command("show", &[&name]));
+        return Err(Error::failed_with(
+            format!("`{name}` was imported from {from}, which is not a log"),
+            format!("`{show}` shows what was read from it"),
+        ));
     }
     for (name, source) in &files {
         if files.len() > 1 {
@@ -233,24 +211,20 @@ fn of_the_one_that_runs(globals: &Globals, args: &LogsArgs) -> Result<i32> {
             // What its processes were given is asked of them.
             follow(dir, &BTreeMap::new())
         }
-        [] => Err(Error::NothingSelected {
-            message: "no run goes on now".to_owned(),
-            help: Some(format!(
+        [] => Err(Error::nothing(
+            "no run goes on now",
+            format!(
                 "`{}` prints the log of one that is over",
                 asked.command("logs", &["CELL"])
-            )),
-        }),
+            ),
+        )),
         several => {
             let names: Vec<String> = several.iter().map(|(task, _)| name(task)).collect();
-            let problem = Problem::new(format!(
-                "{} runs go on now: {}",
-                several.len(),
-                names.join(", ")
-            ));
-            Err(Error::invalid(problem.help(format!(
-                "name one: `{}`",
-                asked.command("logs", &[&names[0], "-f"])
-            ))))
+            let first = asked.command("logs", &[&names[0], "-f"]);
+            Err(Error::refused(
+                format!("{} runs go on now: {}", names.len(), names.join(", ")),
+                format!("name one: `{first}`"),
+            ))
         }
     }
 }
@@ -334,13 +308,13 @@ fn log_of<'a>(
     let Some(output) = attempt.outputs.iter().find(|output| output.name == name) else {
         return match part {
             Part::Log => Ok(None),
-            _ => Err(Error::NothingSelected {
-                message: format!("attempt {} has no {what}", attempt.id),
-                help: Some(format!(
+            _ => Err(Error::nothing(
+                format!("attempt {} has no {what}", attempt.id),
+                format!(
                     "`{}` prints its log",
                     asked.command("logs", &["--attempt", &attempt.id])
-                )),
-            }),
+                ),
+            )),
         };
     };
     Ok(Some(&output.digest).filter(|digest| cache.has(digest)))
@@ -393,11 +367,10 @@ fn so_far(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
         eprintln!("it has written nothing yet");
         return Ok(exit::OK);
     }
-    Err(Error::Failed {
-        message: "this host has no process of the run, which would say what in its log is secret"
-            .to_owned(),
-        help: Some("the log can be shown once the run is over".to_owned()),
-    })
+    Err(Error::failed_with(
+        "this host has no process of the run, which would say what in its log is secret",
+        "the log can be shown once the run is over",
+    ))
 }
 
 /// How much of the log of a run that goes on was shown.

@@ -6,7 +6,6 @@ macro_rules! eprintln {
 }
 
 mod args;
-mod attempts;
 mod baseline;
 mod blocked;
 mod build;
@@ -16,36 +15,31 @@ mod clean;
 mod compare;
 mod complete;
 mod config;
+mod container;
 mod data;
 mod detached;
 mod doctor;
-mod explain;
 mod fit;
 mod flags;
 mod gate;
-mod graph;
 mod history;
-mod image;
 mod import;
 mod init;
 mod list;
 mod lock;
 mod logs;
-mod notify;
 mod output;
 mod parse;
 mod plan;
-mod profile;
+mod print;
 mod project;
 mod recipe;
 mod remote;
-mod render;
 mod report;
-mod schema;
 mod session;
+mod set_aside;
 mod show;
 mod targets;
-mod tensorboard;
 mod train_host;
 mod verbosity;
 
@@ -53,7 +47,7 @@ use std::{path::Path, process::ExitCode};
 
 use clap::{
     CommandFactory, FromArgMatches,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 use crate::{
@@ -61,6 +55,7 @@ use crate::{
     execute, run,
 };
 use args::{Cli, Command, CompareFormat};
+use flags::Force;
 
 /// Parses the arguments, runs the subcommand, renders its error.
 #[must_use]
@@ -118,19 +113,24 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<i32, Error> {
     let globals = &cli.globals;
     if globals.quiet && globals.verbose {
-        let problem = Problem::new("--quiet and --verbose ask for opposite things");
-        return Err(Error::invalid(problem.help("leave one of them out")));
+        return Err(Error::refused(
+            "--quiet and --verbose ask for opposite things",
+            "leave one of them out",
+        ));
     }
     if globals.json && cli.command.is_without_json() {
-        let problem = Problem::new("this command prints no JSON");
-        return Err(Error::invalid(problem.help("leave out --json")));
+        return Err(Error::refused(
+            "this command prints no JSON",
+            "leave out --json",
+        ));
     }
     match cli.command {
         Command::Build(mut args) => {
             // Whoever names the cells that failed wants them run again, also those whose failure
             // would be the same.
-            args.overrides.retry_failed |= args.last.failed;
-            args.remeasure |= !args.together.is_empty();
+            args.overrides
+                .force
+                .extend(args.last.failed.then_some(Force::Failed));
             if args.dry_run {
                 plan::run(globals, &args.into_plan())
             } else {
@@ -138,62 +138,51 @@ fn run(cli: Cli) -> Result<i32, Error> {
             }
         }
         Command::Plan(mut args) => {
-            args.overrides.retry_failed |= args.last.failed;
+            args.overrides
+                .force
+                .extend(args.last.failed.then_some(Force::Failed));
             plan::run(globals, &args)
         }
-        Command::Explain(args) => explain::run(globals, &args),
-        Command::Fit(args) => fit::run(globals, &args),
         Command::List(args) => list::run(globals, &args),
         Command::Show(args) => show::run(globals, &args),
-        Command::Attempts(args) => attempts::run(globals, &args),
-        Command::History(args) => history::run(globals, &args),
-        Command::Render(args) => render::run(globals, &args),
         Command::Logs(args) => logs::run(globals, &args),
-        Command::Doctor(args) => doctor::run(globals, &args),
-        Command::Status(args) => detached::status(globals, &args),
-        Command::Stop(args) => detached::stop(globals, &args),
+        Command::History(args) => history::run(globals, &args),
         Command::Compare(args) => compare::run(globals, &args),
-        Command::Baseline(args) => baseline::run(globals, &args),
-        Command::Gate(args) => gate::run(globals, &args),
         Command::Report(args) => report::run(globals, &args),
+        Command::Gate(args) => gate::run(globals, &args),
+        Command::Check(args) => check::run(globals, &args),
+        Command::Init(args) => init::run(globals, &args),
+        Command::Fit(args) => fit::run(globals, &args),
+        Command::Doctor(args) => doctor::run(globals, &args),
+        Command::Config(args) => config::run(globals, &args),
+        Command::Recipe(command) => recipe::run(globals, &command),
         Command::Import(args) => import::run(globals, &args),
         Command::Parse(args) => parse::run(globals, &args),
-        Command::Check(args) => check::run(globals, &args),
-        Command::Config(args) => config::run(globals, &args),
-        Command::Recipe(args) => recipe::run(globals, &args),
-        Command::Graph(args) => graph::run(globals, &args),
-        Command::Data(args) => data::run(globals, &args),
-        Command::Cache(args) => cache::run(globals, &args),
         Command::Lock(args) => lock::run(globals, &args),
-        Command::Image(args) => image::run(globals, &args),
-        Command::Shell(args) => image::shell(globals, &args),
-        Command::Clean(args) => clean::run(globals, &args),
-        Command::Init(args) => init::run(globals, &args),
-        Command::Schema(args) => schema::run(&args),
-        Command::Completions(args) => {
-            output::print(&complete::script(args.shell))?;
-            Ok(exit::OK)
-        }
-        Command::Version => {
-            if globals.json {
-                let version = serde_json::json!({ "version": env!("CARGO_PKG_VERSION") });
-                output::print_json("version", &version)?;
-            } else {
-                output::print(&Cli::command().render_version())?;
-            }
-            Ok(exit::OK)
-        }
+        Command::Cache(command) => cache::run(globals, &command),
+        Command::Container(command) => container::run(globals, &command),
+        Command::Status(args) => detached::status(globals, &args),
+        Command::Stop(args) => detached::stop(globals, &args),
+        Command::Data(command) => data::run(globals, &command),
+        Command::Print(command) => print::run(globals, &command),
     }
 }
 
-/// The error of a command that there was, with what to use now.
+/// The error of a command or an option that there was, with what to use now.
 fn given_up(error: &clap::Error) -> Option<Error> {
-    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
-        return None;
-    };
-    let help = args::instead_of(name)?;
-    let problem = Problem::new(format!("there is no command `{name}` any more"));
-    Some(Error::invalid(problem.help(help)))
+    let kinds = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
+    let name = kinds.into_iter().find_map(|kind| match error.get(kind) {
+        Some(ContextValue::String(name)) => Some(name),
+        _ => None,
+    })?;
+    let is_unknown = matches!(
+        error.kind(),
+        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument
+    );
+    let now = args::in_place_of(name).filter(|_| is_unknown)?;
+    Some(Error::invalid(Problem::new(format!(
+        "`{name}` is now `{now}`"
+    ))))
 }
 
 fn exit_code(code: i32) -> ExitCode {

@@ -2,17 +2,20 @@
 
 use std::{
     borrow::Cow,
-    fmt,
     io::{self, IsTerminal, Write},
     os::fd::AsFd,
     time::{Duration, Instant},
 };
 
+use miette::{LabeledSpan, MietteDiagnostic, NamedSource};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::verbosity::{Verbosity, verbosity};
+use super::{
+    args::Globals,
+    verbosity::{Verbosity, verbosity},
+};
 use crate::{
     error::{Error, Problem, Result, Source},
     report::{Ink, Page, Paint},
@@ -83,6 +86,20 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
+/// Prints a result: as JSON of that form where the caller asked for it, else as text.
+pub fn answer(
+    globals: &Globals,
+    form: &str,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    if globals.json {
+        print_json(form, value)
+    } else {
+        print(&text())
+    }
+}
+
 /// Prints one JSON value that names its own form, or has none, like a setting's value.
 pub fn print_document(value: &impl Serialize) -> Result<()> {
     print(&json_text(value)?)
@@ -123,8 +140,10 @@ pub fn leave_out(name: &str, error: Error) -> Result<()> {
 /// Asks the person at the terminal; without one, `command` needs --yes.
 pub fn confirmed(command: &str, question: &str) -> Result<bool> {
     if !io::stdin().is_terminal() {
-        let problem = Problem::new(format!("`{command}` asks first, and there is no terminal"));
-        return Err(Error::invalid(problem.help("pass --yes")));
+        return Err(Error::refused(
+            format!("`{command}` asks first, and there is no terminal"),
+            "pass --yes",
+        ));
     }
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let mut line = String::new();
@@ -177,6 +196,29 @@ fn terminal_columns() -> Option<usize> {
     Some(columns.into())
 }
 
+/// Rows of words in columns, each as wide as its longest word.
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let length = |row: &[String; N], column: usize| row[column].chars().count();
+    let widths: Vec<usize> = (0..N)
+        .map(|column| {
+            rows.iter()
+                .map(|row| length(row, column))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let words = row.iter().zip(&widths);
+        let line: String = words
+            .map(|(word, width)| format!("{word:<width$}  "))
+            .collect();
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// Renders an error: for people on stderr with carets, or as the one JSON value on stdout.
 pub fn report(error: &Error, as_json: bool) {
     if as_json {
@@ -188,7 +230,7 @@ pub fn report(error: &Error, as_json: bool) {
             let mut err = io::stderr().lock();
             for problem in problems {
                 // Its colours are miette's own, so what it quotes is made harmless before.
-                let text = format!("{:?}", miette::Report::new(Rendered(harmless(problem))));
+                let text = format!("{:?}", drawn(harmless(problem)));
                 let _ = writeln!(err, "{}", quiet(&masked(&text)));
             }
             if problems.len() > 1 {
@@ -206,20 +248,16 @@ pub fn report(error: &Error, as_json: bool) {
 
 /// Every place stays where it is, for what is replaced keeps its length.
 fn harmless(problem: &Problem) -> Problem {
+    let lines = |text: &str| plain::lines(text).into_owned();
     let place = problem.place.as_ref().map(|(source, span)| {
-        (
-            Source::new(plain::line(&source.name), plain::lines(&source.text)),
-            span.clone(),
-        )
+        let source = Source::new(plain::line(&source.name), lines(&source.text));
+        (source, span.clone())
     });
     Problem {
-        message: plain::lines(&problem.message).into_owned(),
+        message: lines(&problem.message),
         place,
         label: plain::line(&problem.label).into_owned(),
-        help: problem
-            .help
-            .as_deref()
-            .map(|help| plain::lines(help).into_owned()),
+        help: problem.help.as_deref().map(lines),
     }
 }
 
@@ -243,62 +281,14 @@ fn problem_json(problem: &Problem) -> Value {
     })
 }
 
-/// A problem as miette wants it.
-#[derive(Debug)]
-struct Rendered(Problem);
-
-impl fmt::Display for Rendered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
-    }
-}
-
-impl std::error::Error for Rendered {}
-
-impl miette::Diagnostic for Rendered {
-    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.0
-            .help
-            .as_ref()
-            .map(|h| Box::new(h) as Box<dyn fmt::Display>)
-    }
-    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        self.0
-            .place
-            .as_ref()
-            .map(|_| self as &dyn miette::SourceCode)
-    }
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
-        let (_, span) = self.0.place.as_ref()?;
-        Some(Box::new(std::iter::once(miette::LabeledSpan::new(
-            Some(self.0.label.clone()),
-            span.start,
-            span.len(),
-        ))))
-    }
-}
-
-/// The text that the problem is in, under its name.
-impl miette::SourceCode for Rendered {
-    fn read_span<'a>(
-        &'a self,
-        span: &miette::SourceSpan,
-        before: usize,
-        after: usize,
-    ) -> Result<Box<dyn miette::SpanContents<'a> + 'a>, miette::MietteError> {
-        let (source, _) = self
-            .0
-            .place
-            .as_ref()
-            .ok_or(miette::MietteError::OutOfBounds)?;
-        let contents = source.text.read_span(span, before, after)?;
-        Ok(Box::new(miette::MietteSpanContents::new_named(
-            source.name.clone(),
-            contents.data(),
-            *contents.span(),
-            contents.line(),
-            contents.column(),
-            contents.line_count(),
-        )))
-    }
+/// A problem as miette draws it, with the text that it is in under its name.
+fn drawn(problem: Problem) -> miette::Report {
+    let mut diagnostic = MietteDiagnostic::new(problem.message);
+    diagnostic.help = problem.help;
+    let Some((source, span)) = problem.place else {
+        return diagnostic.into();
+    };
+    let label = LabeledSpan::new(Some(problem.label), span.start, span.len());
+    let source = NamedSource::new(&source.name, source.text.clone());
+    miette::Report::new(diagnostic.with_label(label)).with_source_code(source)
 }

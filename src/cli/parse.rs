@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs::File, io::Read, path::Path};
 
 use super::{
     args::{Globals, ParseArgs},
-    output::{print, print_json},
+    output::answer,
     project,
 };
 use crate::{
@@ -39,11 +39,7 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
             names().join(", ")
         ))));
     }
-    if globals.json {
-        print_json("trace", &trace)?
-    } else {
-        print(&text(&trace))?
-    }
+    answer(globals, "trace", &trace, || text(&trace))?;
     Ok(exit::OK)
 }
 
@@ -74,7 +70,7 @@ fn parser(globals: &Globals, format: &str) -> Result<Parser> {
         }
         let near = did_you_mean(format, names()).map_or_else(String::new, |near| near + " ");
         let help = format!("{near}formats: {}", names().join(", "));
-        Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
+        Error::refused(format!("`{format}` is not a log format"), help)
     })
 }
 

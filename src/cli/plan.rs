@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     args::{Globals, PlanArgs},
     blocked, fit,
+    flags::Force,
     output::{print, print_json, say},
     project,
     session::Session,
@@ -25,11 +26,11 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
+    args.overrides.refuse_measured()?;
     let request = project::matrix_request(globals, &args.selection)?;
     let mut session = Session::open(request)?;
-    if args.locked {
-        session.plan.facts.require_complete()?;
-        project::refuse_drift(&session.plan)?;
+    if args.require.is_some() {
+        project::require_locked(&session.plan, true)?;
     }
     let notes = project::notes(&session.plan);
     notes.iter().for_each(|note| eprintln!("note: {note}"));
@@ -88,9 +89,13 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
     let warned = warn(&engine, &statuses);
     // A plan is made where people are, not where the GPUs are: what waits for another host counts.
-    let beyond = args
-        .max_gpu_hours
-        .and_then(|limit| Prices::beyond(&[&prices, &elsewhere], limit, args.overrides.force));
+    let beyond = args.max_gpu_hours.and_then(|limit| {
+        Prices::beyond(
+            &[&prices, &elsewhere],
+            limit,
+            args.overrides.has(Force::Memory),
+        )
+    });
     if globals.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(plan)).collect();
         let mut summary = serde_json::Map::new();
@@ -203,8 +208,8 @@ pub fn mark_uncounted(
         if let Some(why) = why.filter(|_| row.state == State::Fresh) {
             let others = match held_back.get(&cell) {
                 None => String::new(),
-                Some(1) => ", nor starts the other repeat without --retry-failed".to_owned(),
-                Some(n) => format!(", nor starts the other {n} repeats without --retry-failed"),
+                Some(1) => ", nor starts the other repeat without --force=failed".to_owned(),
+                Some(n) => format!(", nor starts the other {n} repeats without --force=failed"),
             };
             row.reason = format!("ended well, but {why}; no build runs it again as it is{others}");
             row.is_counted = false;

@@ -11,13 +11,13 @@ use rayon::prelude::*;
 use super::{
     args::Globals,
     blocked,
+    build::profile,
     flags::{Cells, Common, MatrixSelection, Measured},
-    profile,
     session::Session,
 };
 use crate::{
     cache::{Attempt, Cache},
-    error::{Error, Problem, Result},
+    error::{Error, Result},
     execute::reading::{self, UncountedRun, run_of},
     figures, files,
     graph::{Engine, Reason, State, Status, Statuses},
@@ -31,11 +31,10 @@ use crate::{
 pub fn root(globals: &Globals) -> Result<PathBuf> {
     let start = start(globals)?;
     let root = above(&start).ok_or_else(|| {
-        let problem = Problem::new(format!(
-            "there is no config.yaml in {} or above it",
-            start.display()
-        ));
-        Error::invalid(problem.help("`tprimat init` writes a starter project"))
+        Error::refused(
+            format!("there is no config.yaml in {} or above it", start.display()),
+            "`tprimat init` writes a starter project",
+        )
     })?;
     // Anybody may put a config.yaml into /tmp, which is above many a folder.
     files::require_own("the project", &root)?;
@@ -116,7 +115,7 @@ pub fn request(
         repeats: measured.repeats.repeats,
         env,
         allow_drift: measured.drift.allow_drift,
-        executor: measured.executor().map(str::to_owned),
+        executor: measured.executor.clone(),
     })
 }
 
@@ -133,7 +132,8 @@ pub fn matrix_request(
     request(globals, common, Some(cells), measured)
 }
 
-fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection> {
+/// What filters select, with those of the environment.
+pub fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection> {
     let Cells {
         only,
         skip,
@@ -157,14 +157,14 @@ pub fn not_started(plan: &Plan, asked: &str, cell: &str, train: &Status) -> Opti
     let (State::Failed, Some(Reason::NotStarted(why))) = (train.state, &train.reason) else {
         return None;
     };
-    Some(Error::Failed {
-        message: format!("`{asked}` was {why}"),
-        help: Some(format!(
+    Some(Error::failed_with(
+        format!("`{asked}` was {why}"),
+        format!(
             "`{}` says what went wrong; `{}` starts it anyway",
             plan.command("show", &[cell]),
-            plan.command("build", &["--retry-failed", "--only", cell])
-        )),
-    })
+            plan.command("build", &["--force=failed", "--only", cell])
+        ),
+    ))
 }
 
 /// The failed runs of a cell: of each repeat that is planned the last run, whatever its settings
@@ -212,15 +212,13 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
     }
     let others = failed_in_no_cell(plan, cache);
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
-    let elsewhere = (!others.is_empty()).then(|| {
-        let (it, how) = match (&others[..], plan.matrix_with(others[0])) {
-            ([_], Some(matrix)) => ("it", format!("`--matrix {matrix}` does")),
-            ([_], None) => ("it", "no other matrix of the project does".to_owned()),
-            (_, Some(matrix)) => ("them", format!("`--matrix {matrix}` has {}", others[0])),
-            (_, None) => ("them", "--matrix NAME looks at another one".to_owned()),
+    let elsewhere = others.first().map(|first| {
+        let how = match plan.matrix_with(first) {
+            Some(matrix) => format!("`--matrix {matrix}` has {first}"),
+            None => "--matrix NAME looks at another one".to_owned(),
         };
         format!(
-            "{} failed too, and the matrix `{}` does not have {it}: {how}",
+            "{} failed too, and the matrix `{}` has no such cell: {how}",
             blocked::few(&others),
             plan.matrix.name
         )
@@ -229,14 +227,13 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
         elsewhere.iter().for_each(|told| eprintln!("note: {told}"));
         return Ok(uncounted);
     }
-    let message = "--failed selects nothing: no cell's last run failed".to_owned();
     Err(Error::NothingSelected {
-        message,
+        message: "--failed selects nothing: no cell's last run failed".to_owned(),
         help: elsewhere,
     })
 }
 
-/// Why `--retry-failed` runs some runs not again, a sentence a cell: they ended well, so that they
+/// Why `--force=failed` runs some runs not again, a sentence a cell: they ended well, so that they
 /// would end so again.
 pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> {
     let mut cells: BTreeMap<CellId, (Vec<String>, UncountedRun)> = BTreeMap::new();
@@ -257,7 +254,7 @@ pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> 
              recipe.toml; `{}` runs {again} again as configured now",
             names.join(", "),
             run.why,
-            plan.command("build", &["--remeasure", "--only", &plan.cells[cell].id])
+            plan.command("build", &["--force=measured", "--only", &plan.cells[cell].id])
         )
     });
     Ok(told.collect())
@@ -266,22 +263,17 @@ pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> 
 /// Cells that the matrix does not have, and whose last run failed.
 fn failed_in_no_cell(plan: &Plan, cache: &Cache) -> BTreeSet<String> {
     let known: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
-    let mut last: BTreeMap<String, Attempt> = BTreeMap::new();
+    let mut last: BTreeMap<String, (u64, bool)> = BTreeMap::new();
     for attempt in cache.all_attempts() {
-        let Some((cell, _)) = run_of(&attempt.task) else {
-            continue;
-        };
-        let is_newest = last
-            .get(&attempt.task)
-            .is_none_or(|other| attempt.recorded >= other.recorded);
-        let may_be = attempt.set_aside.is_none() && !attempt.is_interrupted();
-        if !known.contains(cell) && may_be && is_newest {
-            last.insert(attempt.task.clone(), attempt);
+        if attempt.set_aside.is_none() && !attempt.is_interrupted() {
+            let newest = last.entry(attempt.task.clone()).or_default();
+            *newest = (*newest).max((attempt.recorded, attempt.has_failed()));
         }
     }
-    let failed = last.into_values().filter(Attempt::has_failed);
-    failed
-        .filter_map(|attempt| Some(run_of(&attempt.task)?.0.to_owned()))
+    let failed = last.iter().filter(|(_, (_, has_failed))| *has_failed);
+    let cells = failed.filter_map(|(task, _)| Some(run_of(task)?.0.to_owned()));
+    cells
+        .filter(|cell| !known.contains(cell.as_str()))
         .collect()
 }
 
@@ -366,8 +358,24 @@ pub fn not_identical(plan: &Plan) -> Vec<String> {
     }))
 }
 
+/// `--require=locked`: an error where tprimat.lock would have to be written, or where this host differs
+/// from it, if that matters.
+pub fn require_locked(plan: &Plan, is_host_asked: bool) -> Result<()> {
+    if plan.allow_drift {
+        return Err(Error::refused(
+            "--require=locked and --allow-drift ask for opposite things",
+            "leave one of them out",
+        ));
+    }
+    plan.facts.require_complete()?;
+    if is_host_asked {
+        refuse_drift(plan)?;
+    }
+    Ok(())
+}
+
 /// An error if this host contradicts tprimat.lock in what the selected cells would run with.
-pub fn refuse_drift(plan: &Plan) -> Result<()> {
+fn refuse_drift(plan: &Plan) -> Result<()> {
     let mut here: BTreeMap<&str, (Vendor, BTreeSet<&str>, Vec<CellId>)> = BTreeMap::new();
     for (cell, planned) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
         let Support::Ready(prepared) = &planned.support else {
@@ -420,14 +428,24 @@ pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Opti
     }
 }
 
-/// `CELL#9`, where the matrix asks for fewer repeats.
-pub fn no_such_repeat(asked: &str, repeats: u32) -> Error {
-    Error::NothingSelected {
-        message: format!("`{asked}` is not among the repeats"),
-        help: Some(format!(
-            "the matrix asks for {repeats}; --repeats asks for more"
-        )),
+/// An error where the matrix has no such run: the cell is unsupported, or has fewer repeats.
+pub fn require_planned(plan: &Plan, cell: CellId, asked: &str, repeat: Option<u32>) -> Result<()> {
+    let CellPlan {
+        id,
+        support,
+        repeats,
+        ..
+    } = &plan.cells[cell];
+    if let Support::Unsupported(why) = support {
+        return Err(Error::failed(format!("`{id}` is unsupported: {why}")));
     }
+    if repeat.is_some_and(|n| n > *repeats) {
+        return Err(Error::nothing(
+            format!("`{asked}` is not among the repeats"),
+            format!("the matrix asks for {repeats}; --repeats asks for more"),
+        ));
+    }
+    Ok(())
 }
 
 /// `CELL#2` → (`CELL`, 2).
@@ -436,9 +454,9 @@ pub fn split_repeat(text: &str) -> Result<(&str, Option<u32>)> {
         None => Ok((text, None)),
         Some((cell, repeat)) => match repeat.parse() {
             Ok(repeat) if repeat > 0 => Ok((cell, Some(repeat))),
-            _ => Err(Error::invalid(
-                Problem::new(format!("`#{repeat}` is not a repeat"))
-                    .help("repeats count from 1: CELL#2"),
+            _ => Err(Error::refused(
+                format!("`#{repeat}` is not a repeat"),
+                "repeats count from 1: CELL#2",
             )),
         },
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    args::{Globals, RecipeArgs, RecipeCommand, RecipeCopyArgs, RecipeShowArgs},
-    output::{print, print_json},
+    args::{Globals, RecipeCommand},
+    output::{answer, columns, print},
     project,
 };
 use crate::{
@@ -19,48 +19,46 @@ use crate::{
 /// The name under which `recipe show` knows the files that recipes share.
 const LIBRARY: &str = "lib";
 
-pub fn run(globals: &Globals, args: &RecipeArgs) -> Result<i32> {
+pub fn run(globals: &Globals, command: &RecipeCommand) -> Result<i32> {
     let project = project::root(globals);
     // The shipped recipes can be looked at anywhere; a copy needs a project to go to.
-    let root = match &args.command {
-        RecipeCommand::Copy(_) => project?,
+    let root = match command {
+        RecipeCommand::Copy { .. } => project?,
         _ => project.unwrap_or_default(),
     };
     let recipes = RecipeSet::load(&root)?;
-    match &args.command {
-        RecipeCommand::List => list(&root, &recipes, globals.json),
-        RecipeCommand::Show(args) => show(&root, &recipes, args),
-        RecipeCommand::Copy(args) => copy(&root, &recipes, args),
+    match command {
+        RecipeCommand::List => list(globals, &root, &recipes),
+        RecipeCommand::Show { id, file } => show(&root, &recipes, id, file.as_deref()),
+        RecipeCommand::Copy { id, new_id } => {
+            copy(&root, &recipes, id, new_id.as_deref().unwrap_or(id))
+        }
     }
 }
 
-fn list(root: &Path, recipes: &RecipeSet, as_json: bool) -> Result<i32> {
+fn list(globals: &Globals, root: &Path, recipes: &RecipeSet) -> Result<i32> {
     let is_own = |id: &str| root.join("recipes").join(id).join("recipe.toml").is_file();
-    if as_json {
-        let mut rows = Vec::new();
-        for (id, recipe) in &recipes.recipes {
-            let source = if is_own(id) { "project" } else { "shipped" };
-            let file = &recipe.file;
-            rows.push(
-                json!({ "id": id, "name": file.name, "vendors": file.vendors, "source": source }),
-            );
-        }
-        print_json("recipes", &json!({ "recipes": rows }))?;
-        return Ok(exit::OK);
-    }
-    let width = recipes.recipes.keys().map(String::len).max().unwrap_or(0);
-    let mut text = String::new();
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for (id, recipe) in &recipes.recipes {
-        let own = if is_own(id) { " (of this project)" } else { "" };
-        text.push_str(&format!("{id:width$}  {}{own}\n", recipe.file.name));
+        let file = &recipe.file;
+        let (source, own) = match is_own(id) {
+            true => ("project", " (of this project)"),
+            false => ("shipped", ""),
+        };
+        rows.push(
+            json!({ "id": id, "name": file.name, "vendors": file.vendors, "source": source }),
+        );
+        lines.push([id.clone(), format!("{}{own}", file.name)]);
     }
-    print(&text)?;
+    answer(globals, "recipes", &json!({ "recipes": rows }), || {
+        columns(&lines)
+    })?;
     Ok(exit::OK)
 }
 
-fn show(root: &Path, recipes: &RecipeSet, args: &RecipeShowArgs) -> Result<i32> {
-    let files = files_of(root, recipes, &args.id)?;
-    let Some(name) = &args.file else {
+fn show(root: &Path, recipes: &RecipeSet, id: &str, file: Option<&str>) -> Result<i32> {
+    let files = files_of(root, recipes, id)?;
+    let Some(name) = file else {
         print(
             &files
                 .keys()
@@ -69,11 +67,10 @@ fn show(root: &Path, recipes: &RecipeSet, args: &RecipeShowArgs) -> Result<i32> 
         )?;
         return Ok(exit::OK);
     };
-    let Some(bytes) = files.get(name.as_str()) else {
-        let problem = Problem::new(format!("recipe `{}` has no file `{name}`", args.id));
+    let Some(bytes) = files.get(name) else {
+        let problem = Problem::new(format!("recipe `{}` has no file `{name}`", id));
         let help = did_you_mean(name, files.keys().map(String::as_str));
-        let help =
-            help.unwrap_or_else(|| format!("`tprimat recipe show {}` lists its files", args.id));
+        let help = help.unwrap_or_else(|| format!("`tprimat recipe show {}` lists its files", id));
         return Err(Error::invalid(problem.help(help)));
     };
     print(&String::from_utf8_lossy(bytes))?;
@@ -82,27 +79,24 @@ fn show(root: &Path, recipes: &RecipeSet, args: &RecipeShowArgs) -> Result<i32> 
 
 /// Writes a recipe's folder into the project. Templates come with it, so that the copy stands
 /// alone.
-fn copy(root: &Path, recipes: &RecipeSet, args: &RecipeCopyArgs) -> Result<i32> {
-    let files = files_of(root, recipes, &args.id)?;
-    let new = args.new_id.as_deref().unwrap_or(&args.id);
+fn copy(root: &Path, recipes: &RecipeSet, id: &str, new: &str) -> Result<i32> {
+    let files = files_of(root, recipes, id)?;
     if !config::is_plain_name(new) {
-        let problem = Problem::new(format!("`{new}` cannot be the name of a recipe"));
-        return Err(Error::invalid(
-            problem.help("a name has letters, digits, `-` and `_`"),
+        return Err(Error::refused(
+            format!("`{new}` cannot be the name of a recipe"),
+            "a name has letters, digits, `-` and `_`",
         ));
     }
     let folder = root.join("recipes").join(new);
     if folder.exists() {
-        let problem = Problem::new(format!(
-            "recipes/{new} is there already; nothing was written"
-        ));
-        return Err(Error::invalid(
-            problem.help("`--as NAME` takes another name"),
+        return Err(Error::refused(
+            format!("recipes/{new} is there already; nothing was written"),
+            "`--as NAME` takes another name",
         ));
     }
     for (name, bytes) in &files {
-        let renamed = (name == "recipe.toml")
-            .then(|| with_id(&String::from_utf8_lossy(bytes), &args.id, new));
+        let renamed =
+            (name == "recipe.toml").then(|| with_id(&String::from_utf8_lossy(bytes), id, new));
         let bytes = renamed.as_ref().map_or(bytes.as_ref(), String::as_bytes);
         write_atomically(&folder.join(name), bytes, Durability::Plain)?;
         eprintln!("wrote recipes/{new}/{name}");

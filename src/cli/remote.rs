@@ -84,7 +84,7 @@ fn required(remote: Option<Remote>, is_required: bool) -> Result<Option<Remote>>
 
 pub fn no_remote() -> Error {
     let problem = Problem::new("this project has no remote cache");
-    let help = "name one: `--remote file:///shared/folder`, or `paths: { remote: s3://BUCKET/PREFIX }` in config.yaml";
+    let help = "name one: `paths: { remote: s3://BUCKET/PREFIX }` in config.yaml, or TPRIMAT_REMOTE=file:///shared/folder";
     Error::invalid(problem.help(help))
 }
 

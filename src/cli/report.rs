@@ -1,6 +1,8 @@
 //! `report`: what a build publishes, or its page alone, of a matrix or of two named cells, from
 //! what the cache has.
 
+mod tensorboard;
+
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -13,10 +15,9 @@ use super::{
     compare::{ComparisonView, compared, why_not_compared},
     output::{leave_out, print, print_json, say},
     targets::{refuse_files, refuse_folder},
-    tensorboard,
 };
 use crate::{
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     execute::{
         derived::{self, Report},
         history::histories,
@@ -116,8 +117,7 @@ impl Place {
             }
             None if of.is_of_imports => &imports,
             None => {
-                let problem = Problem::new("a report of some cells needs -o");
-                return Err(Error::invalid(problem.help(HELP)));
+                return Err(Error::refused("a report of some cells needs -o", HELP));
             }
         };
         if !path.is_dir() && path.extension().is_some_and(|ending| ending == "html") {
@@ -131,20 +131,22 @@ impl Place {
             .into_iter()
             .find(|m| Some(m) != own && matrices.contains(m));
         if let Some(other) = of_another.filter(|_| !same_file(path, &builds)) {
-            let problem = Problem::new(format!(
-                "{} holds what was published of the matrix `{other}`",
-                path.display()
-            ));
-            return Err(Error::invalid(
-                problem.help("nothing was written; name another folder with -o"),
+            return Err(Error::refused(
+                format!(
+                    "{} holds what was published of the matrix `{other}`",
+                    path.display()
+                ),
+                "nothing was written; name another folder with -o",
             ));
         }
         if !of.named.is_empty() && same_file(path, &builds) {
-            let problem = Problem::new(format!(
-                "{} holds what builds publish of a whole matrix",
-                path.display()
+            return Err(Error::refused(
+                format!(
+                    "{} holds what builds publish of a whole matrix",
+                    path.display()
+                ),
+                HELP,
             ));
-            return Err(Error::invalid(problem.help(HELP)));
         }
         Ok(Self::Folder(path.to_owned()))
     }
@@ -172,14 +174,14 @@ impl Place {
                         "stays as it was"
                     }
                 );
-                Err(Error::Failed {
+                Err(Error::failed_with(
                     message,
-                    help: Some(format!(
+                    format!(
                         "`{}` says why; `{}` measures",
                         of.engine.plan.command("plan", &[]),
                         of.engine.plan.command("build", &[])
-                    )),
-                })
+                    ),
+                ))
             }
             Self::Page(path) => {
                 let stored = report.outputs.iter().find(|o| o.name == PAGE);

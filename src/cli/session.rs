@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{
     args::Globals,
     blocked,
-    flags::{Common, Measured, Overrides},
+    flags::{Common, Force, Measured, Overrides},
     output, project,
 };
 use crate::{
@@ -266,8 +266,8 @@ impl Session {
             cache: &self.cache,
             code: CodeDigests::default(),
             options: Options {
-                retry_failed: overrides.retry_failed,
-                force: overrides.force,
+                retry_failed: overrides.has(Force::Failed),
+                force: overrides.has(Force::Memory),
                 replace,
             },
             compare_settings: json!(CompareConfig::of(&self.plan)),

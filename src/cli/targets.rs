@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Problem, Result},
+    error::{Error, Result},
     plan::{Plan, Support},
 };
 
@@ -56,9 +56,9 @@ pub fn refuse_folder(plan: &Plan, option: &str, path: &Path) -> Result<()> {
 
 fn refuse(option: &str, path: &Path, what: Option<String>) -> Result<()> {
     let Some(what) = what else { return Ok(()) };
-    let problem = Problem::new(format!("{option} {}: {what}", path.display()));
-    Err(Error::invalid(
-        problem.help("nothing was written; name another place"),
+    Err(Error::refused(
+        format!("{option} {}: {what}", path.display()),
+        "nothing was written; name another place",
     ))
 }
 

@@ -38,7 +38,7 @@ pub struct ConfigFile {
     pub benchmarking: Benchmarking,
     pub comparison: Comparison,
     pub paths: Paths,
-    #[schemars(extend("x-descriptive" = "`experiment.profiling` and `build --profile` start a profiler"))]
+    #[schemars(extend("x-descriptive" = "`experiment.profiling` starts a profiler"))]
     pub profiling: BTreeMap<String, Value>,
     pub validation: Validation,
 }
@@ -55,8 +55,10 @@ pub struct Experiment {
     /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. A text of
     /// several words only describes.
     pub methodology: Option<String>,
-    /// Run under a profiler; such runs are never measurements.
-    pub profiling: Option<bool>,
+    /// Run each cell once under a profiler, which is never a measurement; `true`: under that of its
+    /// vendor.
+    #[schemars(extend("type" = ["boolean", "string", "null"], "enum" = [true, false, "nsys", "rocprof", "torch", null]))]
+    pub profiling: Option<Value>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -464,7 +466,7 @@ pub struct ExecutionContainer {
     /// Absent = the first of docker, podman and apptainer that is installed.
     #[schemars(extend("enum" = ["docker", "podman", "apptainer", "singularity", "pyxis", null]))]
     pub engine: Option<String>,
-    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat image
+    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat container
     /// build` makes.
     pub image: Value,
     /// Python inside the image; absent = `python3`.

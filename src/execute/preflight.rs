@@ -209,7 +209,7 @@ fn inside_problems(
         .iter()
         .map(|name| format!("the Python module `{name}`"));
     let help = format!(
-        "`tprimat image build {}` installs what recipes/{id}/requirements.*.txt lists",
+        "`tprimat container build {}` installs what recipes/{id}/requirements.*.txt lists",
         image.target
     );
     let problem = |what| {

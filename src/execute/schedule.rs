@@ -164,7 +164,7 @@ struct Scheduler<'a> {
     has_jobs: bool,
     /// Keys that this build trained.
     trained: HashSet<Digest>,
-    /// Cells whose job is in the cache, so that `explain` can look inside it.
+    /// Cells whose job is in the cache, so that `show --stale` can look inside it.
     recorded: HashSet<CellId>,
     stopping: bool,
     error: Option<Error>,

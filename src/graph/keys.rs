@@ -1,5 +1,5 @@
 //! What each task's key covers. This file is the list; ARCHITECTURE.md has it in more words, and
-//! `explain` shows it.
+//! `show --stale` shows it.
 //!
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|

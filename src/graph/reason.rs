@@ -37,13 +37,13 @@ pub enum Reason {
     /// Something disturbed the last attempt, which is kept and not counted: what, and which
     /// replacement this is.
     Disturbed(String),
-    /// `--retry-failed`.
+    /// `--force=failed`.
     RetryFailed(String),
     /// The last attempt failed for good, and its log is gone and needed.
     FailureLost(String),
     /// The measurement was set aside, and why.
     SetAside(String),
-    /// Somebody asked for a new measurement, with `--remeasure` or `--together`.
+    /// Somebody asked for a new measurement, with `--force=measured`.
     Remeasure,
     /// The published file is missing or not what was published.
     Unpublished(Unpublished),
@@ -92,7 +92,7 @@ impl Reason {
             }
             Self::Disturbed(why) => format!("the last attempt was disturbed: {why}"),
             Self::RetryFailed(status) => {
-                format!("--retry-failed; the last attempt failed ({status})")
+                format!("--force=failed; the last attempt failed ({status})")
             }
             Self::FailureLost(status) => {
                 format!(

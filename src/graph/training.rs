@@ -6,7 +6,7 @@
 //! | ended well, and made a file that its command names | yes, and the build says so | nothing |
 //! | something disturbed it | no | replaces it, at most [`REPLACEMENTS`] times |
 //! | a file changed under it that only its command names | when `inputs` says that runs write the file | replaces it once |
-//! | failed, and would fail again | no | nothing without `--retry-failed` |
+//! | failed, and would fail again | no | nothing without `--force=failed` |
 //! | failed otherwise, or interrupted | no | runs it again |
 //! | set aside, or of an earlier generation | no | runs it again |
 
@@ -262,7 +262,7 @@ impl Engine<'_> {
                 let is_there = || self.serves(attempt, &self.parse_of(cell, attempt, need));
                 if lasting && !self.options.retry_failed && is_there() {
                     let reason = Reason::Because(format!(
-                        "failed ({text}); runs again with --retry-failed or when its key changes"
+                        "failed ({text}); runs again with --force=failed or when its key changes"
                     ));
                     return Status::because(State::Failed, reason).of_attempt(attempt.clone());
                 }
@@ -336,11 +336,11 @@ impl Engine<'_> {
         let (text, exception) = (outcome_text(attempt), exception_of(attempt));
         let why = if is_alike {
             format!(
-                "not started: two runs failed in the same way ({text}{exception}), as this one would; --retry-failed runs it anyway"
+                "not started: two runs failed in the same way ({text}{exception}), as this one would; --force=failed runs it anyway"
             )
         } else {
             format!(
-                "not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both"
+                "not started: repeat 1 failed ({text}), as this one would; --force=failed runs both"
             )
         };
         Status {
@@ -381,7 +381,7 @@ impl Engine<'_> {
             key: train.key,
             dropped: train.dropped,
             ..Status::not_started(format!(
-                "not started: repeat {repeat} does not count, and this one would not either ({why}); --retry-failed runs it anyway"
+                "not started: repeat {repeat} does not count, and this one would not either ({why}); --force=failed runs it anyway"
             ))
         }
     }

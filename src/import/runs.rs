@@ -236,7 +236,7 @@ pub fn told_set_aside(imports: &Imports, cell: &str) -> Option<String> {
         1 => "its import was set aside".to_owned(),
         n => format!("its {n} imports were set aside, the first"),
     };
-    let restore = format!("`tprimat attempts restore {cell}#{first}` lets it count again");
+    let restore = format!("`tprimat cache restore {cell}#{first}` lets it count again");
     Some(format!("{what} ({}); {restore}", why.reason))
 }
 

@@ -1,4 +1,4 @@
-//! The form of a matrix file, for editors and `tprimat schema matrix`. Files are read by
+//! The form of a matrix file, for editors and `tprimat print schema matrix`. Files are read by
 //! `matrix::file`, which points at each mistake; a test holds the keys of both together.
 
 use std::collections::BTreeMap;

@@ -23,8 +23,6 @@ pub struct Selection {
     /// `platform/framework/model/parallelism@axis=value`, from the left as far as wanted; each part
     /// a glob.
     pub only: Vec<String>,
-    /// The same, of cells that are measured in turns.
-    pub together: Vec<String>,
     pub skip: Vec<String>,
     /// `axis=value`; several values of one axis are alternatives.
     pub where_: Vec<String>,
@@ -88,10 +86,8 @@ impl Selection {
             return Ok(selected);
         }
         let names = Names::of(cells);
-        for (option, patterns) in [("--only", &self.only), ("--together", &self.together)] {
-            if !patterns.is_empty() {
-                keep(&mut selected, &any_of(option, patterns, &names)?);
-            }
+        if !self.only.is_empty() {
+            keep(&mut selected, &any_of("--only", &self.only, &names)?);
         }
         for (variable, values, depth) in [
             ("FRAMEWORKS", &self.frameworks, 1),
@@ -140,14 +136,12 @@ impl Selection {
     pub fn unmet(&self, cells: &[Cell]) -> Vec<Unmet> {
         let names = Names::of(cells);
         let mut asked: Vec<(String, &'static str, String)> = Vec::new();
-        for (option, patterns) in [("--only", &self.only), ("--together", &self.together)] {
-            for text in patterns {
-                let path = text.split_once('@').map_or(text.as_str(), |(path, _)| path);
-                let segments = split_outside_braces(path, '/');
-                for (dimension, segment) in BASE.into_iter().zip(segments) {
-                    for name in alternatives(segment) {
-                        asked.push((format!("{option} {text}"), dimension, name));
-                    }
+        for text in &self.only {
+            let path = text.split_once('@').map_or(text.as_str(), |(path, _)| path);
+            let segments = split_outside_braces(path, '/');
+            for (dimension, segment) in BASE.into_iter().zip(segments) {
+                for name in alternatives(segment) {
+                    asked.push((format!("--only {text}"), dimension, name));
                 }
             }
         }

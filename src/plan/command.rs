@@ -18,17 +18,17 @@ pub struct Asked {
 
 /// Commands that take a matrix and its settings, and neither `--repeats` nor `--executor`.
 const OF_SETTINGS: &[&str] = &[
-    "attempts restore",
-    "attempts set-aside",
+    "cache restore",
+    "cache set-aside",
     "doctor",
     "fit",
-    "graph",
+    "print graph",
     "history",
     "lock",
 ];
 
 /// Commands that take a cell in the first place.
-const OF_A_CELL: &[&str] = &["attempts", "explain", "logs", "render", "show"];
+const OF_A_CELL: &[&str] = &["logs", "show"];
 
 impl Asked {
     pub fn of(request: &PlanRequest) -> Self {
@@ -118,8 +118,8 @@ mod tests {
             ..Asked::default()
         };
         assert_eq!(
-            other.command("baseline", &["-o", "FILE"]),
-            "tprimat baseline 'my other.toml' -o FILE --set 'training.seed=2' --repeats 5"
+            other.command("gate", &["--write", "FILE"]),
+            "tprimat gate 'my other.toml' --write FILE --set 'training.seed=2' --repeats 5"
         );
         assert_eq!(
             other.command("logs", &["a/b/c/d", "--stacks"]),
@@ -132,8 +132,8 @@ mod tests {
             ..Asked::default()
         };
         assert_eq!(
-            there.command("attempts restore", &["1ab"]),
-            "tprimat -C '/a b' attempts restore 1ab --matrix m"
+            there.command("cache restore", &["1ab"]),
+            "tprimat -C '/a b' cache restore 1ab --matrix m"
         );
     }
 }

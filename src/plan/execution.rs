@@ -330,15 +330,15 @@ pub fn how_to_get(
             file.display()
         )
     } else if image == default_image(framework, vendor) {
-        format!("`tprimat image build {target}` makes it")
+        format!("`tprimat container build {target}` makes it")
     } else {
         format!(
-            "`tprimat image pull {target}` fetches it, `tprimat image build {target} --tag {image}` makes one of this name"
+            "`tprimat container pull {target}` fetches it, `tprimat container build {target} --tag {image}` makes one of this name"
         )
     }
 }
 
-/// The name under which `tprimat image build` leaves a framework's image.
+/// The name under which `tprimat container build` leaves a framework's image.
 #[must_use]
 pub fn default_image(framework: &str, vendor: Vendor) -> String {
     format!("tprimat/{framework}:{}", vendor.name())

@@ -105,7 +105,7 @@ pub fn told_moved(plan: &Plan) -> Option<String> {
     };
     Some(format!(
         "`{name}` is not the default matrix any more and publishes in {}; its files in {} are of earlier builds; \
-         `tprimat clean` removes them with all else that was published, and the next builds publish it again. The default is matrix.toml, or else the only file in pipelines/",
+         `tprimat cache clean` removes them with all else that was published, and the next builds publish it again. The default is matrix.toml, or else the only file in pipelines/",
         shown(&output_dir(plan)),
         shown(&root)
     ))

@@ -84,7 +84,7 @@ fn check_job_fields<'f>(
         let mut fields = Vec::new();
         leaves(&JOB, "", &mut fields);
         let near = did_you_mean(field, fields.iter().map(String::as_str));
-        let help = near.unwrap_or_else(|| "`tprimat schema job` lists them".to_owned());
+        let help = near.unwrap_or_else(|| "`tprimat print schema job` lists them".to_owned());
         let problem = Problem::new(format!("a job has no field `{field}`"));
         return Err(at(source, field, problem.help(help)));
     }

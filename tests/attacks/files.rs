@@ -271,8 +271,8 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
         &["plan"] as &[&str],
         &["check"],
         &["list"],
-        &["graph"],
-        &["graph", "--format", "mermaid"],
+        &["print", "graph"],
+        &["print", "graph", "--format", "mermaid"],
         &["plan", "--json"],
     ] {
         run(command);

@@ -93,7 +93,7 @@ pub fn a_link_to_a_private_folder_is_refused(as_nobody: bool) {
     );
     // A folder of the caller's own serves, and stays as it is.
     let env = [("TPRIMAT_LOCK_DIR", private.to_str().unwrap())];
-    let ran = arena.run_with(&root, &["build", "--retry-failed"], &env);
+    let ran = arena.run_with(&root, &["build", "--force=failed"], &env);
     assert_eq!((ran.code, mode_of(&private)), (Some(0), 0o700), "{ran:?}");
 }
 

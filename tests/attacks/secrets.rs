@@ -69,8 +69,8 @@ fn what_a_trainer_prints_of_its_secrets_is_nowhere() {
     );
     let cell = "cpu/cmd/tiny/single";
     for command in [
-        &["plan", "--retry-failed"] as &[&str],
-        &["explain", "cpu/cmd/tiny/single#1", "--retry-failed"],
+        &["plan", "--force=failed"] as &[&str],
+        &["show", "--stale", "cpu/cmd/tiny/single#1", "--force=failed"],
         &["show", cell],
     ] {
         nothing_in(&arena.run_with(&root, command, &ENV));

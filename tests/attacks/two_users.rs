@@ -55,8 +55,8 @@ fn a_project_of_another_user_is_refused() {
     for command in READING.iter().chain(
         [
             &["build"] as &[&str],
-            &["clean"],
-            &["image", "build", "cmd"],
+            &["cache", "clean"],
+            &["container", "build", "cmd"],
         ]
         .iter(),
     ) {

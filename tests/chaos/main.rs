@@ -308,7 +308,7 @@ impl Day<'_> {
                 if shown.stdout.contains(BOTH_LOST) {
                     // Its summary has what they said, so no build makes the run anew unasked.
                     let (cell, _) = command[1].split_once('#').unwrap();
-                    let build = ["build", "--remeasure", "--only", cell, "--json"];
+                    let build = ["build", "--force=measured", "--only", cell, "--json"];
                     self.counts.builds += 1;
                     let ran = self.world.tended(|| self.project.run(&build));
                     self.demand(ran.code == Some(0), || format!("{ran:?}"));
@@ -452,7 +452,7 @@ const BOTH_LOST: &str = "but its log and its result cannot be read";
 fn advises_to_build(met: &Ran) -> bool {
     [
         "build again",
-        "`tprimat build --remeasure` measures it anew",
+        "`tprimat build --force=measured` measures it anew",
     ]
     .iter()
     .any(|advice| met.stdout.contains(advice) || met.stderr.contains(advice))

@@ -25,7 +25,8 @@ fn salloc(cluster: &Cluster, nodes: &str, time: &str, build: &[&str]) -> std::pr
             time,
             TPRIMAT,
             "build",
-            "--within-allocation",
+            "--executor",
+            "allocation",
         ])
         .args(build);
     command
@@ -39,7 +40,9 @@ fn each_run_is_a_step_of_the_allocation_and_no_job_of_its_own() {
     cluster
         .project
         .edit("matrix.toml", "repeats = 1", "repeats = 3");
-    let outside = cluster.run(&["build", "--within-allocation"]).ends_with(1);
+    let outside = cluster
+        .run(&["build", "--executor", "allocation"])
+        .ends_with(1);
     assert!(
         outside.stderr.contains("SLURM_JOB_ID is not set"),
         "{}",

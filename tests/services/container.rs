@@ -208,7 +208,13 @@ fn a_build_runs_inside_and_leaves_nothing(name: &'static str) {
         "another environment is another measurement: {local}"
     );
     let why = engine
-        .run(&["explain", "cpu/cmd/tiny/single", "--executor", "local"])
+        .run(&[
+            "show",
+            "--stale",
+            "cpu/cmd/tiny/single",
+            "--executor",
+            "local",
+        ])
         .ends_with(0)
         .stdout;
     assert!(why.contains("image"), "{why}");
@@ -493,14 +499,14 @@ fn an_image_is_built_and_a_detached_build_in_it_is_followed_left_and_reported() 
     let project = &engine.project;
     let built = Image(&engine, engine.image.replace(":1", ":built"));
     project.edit("config.yaml", &engine.image, &built.1);
-    let absent = engine.run(&["image", "list"]).ends_with(0).stdout;
+    let absent = engine.run(&["container", "list"]).ends_with(0).stdout;
     let row = |text: &str| {
         let line = text.lines().find(|line| line.contains(&built.1));
         line.unwrap_or_else(|| panic!("{text}")).to_owned()
     };
     assert!(row(&absent).contains("not on this host"), "{absent}");
     let base = [
-        "image",
+        "container",
         "build",
         "cpu/cmd",
         "--base",
@@ -514,13 +520,14 @@ fn an_image_is_built_and_a_detached_build_in_it_is_followed_left_and_reported() 
         built.1
     );
     assert!(made.contains(&next), "{made}");
-    let listed = engine.run(&["image", "list"]).ends_with(0).stdout;
+    let listed = engine.run(&["container", "list"]).ends_with(0).stdout;
     assert!(row(&listed).contains("sha256:"), "{listed}");
 
     // The shell has the user, the home and the project of a run.
     let touch = "touch made && touch \"$HOME/of-shell\" && cat /etc/inside";
     let touch = touch.replace("touch", ": >");
     let shell = [
+        "container",
         "shell",
         "cpu",
         "--framework",

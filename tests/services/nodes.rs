@@ -111,7 +111,9 @@ fn a_run_on_two_nodes_is_one_job_whose_ranks_meet_and_whose_logs_are_kept() {
         log.starts_with("the second node says ****") && !log.contains("hf_not"),
         "{log}"
     );
-    let attempts = cluster.run(&["attempts", CELL, "--json"]).ends_with(0);
+    let attempts = cluster
+        .run(&["show", "--attempts", CELL, "--json"])
+        .ends_with(0);
     assert!(
         attempts.stdout.contains("\"n1,n2\""),
         "the unit of replication is the set of nodes: {}",
@@ -264,7 +266,7 @@ fn a_job_that_somebody_else_cancels_is_told_as_cancelled_and_is_no_measurement()
     cluster.says("scancel", &[&id]);
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let attempts = cluster.run(&["attempts", CELL]).stdout;
+    let attempts = cluster.run(&["show", "--attempts", CELL]).stdout;
     assert!(
         attempts.contains("cancelled") && !attempts.contains(" ok"),
         "{attempts}"
@@ -321,7 +323,7 @@ fn a_supervisor_that_is_killed_ends_the_run_on_all_nodes() {
     // By itself: neither a person nor Slurm's time limit ends it.
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let attempts = cluster.run(&["attempts", CELL]).stdout;
+    let attempts = cluster.run(&["show", "--attempts", CELL]).stdout;
     assert!(
         attempts.contains("node") && attempts.contains("left no word"),
         "{attempts}"

@@ -215,7 +215,9 @@ fn a_cancelled_job_a_refused_one_and_one_out_of_time_are_told_apart() {
     cluster.says("scancel", &[&id]);
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1));
-    let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
+    let attempts = cluster
+        .run(&["show", "--attempts", "cpu/cmd/tiny/single"])
+        .stdout;
     assert!(attempts.contains("cancelled"), "{attempts}");
     assert!(
         cluster
@@ -290,7 +292,9 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
     );
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1));
-    let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
+    let attempts = cluster
+        .run(&["show", "--attempts", "cpu/cmd/tiny/single"])
+        .stdout;
     assert!(
         attempts.contains("failed") && attempts.contains("node"),
         "{attempts}"

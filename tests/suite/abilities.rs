@@ -19,6 +19,11 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// `--force` of `--force=measured`.
+fn name_of(option: &str) -> &str {
+    option.split('=').next().unwrap_or(option)
+}
+
 /// Is this function of a source file a test?
 fn is_test(source: &str, function: &str) -> bool {
     let declared = format!("fn {function}(");
@@ -140,7 +145,7 @@ fn every_command_and_option_that_is_named_is_one() {
                 [program, rest @ ..] if program == "tprimat" && !rest.is_empty() => rest.to_vec(),
                 // An option alone is one of the command that the line names before it.
                 [option, ..] if option.starts_with("--") => {
-                    if !last.contains(option.as_str()) {
+                    if !last.contains(name_of(option)) {
                         wrong.push(format!("`{code}`: no option of that command: {ability}"));
                     }
                     continue;
@@ -173,7 +178,7 @@ fn every_command_and_option_of_the_program_has_a_line() {
     let project = Project::empty();
     let words = |code: &str| shlex::split(code).unwrap();
     let named: Vec<Vec<String>> = code(LIST).map(words).collect();
-    let options: BTreeSet<&str> = named.iter().flatten().map(String::as_str).collect();
+    let options: BTreeSet<&str> = named.iter().flatten().map(|word| name_of(word)).collect();
     let mut absent = BTreeSet::new();
     for command in Command::all(&project) {
         let is_named = |words: &Vec<String>| {

@@ -386,7 +386,7 @@ fn a_limit_on_the_number_of_jobs_is_waited_out_and_said_once() {
     );
     // Where no job of tprimat's is there, nothing would make room.
     fs::write(cluster.db("limit"), "0").unwrap();
-    let ran = cluster.run(&["build", "--remeasure"]).ends_with(1);
+    let ran = cluster.run(&["build", "--force=measured"]).ends_with(1);
     assert!(
         ran.stderr.contains("QOSMaxSubmitJobPerUserLimit") && cluster.jobs() == 3,
         "{}",
@@ -558,7 +558,7 @@ fn packages_that_differ_from_the_lock_run_nothing_on_a_node() {
     cluster.run(&["build"]).ends_with(0);
     assert!(project.read("tprimat.lock").contains("torch = \"1.0\""));
     project.write(&metadata, "Name: torch\nVersion: 2.0\n");
-    let ran = cluster.run(&["build", "--remeasure"]).ends_with(1);
+    let ran = cluster.run(&["build", "--force=measured"]).ends_with(1);
     assert!(
         ran.stderr.contains("package torch is 2.0, locked is 1.0"),
         "{}",
@@ -599,7 +599,10 @@ fn drifted(cluster: &Cluster) -> Child {
         .expect("cores are pinned")
         .to_owned();
     cluster.0.edit("tprimat.lock", &cores, "cores = 4096");
-    let mut build = cluster.command(cluster.0.root(), &["build", "--allow-drift", "--remeasure"]);
+    let mut build = cluster.command(
+        cluster.0.root(),
+        &["build", "--allow-drift", "--force=measured"],
+    );
     let build = build
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -672,7 +675,7 @@ fn an_image_that_is_a_file_is_the_one_that_the_key_names() {
     // Under Slurm as well, and before anything is queued.
     cluster.execution("executor: slurm+apptainer, container: { image: images/a.sif }");
     project.write("images/a.sif", "CCC");
-    let ran = cluster.run(&["build", "--remeasure"]);
+    let ran = cluster.run(&["build", "--force=measured"]);
     assert!(
         ran.stderr.contains("differs from tprimat.lock") && cluster.jobs() == 0,
         "{}",
@@ -711,7 +714,7 @@ fn the_container_of_a_profiled_run_stays_while_the_run_goes_on() {
     cluster.run(&["build"]).ends_with(0);
     assert!(!cluster.db("removed").exists());
     drop(owner);
-    let ran = cluster.run(&["build", "--remeasure"]).ends_with(0);
+    let ran = cluster.run(&["build", "--force=measured"]).ends_with(0);
     assert!(
         ran.stderr
             .contains("removed the container tprimat-profile-1"),

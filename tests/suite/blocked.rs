@@ -180,7 +180,7 @@ fn one_missing_launcher_blocks_the_cells_that_need_it() {
     // Whoever needs the whole matrix says so.
     project.edit("trainer.sh", "for step in", "# again\nfor step in");
     let built = project
-        .run(&["build", "--require-complete", "--json"])
+        .run(&["build", "--require=complete", "--json"])
         .ends_with(5)
         .json();
     assert_eq!(

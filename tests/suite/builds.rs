@@ -32,18 +32,18 @@ fn remeasuring_that_cannot_run_voids_nothing() {
         .find(|line| line.starts_with("cores = "))
         .unwrap();
     project.edit("tprimat.lock", pinned, "cores = 4096");
-    project.run(&["build", "--remeasure"]).ends_with(1);
+    project.run(&["build", "--force=measured"]).ends_with(1);
     project.edit("tprimat.lock", "cores = 4096", pinned);
     assert_eq!(
         project.run(&["plan", "--json"]).ends_with(0).json()["summary"]["stale"],
         0
     );
     project
-        .run(&["build", "--cached-only", "--remeasure"])
+        .run(&["build", "--cached-only", "--force=measured"])
         .ends_with(2);
     // It would hide the failure as stale and run nothing.
     project
-        .run(&["build", "--cached-only", "--retry-failed"])
+        .run(&["build", "--cached-only", "--force=failed"])
         .ends_with(2);
     assert_eq!(project.launches(), 1);
 }

@@ -47,8 +47,14 @@ fn a_command_that_is_gone_is_answered_with_what_to_use() {
 #[test]
 fn commands_on_an_unsupported_cell_say_why() {
     let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"prim\""));
-    for command in ["logs", "show", "explain", "attempts"] {
-        let ran = project.run(&[command, "cpu/prim/tiny/single"]);
+    for command in [
+        &["logs"][..],
+        &["show"],
+        &["show", "--stale"],
+        &["show", "--attempts"],
+    ] {
+        let ran = project.run(&[command, &["cpu/prim/tiny/single"]].concat());
+        let command = command.join(" ");
         assert!(!ran.stderr.contains("tprimat build"), "{command}: {ran:?}");
         assert!(
             ran.stderr.contains("runs on AMD GPUs only")
@@ -147,11 +153,11 @@ fn what_is_not_there_is_named_with_what_is() {
     message!(
         "repeat_not_there",
         project,
-        ["explain", "cpu/cmd/tiny/single#0"],
+        ["show", "--stale", "cpu/cmd/tiny/single#0"],
         2
     );
     message!("log_not_there", project, ["logs", "cpu/cmd/tiny/single"], 1);
-    message!("schema_not_there", project, ["schema", "jbo"], 2);
+    message!("schema_not_there", project, ["print", "schema", "jbo"], 2);
     message!(
         "setting_not_there",
         project,
@@ -159,7 +165,12 @@ fn what_is_not_there_is_named_with_what_is() {
         2
     );
     message!("file_not_there", project, ["parse", "no.log"], 2);
-    message!("clean_without_terminal", project, ["clean", "--cache"], 2);
+    message!(
+        "clean_without_terminal",
+        project,
+        ["cache", "clean", "--all"],
+        2
+    );
     message!(
         "set_without_value",
         project,
@@ -174,27 +185,23 @@ fn what_is_not_there_is_named_with_what_is() {
 fn a_command_takes_the_flags_that_mean_something_to_it_and_no_other() {
     const CELLS: [&str; 4] = ["only", "skip", "where", "shard"];
     const MEASURED: [&str; 2] = ["repeats", "allow-drift"];
-    const INSIST: [&str; 2] = ["retry-failed", "force"];
+    const INSIST: [&str; 1] = ["force"];
     let project = Project::new(ONE_RUN);
     for (commands, wanted) in [
         (
             &["build", "plan"][..],
             [&CELLS[..], &MEASURED, &INSIST].concat(),
         ),
-        (&["explain"], [&MEASURED[..], &INSIST].concat()),
-        (
-            &["list", "baseline", "gate"],
-            [&CELLS[..], &MEASURED].concat(),
-        ),
-        (&["show", "logs", "check"], MEASURED.to_vec()),
+        (&["show"], [&MEASURED[..], &INSIST].concat()),
+        (&["list", "gate"], [&CELLS[..], &MEASURED].concat()),
+        (&["logs", "check"], MEASURED.to_vec()),
         (
             &["compare", "report"],
             [&["only", "skip", "where"][..], &MEASURED].concat(),
         ),
         (&["fit"], [&CELLS[..], &["allow-drift"]].concat()),
-        (&["graph"], [&CELLS[..], &["repeats"]].concat()),
         (&["lock"], CELLS.to_vec()),
-        (&["import", "parse", "config", "clean"], vec![]),
+        (&["import", "parse", "config"], vec![]),
     ] {
         for command in commands {
             let help = project.run(&[command, "--help"]).ends_with(0).stdout;
@@ -216,6 +223,29 @@ fn a_command_takes_the_flags_that_mean_something_to_it_and_no_other() {
         }
     }
     project.run(&["list", "--exit-code"]).ends_with(2);
+}
+
+#[test]
+fn an_old_name_is_told_with_the_new_one() {
+    let project = Project::empty();
+    for (words, told) in [
+        (
+            &["explain", "a/b/c/d"][..],
+            "`explain` is now `tprimat show CELL --stale`",
+        ),
+        (&["image", "list"], "`image` is now `tprimat container`"),
+        (
+            &["build", "--remeasure"],
+            "`--remeasure` is now `tprimat build --force=measured`",
+        ),
+        (
+            &["build", "--locked"],
+            "`--locked` is now `tprimat build --require=locked`",
+        ),
+    ] {
+        let ran = project.run(words).ends_with(2);
+        assert!(ran.stderr.contains(told), "{ran:?}");
+    }
 }
 
 #[test]
@@ -281,9 +311,9 @@ fn a_matrix_is_named_in_one_way_everywhere() {
         ["show", CELL, "other"].as_slice(),
         &["show", "other", CELL],
         &["show", "--matrix", "other", CELL],
-        &["attempts", "pipelines/other.toml", CELL],
+        &["show", "--attempts", "pipelines/other.toml", CELL],
         &["logs", "other", CELL],
-        &["explain", CELL, "--matrix", "other"],
+        &["show", "--stale", CELL, "--matrix", "other"],
         &["compare", "--matrix", "other"],
         &["doctor", "other"],
     ] {
@@ -338,8 +368,8 @@ fn cells_and_matrices_are_completed() {
     );
     assert_eq!(offered(&["report", "--platform", ""]), ["cpu"]);
     assert_eq!(offered(&["history", "x"]), Vec::<String>::new());
-    assert_eq!(offered(&["expl"]), ["explain"]);
-    assert_eq!(offered(&["attempts", "set"]), ["set-aside"]);
+    assert_eq!(offered(&["hist"]), ["history"]);
+    assert_eq!(offered(&["cache", "set"]), ["set-aside"]);
     assert_eq!(offered(&["compare", "--format", "m"]), ["markdown"]);
     assert_eq!(offered(&["compare", "--across", "seq_l"]), ["seq_length"]);
     // Nothing of a project that cannot be read, and no error between the lines of a shell.
@@ -355,7 +385,7 @@ fn cells_and_matrices_are_completed() {
     project.write("pipelines/o.toml", ONE_RUN);
     assert_eq!(offered(&["plan", "o"]), ["o", "other"]);
     let script = format!(
-        "shopt -s progcomp; tprimat() {{ {tprimat} \"$@\"; }}; . <(tprimat completions bash)\n\
+        "shopt -s progcomp; tprimat() {{ {tprimat} \"$@\"; }}; . <(tprimat print completions bash)\n\
          COMP_WORDS=(tprimat show cpu/cmd/w) COMP_CWORD=2 COMP_TYPE=9\n\
          _clap_complete_tprimat tprimat cpu/cmd/w show; echo \"${{COMPREPLY[@]}}\"",
         tprimat = crate::support::TPRIMAT
@@ -375,7 +405,7 @@ fn how_much_is_said_and_in_which_colours_is_the_callers_choice() {
     let quiet = project.run(&["build", "-q"]).ends_with(0);
     assert_eq!(quiet.stderr, "");
     assert!(quiet.stdout.contains("cpu/cmd"), "{}", quiet.stdout);
-    project.run(&["clean", "--yes"]).ends_with(0);
+    project.run(&["cache", "clean", "--yes"]).ends_with(0);
     let verbose = project.run(&["-v", "build"]).ends_with(0).stderr;
     for part in ["matrix.toml (1 cell)", "cache: ", "report "] {
         assert!(verbose.contains(part), "{part}: {verbose}");

@@ -170,45 +170,6 @@ fn the_command_for_every_figure_compares_the_same_cells() {
 }
 
 #[test]
-fn details_are_shown_also_where_there_is_nothing_to_do() {
-    let project = Project::built();
-    let figures = project.run(&["build", "--details"]).ends_with(0).stdout;
-    assert!(figures.contains(SMALL), "{figures}");
-    for _ in 0..2 {
-        assert_eq!(
-            project.run(&["build", "--details"]).ends_with(0).stdout,
-            figures
-        );
-    }
-    assert!(
-        project
-            .run(&["build"])
-            .ends_with(0)
-            .stderr
-            .contains("nothing to do")
-    );
-}
-
-#[test]
-fn cells_that_are_measured_together_are_looked_for_under_that_option() {
-    let project = Project::built();
-    let refused = project.run(&["build", "--together", SMALL, "cpu/cmd/smal/single"]);
-    assert!(
-        refused
-            .stderr
-            .contains("--together cpu/cmd/smal/single: no cell has"),
-        "{}",
-        refused.stderr
-    );
-    assert!(!refused.stderr.contains("--only"), "{}", refused.stderr);
-    let before = project.launches();
-    project
-        .run(&["build", "--together", SMALL, LARGE])
-        .ends_with(0);
-    assert_eq!(project.launches(), before + 4);
-}
-
-#[test]
 fn a_host_is_named_in_any_case() {
     let project = Project::built();
     let all = project.run(&["history", "--json"]).ends_with(0).json();
@@ -252,7 +213,10 @@ fn a_sweep_is_in_the_json_of_a_comparison() {
     assert_eq!(values, [64.0, 128.0, 256.0]);
     assert_eq!(points[0]["cell"], "cpu/cmd/small/single@seq_length=64");
     assert!(points[0]["tokens_per_second_per_gpu"].as_f64().unwrap() > 0.0);
-    let schema = project.run(&["schema", "comparison"]).ends_with(0).json();
+    let schema = project
+        .run(&["print", "schema", "comparison"])
+        .ends_with(0)
+        .json();
     assert!(schema["properties"]["sweeps"].is_object(), "{schema}");
 }
 

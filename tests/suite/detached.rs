@@ -124,11 +124,11 @@ fn what_a_stopped_build_left_undone_is_told_after_another_build() {
     let other = project.read("matrix.toml").replace("\"one\"", "\"other\"");
     let other = other.replace("repeats = 2", "repeats = 1");
     project.write("pipelines/other.toml", &other.replace("tiny", "wide"));
-    let stopped = ["build", "matrix", "--remeasure", "--detach"];
+    let stopped = ["build", "matrix", "--force=measured", "--detach"];
     project.run(&stopped).ends_with(0);
     until("the trainer is up", || project.path("up").exists());
     let told = project.run(&["stop"]).ends_with(0).stderr;
-    let again = "`tprimat build matrix --remeasure` measures all of it anew; without --remeasure it goes on where it was";
+    let again = "`tprimat build matrix --force=measured` measures all of it anew; without --force=measured it goes on where it was";
     assert!(told.contains(again), "{told}");
     let told = format!("\n  it stopped with 2 runs to do; {again}\n");
     let status = project.run(&["status"]).ends_with(0).stdout;
@@ -561,7 +561,7 @@ fn a_run_that_is_ended_with_its_build_has_not_failed() {
     );
     for command in [
         &["show", CELL][..],
-        &["attempts", CELL],
+        &["show", "--attempts", CELL],
         &["history", CELL],
         &["plan"],
         &["compare"],

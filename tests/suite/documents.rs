@@ -80,7 +80,9 @@ fn the_commands_of_the_workflow_exist() {
             );
         }
         assert!(
-            !words.contains(&"--locked".to_owned()) || words[1] == "build" || words[1] == "plan",
+            !words.contains(&"--require=locked".to_owned())
+                || words[1] == "build"
+                || words[1] == "plan",
             "{command}"
         );
     }
@@ -93,7 +95,7 @@ fn the_action_measures_gates_and_comments() {
     let project = Project::new(ONE_RUN);
     project.run(&["build", "--repeats", "3"]).ends_with(0);
     project
-        .run(&["baseline", "--repeats", "3", "-o", "baseline.json"])
+        .run(&["gate", "--repeats", "3", "--write", "baseline.json"])
         .ends_with(0);
     project.edit("matrix.toml", "repeats = 1", "repeats = 3");
     project.write("bin/gh", "#!/bin/sh\necho \"$@\" > commented\n");
@@ -165,7 +167,7 @@ fn the_action_measures_gates_and_comments() {
         .status()
         .unwrap();
     assert_eq!(
-        run("--locked", "true"),
+        run("--require=locked", "true"),
         [0, 0, 0, 0],
         "the same measurements"
     );
@@ -188,7 +190,7 @@ fn the_action_measures_gates_and_comments() {
         "_seconds\":0.2'$seed$step'",
     );
     project.edit("trainer.sh", "sleep 0.005", "sleep 0.3");
-    assert_eq!(run("--locked", "true").last(), Some(&3));
+    assert_eq!(run("--require=locked", "true").last(), Some(&3));
     assert_eq!(outputs.borrow()["gate.exit-code"], "3");
 }
 
@@ -305,7 +307,7 @@ fn keys(
 #[test]
 fn every_key_of_a_recipe_is_explained() {
     let schema = Project::empty()
-        .run(&["schema", "recipe"])
+        .run(&["print", "schema", "recipe"])
         .ends_with(0)
         .json();
     let mut found = Vec::new();
@@ -394,7 +396,7 @@ fn the_recipe_of_the_document_works_as_it_stands() {
     project.write("pipelines/mine.toml", &mine);
     project.run(&["check", "mine.toml"]).ends_with(0);
     let rendered = project
-        .run(&["render", "cpu/mine/llama-tiny", "mine.toml"])
+        .run(&["show", "--launch", "cpu/mine/llama-tiny", "mine.toml"])
         .ends_with(0)
         .stdout;
     assert!(rendered.contains("--length 128"), "{rendered}");
@@ -533,7 +535,7 @@ fn editors_find_the_schemas_of_shipped_files() {
     let project = Project::empty();
     project.run(&["init"]).ends_with(0);
     for name in ["config", "matrix", "recipe"] {
-        let schema = project.run(&["schema", name]).ends_with(0).stdout;
+        let schema = project.run(&["print", "schema", name]).ends_with(0).stdout;
         let file = format!("schemas/{name}.json");
         assert_eq!(project.read(&file), schema);
         // config.yaml may say `DP`, and a validator knows it only as a key of its own.
@@ -688,13 +690,13 @@ fn the_matrix_file_is_as_its_page_says() {
     assert!(plan.contains("measured in another study"), "{plan}");
     let cell = "nvd/tran/llama/single@compile=true";
     let job = project
-        .run(&["render", cell, "study", "--json"])
+        .run(&["show", "--launch", cell, "study", "--json"])
         .ends_with(0);
     assert_eq!(job.json()["job"]["data"]["micro_batch_size"], 2);
     let longer = block(page, "Longer ones read better", "toml");
     project.write("pipelines/study.toml", &format!("{study}\n{longer}"));
     let job = project
-        .run(&["render", cell, "study", "--json"])
+        .run(&["show", "--launch", cell, "study", "--json"])
         .ends_with(0);
     assert_eq!(job.json()["job"]["data"]["micro_batch_size"], 4);
 

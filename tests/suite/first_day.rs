@@ -28,18 +28,26 @@ fn with_variable(project: &Project, arguments: &[&str], variable: &str, value: &
 fn every_command_takes_the_same_names_of_a_cell() {
     let project = Project::new(&ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
     project.run(&["build"]).ends_with(0);
-    for command in ["show", "render", "explain", "logs", "attempts"] {
+    for command in [
+        &["show"][..],
+        &["show", "--launch"],
+        &["show", "--stale"],
+        &["show", "--attempts"],
+        &["logs"],
+    ] {
+        let run = |name| project.run(&[command, &[name]].concat());
+        let command = command.join(" ");
         for name in [CELL, "cpu/cmd/tiny", "CPU/CMD/tiny", "*/*/tiny"] {
-            let ran = project.run(&[command, name]).ends_with(0);
+            let ran = run(name).ends_with(0);
             assert!(!ran.stdout.is_empty(), "{command} {name}: {ran:?}");
         }
-        let ran = project.run(&[command, "cpu/cmd"]).ends_with(2);
+        let ran = run("cpu/cmd").ends_with(2);
         assert!(
             said(&ran).contains("name one: cpu/cmd/tiny/single, cpu/cmd/wide/single"),
             "{command}: {}",
             ran.stderr
         );
-        let ran = project.run(&[command, "cpu/cmd/tny"]).ends_with(4);
+        let ran = run("cpu/cmd/tny").ends_with(4);
         assert!(
             said(&ran).contains("did you mean `cpu/cmd/tiny/single`?"),
             "{command}: {}",
@@ -126,7 +134,11 @@ fn words_are_taken_as_people_write_them() {
         .replace("DP: 1", "dp: 1");
     let project = Project::new(ONE_RUN);
     project.write("config.yaml", &config);
-    let job = project.run(&["render", CELL, "--json"]).ends_with(0).json()["job"].clone();
+    let job = project
+        .run(&["show", "--launch", CELL, "--json"])
+        .ends_with(0)
+        .json()["job"]
+        .clone();
     assert_eq!(
         (&job["precision"], &job["optimizer"]["type"]),
         (&json!("bf16"), &json!("adamw"))
@@ -282,7 +294,7 @@ fn an_attempt_is_set_aside_by_its_cell() {
     project.run(&["build"]).ends_with(0);
     let set_aside = |name: &str| {
         project.run(&[
-            "attempts",
+            "cache",
             "set-aside",
             name,
             "--reason",
@@ -304,10 +316,10 @@ fn an_attempt_is_set_aside_by_its_cell() {
         ran.stderr
     );
     project
-        .run(&["attempts", "restore", "cpu/cmd/tiny#1"])
+        .run(&["cache", "restore", "cpu/cmd/tiny#1"])
         .ends_with(0);
     project
-        .run(&["attempts", "restore", "cpu/cmd/tiny"])
+        .run(&["cache", "restore", "cpu/cmd/tiny"])
         .ends_with(0);
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 2, "both count again");
@@ -540,7 +552,7 @@ fn a_repeat_that_is_not_started_after_failures_is_told_as_that() {
         assert!(
             told.contains("`cpu/cmd/tiny/single#3` was not started: ")
                 && told.contains(
-                    "`tprimat build --retry-failed --only cpu/cmd/tiny/single` starts it anyway"
+                    "`tprimat build --force=failed --only cpu/cmd/tiny/single` starts it anyway"
                 ),
             "{command}: {told}"
         );

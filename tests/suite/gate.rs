@@ -30,7 +30,7 @@ fn measured(repeats: usize) -> Project {
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), repeats);
     project
-        .run(&["baseline", "-o", "baseline.json"])
+        .run(&["gate", "--write", "baseline.json"])
         .ends_with(0);
     project
 }
@@ -132,7 +132,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
             "0.2",
         ])
         .ends_with(0);
-    project.run(&["baseline", "-o", "slow.json"]).ends_with(0);
+    project.run(&["gate", "--write", "slow.json"]).ends_with(0);
     project.write("pace", "100");
     project
         .run(&["gate", "--baseline", "slow.json", "--max-regression", "0"])
@@ -140,7 +140,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     // What was measured before is there again: no run was needed.
     assert_eq!(project.launches(), 10);
     // Measured anew, it is held against what it was; more repeats of the same are no new sample.
-    project.run(&["build", "--remeasure"]).ends_with(0);
+    project.run(&["build", "--force=measured"]).ends_with(0);
     let anew = project
         .run(&[
             "gate",
@@ -156,7 +156,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
         "{anew}"
     );
     project
-        .run(&["baseline", "-o", "baseline.json"])
+        .run(&["gate", "--write", "baseline.json"])
         .ends_with(0);
     project.write(
         "matrix.toml",
@@ -184,7 +184,7 @@ fn a_gate_says_how_much_of_a_cell_is_measured() {
     };
     let one = format!("{CELL}#2");
     project
-        .run(&["attempts", "set-aside", &one, "--reason", "a test"])
+        .run(&["cache", "set-aside", &one, "--reason", "a test"])
         .ends_with(0);
     assert_eq!(reason(&project), "missing: 2 of 3 repeats are measured");
     fs::remove_dir_all(project.path("cache")).unwrap();
@@ -194,7 +194,7 @@ fn a_gate_says_how_much_of_a_cell_is_measured() {
 #[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
-    project.run(&["build", "--remeasure"]).ends_with(0);
+    project.run(&["build", "--force=measured"]).ends_with(0);
     let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"])
         .ends_with(6)
         .stdout;
@@ -317,7 +317,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
         compared["rows"][0]["standing"]["earlier"],
         "measured before trainer.sh was edited"
     );
-    let none = project.run(&["baseline"]).ends_with(1).stderr;
+    let none = project.run(&["gate", "--write", "-"]).ends_with(1).stderr;
     assert!(
         none.contains("`cpu/cmd/wide/single` is left out: failed (unknown): it went boom"),
         "{none}"
@@ -353,7 +353,7 @@ fn no_output_is_written_over_what_the_project_reads() {
         "matrix.toml",
         "output/../trainer.sh",
     ] {
-        refused(&["baseline", "-o", input], "the project reads this file");
+        refused(&["gate", "--write", input], "the project reads this file");
         refused(
             &[
                 "gate",
@@ -375,7 +375,7 @@ fn no_output_is_written_over_what_the_project_reads() {
         "pipelines/new.json",
     ] {
         refused(
-            &["baseline", "-o", inside],
+            &["gate", "--write", inside],
             "is a folder of the project's own",
         );
     }
@@ -414,7 +414,7 @@ fn no_output_is_written_over_what_the_project_reads() {
         "this is a file, not a folder",
     );
     refused(
-        &["baseline", "-o", "output"],
+        &["gate", "--write", "output"],
         "this is a folder, not a file",
     );
     refused(
@@ -435,7 +435,7 @@ fn no_output_is_written_over_what_the_project_reads() {
     // What an earlier call wrote may be written again.
     for _ in 0..2 {
         project
-            .run(&["baseline", "-o", "baseline.json"])
+            .run(&["gate", "--write", "baseline.json"])
             .ends_with(0);
         project.run(&["report", "-o", "page.html"]).ends_with(0);
         project.run(&["report", "-o", "elsewhere"]).ends_with(0);
@@ -450,7 +450,7 @@ fn a_baseline_holds_what_a_gate_needs_and_no_price() {
         "benchmarking:\n",
         "benchmarking:\n  enhanced_metrics: { cloud_costs: { cpu: { per_gpu_hour: 47.11 } } }\n",
     );
-    let printed = project.run(&["baseline"]).ends_with(0);
+    let printed = project.run(&["gate", "--write", "-"]).ends_with(0);
     let baseline = printed.json();
     assert_eq!(
         baseline,
@@ -472,7 +472,7 @@ fn a_baseline_holds_what_a_gate_needs_and_no_price() {
         cell["contract"].is_array() && cell["key"].is_string() && !printed.stdout.contains("47.11")
     );
     let said = project
-        .run(&["baseline", "-o", "c.json", "--json"])
+        .run(&["gate", "--write", "c.json", "--json"])
         .ends_with(0)
         .json();
     assert_eq!(
@@ -480,7 +480,7 @@ fn a_baseline_holds_what_a_gate_needs_and_no_price() {
         (&json!("c.json"), &json!(1))
     );
     project.write("pace", "120");
-    let none = project.run(&["baseline"]).ends_with(1);
+    let none = project.run(&["gate", "--write", "-"]).ends_with(1);
     assert!(
         none.stderr.contains("no cell has figures")
             && none.stderr.contains("only measured before pace was edited"),
@@ -568,22 +568,30 @@ fn the_junit_file_is_xml_whatever_a_cell_is_called() {
 #[test]
 fn locked_cached_only_and_require_complete_work_together() {
     let project = Project::new(ONE_RUN);
-    let ci = ["build", "--locked", "--cached-only", "--require-complete"];
-    let unpinned = project.run(&["build", "--locked"]).ends_with(2).stderr;
+    let ci = [
+        "build",
+        "--require=locked",
+        "--cached-only",
+        "--require=complete",
+    ];
+    let unpinned = project
+        .run(&["build", "--require=locked"])
+        .ends_with(2)
+        .stderr;
     assert!(
         unpinned.contains("tprimat.lock would have to be written: it has no section for cpu"),
         "{unpinned}"
     );
-    project.run(&["plan", "--locked"]).ends_with(2);
+    project.run(&["plan", "--require=locked"]).ends_with(2);
     project.run(&ci).ends_with(2);
     assert!(!project.path("tprimat.lock").exists() && project.launches() == 0);
 
     project.run(&["build"]).ends_with(0);
     let lock = fs::read(project.path("tprimat.lock")).unwrap();
     for arguments in [
-        &["build", "--locked"][..],
-        &["plan", "--locked", "--exit-code"],
-        &["build", "-n", "--locked"],
+        &["build", "--require=locked"][..],
+        &["plan", "--require=locked", "--exit-code"],
+        &["build", "-n", "--require=locked"],
         &ci,
     ] {
         project.run(arguments).ends_with(0);
@@ -599,7 +607,7 @@ fn locked_cached_only_and_require_complete_work_together() {
         incomplete.stdout
     );
     project
-        .run(&["build", "--locked", "--cached-only"])
+        .run(&["build", "--require=locked", "--cached-only"])
         .ends_with(0);
     assert_eq!(
         (
@@ -617,16 +625,19 @@ fn locked_cached_only_and_require_complete_work_together() {
         "[platform.cpu]\n",
         "[platform.cpu]\ndriver = \"1.0\"\n",
     );
-    let drifted = project.run(&["build", "--locked"]).ends_with(2).stderr;
+    let drifted = project
+        .run(&["build", "--require=locked"])
+        .ends_with(2)
+        .stderr;
     assert!(
         drifted.contains("this host differs from tprimat.lock: cpu, driver"),
         "{drifted}"
     );
-    project.run(&["plan", "--locked"]).ends_with(2);
+    project.run(&["plan", "--require=locked"]).ends_with(2);
     // Where nothing can train, it does not matter which host this is.
     project.run(&ci).ends_with(0);
     project
-        .run(&["build", "--locked", "--allow-drift"])
+        .run(&["build", "--require=locked", "--allow-drift"])
         .ends_with(2);
     assert_eq!(project.launches(), 1);
 }

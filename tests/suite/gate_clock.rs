@@ -17,7 +17,7 @@ fn a_trainer_whose_step_times_the_clock_refutes_has_no_figure() {
         repeat()
     );
     project
-        .run(&["baseline", "-o", "baseline.json"])
+        .run(&["gate", "--write", "baseline.json"])
         .ends_with(0);
     // Six steps of 9.5 s in a moment. The first is warm-up, and alone longer than the run: it is
     // not even counted.
@@ -130,7 +130,7 @@ fn a_timer_that_is_too_short_passes_no_gate() {
     assert!(!built.stdout.contains("too high"), "{}", built.stdout);
     let iterations = ["--set", "training.duration.train_iters=30"];
     let run = |args: &[&str]| project.run(&[args, &iterations].concat());
-    run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    run(&["gate", "--write", "baseline.json"]).ends_with(0);
     // Half of each step: the rate would be twice as high.
     project.write("claimed", "0.0150");
     let built = run(&["build"]);
@@ -149,7 +149,9 @@ fn a_timer_that_is_too_short_passes_no_gate() {
     };
     assert!(gated.stdout.contains(words), "{}", gated.stdout);
     if built.code == Some(0) {
-        let written = run(&["baseline", "-o", "doubted.json"]).ends_with(0).stderr;
+        let written = run(&["gate", "--write", "doubted.json"])
+            .ends_with(0)
+            .stderr;
         assert!(
             written.contains("× too high") && written.contains("A gate of later measurements"),
             "{written}"

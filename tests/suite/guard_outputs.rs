@@ -259,7 +259,7 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     is_page_apart("page.html", &project.read("page.html"), &titles);
     // What one workload measured is not a baseline of the other.
     project
-        .run(&["baseline", "-o", "b.json", "--only", BATCH_2])
+        .run(&["gate", "--write", "b.json", "--only", BATCH_2])
         .ends_with(0);
     project.write("b.json", &project.read("b.json").replace(BATCH_2, BATCH_16));
     let gated = project.run(&[

@@ -100,7 +100,7 @@ fn every_change_is_named_and_a_change_of_speed_is_found_where_it_was() {
     project.edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
     built(&project);
     project
-        .run(&["build", "--only", SMALL, "--remeasure"])
+        .run(&["build", "--only", SMALL, "--force=measured"])
         .ends_with(0);
     project.edit("recipes/cmd/helper.sh", "# helps", "# helps more");
     project.edit("config.yaml", "seq_length: 64", "seq_length: 128");
@@ -290,7 +290,7 @@ fn a_replaced_repeat_stays_in_its_measurement() {
     built(&project);
     project
         .run(&[
-            "attempts",
+            "cache",
             "set-aside",
             &format!("{SMALL}#2"),
             "--reason",
@@ -393,7 +393,14 @@ fn cells_measured_together_take_turns() {
     project.run(&["build"]).ends_with(0);
     project.remove("order");
     project
-        .run(&["build", "--together", "cpu/cmd/small", "cpu/cmd/large"])
+        .run(&[
+            "build",
+            "--force=measured",
+            "--only",
+            "cpu/cmd/small",
+            "--only",
+            "cpu/cmd/large",
+        ])
         .ends_with(0);
     let order = project.read("order");
     let order: Vec<&str> = order.split_whitespace().collect();
@@ -402,13 +409,7 @@ fn cells_measured_together_take_turns() {
     for turn in order.chunks(2) {
         assert!(turn.contains(&"32") && turn.contains(&"64"), "{order:?}");
     }
-    let contradictory = project.run(&[
-        "build",
-        "--together",
-        "cpu/cmd/small",
-        "cpu/cmd/large",
-        "--cached-only",
-    ]);
+    let contradictory = project.run(&["build", "--force=measured", "--cached-only"]);
     contradictory.ends_with(2);
 }
 

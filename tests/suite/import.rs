@@ -176,7 +176,9 @@ fn an_import_is_no_measurement_and_stands_in_for_none() {
     let cell = "cpu/cmd/tiny/single";
     project.run(&["build"]).ends_with(0);
     let log = project.run(&["logs", cell]).ends_with(0).stdout;
-    project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    project
+        .run(&["cache", "clean", "--all", "--yes"])
+        .ends_with(0);
     fs::remove_file(project.path("launches")).unwrap();
     project.write("own.log", &log);
     project

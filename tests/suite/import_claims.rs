@@ -47,7 +47,10 @@ fn a_run_that_does_not_count_says_so_beside_its_figure() {
     assert_eq!(repeat["status"]["status"], "suspect", "{repeat}");
     let (said, _) = shown(&project, CELL, 1);
     assert!(!said.contains("not counted"), "{said}");
-    let all = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let all = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert!(
         all.contains("does not count: another process used the GPU"),
         "{all}"

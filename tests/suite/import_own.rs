@@ -228,7 +228,7 @@ fn a_file_of_another_vendor_is_imported_into_a_cell_only_on_purpose() {
         "{}",
         refused.stderr
     );
-    let listed = project.run(&["attempts", cell]);
+    let listed = project.run(&["show", "--attempts", cell]);
     assert_ne!(listed.code, Some(0), "nothing is kept: {}", listed.stdout);
     project
         .run(&[

@@ -205,24 +205,21 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
     // The one that was a slip is taken back, by the command that the sentence names, and kept.
     assert!(
         told.replace('\n', " ")
-            .contains("`tprimat attempts set-aside amd/prim/tiny/rank --reason TEXT`"),
+            .contains("`tprimat cache set-aside amd/prim/tiny/rank --reason TEXT`"),
         "{told}"
     );
     project
-        .run(&[
-            "attempts",
-            "set-aside",
-            cells[1],
-            "--reason",
-            "imported twice",
-        ])
+        .run(&["cache", "set-aside", cells[1], "--reason", "imported twice"])
         .ends_with(0);
     let alone = project
         .run(&["compare", "--imported", "--json"])
         .ends_with(0)
         .json();
     assert_eq!(alone["rows"].as_array().unwrap().len(), 1, "{alone:#}");
-    let listed = project.run(&["attempts", cells[1]]).ends_with(0).stdout;
+    let listed = project
+        .run(&["show", "--attempts", cells[1]])
+        .ends_with(0)
+        .stdout;
     assert!(
         listed.contains("amd/prim/tiny/rank#1") && listed.contains("imported twice"),
         "{listed}"
@@ -234,7 +231,7 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
         .stdout;
     assert!(again.contains("set aside (imported twice)"), "{again}");
     project
-        .run(&["attempts", "restore", "amd/prim/tiny/rank#1"])
+        .run(&["cache", "restore", "amd/prim/tiny/rank#1"])
         .ends_with(0);
     let both = project
         .run(&["compare", "--imported", "--json"])

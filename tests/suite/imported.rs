@@ -40,7 +40,7 @@ fn an_import_keeps_its_number_when_another_is_set_aside() {
     }
     let first = format!("{CELL}#1");
     project
-        .run(&["attempts", "set-aside", &first, "--reason", "a test"])
+        .run(&["cache", "set-aside", &first, "--reason", "a test"])
         .ends_with(0);
     let second = format!("{CELL}#2");
     let shown = project.run(&["show", &second]).ends_with(0).stdout;
@@ -50,7 +50,7 @@ fn an_import_keeps_its_number_when_another_is_set_aside() {
     );
     let gone = project.run(&["show", &first]).ends_with(4).stderr;
     assert!(
-        gone.contains("was set aside: a test") && gone.contains("attempts restore"),
+        gone.contains("was set aside: a test") && gone.contains("cache restore"),
         "{gone}"
     );
     let all = project.run(&["show", CELL, "--json"]).ends_with(0).json();
@@ -172,10 +172,10 @@ fn an_import_of_other_work_is_not_restored_beside_another() {
     let cell = "cpu/cmd/tiny/theirs";
     import(&project, cell, "a.json");
     let first = format!("{cell}#1");
-    let aside = ["attempts", "set-aside", &first, "--reason", "a test"];
+    let aside = ["cache", "set-aside", &first, "--reason", "a test"];
     project.run(&aside).ends_with(0);
     import(&project, cell, "large.json");
-    let refused = project.run(&["attempts", "restore", &first]).ends_with(1);
+    let refused = project.run(&["cache", "restore", &first]).ends_with(1);
     assert!(
         refused
             .stderr
@@ -185,9 +185,9 @@ fn an_import_of_other_work_is_not_restored_beside_another() {
         refused.stderr
     );
     let second = format!("{cell}#2");
-    let aside = ["attempts", "set-aside", &second, "--reason", "a test"];
+    let aside = ["cache", "set-aside", &second, "--reason", "a test"];
     project.run(&aside).ends_with(0);
-    project.run(&["attempts", "restore", &first]).ends_with(0);
+    project.run(&["cache", "restore", &first]).ends_with(0);
 }
 
 /// Imports of another cache come with their cells, so that one cell may get two workloads.
@@ -227,7 +227,7 @@ fn a_result_file_in_a_cell_of_the_matrix_is_held_against_its_job() {
     file["parallelism_config"] = json!({ "pipeline_model_parallel_size": 2 });
     project.write("other.json", &file.to_string());
     let first = format!("{CELL}#1");
-    let aside = ["attempts", "set-aside", &first, "--reason", "a test"];
+    let aside = ["cache", "set-aside", &first, "--reason", "a test"];
     project.run(&aside).ends_with(0);
     let told = import(&project, CELL, "other.json");
     for words in [
@@ -248,14 +248,14 @@ fn an_import_that_was_set_aside_is_still_listed() {
     let project = project();
     let cell = "cpu/cmd/tiny/theirs";
     import(&project, cell, "a.json");
-    let aside = ["attempts", "set-aside", cell, "--reason", "another host"];
+    let aside = ["cache", "set-aside", cell, "--reason", "another host"];
     project.run(&aside).ends_with(0);
     let listed = project.run(&["list"]).ends_with(0).stdout;
     assert!(
         listed.contains(&format!("{cell}  (1 import set aside: another host)")),
         "{listed}"
     );
-    let restore = format!("tprimat attempts restore {cell}#1");
+    let restore = format!("tprimat cache restore {cell}#1");
     let shown = project.run(&["show", cell]).ends_with(4).stderr;
     let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -343,7 +343,7 @@ fn failed_imports_are_among_what_failed() {
         "{listed}"
     );
     project
-        .run(&["attempts", "set-aside", other, "--reason", "a test"])
+        .run(&["cache", "set-aside", other, "--reason", "a test"])
         .ends_with(0);
     project.run(&["list", "--failed"]).ends_with(4);
 }
@@ -355,9 +355,7 @@ fn an_import_that_is_set_aside_already_or_counts_is_told_so() {
     import(&project, cell, "a.json");
     let first = format!("{cell}#1");
     let told = |arguments: &[&str]| {
-        let ran = project
-            .run(&[&["attempts"], arguments].concat())
-            .ends_with(1);
+        let ran = project.run(&[&["cache"], arguments].concat()).ends_with(1);
         ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     for name in [cell, &first] {
@@ -367,7 +365,7 @@ fn an_import_that_is_set_aside_already_or_counts_is_told_so() {
             "{said}"
         );
     }
-    let aside = ["attempts", "set-aside", &first, "--reason", "a test"];
+    let aside = ["cache", "set-aside", &first, "--reason", "a test"];
     project.run(&aside).ends_with(0);
     for name in [cell, &first] {
         let said = told(&["set-aside", name, "--reason", "again"]);
@@ -377,7 +375,7 @@ fn an_import_that_is_set_aside_already_or_counts_is_told_so() {
             "{said}"
         );
     }
-    project.run(&["attempts", "restore", &first]).ends_with(0);
+    project.run(&["cache", "restore", &first]).ends_with(0);
     import(&project, cell, "b.json");
     let said = told(&["restore", cell]);
     assert!(

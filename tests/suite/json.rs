@@ -9,26 +9,25 @@ use crate::support::{ONE_RUN, Project, dataset::write_dataset};
 const CELL: &str = "cpu/cmd/tiny/single";
 
 /// Command lines without `--json`, and the form that each prints.
-const PRINTED: [(&[&str], &str); 33] = [
-    (&["version"], "version"),
+const PRINTED: [(&[&str], &str); 32] = [
     (&["build"], "build"),
     // A second build takes the shorter way, since nothing is left to do.
     (&["build"], "build"),
     (&["build", "--dry-run"], "plan"),
     (&["plan"], "plan"),
-    (&["explain", CELL], "explain"),
+    (&["show", "--stale", CELL], "explain"),
     (&["fit"], "fit"),
     (&["list"], "list"),
     (&["show", CELL], "summary"),
     (&["show", "cpu/cmd/tiny/single#1"], "result"),
-    (&["attempts", CELL], "attempts"),
+    (&["show", "--attempts", CELL], "attempts"),
     (&["history"], "history"),
-    (&["render", CELL], "launch"),
+    (&["show", "--launch", CELL], "launch"),
     (&["doctor"], "doctor"),
     (&["status"], "status"),
     (&["compare"], "comparison"),
-    (&["baseline"], "baseline"),
-    (&["baseline", "-o", "baseline.json"], "baseline_written"),
+    (&["gate", "--write", "-"], "baseline"),
+    (&["gate", "--write", "baseline.json"], "baseline_written"),
     (
         &[
             "gate",
@@ -47,7 +46,7 @@ const PRINTED: [(&[&str], &str); 33] = [
     ),
     (&["check"], "check"),
     (&["recipe", "list"], "recipes"),
-    (&["image", "list"], "images"),
+    (&["container", "list"], "images"),
     (&["config"], "config"),
     (&["cache", "stat"], "cache_stat"),
     (&["cache", "verify"], "cache_verify"),
@@ -62,16 +61,16 @@ const PRINTED: [(&[&str], &str); 33] = [
 const REFUSED: [&[&str]; 12] = [
     &["logs", CELL],
     &["stop"],
-    &["graph"],
-    &["image", "build", "nvd/cmd"],
-    &["shell", "nvd"],
-    &["clean"],
+    &["print", "graph"],
+    &["container", "build", "nvd/cmd"],
+    &["container", "shell", "nvd"],
+    &["cache", "clean"],
     &["init"],
-    &["schema", "summary"],
-    &["completions", "bash"],
+    &["print", "schema", "summary"],
+    &["print", "completions", "bash"],
     &["recipe", "show", "tran"],
     &["recipe", "copy", "tran"],
-    &["attempts", "set-aside", "1", "--reason", "x"],
+    &["cache", "set-aside", "1", "--reason", "x"],
 ];
 
 /// The names that `tprimat help` lists.
@@ -149,7 +148,11 @@ fn a_task_and_a_cell_have_one_name_in_every_form() {
             .filter_map(|row| Some(row[name].as_str()?.to_owned()))
             .collect()
     };
-    let (plan, explained, listed) = (json(&["plan"]), json(&["explain", CELL]), json(&["list"]));
+    let (plan, explained, listed) = (
+        json(&["plan"]),
+        json(&["show", "--stale", CELL]),
+        json(&["list"]),
+    );
     let of_cell = names(&explained, "tasks", "task");
     assert!(
         of_cell.len() > 2 && of_cell.is_subset(&names(&plan, "tasks", "task")),

@@ -60,7 +60,7 @@ fn repeats_that_are_there_are_shown_before_the_others_are_measured() {
         "{table}"
     );
     project
-        .run(&["baseline", "--repeats", "3", "-o", "baseline.json"])
+        .run(&["gate", "--repeats", "3", "--write", "baseline.json"])
         .ends_with(0);
     project
         .run(&["gate", "--repeats", "3", "--baseline", "baseline.json"])
@@ -109,7 +109,7 @@ fn what_was_measured_before_an_edit_is_shown_as_just_that() {
         );
     }
     // A gate decides by present figures alone.
-    let baseline = project.run(&["baseline", "--json"]);
+    let baseline = project.run(&["gate", "--write", "-", "--json"]);
     assert!(
         baseline.stdout.contains("cpu/cmd/tiny/single")
             && !baseline.stdout.contains("cpu/cmd/wide/single\""),
@@ -150,7 +150,7 @@ fn an_interrupted_build_hides_nothing() {
     assert!(table.contains("1/2, 1 still to be measured"), "{table}");
     // The configuration before that is in the list of attempts.
     let attempts = project
-        .run(&["attempts", CELL, "--json"])
+        .run(&["show", "--attempts", CELL, "--json"])
         .ends_with(0)
         .json();
     let verdicts: Vec<&str> = attempts["attempts"]
@@ -182,12 +182,12 @@ fn a_new_measurement_says_that_there_was_an_earlier_one() {
     let project = two_repeats();
     project.run(&["build"]).ends_with(0);
     assert!(!project.run(&["compare"]).stdout.contains("measured anew"));
-    project.run(&["build", "--remeasure"]).ends_with(0);
-    project.run(&["build", "--remeasure"]).ends_with(0);
+    project.run(&["build", "--force=measured"]).ends_with(0);
+    project.run(&["build", "--force=measured"]).ends_with(0);
     let table = wide(&project, &["compare", "--details"]);
     assert!(table.contains("2/2, measured anew"), "{table}");
     assert!(
-        table.contains("repeats 1, 2 were measured again on request (--remeasure)")
+        table.contains("repeats 1, 2 were measured again on request (--force=measured)")
             && table.contains("the 4 earlier results do not count"),
         "{table}"
     );
@@ -198,7 +198,10 @@ fn a_new_measurement_says_that_there_was_an_earlier_one() {
         0
     );
     assert_eq!(project.launches(), 6);
-    let attempts = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let attempts = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert_eq!(
         attempts
             .matches("does not count: replaced on request by a later run")

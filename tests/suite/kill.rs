@@ -113,7 +113,7 @@ fn killed_fifty_times_a_build_ends_as_if_nothing_had_happened() {
         let is_published = project.path("output/compare.txt").exists();
         let (again, moment) = match is_published.then(|| dice.roll(3)) {
             None => (&[][..], moment(&mut dice)),
-            Some(0) => (&["--remeasure"][..], moment(&mut dice)),
+            Some(0) => (&["--force=measured"][..], moment(&mut dice)),
             Some(_) => {
                 fs::remove_dir_all(project.path("output")).unwrap();
                 // Publishing is soon over.
@@ -736,7 +736,7 @@ fn an_interrupted_retry_leaves_the_failure_as_it_was() {
     );
     project.run(&["build"]).ends_with(1);
     project.write("slow", "");
-    let mut retry = project.tprimat(&["build", "--retry-failed"]);
+    let mut retry = project.tprimat(&["build", "--force=failed"]);
     let quiet = retry.stdout(Stdio::null()).stderr(Stdio::null());
     let mut retry = quiet.spawn().unwrap();
     until("it trains", || project.path("up").exists());

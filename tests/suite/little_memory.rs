@@ -80,7 +80,8 @@ fn whoever_looks_at_a_log_needs_no_memory_for_it() {
         .run(&["import", "cpu/tran/tiny/one", "--log", "run.log"])
         .ends_with(0);
     // As much as tprimat needs for a small file.
-    let needed = (20..).find(|mib| limited(&project, *mib, &["attempts", CELL]).code == Some(0));
+    let needed =
+        (20..).find(|mib| limited(&project, *mib, &["show", "--attempts", CELL]).code == Some(0));
     let mib = needed.unwrap() + 6;
     let shown = limited(&project, mib, &["logs", CELL]).ends_with(0);
     assert_eq!(shown.stdout.matches(LINE).count(), LINES);

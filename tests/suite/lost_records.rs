@@ -34,7 +34,11 @@ fn a_damaged_record_is_told_before_anything_runs_and_nothing_of_it_is_removed() 
         let file = fs::File::open(object).unwrap();
         file.set_times(long_ago).unwrap();
     }
-    for command in [&["plan", "--tasks"][..], &["explain", CELL], &["compare"]] {
+    for command in [
+        &["plan", "--tasks"][..],
+        &["show", "--stale", CELL],
+        &["compare"],
+    ] {
         let ran = project.run(command);
         assert_eq!(ran.stderr.matches(WARNING).count(), 1, "{ran:?}");
     }
@@ -95,7 +99,10 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     let named = format!("`result.json` of parse {CELL}#1");
     assert!(ran.stdout.contains(&named), "{ran:?}");
     let why = "its result cannot be read";
-    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let shown = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
     let shown = wide(&project, &["history", CELL]);
     assert!(
@@ -107,7 +114,7 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     project.run(&["build"]).ends_with(0);
     assert!(
         project
-            .run(&["attempts", CELL])
+            .run(&["show", "--attempts", CELL])
             .stdout
             .ends_with("counts\n")
     );
@@ -123,7 +130,7 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     );
     assert!(
         project
-            .run(&["attempts", CELL])
+            .run(&["show", "--attempts", CELL])
             .stdout
             .ends_with("counts\n")
     );
@@ -131,7 +138,10 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     // not called the later of the two.
     project.damage(result());
     let why = "its log and its result cannot be read";
-    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let shown = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert!(shown.contains(&format!("counts, but {why}")), "{shown}");
     project.lose_log(&format!("{CELL}#1"));
     project.lose(result());
@@ -141,25 +151,31 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
         said.contains("#1` was measured, but its log and its result cannot be read"),
         "{ran:?}"
     );
-    assert!(said.contains("--remeasure"), "{ran:?}");
+    assert!(said.contains("--force=measured"), "{ran:?}");
     // One of other settings is said to be theirs.
     project.edit("config.yaml", "seq_length: 16", "seq_length: 8");
     let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
     let said = ran.stderr.replace("\n", " ");
     let other = "was measured before seq_length changed from 16 to 8, but its log and its result cannot be read";
     assert!(
-        said.contains(other) && !said.contains("--remeasure"),
+        said.contains(other) && !said.contains("--force=measured"),
         "{ran:?}"
     );
     project.edit("config.yaml", "seq_length: 8", "seq_length: 16");
     let summary = format!("aggregate {CELL}");
     project.lose(project.output(TaskKind::Aggregate, &summary, "summary.json"));
     let missing = format!("does not count: {why}");
-    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let shown = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert!(shown.contains(&missing), "{shown}");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 2);
-    let shown = project.run(&["attempts", CELL]).ends_with(0).stdout;
+    let shown = project
+        .run(&["show", "--attempts", CELL])
+        .ends_with(0)
+        .stdout;
     assert!(
         shown.contains(&missing) && shown.ends_with("counts\n"),
         "{shown}"
@@ -186,7 +202,7 @@ fn a_comparison_that_was_damaged_is_made_anew_by_the_build_that_finds_it() {
     let compare = format!("compare {}", matrix.as_str().unwrap());
     project.damage(project.output(TaskKind::Compare, &compare, "compare.json"));
     // What an earlier build remembered is not asked for.
-    let ran = project.run(&["build", "--details"]).ends_with(0);
+    let ran = project.run(&["build"]).ends_with(0);
     assert!(ran.stderr.contains("measured"), "{ran:?}");
     // The same where a task that reads it is to be done.
     project.damage(project.output(TaskKind::Compare, &compare, "compare.json"));

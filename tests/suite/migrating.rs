@@ -121,10 +121,10 @@ fn codes(words: &[&str]) -> &'static [i32] {
     }
 }
 
-/// The page names the verbs of `image` and `data` after their first one without the program's name.
+/// The page names the verbs of `container` and `data` after their first one without the program's name.
 fn with_further_verbs(found: &mut Vec<Vec<String>>) {
     for code in code() {
-        if let [name @ ("image" | "data"), verb] = code.split(' ').collect::<Vec<_>>()[..] {
+        if let [name @ ("container" | "data"), verb] = code.split(' ').collect::<Vec<_>>()[..] {
             found.push(vec![name.to_owned(), verb.to_owned()]);
         }
     }
@@ -136,9 +136,9 @@ fn every_command_of_the_page_runs() {
     let mut all = commands();
     with_further_verbs(&mut all);
     for row in [
-        "image list",
-        "image pull",
-        "shell nvd",
+        "container list",
+        "container pull",
+        "container shell nvd",
         "status",
         "status --wait",
         "stop",
@@ -155,10 +155,13 @@ fn every_command_of_the_page_runs() {
         let (words, allowed): (Vec<&str>, &[i32]) = match words[..] {
             // What would start an engine is printed instead; tests/services/container.rs builds an
             // image, enters it and runs in it.
-            ["image", verb @ ("build" | "pull")] => {
-                (vec!["image", verb, CELL, "--print"], codes(&words))
+            ["container", verb @ ("build" | "pull")] => {
+                (vec!["container", verb, CELL, "--print"], codes(&words))
             }
-            ["shell", platform] => (vec!["shell", platform, "--print"], codes(&words)),
+            ["container", "shell", platform] => (
+                vec!["container", "shell", platform, "--print"],
+                codes(&words),
+            ),
             // Its data is the reader's own; tests/suite/data.rs encodes, verifies and fingerprints.
             ["data", verb] => (vec!["data", verb, "--help"], &[0]),
             // tests/suite/detached.rs starts builds that outlive their terminal, and ends them.
@@ -166,9 +169,7 @@ fn every_command_of_the_page_runs() {
             // There is no event file here; tests/suite/import.rs has them.
             ["import", _, "--tfevents", _] => (vec!["import", "--help"], &[0]),
             // A command is only named.
-            [name @ ("import" | "parse" | "logs" | "render" | "show")] => {
-                (vec![name, "--help"], &[0])
-            }
+            [name @ ("import" | "parse" | "logs" | "show")] => (vec![name, "--help"], &[0]),
             ["logs", _, "-f"] => (vec!["logs", CELL], codes(&words)),
             _ => (words.clone(), codes(&words)),
         };
@@ -185,10 +186,10 @@ fn every_command_of_the_page_runs() {
         let told = match words[..] {
             ["stop"] | ["status", "--wait"] => (&ran.stderr, "no build was detached here"),
             ["status"] => (&ran.stderr, "`tprimat build --detach` starts one"),
-            ["image", "build", ..] => (&ran.stdout, "build --tag tprimat/nemo:nvd"),
-            ["image", "pull", ..] => (&ran.stdout, " pull nvcr.io/nvidia/nemo:"),
-            ["image", "list"] => (&ran.stdout, "tprimat/nemo:nvd"),
-            ["shell", ..] => (&ran.stdout, "--gpus all"),
+            ["container", "build", ..] => (&ran.stdout, "build --tag tprimat/nemo:nvd"),
+            ["container", "pull", ..] => (&ran.stdout, " pull nvcr.io/nvidia/nemo:"),
+            ["container", "list"] => (&ran.stdout, "tprimat/nemo:nvd"),
+            ["container", "shell", ..] => (&ran.stdout, "--gpus all"),
             _ => continue,
         };
         assert!(

@@ -38,7 +38,7 @@ fn a_config_of_an_older_suite_is_checked_and_planned_as_it_is() {
         plan.stderr
     );
     // A try-out: fewer steps than warm-up, one framework, by variables as those suites have them.
-    let mut command = project.tprimat(&["render", "nvidia/nemo/llama/fast", "--json"]);
+    let mut command = project.tprimat(&["show", "--launch", "nvidia/nemo/llama/fast", "--json"]);
     let rendered: crate::support::Ran = command
         .env("TRAIN_ITERS", "5")
         .env("FRAMEWORKS", "nemo")
@@ -371,16 +371,16 @@ fn a_cell_can_be_looked_at_before_it_runs() {
     }
     assert_eq!(project.launches(), 0);
     project
-        .run(&["render", "cpu/cmd/tiny/single", "-o", "look"])
+        .run(&["show", "--launch", "cpu/cmd/tiny/single", "-o", "look"])
         .ends_with(0);
     assert_eq!(project.names_in("look"), ["cmd.sh", "job.json"]);
     project
-        .run(&["render", "cpu/cmd/tiny/single", "-o", "look"])
+        .run(&["show", "--launch", "cpu/cmd/tiny/single", "-o", "look"])
         .ends_with(0);
     project.write("look/cmd.sh", "mine");
     assert!(
         project
-            .run(&["render", "cpu/cmd/tiny/single", "-o", "look"])
+            .run(&["show", "--launch", "cpu/cmd/tiny/single", "-o", "look"])
             .ends_with(2)
             .stderr
             .contains("is there already")
@@ -397,7 +397,7 @@ fn a_graph_of_some_cells_has_no_others_whatever_the_matrix_is_called() {
     };
     let nodes = |name: &str| {
         let graph = Project::new(&matrix(name))
-            .run(&["graph", "--where", "model=tiny"])
+            .run(&["print", "graph", "--where", "model=tiny"])
             .ends_with(0)
             .stdout;
         graph.matches("label=").count()

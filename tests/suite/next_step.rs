@@ -82,11 +82,11 @@ fn attempts_of_an_ambiguous_name_are_not_those_of_an_import_alone() {
     let import = ["import", "cpu/cmd/tiny/other", "--result", "old.json"];
     project.run(&import).ends_with(0);
     let listed = project
-        .run(&["attempts", "cpu/cmd/tiny"])
+        .run(&["show", "--attempts", "cpu/cmd/tiny"])
         .ends_with(0)
         .stdout;
     assert!(listed.contains("cpu/cmd/tiny/other#1"), "{listed}");
-    let ran = project.run(&["attempts", "cpu/cmd"]).ends_with(2);
+    let ran = project.run(&["show", "--attempts", "cpu/cmd"]).ends_with(2);
     assert!(ran.stderr.contains("may be any of 2 cells"), "{ran:?}");
 }
 
@@ -118,11 +118,11 @@ fn every_suggested_command_names_the_matrix_that_was_named() {
     let project = with_another_matrix();
     let (good, bad) = ("cpu/cmd/tiny/single", "cpu/cmd/wide/single");
     let steps: &[&[&str]] = &[
-        &["baseline", "other", "-o", "b.json"],
+        &["gate", "other", "--write", "b.json"],
         &["compare", "other"],
         &["report", "other", "-o", "pages"],
         &["show", good, "other"],
-        &["attempts", good, "other"],
+        &["show", "--attempts", good, "other"],
         &["logs", good, "other"],
         &["history", "other"],
         &["gate", "other", "--baseline", "b.json"],
@@ -133,12 +133,12 @@ fn every_suggested_command_names_the_matrix_that_was_named() {
         &["build", "other"],
         &["show", "cpu/nothing/like/it", "other"],
         &["history", "cpu/cmd/wide", "--matrix", "other"],
-        &["attempts", "set-aside", good, "other", "--reason", "noise"],
-        &["attempts", "set-aside", good, "other", "--reason", "noise"],
+        &["cache", "set-aside", good, "other", "--reason", "noise"],
+        &["cache", "set-aside", good, "other", "--reason", "noise"],
         &["compare", good, "--matrix", "other"],
-        &["baseline", "other", "-o", "b.json"],
+        &["gate", "other", "--write", "b.json"],
         &["build", "other", "--only", "cpu/cmd/tiny"],
-        &["baseline", "other", "-o", "b.json"],
+        &["gate", "other", "--write", "b.json"],
         &["gate", "other", "--baseline", "a.json"],
     ];
     let mut seen: Vec<Vec<String>> = Vec::new();
@@ -150,17 +150,23 @@ fn every_suggested_command_names_the_matrix_that_was_named() {
             }
         }
     }
-    let attempts = project.run(&["attempts", good, "other", "--json"]);
+    let attempts = project.run(&["show", "--attempts", good, "other", "--json"]);
     let attempts = attempts.ends_with(0).json()["attempts"].clone();
     let id = attempts.as_array().unwrap().last().unwrap()["id"].clone();
     let id = id.as_str().unwrap();
     let by_id: &[(&[&str], &str)] = &[
-        (&["attempts", "restore", id], "attempts CELL --matrix other"),
         (
-            &["attempts", "restore", "x"],
-            "attempts CELL --matrix other",
+            &["cache", "restore", id],
+            "show CELL --matrix other --attempts",
         ),
-        (&["logs", "--attempt", "x"], "attempts CELL --matrix other"),
+        (
+            &["cache", "restore", "x"],
+            "show CELL --matrix other --attempts",
+        ),
+        (
+            &["logs", "--attempt", "x"],
+            "show CELL --matrix other --attempts",
+        ),
         (
             &["logs", "--stacks", "--attempt", id],
             &format!("logs --matrix other --attempt {id}"),
@@ -203,7 +209,7 @@ fn a_gate_without_its_baseline_or_its_measurements_says_how_to_get_them() {
     let project = with_another_matrix();
     project.run(&["build", "other", "--only", "cpu/cmd/tiny"]);
     project
-        .run(&["baseline", "other", "-o", "base.json"])
+        .run(&["gate", "other", "--write", "base.json"])
         .ends_with(0);
     let gate = ["gate", "other", "--baseline", "bse.json"];
     let said = project.run(&gate).ends_with(2).stderr;
@@ -211,7 +217,7 @@ fn a_gate_without_its_baseline_or_its_measurements_says_how_to_get_them() {
     for words in [
         "there is no baseline `bse.json`",
         "did you mean `base.json`?",
-        "`tprimat baseline other -o bse.json` writes one",
+        "`tprimat gate other --write bse.json` writes one",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -269,12 +275,12 @@ fn a_run_that_does_not_count_is_told_as_such_and_why_it_is_not_tried_again() {
         plan.contains(&row) && plan.contains("one: 1 cell, not counted"),
         "{plan}"
     );
-    for option in ["--retry-failed", "--failed"] {
+    for option in ["--force=failed", "--failed"] {
         let said = project.run(&["build", option]).ends_with(1).stderr;
         let told = format!(
             "cpu/cmd/tiny/single#1 will not run again: it ended well and does not count, since {why}."
         );
-        let again = "`tprimat build --remeasure --only cpu/cmd/tiny/single` runs it again";
+        let again = "`tprimat build --force=measured --only cpu/cmd/tiny/single` runs it again";
         assert!(said.contains(&told) && said.contains(again), "{said}");
         assert_eq!(project.launches(), 1);
     }
@@ -286,7 +292,7 @@ fn explain_names_no_result_that_is_yet_to_be_made() {
     project.run(&["build"]).ends_with(0);
     project.edit("config.yaml", "train_iters: 6", "train_iters: 5");
     let said = project
-        .run(&["explain", "cpu/cmd/tiny/single"])
+        .run(&["show", "--stale", "cpu/cmd/tiny/single"])
         .ends_with(0)
         .stdout;
     assert!(
@@ -297,7 +303,7 @@ fn explain_names_no_result_that_is_yet_to_be_made() {
     project.edit("config.yaml", "seq_length: 16", "seq_length: 32");
     project.edit("trainer.sh", "sleep 0.005", "sleep 0.004");
     let said = project
-        .run(&["explain", "cpu/cmd/tiny/single"])
+        .run(&["show", "--stale", "cpu/cmd/tiny/single"])
         .ends_with(0)
         .stdout;
     for line in [
@@ -361,7 +367,7 @@ fn no_build_is_suggested_that_could_measure_nothing_here() {
     let none = "No cell has figures yet, and this host can run none of these cells.";
     assert!(compared.contains(none), "{compared}");
     let none = "no build on this host measures it: `cpu/cmd/tiny/single` cannot run on this host: needs an NVIDIA GPU";
-    let baseline = words(project.run(&["baseline"]).ends_with(1));
+    let baseline = words(project.run(&["gate", "--write", "-"]).ends_with(1));
     assert!(
         baseline.contains(none) && !baseline.contains("tprimat build"),
         "{baseline}"

@@ -350,7 +350,7 @@ fn clean_removes_what_was_published_and_nothing_else() {
         .write("output/compare.xlsx", "mine")
         .write("output/train_mine.json", "mine")
         .write("output/compare.md", "my words");
-    let cleaned = project.run(&["clean"]).ends_with(0);
+    let cleaned = project.run(&["cache", "clean"]).ends_with(0);
     assert!(
         cleaned
             .stderr
@@ -372,7 +372,7 @@ fn clean_removes_what_was_published_and_nothing_else() {
             project.path("victim").display()
         ),
     );
-    project.run(&["clean"]).ends_with(0);
+    project.run(&["cache", "clean"]).ends_with(0);
     project.run(&["build"]).ends_with(0);
     assert!(project.path("victim").exists());
 }
@@ -389,7 +389,9 @@ fn clean_removes_only_a_cache() {
         "config.yaml",
         &format!("{config}paths: {{ cache: precious }}\n"),
     );
-    let refused = project.run(&["clean", "--cache", "--yes"]).ends_with(2);
+    let refused = project
+        .run(&["cache", "clean", "--all", "--yes"])
+        .ends_with(2);
     assert!(
         refused.stderr.contains("is not a cache of tprimat"),
         "{refused:?}"
@@ -399,7 +401,9 @@ fn clean_removes_only_a_cache() {
             && project.path("output/compare.txt").exists()
     );
     project.write("config.yaml", &config);
-    let cleaned = project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    let cleaned = project
+        .run(&["cache", "clean", "--all", "--yes"])
+        .ends_with(0);
     assert!(
         cleaned.stderr.contains("removed 1 run from "),
         "{cleaned:?}"
@@ -417,7 +421,10 @@ fn clean_is_refused_while_a_build_runs() {
     );
     let mut build = project.tprimat(&["build"]).spawn().unwrap();
     until("the trainer starts", || project.launches() == 1);
-    for arguments in [&["clean"][..], &["clean", "--cache", "--yes"]] {
+    for arguments in [
+        &["cache", "clean"][..],
+        &["cache", "clean", "--all", "--yes"],
+    ] {
         let refused = project.run(arguments).ends_with(2);
         assert!(
             refused.stderr.contains("a build is using the cache"),
@@ -426,7 +433,9 @@ fn clean_is_refused_while_a_build_runs() {
     }
     project.write("go", "");
     assert!(build.wait().unwrap().success());
-    project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    project
+        .run(&["cache", "clean", "--all", "--yes"])
+        .ends_with(0);
     assert!(
         !project.path("cache/objects").exists() && !project.path("output/compare.txt").exists()
     );
@@ -455,7 +464,7 @@ fn a_second_matrix_file_that_moves_the_results_of_the_first_is_told() {
         !told(project.run(&["build", "other"])),
         "it was never elsewhere"
     );
-    project.run(&["clean", "--yes"]).ends_with(0);
+    project.run(&["cache", "clean", "--yes"]).ends_with(0);
     assert!(!told(project.run(&["build", "mine"])));
     assert_eq!(project.launches(), 1);
 }

@@ -171,7 +171,7 @@ fn a_cell_far_from_fitting_is_said_so() {
         "{}",
         withheld.stdout
     );
-    assert!(priced(&plan(&[&huge[..], &["--force"]].concat())));
+    assert!(priced(&plan(&[&huge[..], &["--force=memory"]].concat())));
     let fits = plan(&[]);
     assert!(priced(&fits) && fits.stderr.is_empty(), "{}", fits.stderr);
     // Within the error of the model: run, priced and named.

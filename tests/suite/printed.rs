@@ -11,8 +11,8 @@ fn a_reader_that_has_enough_is_no_error() {
     let project = Project::new(TWO_CELLS);
     for command in [
         "tprimat plan",
-        "tprimat completions bash",
-        "tprimat schema config",
+        "tprimat print completions bash",
+        "tprimat print schema config",
         "tprimat config",
     ] {
         let script = format!("{command} | true; echo ${{PIPESTATUS[0]}}")
@@ -74,7 +74,7 @@ fn an_initialised_folder_is_a_project_and_keeps_what_is_there() {
             &["report", matrix],
             &["compare", matrix],
             &["list", matrix],
-            &["graph", matrix],
+            &["print", "graph", matrix],
         ] {
             assert!(
                 [Some(0), Some(1)].contains(&project.run(command).code),
@@ -107,7 +107,7 @@ fn the_small_subcommands_print_what_their_readers_can_read() {
     ] {
         assert!(
             project
-                .run(&["schema", name])
+                .run(&["print", "schema", name])
                 .ends_with(0)
                 .json()
                 .is_object(),
@@ -139,7 +139,7 @@ fn the_small_subcommands_print_what_their_readers_can_read() {
     };
     let tprimat = crate::support::TPRIMAT;
     bash(format!(
-        "{tprimat} completions bash > c.sh; bash -n c.sh; . ./c.sh; complete -p tprimat"
+        "{tprimat} print completions bash > c.sh; bash -n c.sh; . ./c.sh; complete -p tprimat"
     ))
     .ends_with(0);
     project.edit(
@@ -154,7 +154,7 @@ fn the_small_subcommands_print_what_their_readers_can_read() {
     .ends_with(0);
     assert_eq!(evaluated.stdout, r#"echo "it's" $HOME; exit 3"#);
 
-    let graph = project.run(&["graph"]).ends_with(0).stdout;
+    let graph = project.run(&["print", "graph"]).ends_with(0).stdout;
     let body = graph
         .strip_prefix("digraph tprimat {\n")
         .and_then(|rest| rest.strip_suffix("}\n"))

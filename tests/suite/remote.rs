@@ -62,10 +62,15 @@ fn published(project: &Project) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
+/// What `--set` is given for a build that shares its runs there.
+fn sharing(address: &str) -> String {
+    format!("paths.remote={address}")
+}
+
 #[test]
 fn what_one_host_measured_the_other_publishes_byte_for_byte() {
     let shared = Shared::new();
-    let build = ["build", "--remote", &shared.address()];
+    let build = ["build", "--set", &sharing(&shared.address())];
     let first = Project::new(TWO_CELLS);
     let ran = first.run(&build).ends_with(0);
     assert!(ran.stderr.contains("4 runs pushed to file://"), "{ran:?}");
@@ -83,11 +88,21 @@ fn each_host_trains_its_part_and_both_end_with_the_whole() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(TWO_CELLS);
-    let tiny = ["build", "--remote", &address, "--only", "cpu/cmd/tiny"];
+    let tiny = [
+        "build",
+        "--set",
+        &sharing(&address),
+        "--only",
+        "cpu/cmd/tiny",
+    ];
     first.run(&tiny).ends_with(0);
     let second = another(&first, TWO_CELLS);
-    second.run(&["build", "--remote", &address]).ends_with(0);
-    first.run(&["build", "--remote", &address]).ends_with(0);
+    second
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
+    first
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     assert_eq!((first.launches(), second.launches()), (2, 2));
     assert_eq!(published(&first), published(&second));
 }
@@ -97,9 +112,17 @@ fn a_build_of_some_cells_publishes_what_others_measured_of_the_rest() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(TWO_CELLS);
-    first.run(&["build", "--remote", &address]).ends_with(0);
+    first
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let second = another(&first, TWO_CELLS);
-    let tiny = ["build", "--remote", &address, "--only", "cpu/cmd/tiny"];
+    let tiny = [
+        "build",
+        "--set",
+        &sharing(&address),
+        "--only",
+        "cpu/cmd/tiny",
+    ];
     second.run(&tiny).ends_with(0);
     assert_eq!(second.launches(), 0);
     assert_eq!(published(&first), published(&second));
@@ -117,22 +140,20 @@ fn a_run_that_was_set_aside_counts_on_no_host() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(ONE_RUN);
-    first.run(&["build", "--remote", &address]).ends_with(0);
+    first
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let cell = "cpu/cmd/tiny/single#1";
     first
-        .run(&[
-            "attempts",
-            "set-aside",
-            cell,
-            "--reason",
-            "a fan was broken",
-        ])
+        .run(&["cache", "set-aside", cell, "--reason", "a fan was broken"])
         .ends_with(0);
     first
         .run(&["cache", "push", "--remote", &address])
         .ends_with(0);
     let second = another(&first, ONE_RUN);
-    second.run(&["build", "--remote", &address]).ends_with(0);
+    second
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     assert_eq!(second.launches(), 1, "the run that was set aside counted");
 }
 
@@ -141,7 +162,9 @@ fn a_remote_that_is_absent_costs_one_note() {
     let shared = Shared::new();
     let project = Project::new(ONE_RUN);
     let absent = format!("{}/not-mounted", shared.address());
-    let ran = project.run(&["build", "--remote", &absent]).ends_with(0);
+    let ran = project
+        .run(&["build", "--set", &sharing(&absent)])
+        .ends_with(0);
     assert_eq!(
         ran.stderr.matches("cannot be reached").count(),
         1,
@@ -155,9 +178,13 @@ fn a_remote_that_is_absent_costs_one_note() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     // Once it is there, a build with nothing else to do shares what that one could not.
     fs::create_dir(shared.0.path().join("not-mounted")).unwrap();
-    let ran = project.run(&["build", "--remote", &absent]).ends_with(0);
+    let ran = project
+        .run(&["build", "--set", &sharing(&absent)])
+        .ends_with(0);
     assert!(ran.stderr.contains("1 run pushed"), "{ran:?}");
-    let ran = project.run(&["build", "--remote", &absent]).ends_with(0);
+    let ran = project
+        .run(&["build", "--set", &sharing(&absent)])
+        .ends_with(0);
     assert!(ran.stderr.contains("nothing to do"), "{ran:?}");
 }
 
@@ -166,14 +193,18 @@ fn a_poisoned_run_is_told_and_measured_here() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(ONE_RUN);
-    first.run(&["build", "--remote", &address]).ends_with(0);
+    first
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let file = &shared.records()[0];
     let mut bytes = fs::read(file).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x40;
     fs::write(file, bytes).unwrap();
     let second = another(&first, ONE_RUN);
-    let ran = second.run(&["build", "--remote", &address]).ends_with(0);
+    let ran = second
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     assert!(ran.stderr.contains("is not what its name says"), "{ran:?}");
     assert_eq!(second.launches(), 1);
     let ran = second.run(&["cache", "pull", "--remote", &address]);
@@ -192,7 +223,9 @@ fn an_address_in_config_yaml_is_checked_where_it_stands() {
         assert!(ran.stderr.contains("s3://BUCKET/PREFIX"), "{ran:?}");
     }
     assert_eq!(project.launches(), 0);
-    project.run(&["build", "--remote", "none"]).ends_with(0);
+    project
+        .run(&["build", "--set", "paths.remote=none"])
+        .ends_with(0);
 }
 
 #[test]
@@ -285,7 +318,9 @@ fn a_damaged_log_is_found_and_comes_back_from_the_remote() {
     let shared = Shared::new();
     let address = shared.address();
     let project = Project::new(ONE_RUN);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let first = project.run(&["cache", "stat", "--remote", &address]);
     assert!(
         first
@@ -303,7 +338,9 @@ fn a_damaged_log_is_found_and_comes_back_from_the_remote() {
         .ends_with(0);
     assert!(ran.stdout.contains("that this cache had lost"), "{ran:?}");
     project.run(&["cache", "verify"]).ends_with(0);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     assert_eq!(
         project.launches(),
         1,
@@ -317,14 +354,16 @@ fn what_is_damaged_comes_back_before_its_cell_is_left_out_or_refused() {
     let shared = Shared::new();
     let address = shared.address();
     let project = Project::new(ONE_RUN);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let first = format!("{CELL}#1");
     for limit in [&["--cached-only"][..], &["--max-gpu-hours", "0"]] {
         let log = project.output(TaskKind::Train, &format!("train {first}"), "log");
         project.damage(log);
         project.lose_result(&first).lose_summary(CELL);
         let build = [
-            &["build", "--require-complete", "--remote", &address],
+            &["build", "--require=complete", "--set", &sharing(&address)],
             limit,
         ]
         .concat();
@@ -342,8 +381,7 @@ fn what_is_damaged_comes_back_before_its_cell_is_left_out_or_refused() {
 fn a_wrong_address_is_told_as_it_was_given() {
     let project = Project::new(ONE_RUN);
     for command in [
-        &["build"][..],
-        &["cache", "push"],
+        &["cache", "push"][..],
         &["cache", "pull"],
         &["cache", "stat"],
         &["cache", "verify"],
@@ -386,14 +424,14 @@ fn hold_the_second(project: &Project) {
 fn a_build_with_nothing_to_do_sees_what_another_host_withdrew() {
     let shared = Shared::new();
     let address = shared.address();
-    let build = ["build", "--remote", &address];
+    let build = ["build", "--set", &sharing(&address)];
     let first = Project::new(ONE_RUN);
     first.run(&build).ends_with(0);
     let ran = first.run(&build).ends_with(0);
     assert!(ran.stderr.contains("nothing to do"), "{ran:?}");
     let second = another(&first, ONE_RUN);
     second.run(&build).ends_with(0);
-    let aside = ["attempts", "set-aside", "cpu/cmd/tiny/single#1", "--reason"];
+    let aside = ["cache", "set-aside", "cpu/cmd/tiny/single#1", "--reason"];
     second
         .run(&[&aside[..], &["a fan was broken"]].concat())
         .ends_with(0);
@@ -405,7 +443,7 @@ fn a_build_with_nothing_to_do_sees_what_another_host_withdrew() {
     // So does a replacement.
     second.run(&build).ends_with(0);
     second
-        .run(&[&build[..], &["--remeasure"]].concat())
+        .run(&[&build[..], &["--force=measured"]].concat())
         .ends_with(0);
     let ran = first.run(&build).ends_with(0);
     assert!(ran.stderr.contains("1 run, 1 decision pulled"), "{ran:?}");
@@ -416,7 +454,7 @@ fn a_build_with_nothing_to_do_sees_what_another_host_withdrew() {
 #[test]
 fn builds_at_the_same_time_share_each_run_when_it_ends() {
     let shared = Shared::new();
-    let build = ["build", "--remote", &shared.address()];
+    let build = ["build", "--set", &sharing(&shared.address())];
     let first = Project::new(TWO_CELLS);
     hold_the_second(&first);
     first.write("hold", "");
@@ -440,7 +478,7 @@ fn an_interrupted_build_says_what_it_could_not_share() {
     hold_the_second(&project);
     project.write("hold", "");
     let child = project
-        .tprimat(&["build", "--remote", &absent])
+        .tprimat(&["build", "--set", &sharing(&absent)])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -468,8 +506,8 @@ fn runs_that_were_pushed_before_it_broke_off_are_not_counted_as_unshared() {
     let child = project
         .tprimat(&[
             "build",
-            "--remote",
-            &format!("{}/mounted", shared.address()),
+            "--set",
+            &sharing(&format!("{}/mounted", shared.address())),
         ])
         .stderr(Stdio::piped())
         .spawn()
@@ -502,18 +540,18 @@ fn a_remote_that_is_absent_is_told_also_quietly_and_to_programs() {
     let shared = Shared::new();
     let absent = format!("{}/not-mounted", shared.address());
     let project = Project::new(ONE_RUN);
-    let required = ["build", "--remote", &absent, "--remote-required"];
+    let required = ["build", "--set", &sharing(&absent), "--require=remote"];
     let ran = project.run(&required).ends_with(2);
     assert!(ran.stderr.contains("cannot be reached"), "{ran:?}");
     assert_eq!(project.launches(), 0);
     let ran = project
-        .run(&["build", "-q", "--remote", &absent])
+        .run(&["build", "-q", "--set", &sharing(&absent)])
         .ends_with(0);
     assert!(ran.stderr.contains("warning: the remote cache"), "{ran:?}");
-    let ran = project.run(&["build", "--json", "--remote", &absent]);
+    let ran = project.run(&["build", "--json", "--set", &sharing(&absent)]);
     let remote = &ran.ends_with(0).json()["remote"];
     assert_eq!(remote["reached"], false, "{remote}");
-    let ran = project.run(&["build", "--remote-required"]).ends_with(2);
+    let ran = project.run(&["build", "--require=remote"]).ends_with(2);
     assert!(ran.stderr.contains("no remote cache"), "{ran:?}");
 }
 
@@ -522,7 +560,9 @@ fn a_damaged_run_of_the_remote_is_replaced_by_a_whole_one() {
     let shared = Shared::new();
     let address = shared.address();
     let project = Project::new(ONE_RUN);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     for file in shared.files() {
         let whole = fs::read(&file).unwrap();
         fs::write(&file, &whole[..whole.len() / 2]).unwrap();
@@ -536,7 +576,9 @@ fn a_damaged_run_of_the_remote_is_replaced_by_a_whole_one() {
     let ran = project.run(&repair).ends_with(0);
     assert_eq!(ran.stderr.matches("damaged, and").count(), 0, "{ran:?}");
     let second = another(&project, ONE_RUN);
-    second.run(&["build", "--remote", &address]).ends_with(0);
+    second
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     assert_eq!(second.launches(), 0);
 }
 
@@ -545,7 +587,9 @@ fn damage_in_the_remote_is_found_by_whoever_reads_it() {
     let shared = Shared::new();
     let address = shared.address();
     let project = Project::new(TWO_CELLS);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let verify = ["cache", "verify", "--remote", &address];
     let ran = project.run(&verify).ends_with(0);
     assert!(ran.stdout.contains("4 records of file://"), "{ran:?}");
@@ -609,7 +653,9 @@ fn runs_that_replace_measured_ones_are_told() {
     first
         .run(&["cache", "push", "--remote", &address])
         .ends_with(0);
-    let ran = second.run(&["build", "--remote", &address]).ends_with(0);
+    let ran = second
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let told = "1 repeat now counts another run than before, pulled from file://";
     assert!(ran.stderr.contains(told), "{ran:?}");
     assert_eq!(published(&first), published(&second));
@@ -630,10 +676,11 @@ fn a_remote_that_everybody_can_write_to_is_doubted() {
     let address = shared.address();
     let project = Project::new(ONE_RUN);
     fs::set_permissions(shared.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    for command in [&["build", "-q"][..], &["cache", "stat"]] {
-        let ran = project
-            .run(&[command, &["--remote", &address]].concat())
-            .ends_with(0);
+    for command in [
+        ["build", "-q", "--set", &sharing(&address)],
+        ["cache", "stat", "--remote", &address],
+    ] {
+        let ran = project.run(&command).ends_with(0);
         let told = "can be written to by every user of this host";
         assert!(ran.stderr.contains(told), "{ran:?}");
     }
@@ -657,7 +704,9 @@ fn what_a_killed_push_left_goes_with_a_later_push() {
     let shared = Shared::new();
     let address = shared.address();
     let project = Project::new(ONE_RUN);
-    project.run(&["build", "--remote", &address]).ends_with(0);
+    project
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     let folder = shared.files()[0].parent().unwrap().to_owned();
     let day = std::time::Duration::from_secs(25 * 60 * 60);
     for (name, age) in [(".new-old", day), (".new-young", day / 25)] {
@@ -677,7 +726,9 @@ fn the_history_of_pulled_runs_says_that_nobody_has_read_their_logs() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(TWO_CELLS);
-    first.run(&["build", "--remote", &address]).ends_with(0);
+    first
+        .run(&["build", "--set", &sharing(&address)])
+        .ends_with(0);
     // Its matrix has one of the two cells.
     let second = another(&first, ONE_RUN);
     second

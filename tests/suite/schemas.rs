@@ -25,9 +25,9 @@ fn project() -> Project {
     project
 }
 
-/// Why the document is not valid against `tprimat schema NAME`; nothing where it is.
+/// Why the document is not valid against `tprimat print schema NAME`; nothing where it is.
 fn fault(project: &Project, name: &str, document: &Value) -> Option<String> {
-    let schema = project.run(&["schema", name]).ends_with(0).json();
+    let schema = project.run(&["print", "schema", name]).ends_with(0).json();
     let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
     compiler.add_resource("schema.json", schema).unwrap();
     let compiled = compiler.compile("schema.json", &mut schemas).unwrap();
@@ -40,7 +40,7 @@ fn every_json_is_valid_against_the_schema_of_its_name() {
     let project = project();
     project.run(&["build"]).ends_with(1);
     project
-        .run(&["baseline", "-o", "baseline.json"])
+        .run(&["gate", "--write", "baseline.json"])
         .ends_with(0);
     let event_log = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"stub\",\"effective\":{}}\n\
         {\"event\":\"step\",\"step\":1,\"step_time_seconds\":0.5,\"loss\":8.5,\"tokens\":32}\n";
@@ -59,7 +59,7 @@ fn every_json_is_valid_against_the_schema_of_its_name() {
         ("result", &["show", "cpu/cmd/tiny/single@seq_length=16#1"]),
         ("history", &["history"]),
         ("history", &["history", CELL]),
-        ("baseline", &["baseline"]),
+        ("baseline", &["gate", "--write", "-"]),
         ("gate", &gate),
         ("fit", &["fit"]),
         ("fit", &["fit", CELL]),

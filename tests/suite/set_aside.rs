@@ -6,21 +6,26 @@ use crate::kept::{two_repeats, wide};
 fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     let project = two_repeats();
     project.run(&["build"]).ends_with(0);
-    let attempts =
-        |of: &str| project.run(&["attempts", of, "--json"]).ends_with(0).json()["attempts"].clone();
+    let attempts = |of: &str| {
+        project
+            .run(&["show", "--attempts", of, "--json"])
+            .ends_with(0)
+            .json()["attempts"]
+            .clone()
+    };
     let id = attempts("cpu/cmd/tiny/single#2")[0]["id"]
         .as_str()
         .unwrap()
         .to_owned();
     project
-        .run(&["attempts", "set-aside", &id, "--reason", "  "])
+        .run(&["cache", "set-aside", &id, "--reason", "  "])
         .ends_with(2);
     project
-        .run(&["attempts", "set-aside", "2999", "--reason", "x"])
+        .run(&["cache", "set-aside", "2999", "--reason", "x"])
         .ends_with(4);
     project
         .run(&[
-            "attempts",
+            "cache",
             "set-aside",
             &id,
             "--reason",
@@ -55,7 +60,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     // A gate rests on the same figures: it says so of them now, and its baseline says so ever
     // after.
     project
-        .run(&["baseline", "-o", "baseline.json"])
+        .run(&["gate", "--write", "baseline.json"])
         .ends_with(0);
     let gate = || {
         project
@@ -80,7 +85,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     let log = project.run(&["logs", "--attempt", &id]).ends_with(0).stdout;
     assert!(log.contains("\"event\":\"end\""), "{log}");
     // As it was before: the first one counts, the later one is listed, and nothing is measured.
-    project.run(&["attempts", "restore", &id]).ends_with(0);
+    project.run(&["cache", "restore", &id]).ends_with(0);
     let of_second = attempts("cpu/cmd/tiny/single#2");
     assert_eq!(
         (&of_second[0]["counts"], &of_second[1]["counts"]),
@@ -94,7 +99,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     );
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 3);
-    project.run(&["attempts", "restore", &id]).ends_with(1);
+    project.run(&["cache", "restore", &id]).ends_with(1);
 }
 
 /// Also a cell of a matrix that is not the default one.
@@ -111,7 +116,7 @@ fn a_run_of_another_matrix_is_set_aside_by_its_cell() {
     );
     project.run(&["build", "other"]).ends_with(0);
     let named = [
-        "attempts",
+        "cache",
         "set-aside",
         "cpu/cmd/tiny/single#2",
         "other",
@@ -127,6 +132,6 @@ fn a_run_of_another_matrix_is_set_aside_by_its_cell() {
             .contains("the fan stood still")
     );
     project
-        .run(&["attempts", "restore", "cpu/cmd/tiny/single#2", "other"])
+        .run(&["cache", "restore", "cpu/cmd/tiny/single#2", "other"])
         .ends_with(0);
 }

@@ -503,8 +503,14 @@ fn a_cell_of_another_matrix_is_named_with_its_matrix() {
         "pipelines/large.toml",
         &ONE_RUN.replace("\"tiny\"", "\"wide\""),
     );
-    for command in ["show", "logs", "attempts", "compare"] {
-        let ran = project.run(&[command, "cpu/cmd/wide/single"]).ends_with(4);
+    for command in [
+        &["show"][..],
+        &["logs"],
+        &["show", "--attempts"],
+        &["compare"],
+    ] {
+        let words = [command, &["cpu/cmd/wide/single"]].concat();
+        let ran = project.run(&words).ends_with(4);
         says(&ran, &["the matrix `large` has it: add `--matrix large`"]);
     }
     let ran = project.run(&["plan", "--executor", "dockr"]).ends_with(2);
@@ -541,7 +547,8 @@ fn a_rendered_setting_that_changed_is_named() {
     );
     let attempts = project
         .run(&[
-            "attempts",
+            "show",
+            "--attempts",
             "cpu/mine/tiny/single",
             "--set",
             "training.data.seq_length=64",
@@ -674,7 +681,7 @@ fn a_build_that_no_cell_is_supported_of_is_no_success() {
         );
     }
     project
-        .run(&["build", "--cached-only", "--require-complete"])
+        .run(&["build", "--cached-only", "--require=complete"])
         .ends_with(1);
     says(
         &project.run(&["check"]).ends_with(1),

@@ -364,7 +364,14 @@ fn progress_tells_the_power_of_the_last_sample() {
         "{steps:?}"
     );
     let told = project
-        .run(&["build", "--only", SMALL, "--repeats", "1", "--remeasure"])
+        .run(&[
+            "build",
+            "--only",
+            SMALL,
+            "--repeats",
+            "1",
+            "--force=measured",
+        ])
         .stderr;
     assert!(told.contains(" 413 W"), "{told}");
 }
@@ -441,7 +448,7 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
         );
     }
     assert_eq!(
-        project.build(&["--cached-only", "--require-complete"]).code,
+        project.build(&["--cached-only", "--require=complete"]).code,
         5
     );
     for replacement in [1, 2] {
@@ -453,7 +460,7 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
             (planned.state.as_str(), &planned.reason),
             ("stale", &reason)
         );
-        let explained = project.run(&["explain", SMALL]);
+        let explained = project.run(&["show", "--stale", SMALL]);
         assert!(
             explained.code == Some(0) && explained.stdout.contains(&reason),
             "{explained:?}"
@@ -482,7 +489,7 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
     project.remove("mood");
     assert_eq!(
         (
-            project.build(&["--remeasure", "--only", SMALL]).code,
+            project.build(&["--force=measured", "--only", SMALL]).code,
             project.launches()
         ),
         (0, 10)
@@ -502,7 +509,7 @@ fn a_replacement_counts_in_place_of_what_was_disturbed() {
     assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
     project.remove("mood");
     assert_eq!(
-        (project.build(&["--retry-failed"]).code, project.launches()),
+        (project.build(&["--force=failed"]).code, project.launches()),
         (0, 8)
     );
     let summary = project.json(&["show", SMALL]);
@@ -537,7 +544,7 @@ fn a_power_cap_disturbs_nobody_and_heat_does() {
         "mood",
         &beside_small(r#"seen='{"throttled":["sw_power_cap","sw_thermal_slowdown"]}'"#),
     );
-    assert_eq!(project.build(&["--remeasure"]).says["suspect"], 2);
+    assert_eq!(project.build(&["--force=measured"]).says["suspect"], 2);
     let summary = project.json(&["show", SMALL]);
     let reason = "clocks were lowered (sw_thermal_slowdown) in 100 % of the samples";
     assert_eq!(summary["repeats"][0]["status"]["reason"], reason);
@@ -627,6 +634,6 @@ fn repeats_that_were_added_after_a_look_are_told() {
     assert_eq!(project.build(&[]).code, 0);
     assert_eq!(repeats_told(&project), (vec![], vec![false, false]));
     project.edit("matrix.toml", "repeats = 3", "repeats = 5");
-    assert_eq!(project.build(&["--remeasure"]).code, 0);
+    assert_eq!(project.build(&["--force=measured"]).code, 0);
     assert_eq!(repeats_told(&project), (vec![], vec![false, false]));
 }

@@ -36,7 +36,7 @@ fn a_cell_that_shares_the_measurement_of_another_has_its_past_as_well() {
             "{cell}: {shown}"
         );
         let attempts = project
-            .run(&["attempts", cell, "--json"])
+            .run(&["show", "--attempts", cell, "--json"])
             .ends_with(0)
             .json();
         assert_eq!(

@@ -26,7 +26,8 @@ fn without_circumstances(mut value: Value) -> Value {
                     "seen_at",
                     "clock",
                     "attempt",
-                    "attempts",
+                    "show",
+                    "--attempts",
                     "key",
                 ] {
                     map.remove(name);

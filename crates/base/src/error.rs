@@ -136,8 +136,26 @@ impl Error {
             help: None,
         }
     }
+    /// The same, with what to do about it.
+    pub fn failed_with(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Failed {
+            message: message.into(),
+            help: Some(help.into()),
+        }
+    }
+    /// A selection or a name matches nothing.
+    pub fn nothing(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::NothingSelected {
+            message: message.into(),
+            help: Some(help.into()),
+        }
+    }
     pub fn invalid(problem: Problem) -> Self {
         Self::Invalid(vec![problem])
+    }
+    /// The input is wrong in one way that has no place in a file.
+    pub fn refused(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::invalid(Problem::new(message).help(help))
     }
     /// What to do about it, where that is known.
     #[must_use]

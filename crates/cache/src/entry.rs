@@ -70,7 +70,7 @@ pub struct Attempt {
     pub key: Digest,
     pub task: String,
     pub preimage: String,
-    /// Opened by `--remeasure`; the highest one counts.
+    /// Opened by `--force=measured`; the highest one counts.
     pub generation: u32,
     pub outcome: RunOutcome,
     pub outputs: Vec<Output>,

@@ -268,7 +268,7 @@ impl Cache {
         let is_of_run = |of: &NamedObject| of.task.starts_with(TaskKind::Train.name());
         let again = match owners.first() {
             Some(of) if is_of_run(of) => {
-                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build --remeasure` measures it anew"
+                "`tprimat cache pull` brings it back where another cache has it, else `tprimat build --force=measured` measures it anew"
             }
             _ => "build again",
         };

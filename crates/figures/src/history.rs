@@ -83,7 +83,7 @@ pub struct Measurement {
     pub host: String,
     /// Digest of all that the train keys of these runs cover but the number of the repeat.
     pub configuration: String,
-    /// How often `--remeasure` had asked for new runs of this configuration.
+    /// How often `--force=measured` had asked for new runs of this configuration.
     pub generation: u32,
     /// Tokens per second and GPU over the runs that count; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ use super::{Note, Summary, summary::notes::remark};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Dropped {
     pub repeat: u32,
-    /// Measurements that counted until `--remeasure`.
+    /// Measurements that counted until `--force=measured`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub remeasured: u32,
     /// Runs that something else disturbed, and that were replaced.
@@ -82,7 +82,7 @@ fn notes(dropped: &[Dropped]) -> Vec<Note> {
             n => format!("the {n} earlier results do"),
         };
         let text = format!(
-            "{} {} measured again on request (--remeasure); {earlier} not count. Intervals assume that nobody picked the better ones",
+            "{} {} measured again on request (--force=measured); {earlier} not count. Intervals assume that nobody picked the better ones",
             named(&of),
             verb(&of, "was", "were")
         );

@@ -101,7 +101,7 @@ pub mod exit {
     pub const USAGE: i32 = 2;
     pub const REGRESSION: i32 = 3;
     pub const NOTHING_SELECTED: i32 = 4;
-    /// Stale (`plan --exit-code`) or incomplete (`build --require-complete`).
+    /// Stale (`plan --exit-code`) or incomplete (`build --require=complete`).
     pub const STALE: i32 = 5;
     pub const INCONCLUSIVE: i32 = 6;
 }

@@ -385,7 +385,7 @@ fn problem(error: &minijinja::Error, source: Option<&Arc<Source>>) -> Problem {
     };
     match error.kind() {
         ErrorKind::UndefinedError => problem.help(
-            "templates see `job`; `tprimat schema job` lists its fields, `frameworks.<id>.*` is `job.framework.*`",
+            "templates see `job`; `tprimat print schema job` lists its fields, `frameworks.<id>.*` is `job.framework.*`",
         ),
         _ => problem,
     }

@@ -40,7 +40,7 @@ pub fn advice(
         }
         FailureClass::Import => {
             "install the package into the Python that runs the recipe (`tprimat recipe show ID requirements.<vendor>.txt`), then \
-             build with --retry-failed".to_owned()
+             build with --force=failed".to_owned()
         }
         FailureClass::Input => "add the file to config.yaml as the line above says, then build".to_owned(),
         FailureClass::Port => "another process holds the port; the next build runs it again".to_owned(),
@@ -49,7 +49,7 @@ pub fn advice(
         }
         FailureClass::Crash => {
             format!("native code of the trainer or a library ended it: `{}` shows what came before; try other versions of the \
-             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --retry-failed", of_cell("logs"))
+             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --force=failed", of_cell("logs"))
         }
         FailureClass::Node => {
             format!("the node, a device with its driver, or the container engine failed: `{}`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again", command("doctor", &[]))
@@ -59,7 +59,7 @@ pub fn advice(
         }
         FailureClass::Unknown => {
             format!("`{}` shows the whole log; once two runs fail with the same exception or exit code, no build repeats \
-             it without --retry-failed", of_cell("logs"))
+             it without --force=failed", of_cell("logs"))
         }
     }
 }

@@ -118,7 +118,7 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
             let other = row.same_runs_as.as_ref()?;
             let text = format!(
                 "{} is not compared: it has the same runs as {other}, imported twice. \
-                 `tprimat attempts set-aside {} --reason TEXT` takes one of the two back.",
+                 `tprimat cache set-aside {} --reason TEXT` takes one of the two back.",
                 named(row),
                 row.cell
             );

@@ -1,8 +1,8 @@
-//! One cell at a time: what it is, what it was, what it would do.
+//! Cells: what they are, what they were, what they would do.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use jiff::{Span, Timestamp, civil::DateTime, tz::TimeZone};
 
 use crate::cli::flags::{Cells, Common, Drift, LastFailed, MatrixSelection, Measured, Overrides};
@@ -42,18 +42,6 @@ pub struct CheckArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct ExplainArgs {
-    /// platform/framework/model/parallelism, with #REPEAT for one run
-    pub cell: String,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    #[command(flatten)]
-    pub overrides: Overrides,
-}
-
-#[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
     pub cell: String,
@@ -61,48 +49,20 @@ pub struct ShowArgs {
     pub common: Common,
     #[command(flatten)]
     pub measured: Measured,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct AttemptsArgs {
-    #[command(subcommand)]
-    pub command: Option<AttemptsCommand>,
-    /// platform/framework/model/parallelism, with #REPEAT for one repeat
-    pub cell: Option<String>,
+    /// Say why its tasks are stale, field by field
+    #[arg(long, group = "instead")]
+    pub stale: bool,
+    /// List every run of it that was ever made, and say which one counts
+    #[arg(long, group = "instead")]
+    pub attempts: bool,
+    /// Show what it would launch: its settings with their origins, and its launch files
+    #[arg(long, group = "instead")]
+    pub launch: bool,
+    /// Write the launch files and job.json into this folder instead of printing them
+    #[arg(short, long, value_name = "DIR", requires = "launch")]
+    pub output: Option<PathBuf>,
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum AttemptsCommand {
-    /// Keep a run but do not count it; the reason is shown beside the figures
-    SetAside(SetAsideArgs),
-    /// Let a run that was set aside count again
-    Restore(RestoreArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct SetAsideArgs {
-    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run counts, or an import
-    #[arg(value_name = "ID | CELL")]
-    pub id: String,
-    #[command(flatten)]
-    pub common: Common,
-    /// What was wrong with the run
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RestoreArgs {
-    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run was set aside, or an import
-    #[arg(value_name = "ID | CELL")]
-    pub id: String,
-    #[command(flatten)]
-    pub common: Common,
+    pub overrides: Overrides,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -152,19 +112,6 @@ fn picture(text: &str) -> Result<PathBuf, String> {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct RenderArgs {
-    /// platform/framework/model/parallelism
-    pub cell: String,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Write the launch files and job.json into this folder instead of printing them
-    #[arg(short, long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-}
-
-#[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
     #[arg(required_unless_present_any = ["attempt", "failed", "follow"])]
@@ -172,7 +119,7 @@ pub struct LogsArgs {
     /// The last log of every cell of the matrix whose last run failed
     #[arg(long, conflicts_with_all = ["attempt", "follow"])]
     pub failed: bool,
-    /// The log of this attempt, whether it counts or not; `tprimat attempts CELL` lists them
+    /// The log of this attempt, whether it counts or not; `tprimat show CELL --attempts` lists them
     #[arg(long, value_name = "ID", conflicts_with_all = ["cell", "follow"])]
     pub attempt: Option<String>,
     /// Where the processes of a run that hung were, instead of its log

@@ -51,48 +51,57 @@ pub struct LockArgs {
     pub update: bool,
 }
 
-#[derive(Args, Clone, Debug)]
-pub struct RecipeArgs {
-    #[command(subcommand)]
-    pub command: RecipeCommand,
-}
-
 #[derive(Subcommand, Clone, Debug)]
 pub enum RecipeCommand {
     /// List the recipes that this project can use
     List,
     /// List the files of a recipe, or print one of them
-    Show(RecipeShowArgs),
+    Show {
+        /// A recipe, or `lib`: what the programs of several recipes share
+        #[arg(value_name = "RECIPE")]
+        id: String,
+        /// One of its files
+        file: Option<String>,
+    },
     /// Copy a recipe with its templates into recipes/ of this project, to change it
-    Copy(RecipeCopyArgs),
+    Copy {
+        #[arg(value_name = "RECIPE")]
+        id: String,
+        /// The name of the copy [default: the same, which then takes the place of the shipped one]
+        #[arg(long = "as", value_name = "NAME")]
+        new_id: Option<String>,
+    },
 }
 
-#[derive(Args, Clone, Debug)]
-pub struct RecipeShowArgs {
-    /// A recipe, or `lib`: what the programs of several recipes share
-    #[arg(value_name = "RECIPE")]
-    pub id: String,
-    /// One of its files
-    pub file: Option<String>,
+/// Token files; PREFIX.idx and PREFIX.bin are read.
+#[derive(Subcommand, Clone, Debug)]
+pub enum DataCommand {
+    /// Say what a dataset holds, and all that is wrong with it
+    Verify {
+        /// PREFIX.idx and PREFIX.bin are read
+        prefix: PathBuf,
+        /// Every token must be below this
+        #[arg(long, value_name = "N")]
+        vocab_size: Option<u64>,
+    },
+    /// Name a dataset's content: the same wherever it lies
+    Fingerprint {
+        /// PREFIX.idx and PREFIX.bin are read
+        prefix: PathBuf,
+    },
 }
 
-#[derive(Args, Clone, Debug)]
-pub struct RecipeCopyArgs {
-    #[arg(value_name = "RECIPE")]
-    pub id: String,
-    /// The name of the copy [default: the same, which then takes the place of the shipped one]
-    #[arg(long = "as", value_name = "NAME")]
-    pub new_id: Option<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CleanArgs {
-    /// Remove the cache as well: every measurement that is not elsewhere is lost
-    #[arg(long)]
-    pub cache: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    pub yes: bool,
+#[derive(Subcommand, Clone, Debug)]
+pub enum PrintCommand {
+    /// Print the task graph
+    Graph(GraphArgs),
+    /// Print the JSON schema of a format
+    Schema {
+        #[arg(value_enum)]
+        what: SchemaName,
+    },
+    /// Print a shell's completions
+    Completions { shell: clap_complete::Shell },
 }
 
 #[derive(Args, Clone, Debug)]
@@ -102,12 +111,6 @@ pub struct InitArgs {
     /// Write the matrix that config.yaml implies to pipelines/matrix.toml
     #[arg(long)]
     pub matrix: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct SchemaArgs {
-    #[arg(value_enum)]
-    pub what: SchemaName,
 }
 
 /// The formats that have a schema.
@@ -126,9 +129,4 @@ pub enum SchemaName {
     Matrix,
     Recipe,
     Fit,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CompletionsArgs {
-    pub shell: clap_complete::Shell,
 }

@@ -45,15 +45,6 @@ impl CompareArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct BaselineArgs {
-    #[command(flatten)]
-    pub selection: MatrixSelection,
-    /// The file to write [default: stdout]
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
-
-#[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     #[command(flatten)]
     pub compared: Compared,
@@ -74,9 +65,12 @@ pub struct ReportArgs {
 pub struct GateArgs {
     #[command(flatten)]
     pub selection: MatrixSelection,
-    /// What `tprimat baseline` wrote
-    #[arg(long, value_name = "FILE")]
-    pub baseline: PathBuf,
+    /// What `tprimat gate --write FILE` wrote
+    #[arg(long, value_name = "FILE", required_unless_present = "write")]
+    pub baseline: Option<PathBuf>,
+    /// Write what the cells measured to a file that later gates compare with, or to stdout with `-`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["baseline", "max_regression", "junit", "markdown", "annotations"])]
+    pub write: Option<PathBuf>,
     /// How much slower a cell may be, in tokens/s/GPU: `3%` or `0.03`
     #[arg(
         long,

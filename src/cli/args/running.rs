@@ -15,55 +15,30 @@ pub struct BuildArgs {
     #[command(flatten)]
     pub overrides: Overrides,
     /// Run nothing: the same as `plan`
-    #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
+    #[arg(short = 'n', long, conflicts_with_all = ["cached_only", "events"])]
     pub dry_run: bool,
     /// How many runs at once, of those that may share the host, and as many other tasks; no two runs
     /// have the same GPU [default: cores]
     #[arg(short, long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
-    /// Measure the selected cells anew; the earlier attempts are kept
-    #[arg(long)]
-    pub remeasure: bool,
-    /// Measure these cells anew, their repeats in turns, so that drift (clocks, heat) affects all
-    /// of them equally
-    #[arg(
-        long,
-        value_name = "CELL",
-        num_args = 2..,
-        conflicts_with_all = ["only", "skip", "where_", "shard", "failed", "remeasure", "cached_only", "dry_run", "profile"]
-    )]
-    pub together: Vec<String>,
     /// Stop at the first failure instead of finishing the rest
     #[arg(long)]
     pub fail_fast: bool,
-    /// Go on after a failure (the default)
-    #[arg(long, conflicts_with = "fail_fast")]
-    pub keep_going: bool,
-    /// Exit with 5 if a cell of the matrix ends without a result
-    #[arg(long)]
-    pub require_complete: bool,
     /// Train nothing: use what the cache has
-    #[arg(long, conflicts_with_all = ["remeasure", "retry_failed"])]
+    #[arg(long, conflicts_with = "force")]
     pub cached_only: bool,
-    /// Share runs with this remote cache, or with `none` [default: paths.remote]
-    #[arg(long, value_name = "ADDRESS")]
-    pub remote: Option<String>,
-    /// Fail if the remote cache cannot be reached: before anything runs, or with 1 at the end
-    #[arg(long)]
-    pub remote_required: bool,
-    /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
-    #[arg(long, conflicts_with = "allow_drift")]
-    pub locked: bool,
-    /// Run each selected cell once under a profiler and measure nothing; traces go to the output
-    /// folder
-    #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
-    pub profile: Option<ProfilerName>,
+    /// Without what the build fails
+    #[arg(
+        long,
+        value_enum,
+        value_name = "locked|complete|remote",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub require: Vec<Require>,
     /// Run nothing if the plan's estimate is above this, or a run has none
-    #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "profile")]
+    #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
-    /// End with every figure and every note in place of the summary
-    #[arg(long)]
-    pub details: bool,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -74,6 +49,17 @@ pub struct BuildArgs {
     /// TPRIMAT_FAILED and TPRIMAT_WAITING set
     #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
     pub notify: Option<String>,
+}
+
+/// What a build must have, or it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Require {
+    /// tprimat.lock, complete and as this host is: exit with 2 else
+    Locked,
+    /// A result of each cell of the matrix: exit with 5 else
+    Complete,
+    /// The remote cache: fail before anything runs, or with 1 at the end
+    Remote,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -106,35 +92,20 @@ pub struct StopArgs {
     pub name: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum ProfilerName {
-    /// NVIDIA Nsight Systems
-    Nsys,
-    /// ROCm's rocprofv3; where there is none, `rocprof --stats`
-    Rocprof,
-    /// torch's own profiler, in tprimat's trainers
-    Torch,
-}
-
-impl From<ProfilerName> for crate::execute::Profiler {
-    fn from(name: ProfilerName) -> Self {
-        match name {
-            ProfilerName::Nsys => Self::Nsys,
-            ProfilerName::Rocprof => Self::Rocprof,
-            ProfilerName::Torch => Self::Torch,
-        }
-    }
-}
-
 impl BuildArgs {
+    pub fn requires(&self, what: Require) -> bool {
+        self.require.contains(&what)
+    }
+
     pub fn into_plan(self) -> PlanArgs {
+        let require = self.requires(Require::Locked).then(|| "locked".to_owned());
         PlanArgs {
             selection: self.selection,
             last: self.last,
             overrides: self.overrides,
             tasks: false,
             exit_code: false,
-            locked: self.locked,
+            require,
             max_gpu_hours: self.max_gpu_hours,
         }
     }
@@ -158,8 +129,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
-    #[arg(long, conflicts_with = "allow_drift")]
-    pub locked: bool,
+    #[arg(long, value_name = "locked", value_parser = ["locked"], hide_possible_values = true)]
+    pub require: Option<String>,
 }
 
 /// GPU-hours: a number that is not negative.

@@ -7,9 +7,10 @@ use crate::{
     cli::{
         args::BuildArgs,
         blocked::{self, Blocked},
+        flags::Force,
         session::Session,
     },
-    error::{Error, Problem, Result},
+    error::{Error, Result},
     execute::{self, Event, EventSink, ProbeDepth, Runs, TrainHost},
     graph::{Engine, State, Statuses, TaskId},
     matrix::CellId,
@@ -19,15 +20,8 @@ use crate::{
 /// Names the cells that are not trained here, each problem once.
 pub(super) fn say_left_out(plan: &Plan, blocked: &Blocked, events: &EventSink) {
     for (problem, cells) in blocked::by_problem(blocked) {
-        let cells: Vec<&str> = cells
-            .iter()
-            .map(|cell| plan.cells[*cell].id.as_str())
-            .collect();
-        let message = format!(
-            "left out: {}: {}",
-            blocked::few(&cells),
-            blocked::sentence(problem)
-        );
+        let (cells, why) = (blocked::names(plan, &cells), blocked::sentence(problem));
+        let message = format!("left out: {cells}: {why}");
         events.report(&Event::Note { message });
     }
 }
@@ -81,14 +75,14 @@ pub(super) fn refuse_beyond(
     match execute::Prices::beyond(
         &[&execute::Prices::of(engine, statuses, which)],
         limit,
-        args.overrides.force,
+        args.overrides.has(Force::Memory),
     ) {
         Some(why) => {
             let help = format!(
                 "nothing was run; `{}` shows the estimate by cell",
                 engine.plan.command("plan", &[])
             );
-            Err(Error::invalid(Problem::new(why).help(help)))
+            Err(Error::refused(why, help))
         }
         None => Ok(()),
     }
@@ -119,10 +113,10 @@ pub(super) fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> 
                 "`{}` cannot be measured anew here: {why}",
                 engine.plan.cells[cell].id
             );
-            return Err(Error::Failed {
+            return Err(Error::failed_with(
                 message,
-                help: Some("nothing was run; --only leaves it out".into()),
-            });
+                "nothing was run; --only leaves it out",
+            ));
         }
     }
     blocked::refuse(&blocked::find(

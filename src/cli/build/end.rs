@@ -8,7 +8,7 @@ use super::counts::{RepeatCounts, cells};
 use crate::{
     cache::{Attempt, INPUTS_CHANGED, TaskKind, is_of_one_file},
     cli::{
-        args::{BuildArgs, Globals},
+        args::{BuildArgs, Globals, Require},
         blocked::Coverage,
         compare,
         output::{page, print, print_json},
@@ -75,8 +75,7 @@ pub(super) fn finish(
         && count(State::Fresh) + count(State::Unsupported) == after.len()
         && incomplete == 0
         && *is_shared
-        && !args.last.failed
-        && !args.details;
+        && !args.last.failed;
     let (mut nan, mut log_failed) = (0, 0);
     for run in reading::uncounted_runs(engine, statuses)? {
         match failure_class(&run.why) {
@@ -108,10 +107,10 @@ pub(super) fn finish(
         || verdict.is_bad()
         || in_vain
         || (coverage.is_nothing() && (!args.cached_only || coverage.selected == 0))
-        || (args.remote_required && !is_shared)
+        || (args.requires(Require::Remote) && !is_shared)
     {
         exit::FAILED
-    } else if args.require_complete && incomplete > 0 {
+    } else if args.requires(Require::Complete) && incomplete > 0 {
         exit::STALE
     } else {
         exit::OK
@@ -149,35 +148,26 @@ pub(super) fn finish(
         );
         events.report(&Event::Note { message });
     }
-    let mut counts = serde_json::Map::new();
-    for state in State::ALL {
-        counts.insert(state.name().into(), count(state).into());
-    }
+    let counts: serde_json::Map<String, Value> = State::ALL
+        .into_iter()
+        .map(|state| (state.name().to_owned(), count(state).into()))
+        .collect();
+    let of = &verdict.uncounted;
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
-        "failed_repeats": verdict.uncounted.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted, "suspect": verdict.uncounted.suspect,
-        "unmeasured": verdict.uncounted.unmeasured, "incomplete": incomplete, "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
-        "remote": remote,
+        "failed_repeats": of.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted,
+        "suspect": of.suspect, "unmeasured": of.unmeasured, "incomplete": incomplete,
+        "blocked": coverage.blocked, "output": publish::output_dir(engine.plan), "remote": remote,
     });
     if globals.json {
         print_json("build", &value)?;
     } else if has_nothing_to_do && code == exit::OK {
-        let matrix = &engine.plan.matrix.name;
-        eprintln!(
-            "{matrix}: nothing to do, {} tasks are fresh",
-            count(State::Fresh)
-        );
+        let (matrix, fresh) = (&engine.plan.matrix.name, count(State::Fresh));
+        eprintln!("{matrix}: nothing to do, {fresh} tasks are fresh");
     } else if args.events.as_deref() != Some(Path::new("-")) {
         show(args, engine.plan, comparison.as_deref(), &coverage)?;
-        eprintln!(
-            "{}",
-            published(
-                engine,
-                statuses,
-                request,
-                (comparison.as_deref(), is_unread)
-            )
-        );
+        let figures = (comparison.as_deref(), is_unread);
+        eprintln!("{}", published(engine, statuses, request, figures));
     }
     Ok(code)
 }
@@ -197,12 +187,12 @@ fn show(
             can_run: args.cached_only && compare::can_run(plan, comparison),
             plan: plan.command("plan", &[]),
         };
-        let page = page();
-        print(&if args.details {
-            crate::report::table(comparison, &page)
-        } else {
-            crate::report::glance(comparison, false, &commands, &page)
-        })?;
+        print(&crate::report::glance(
+            comparison,
+            false,
+            &commands,
+            &page(),
+        ))?;
     }
     if let Some(text) = coverage.text(&plan.command("plan", &[])) {
         eprintln!("{}", text.trim_end());

@@ -76,10 +76,10 @@ fn wait(globals: &Globals, name: Option<&str>) -> Result<i32> {
     }
     let Some(code) = build.ended.as_ref().map(|ended| ended.exit_code) else {
         build.refuse_other_host("tprimat status --wait")?;
-        return Err(Error::Failed {
-            message: format!("the detached build {} died without a word", build.name),
-            help: Some(build.again()),
-        });
+        return Err(Error::failed_with(
+            format!("the detached build {} died without a word", build.name),
+            build.again(),
+        ));
     };
     let status = Status::of(build);
     match globals.json {
@@ -151,12 +151,12 @@ impl Status {
             self.tasks(),
         ];
         for run in &progress.running {
+            let total = run.steps_total.map(|total| format!(" of {total}"));
+            let left = run.seconds_left.map(|s| format!(", {} left", duration(s)));
             let at = match (&run.waiting_for, run.step) {
                 (Some(what), _) => format!("waits for {what}"),
                 (None, None) => "started".to_owned(),
                 (None, Some(step)) => {
-                    let total = run.steps_total.map(|total| format!(" of {total}"));
-                    let left = run.seconds_left.map(|s| format!(", {} left", duration(s)));
                     format!(
                         "step {step}{}{}",
                         total.unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! GPUs: who uses them now, and what ends a process that a run left there.
 
-use std::{collections::BTreeMap, fmt::Write as _, os::unix::fs::MetadataExt};
+use std::{collections::BTreeSet, fmt::Write as _, os::unix::fs::MetadataExt};
 
 use serde::Serialize;
 
@@ -18,32 +18,20 @@ use crate::{
 /// Ends what runs of the caller's left on GPUs, and nothing else.
 pub(super) fn free_gpus(is_sure: bool) -> Result<i32> {
     let holders = run::gpu_holders();
-    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut left: BTreeSet<&str> = BTreeSet::new();
     let mut text = String::new();
-    for GpuHolder {
-        pid,
-        name,
-        devices,
-        whose,
-        since,
-    } in &holders
-    {
-        let why = match whose {
+    for holder in &holders {
+        let why = match &holder.whose {
             ProcessOwner::Leftover(run) => {
-                *left.entry(run).or_default() += 1;
-                format!("left over from run {run}, which nothing supervises any more")
+                left.insert(run);
+                "left over, and nothing supervises its run any more"
             }
-            ProcessOwner::Run(run) => format!("run {run} goes on, so it is left alone"),
-            ProcessOwner::Other => "not a run of yours, so it is left alone".to_owned(),
+            ProcessOwner::Run(_) => "its run goes on, so it is left alone",
+            ProcessOwner::Other => "not a run of yours, so it is left alone",
         };
-        let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-        let _ = writeln!(
-            text,
-            "process {pid} ({name}, {}{}) holds {}: {why}",
-            user_of(*pid),
-            since.map_or_else(String::new, |at| format!(", since {}", at_minute(at))),
-            devices.join(", ")
-        );
+        let devices: Vec<&str> = holder.devices.iter().map(String::as_str).collect();
+        let (process, devices) = (HeldBy::of(holder, None).told(true), devices.join(", "));
+        let _ = writeln!(text, "{process} holds {devices}: {why}");
     }
     print(&text)?;
     if nix::unistd::geteuid().as_raw() != 0 {
@@ -65,7 +53,7 @@ pub(super) fn free_gpus(is_sure: bool) -> Result<i32> {
         return Ok(exit::OK);
     }
     let mut survivors = 0;
-    for run in left.keys() {
+    for run in left {
         let (ended, stayed) = run::end_leftovers(run);
         eprintln!(
             "run {run}: ended {}",
@@ -75,12 +63,10 @@ pub(super) fn free_gpus(is_sure: bool) -> Result<i32> {
     }
     match survivors {
         0 => Ok(exit::OK),
-        n => Err(Error::Failed {
-            message: format!("{} did not end, not even by SIGKILL", processes(n)),
-            help: Some(
-                "they hang in the driver; a reset of the device, or of the host, ends them".into(),
-            ),
-        }),
+        n => Err(Error::failed_with(
+            format!("{} did not end, not even by SIGKILL", processes(n)),
+            "they hang in the driver; a reset of the device, or of the host, ends them",
+        )),
     }
 }
 
@@ -92,7 +78,7 @@ fn processes(count: usize) -> String {
 }
 
 /// A process that uses a GPU; what this user may not see of it is absent.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct HeldBy {
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,20 +179,22 @@ pub(super) fn gpu_finding(index: usize, vendor: Vendor, gpu: &GpuFacts, now: Gpu
     let (state, said) = if !said.is_empty() {
         (State::Problem, said.join("; "))
     } else if !openers.is_empty() {
-        let openers: Vec<&HeldBy> = openers.iter().collect();
-        let open = format!(
-            "no process uses it, but its device file is open in {}",
-            named(&openers)
-        );
+        let named = named(&openers.iter().collect::<Vec<_>>());
+        let open = format!("no process uses it, but its device file is open in {named}");
         (State::Ok, open)
-    } else if now.used.processes.is_none() {
-        let unknown = "whether a process uses it is unknown: its driver does not list them";
-        (State::Unchecked, unknown.to_owned())
-    } else if !now.sees_all {
-        let inside = "no process is seen on it from inside this container";
-        (State::Ok, inside.to_owned())
     } else {
-        (State::Ok, "free".to_owned())
+        let (state, said) = match (&now.used.processes, now.sees_all) {
+            (None, _) => (
+                State::Unchecked,
+                "whether a process uses it is unknown: its driver does not list them",
+            ),
+            (_, false) => (
+                State::Ok,
+                "no process is seen on it from inside this container",
+            ),
+            (_, true) => (State::Ok, "free"),
+        };
+        (state, said.to_owned())
     };
     let help = if strangers.iter().any(|held| held.is_left_over) {
         Some("`tprimat doctor --free-gpus` ends what your runs left behind".to_owned())
@@ -296,13 +284,8 @@ impl HeldBy {
     fn numbered(pid: u32, memory_bytes: Option<u64>) -> Self {
         Self {
             pid,
-            program: None,
-            user: None,
-            since: None,
-            since_seconds: None,
             memory_bytes,
-            run: None,
-            is_left_over: false,
+            ..Self::default()
         }
     }
 
@@ -332,13 +315,9 @@ impl HeldBy {
 
 /// A time as the caller's clock shows it.
 fn at_minute(seconds: f64) -> String {
-    jiff::Timestamp::from_second(seconds as i64).map_or_else(
-        |_| "an unknown time".to_owned(),
-        |at| {
-            let here = at.to_zoned(jiff::tz::TimeZone::system());
-            here.strftime("%Y-%m-%d %H:%M").to_string()
-        },
-    )
+    let at = jiff::Timestamp::from_second(seconds as i64).unwrap_or_default();
+    let here = at.to_zoned(jiff::tz::TimeZone::system());
+    here.strftime("%Y-%m-%d %H:%M").to_string()
 }
 
 pub(super) fn run_of(holder: Option<run::Holder>) -> String {

@@ -70,23 +70,17 @@ pub(super) fn engines(env: &BTreeMap<String, String>, wanted: &Wanted, page: &mu
         EngineKind::Podman,
         EngineKind::Apptainer,
     ] {
+        let name = kind.name();
         let Ok(engine) = ContainerEngine::find(Some(kind), env) else {
-            if is_wanted(kind) {
-                page.mend(
+            let what = format!("{name}: not installed");
+            match is_wanted(kind) {
+                true => page.mend(
                     "containers",
                     State::Problem,
-                    format!(
-                        "{}: not installed, and cells of this project run in its containers",
-                        kind.name()
-                    ),
+                    what + ", and cells of this project run in its containers",
                     installs(kind),
-                );
-            } else {
-                page.add(
-                    "containers",
-                    State::Absent,
-                    format!("{}: not installed", kind.name()),
-                );
+                ),
+                false => drop(page.add("containers", State::Absent, what)),
             }
             continue;
         };
@@ -97,42 +91,38 @@ pub(super) fn engines(env: &BTreeMap<String, String>, wanted: &Wanted, page: &mu
             EngineKind::Docker => &["info", "--format", "{{json .Runtimes}}"],
             _ => &["info"],
         };
-        match engine.ask(env, asked) {
-            Ok(said) if said.status.success() => {
-                let runtimes: serde_json::Map<String, Value> = match kind {
-                    EngineKind::Docker => serde_json::from_slice(&said.stdout).unwrap_or_default(),
-                    _ => serde_json::Map::new(),
-                };
-                let has_cdi = || {
-                    ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"]
-                        .iter()
-                        .any(|p| Path::new(p).exists())
-                };
-                let gpus = match kind {
-                    EngineKind::Apptainer => "",
-                    _ if runtimes.contains_key("nvidia") || has_cdi() => ", hands out NVIDIA GPUs",
-                    EngineKind::Docker => ", no NVIDIA runtime and no CDI",
-                    _ => ", no CDI",
-                };
-                let what = format!("{}: answers{gpus}", kind.name());
-                if is_wanted(kind)
-                    && wanted.in_containers.contains(&Vendor::Nvd)
-                    && gpus.starts_with(", no ")
-                {
-                    page.mend("containers", State::Problem, what, hands_out(kind));
-                } else {
-                    page.add("containers", State::Ok, what);
-                }
-            }
+        let said = match engine.ask(env, asked) {
+            Ok(said) if said.status.success() => said.stdout,
             Ok(said) => {
                 let why = last_line(&said.stderr);
-                let what = format!("{} does not answer: {why}", kind.name());
+                let what = format!("{name} does not answer: {why}");
                 page.mend("containers", State::Problem, what, starts(kind, &why));
+                continue;
             }
             Err(why) => {
                 let help = starts(kind, &why);
                 page.mend("containers", State::Problem, why, help);
+                continue;
             }
+        };
+        let runtimes: serde_json::Map<String, Value> = match kind {
+            EngineKind::Docker => serde_json::from_slice(&said).unwrap_or_default(),
+            _ => serde_json::Map::new(),
+        };
+        let cdi = ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"];
+        let hands_out_gpus =
+            runtimes.contains_key("nvidia") || cdi.iter().any(|path| Path::new(path).exists());
+        let gpus = match kind {
+            EngineKind::Apptainer => "",
+            _ if hands_out_gpus => ", hands out NVIDIA GPUs",
+            EngineKind::Docker => ", no NVIDIA runtime and no CDI",
+            _ => ", no CDI",
+        };
+        let what = format!("{name}: answers{gpus}");
+        let needs_gpus = is_wanted(kind) && wanted.in_containers.contains(&Vendor::Nvd);
+        match needs_gpus && gpus.starts_with(", no ") {
+            true => page.mend("containers", State::Problem, what, hands_out(kind)),
+            false => drop(page.add("containers", State::Ok, what)),
         }
     }
 }

@@ -208,7 +208,7 @@ impl Scheduler<'_> {
         self.done(node, statuses)
     }
 
-    /// Stores the job's text, so that `explain` can look inside later: once, for it is the cell's.
+    /// Stores the job's text, so that `show --stale` can look inside later: once, for it is the cell's.
     fn record_job(&mut self, node: TaskId) -> Result<()> {
         let task = self.engine.dag.task(node);
         let has_job = matches!(

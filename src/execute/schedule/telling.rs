@@ -201,7 +201,10 @@ impl Scheduler<'_> {
             Some(_) => Some(format!(
                 "`{}` says more; `{}` measures the cell anew",
                 plan.command("show", &[&plan.cells[cell].id]),
-                plan.command("build", &["--only", &plan.cells[cell].id, "--remeasure"])
+                plan.command(
+                    "build",
+                    &["--only", &plan.cells[cell].id, "--force=measured"]
+                )
             )),
             None if is_disturbed => None,
             None if why.is(NO_STEP) => Some(self.how_to_read_its_log(cell, statuses)),
@@ -213,7 +216,7 @@ impl Scheduler<'_> {
         let mut evidence = vec![why.text.clone()];
         if self.holds_other_repeats(cell, statuses) {
             evidence.push(
-                "its cell's other repeats would not count either and are not started; --retry-failed runs them anyway"
+                "its cell's other repeats would not count either and are not started; --force=failed runs them anyway"
                     .to_owned(),
             );
         }
@@ -255,7 +258,7 @@ impl Scheduler<'_> {
         };
         let how = match looks_like {
             Some(format) => format!("the log looks like `{format}`: write `format = \"{format}\"`"),
-            None => "tprimat knows no format with these lines: let the trainer print events (`tprimat schema events`), or write \
+            None => "tprimat knows no format with these lines: let the trainer print events (`tprimat print schema events`), or write \
                      `format = \"regex\"` with patterns"
                 .to_owned(),
         };

@@ -180,7 +180,7 @@ pub struct Image {
     pub file: Option<PathBuf>,
     /// What brings it here, in words.
     pub help: String,
-    /// What `tprimat image build` is told to make one with the recipe's packages.
+    /// What `tprimat container build` is told to make one with the recipe's packages.
     pub target: String,
 }
 

@@ -93,8 +93,7 @@ impl FactBook {
                     format!("does not pin {} for {platform}", names.join(", "))
                 }
             };
-            let help =
-                "build once without --locked on that platform's host, and commit tprimat.lock";
+            let help = "build once without --require=locked on that platform's host, and commit tprimat.lock";
             Problem::new(format!("tprimat.lock would have to be written: it {lacks}")).help(help)
         };
         let problems: Vec<Problem> = self.missing.iter().map(problem).collect();

@@ -43,7 +43,7 @@ pub enum FitVerdict {
     Tight,
     /// Above the capacity, but by no more than the prediction may err: it is started.
     MayNotFit,
-    /// Not started without `--force`.
+    /// Not started without `--force=memory`.
     DoesNotFit,
 }
 
@@ -143,7 +143,7 @@ impl MemoryFit {
         let is_checked = self.memory.as_ref().is_some_and(|memory| memory.is_checked);
         let (words, what) = match self.verdict? {
             FitVerdict::Fits | FitVerdict::Tight => return None,
-            FitVerdict::DoesNotFit => ("will not fit", "--force runs it"),
+            FitVerdict::DoesNotFit => ("will not fit", "--force=memory runs it"),
             FitVerdict::MayNotFit if is_checked => (
                 "may not fit",
                 "it runs, since a prediction can be off by that much",

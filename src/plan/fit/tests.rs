@@ -232,11 +232,9 @@ fn parts_add_up_and_the_verdict_follows() {
             .unwrap()
             .starts_with("may not fit: needs 46.4 GiB a GPU, which has 42.8 GiB (test); it runs")
     );
-    assert!(
-        warning(43)
-            .unwrap()
-            .starts_with("will not fit: needs 46.4 GiB a GPU, which has 40.0 GiB (test); --force")
-    );
+    assert!(warning(43).unwrap().starts_with(
+        "will not fit: needs 46.4 GiB a GPU, which has 40.0 GiB (test); --force=memory"
+    ));
     // A model that was never compared with a measurement may err by more, but not by this much.
     let by_an_unchecked = Memory {
         is_checked: false,

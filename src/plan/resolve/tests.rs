@@ -381,7 +381,7 @@ fn an_executor_is_the_platform_s_or_its_vendor_s_key_by_key() {
     assert_eq!(
         execution(&file, "nvd").unwrap().container.unwrap().image,
         "tprimat/cmd:nvd",
-        "what `image build` makes"
+        "what `container build` makes"
     );
 }
 

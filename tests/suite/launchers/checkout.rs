@@ -121,7 +121,7 @@ fn its_commit_and_changes_are_pinned_and_a_host_without_it_takes_them() {
     project.edit("mine/train.sh", "sleep 0.005", "sleep 0.006");
     project.run(&["plan", "--exit-code"]).ends_with(0);
     // Nothing is stale by what is pinned; what is measured anew must be what is pinned.
-    let ran = with_checkout(&project, "mine", &["build", "--remeasure"]).ends_with(2);
+    let ran = with_checkout(&project, "mine", &["build", "--force=measured"]).ends_with(2);
     assert!(
         ran.stderr.contains("recipe.mine.checkouts.MINE_PATH.dirty"),
         "{}",
@@ -129,7 +129,7 @@ fn its_commit_and_changes_are_pinned_and_a_host_without_it_takes_them() {
     );
     with_checkout(&project, "mine", &["lock", "--update"]).ends_with(0);
     let ran = project
-        .run(&["explain", "cpu/mine/tiny/single"])
+        .run(&["show", "--stale", "cpu/mine/tiny/single"])
         .ends_with(0);
     assert!(ran.stdout.contains("MINE_PATH dirty"), "{}", ran.stdout);
     with_checkout(&project, "mine", &["build"]).ends_with(0);

@@ -1,4 +1,4 @@
-//! `image build` and `shell` with a mock of docker, and without one.
+//! `container build` and `shell` with a mock of docker, and without one.
 
 use std::fs;
 
@@ -55,7 +55,7 @@ fn an_image_is_rendered_and_built() {
     let project = project();
     let printed = run(
         &project,
-        &["image", "build", "h100/tran/tiny", "--print"],
+        &["container", "build", "h100/tran/tiny", "--print"],
         false,
     )
     .ends_with(0);
@@ -73,7 +73,7 @@ fn an_image_is_rendered_and_built() {
     );
 
     let arguments = [
-        "image",
+        "container",
         "build",
         "tran",
         "--platform",
@@ -95,7 +95,7 @@ fn an_image_is_rendered_and_built() {
     let torch_of_the_base = "sed -i '/^torch==/d'";
     assert!(built.stdout.contains(torch_of_the_base), "{}", built.stdout);
     let native = [
-        "image",
+        "container",
         "build",
         "native",
         "--platform",
@@ -118,7 +118,7 @@ fn an_image_is_rendered_and_built() {
     );
     let base = run(
         &project,
-        &["image", "build", "cmd", "--platform", "amd"],
+        &["container", "build", "cmd", "--platform", "amd"],
         true,
     )
     .ends_with(2);
@@ -128,16 +128,16 @@ fn an_image_is_rendered_and_built() {
     );
     let base = run(
         &project,
-        &["image", "build", "native", "--platform", "h100"],
+        &["container", "build", "native", "--platform", "h100"],
         true,
     )
     .ends_with(2);
     let help = "--base, or in frameworks.native.image.nvd: any with python3 and pip, which install recipes/native/requirements.nvd.txt";
     assert!(said(&base).contains(help), "{base:?}");
-    run(&project, &["image", "build", "tran"], true).ends_with(2);
+    run(&project, &["container", "build", "tran"], true).ends_with(2);
     run(
         &project,
-        &["image", "build", "prim", "--platform", "h100"],
+        &["container", "build", "prim", "--platform", "h100"],
         true,
     )
     .ends_with(2);
@@ -154,7 +154,7 @@ fn the_image_that_config_names_is_the_one_that_is_pulled_and_used() {
         );
         project
     };
-    let pull = ["image", "pull", "tran", "--platform", "h100", "--print"];
+    let pull = ["container", "pull", "tran", "--platform", "h100", "--print"];
     assert_eq!(
         run(&project(), &pull, true).ends_with(0).stdout,
         "docker pull my/base:1\n"
@@ -176,7 +176,7 @@ fn the_image_that_config_names_is_the_one_that_is_pulled_and_used() {
         file.stderr
     );
     // That nobody can tell is not the same as that it is not here.
-    let listed = run(&project(), &["image", "list", "--json"], false)
+    let listed = run(&project(), &["container", "list", "--json"], false)
         .ends_with(0)
         .json();
     let text = listed.to_string();
@@ -201,9 +201,17 @@ fn the_engine_of_the_platform_builds_pulls_lists_and_opens_its_images() {
         program(&bin.join("podman"), podman);
         run(&project, arguments, true).ends_with(0)
     };
-    let build = ["image", "build", "tran", "--platform", "h100"];
-    let pull = ["image", "pull", "tran", "--platform", "h100"];
-    let shell = ["shell", "h100", "--framework", "tran", "--", "true"];
+    let build = ["container", "build", "tran", "--platform", "h100"];
+    let pull = ["container", "pull", "tran", "--platform", "h100"];
+    let shell = [
+        "container",
+        "shell",
+        "h100",
+        "--framework",
+        "tran",
+        "--",
+        "true",
+    ];
     for stated in [
         "{ container: { engine: podman } }",
         "{ executor: podman }",
@@ -218,7 +226,7 @@ fn the_engine_of_the_platform_builds_pulls_lists_and_opens_its_images() {
             let printed = with_both(&with_print).stdout;
             assert!(printed.contains("podman "), "{printed}");
         }
-        let listed = with_both(&["image", "list", "--json"]).json();
+        let listed = with_both(&["container", "list", "--json"]).json();
         let images = listed["images"].as_array().unwrap();
         let digest = |platform: &str| {
             let row = images
@@ -249,11 +257,11 @@ fn the_engine_of_the_platform_builds_pulls_lists_and_opens_its_images() {
 #[test]
 fn the_next_step_after_an_image_is_said() {
     let project = project();
-    let pull = ["image", "pull", "tran", "--platform", "h100"];
+    let pull = ["container", "pull", "tran", "--platform", "h100"];
     let pulled = run(&project, &pull, true).ends_with(0);
-    let base = "pulled with docker: my/base:1 is only the base image of tran; `tprimat image build tran --platform h100` makes tprimat/tran:nvd";
+    let base = "pulled with docker: my/base:1 is only the base image of tran; `tprimat container build tran --platform h100` makes tprimat/tran:nvd";
     assert!(said(&pulled).contains(base), "{pulled:?}");
-    let build = ["image", "build", "tran", "--platform", "h100"];
+    let build = ["container", "build", "tran", "--platform", "h100"];
     let built = run(&project, &build, true).ends_with(0);
     let runs = "`tprimat build --only h100/tran --executor container` runs in it";
     assert!(said(&built).contains(runs), "{built:?}");
@@ -268,7 +276,7 @@ fn the_next_step_after_an_image_is_said() {
     assert!(said(&built).contains(other), "{built:?}");
 }
 
-/// Of an image that nobody publishes, `image pull` would fetch the base alone.
+/// Of an image that nobody publishes, `container pull` would fetch the base alone.
 #[test]
 fn what_makes_a_missing_image_is_offered_and_nothing_else() {
     let project = project();
@@ -283,12 +291,12 @@ fn what_makes_a_missing_image_is_offered_and_nothing_else() {
     };
     let own = stated("");
     assert!(
-        own.contains("`tprimat image build cmd --platform cpu` makes it")
-            && !own.contains("image pull"),
+        own.contains("`tprimat container build cmd --platform cpu` makes it")
+            && !own.contains("container pull"),
         "{own}"
     );
     let published = stated(", container: { image: 'lab/x:1' }");
-    let both = "`tprimat image pull cmd --platform cpu` fetches it, `tprimat image build cmd --platform cpu --tag lab/x:1` makes one";
+    let both = "`tprimat container pull cmd --platform cpu` fetches it, `tprimat container build cmd --platform cpu --tag lab/x:1` makes one";
     assert!(published.contains(both), "{published}");
 }
 
@@ -298,6 +306,7 @@ fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
     let ran = run(
         &project,
         &[
+            "container",
             "shell",
             "h100",
             "--framework",
@@ -353,17 +362,29 @@ fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
         ran.stdout
     );
 
-    let absent = run(&project, &["shell", "amd", "--framework", "prim"], true).ends_with(1);
+    let absent = run(
+        &project,
+        &["container", "shell", "amd", "--framework", "prim"],
+        true,
+    )
+    .ends_with(1);
     assert!(
         absent
             .stderr
-            .contains("tprimat image build prim --platform amd"),
+            .contains("tprimat container build prim --platform amd"),
         "{}",
         absent.stderr
     );
     let printed = run(
         &project,
-        &["shell", "amd", "--framework", "prim", "--print"],
+        &[
+            "container",
+            "shell",
+            "amd",
+            "--framework",
+            "prim",
+            "--print",
+        ],
         false,
     )
     .ends_with(0);
@@ -386,6 +407,7 @@ fn a_shell_has_checkouts_caches_and_locks_as_a_run_does() {
     let [primus, home, locks, more] = ["Primus", "hf", "device-locks", "more"].map(folder);
     let printed = project
         .tprimat(&[
+            "container",
             "shell",
             "amd",
             "--framework",

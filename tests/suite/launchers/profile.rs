@@ -41,7 +41,7 @@ fn states(project: &Project) -> String {
 #[test]
 fn a_cell_is_profiled_once_and_nothing_is_measured() {
     let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
-    let without = run(&project, &["build", "--profile", "nsys"]).ends_with(2);
+    let without = run(&project, &["build", "--set", "experiment.profiling=nsys"]).ends_with(2);
     assert!(
         without.stderr.contains("`nsys` is not there"),
         "{}",
@@ -49,7 +49,7 @@ fn a_cell_is_profiled_once_and_nothing_is_measured() {
     );
     mock(&project, "nsys", NSYS);
     let before = states(&project);
-    let ran = run(&project, &["build", "--profile", "nsys"]).ends_with(0);
+    let ran = run(&project, &["build", "--set", "experiment.profiling=nsys"]).ends_with(0);
     assert!(
         ran.stderr.contains("this is not a measurement"),
         "{}",
@@ -104,7 +104,7 @@ fn a_folder_that_nobody_knows_is_named_and_left_alone() {
     project
         .write(&format!("{folder}/owner.lock"), "")
         .write(&format!("{folder}/spec.json"), "no JSON");
-    let ran = run(&project, &["build", "--profile", "nsys"]).ends_with(0);
+    let ran = run(&project, &["build", "--set", "experiment.profiling=nsys"]).ends_with(0);
     assert!(
         ran.stderr.contains("left alone: nobody knows which run") && ran.stderr.contains(folder),
         "{}",
@@ -116,7 +116,11 @@ fn a_folder_that_nobody_knows_is_named_and_left_alone() {
 #[test]
 fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
     let project = Project::new(ONE_RUN);
-    let without = run(&project, &["build", "--profile", "rocprof"]).ends_with(2);
+    let without = run(
+        &project,
+        &["build", "--set", "experiment.profiling=rocprof"],
+    )
+    .ends_with(2);
     assert!(
         without.stderr.contains("`rocprofv3` is not there"),
         "{}",
@@ -128,7 +132,11 @@ fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
         "[bash, trainer.sh]",
         r#"[bash, trainer.sh, "two words; $(exit 1)"]"#,
     );
-    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    run(
+        &project,
+        &["build", "--set", "experiment.profiling=rocprof"],
+    )
+    .ends_with(0);
     let table = project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv");
     assert_eq!(table, "--stats -o profile/results.csv bash ./profiled.sh\n");
     assert_eq!(project.launches(), 1);
@@ -138,7 +146,11 @@ fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
         "rocprofv3",
         "mkdir -p \"$3\"; echo new > \"$3/results.csv\"; while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
     );
-    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    run(
+        &project,
+        &["build", "--set", "experiment.profiling=rocprof"],
+    )
+    .ends_with(0);
     assert_eq!(
         project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv"),
         "new\n"
@@ -176,7 +188,7 @@ fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
         "recipes/cmd/recipe.toml",
         &ours.replace("format = \"tprimat\"", "format = \"megatron\""),
     );
-    let refused = run(&project, &["build", "--profile", "torch"]).ends_with(2);
+    let refused = run(&project, &["build", "--set", "experiment.profiling=torch"]).ends_with(2);
     assert!(
         refused
             .stderr
@@ -190,7 +202,7 @@ fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
 #[test]
 fn the_native_trainer_is_refused_torchs_profiler_before_it_runs() {
     let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"native\""));
-    let refused = run(&project, &["build", "--profile", "torch"]).ends_with(2);
+    let refused = run(&project, &["build", "--set", "experiment.profiling=torch"]).ends_with(2);
     let said = refused
         .stderr
         .split_whitespace()
@@ -198,7 +210,7 @@ fn the_native_trainer_is_refused_torchs_profiler_before_it_runs() {
         .join(" ");
     for part in [
         "the trainer of `native` cannot start torch's profiler",
-        "runs without Python; --profile nsys",
+        "runs without Python; experiment.profiling=nsys",
     ] {
         assert!(said.contains(part), "{said}");
     }
@@ -216,20 +228,28 @@ shift
 exec "$@"
 "#;
     mock(&project, "rocprofv3", script);
-    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    run(
+        &project,
+        &["build", "--set", "experiment.profiling=rocprof"],
+    )
+    .ends_with(0);
     assert_eq!(
         project.names_in("output/profile_cpu_cmd_tiny_single.rocprof"),
         ["kernels.csv"]
     );
 
-    let nothing = run(&project, &["build", "--profile", "torch"]).ends_with(1);
+    let nothing = run(&project, &["build", "--set", "experiment.profiling=torch"]).ends_with(1);
     assert!(
         nothing.stderr.contains("left no trace"),
         "{}",
         nothing.stderr
     );
     project.write("trainer.sh", "echo 'CUDA out of memory' >&2; exit 3\n");
-    let failed = run(&project, &["build", "--profile", "rocprof"]).ends_with(1);
+    let failed = run(
+        &project,
+        &["build", "--set", "experiment.profiling=rocprof"],
+    )
+    .ends_with(1);
     assert!(
         failed.stderr.contains("the profiled run failed"),
         "{}",
@@ -242,7 +262,7 @@ fn a_build_that_could_profile_no_cell_has_failed() {
     let project = Project::new(ONE_RUN);
     project.edit("config.yaml", "vendor: cpu", "vendor: amd");
     for asked in [
-        ["--profile", "rocprof"],
+        ["--set", "experiment.profiling=rocprof"],
         ["--set", "experiment.profiling=true"],
     ] {
         let ran = run(&project, &[&["build"], &asked[..]].concat()).ends_with(1);

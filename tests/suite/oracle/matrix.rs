@@ -128,7 +128,8 @@ const PUBLISHED: Form = Form {
         "telemetry",
         "device_name",
         "attempt",
-        "attempts",
+        "show",
+        "--attempts",
         "host",
         "hosts",
         "started_at",
@@ -281,7 +282,7 @@ fn a_matrix_is_built_compared_and_gated_as_it_was() {
         }
     }
     found.insert("4 PUBLISHED".to_owned(), published);
-    project.run(&["baseline", "-o", "baseline.json"]);
+    project.run(&["gate", "--write", "baseline.json"]);
     found.insert("5 GATED".to_owned(), gated(&project, &[]));
     project.write("pace", "108");
     project.run(&["build"]);

@@ -78,14 +78,14 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
     assert_eq!((&json["ran"], project.launches()), (&json!(0), 3));
     // Where it fails again, it does so once more.
     assert_eq!(
-        (project.build(&["--retry-failed"]).code, project.launches()),
+        (project.build(&["--force=failed"]).code, project.launches()),
         (1, 4)
     );
     // With the cause gone as well: no key covers it.
     project.remove("mood");
     assert_eq!(project.build(&[]).code, 1);
     assert_eq!(project.launches(), 4);
-    let retried = project.build(&["--retry-failed"]);
+    let retried = project.build(&["--force=failed"]);
     assert_eq!(
         (retried.code, project.launches()),
         (0, 6),
@@ -207,7 +207,7 @@ fn a_repeat_that_went_well_speaks_for_the_others() {
     // Measured anew, the first one fails, and that is all.
     assert_eq!(
         (
-            project.build(&["--remeasure", "--only", SMALL]).code,
+            project.build(&["--force=measured", "--only", SMALL]).code,
             project.launches()
         ),
         (1, 7)
@@ -260,7 +260,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
     assert!(
         reason(1).contains(
             "failed (twice in the same way: unknown: exit 1: ValueError: heads must divide)"
-        ) && reason(1).contains("--retry-failed"),
+        ) && reason(1).contains("--force=failed"),
         "{}",
         reason(1)
     );
@@ -275,7 +275,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
         (1, BTreeSet::new(), 5)
     );
     // Another message shows nothing of the kind, and a connection may be there the next time.
-    project.build(&["--retry-failed"]);
+    project.build(&["--force=failed"]);
     for text in ["ValueError: $RANDOM$RANDOM", "ConnectionError: no route"] {
         let other = one_at_a_time();
         other.write("mood", &raises(text).replace('\'', "\""));
@@ -284,7 +284,7 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
         assert_eq!((other.build(&[]).code, other.launches()), (1, 8));
     }
     project.remove("mood");
-    let retried = project.build(&["--retry-failed"]);
+    let retried = project.build(&["--force=failed"]);
     assert_eq!(retried.code, 0, "{}", retried.stderr);
     project.expect_nothing();
 }
@@ -306,7 +306,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
         let reason = |repeat: u32| plan[&format!("train {SMALL}#{repeat}")].reason.as_str();
         assert!(
             reason(1).contains(&format!("failed (twice in the same way: {status}"))
-                && reason(1).contains("--retry-failed"),
+                && reason(1).contains("--force=failed"),
             "{}",
             reason(1)
         );
@@ -321,7 +321,7 @@ fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
             (1, BTreeSet::new(), 5)
         );
         project.remove("mood");
-        let retried = project.build(&["--retry-failed"]);
+        let retried = project.build(&["--force=failed"]);
         assert_eq!(
             (retried.code, project.launches()),
             (0, 8),
@@ -403,7 +403,7 @@ fn failures_of_another_matrix_are_named() {
     assert!(
         words.contains("failed too")
             && words.contains(small)
-            && words.contains("`--matrix matrix` does"),
+            && words.contains("`--matrix matrix` has"),
         "{none}"
     );
 }
@@ -495,7 +495,7 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
             for part in [
                 "not started: repeat 1 does not count",
                 why,
-                "--retry-failed",
+                "--force=failed",
             ] {
                 assert!(of.reason.contains(part), "{part}: {}", of.reason);
             }
@@ -522,9 +522,15 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
         for (command, told) in [
             (&["plan"][..], "2 cells (1 fresh, 1 not counted)".to_owned()),
             (&["plan"], format!("not counted  {SMALL}")),
-            (&["explain", SMALL], format!("not counted  train {SMALL}#1")),
+            (
+                &["show", "--stale", SMALL],
+                format!("not counted  train {SMALL}#1"),
+            ),
             (&["compare"], format!("no figures: {SMALL} (repeat 1 ")),
-            (&["attempts", SMALL], "  does not count: ".to_owned()),
+            (
+                &["show", "--attempts", SMALL],
+                "  does not count: ".to_owned(),
+            ),
         ] {
             let said = project.run(command).ends_with(0).stdout;
             assert!(said.contains(&told), "{command:?}: {told}: {said}");
@@ -532,7 +538,7 @@ fn repeats_of_a_run_that_cannot_count_are_not_started() {
         }
         // Whoever wants them all the same gets them, once.
         assert_eq!(
-            (project.build(&["--retry-failed"]).code, project.launches()),
+            (project.build(&["--force=failed"]).code, project.launches()),
             (1, 6)
         );
         assert_eq!((project.build(&[]).code, project.launches()), (1, 6));

@@ -236,7 +236,7 @@ fn another_version_of_a_package_that_decides_the_speed_is_another_measurement() 
         ran.stderr.contains("has torch 2.11.0 (locked: 2.10.0)"),
         "{ran:?}"
     );
-    let ran = project.run(&["build", "--locked"]).ends_with(2);
+    let ran = project.run(&["build", "--require=locked"]).ends_with(2);
     assert!(
         ran.stderr.contains("locked \"2.10.0\", found \"2.11.0\""),
         "{ran:?}"

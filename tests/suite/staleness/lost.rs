@@ -156,7 +156,7 @@ fn what_is_set_aside_during_a_build_is_missed_by_the_next_one() {
     until("a run", || project.launches() > launches);
     let first = format!("{SMALL}#1");
     project
-        .run(&["attempts", "set-aside", &first, "--reason", "a test"])
+        .run(&["cache", "set-aside", &first, "--reason", "a test"])
         .ends_with(0);
     project.write("go", "");
     assert!(build.wait().unwrap().success());

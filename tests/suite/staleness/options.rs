@@ -45,7 +45,7 @@ fn repeats_may_be_asked_for_on_the_command_line() {
 fn remeasuring_keeps_what_was_measured() {
     let project = Project::built();
     let before = project.json(&["show", SMALL])["repeats"][0]["attempt"].clone();
-    let built = project.build(&["--remeasure", "--only", "cpu/cmd/small"]);
+    let built = project.build(&["--force=measured", "--only", "cpu/cmd/small"]);
     assert_eq!((built.code, project.launches()), (0, 6), "{}", built.stderr);
     let trained: Vec<_> = built
         .ran
@@ -108,14 +108,14 @@ fn exit_codes() {
     let code = |arguments: &[&str]| project.run(arguments).code.unwrap();
     assert_eq!(code(&["plan"]), 0);
     assert_eq!(code(&["plan", "--exit-code"]), 5);
-    assert_eq!(code(&["build", "--cached-only", "--require-complete"]), 5);
+    assert_eq!(code(&["build", "--cached-only", "--require=complete"]), 5);
     assert_eq!(project.launches(), 0);
     assert_eq!(code(&["build", "--only", "cpu/cmd/tiny"]), 4);
     assert_eq!(
-        code(&["build", "--only", "cpu/cmd/small", "--require-complete"]),
+        code(&["build", "--only", "cpu/cmd/small", "--require=complete"]),
         5
     );
-    assert_eq!(code(&["build", "--require-complete"]), 0);
+    assert_eq!(code(&["build", "--require=complete"]), 0);
     assert_eq!(code(&["plan", "--exit-code"]), 0);
     assert_eq!(code(&["build", "--no-such-option"]), 2);
     assert_eq!(code(&["build", "no-such-matrix"]), 2);

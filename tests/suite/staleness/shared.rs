@@ -85,7 +85,7 @@ fn what_a_selected_cell_measures_is_its_twins_too() {
     // Measured anew, by the one for both.
     assert_eq!(
         (
-            project.build(&["--remeasure", "--only", SMALL]).code,
+            project.build(&["--force=measured", "--only", SMALL]).code,
             project.launches()
         ),
         (0, 6)

@@ -139,7 +139,12 @@ fn a_run_that_changes_a_file_of_its_command_is_replaced_once_and_counts_once_the
     }
     let reason = format!("disturbed, so not counted: {told}; replaced 1 of 1 times");
     assert_eq!(why("fresh"), reason);
-    let attempts = || project.run(&["attempts", SMALL]).ends_with(0).stdout;
+    let attempts = || {
+        project
+            .run(&["show", "--attempts", SMALL])
+            .ends_with(0)
+            .stdout
+    };
     let disturbed = "does not count: it was disturbed (inputs changed while it ran: out.txt;";
     assert_eq!(attempts().matches(disturbed).count(), 4, "{}", attempts());
     // Somebody says what it is, and the first runs count.
@@ -160,7 +165,7 @@ fn a_run_that_changes_a_file_of_its_command_is_replaced_once_and_counts_once_the
     project.write("out.txt", "of tomorrow\n");
     project.expect_nothing();
     // They are replaced like any others where somebody asks for that.
-    let built = project.build(&["--remeasure"]);
+    let built = project.build(&["--force=measured"]);
     assert_eq!(
         (built.code, project.launches(), repeats()),
         (0, 6, 2),

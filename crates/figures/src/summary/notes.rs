@@ -624,7 +624,7 @@ fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) ->
                 SESSION_GAP_SECONDS / 3600.0
             ),
             format!(
-                ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --remeasure"
+                ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
             ),
             "state when it ran",
         ),

@@ -68,7 +68,7 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
     {
         let apart = duration(speedup.apart_seconds.unwrap_or_default());
         all.push(format!(
-            "{} and {} were measured {apart} apart, and no interval covers what changed in between. `{build} --together {} {}` measures both anew, in turns.",
+            "{} and {} were measured {apart} apart, and no interval covers what changed in between. `{build} --force=measured --only {} --only {}` measures both anew, in turns.",
             speedup.a, speedup.b, speedup.a, speedup.b
         ));
     }

@@ -81,7 +81,7 @@ fn a_command_that_is_named_is_of_the_cells_that_are_shown() {
         },
     );
     assert!(
-        said.contains("`tprimat build m --together nvd/tran/llama/single nvd/native/llama/single`"),
+        said.contains("`tprimat build m --force=measured --only nvd/tran/llama/single --only nvd/native/llama/single`"),
         "{said}"
     );
     assert!(

@@ -110,7 +110,7 @@ pub(super) fn pair_sentence(
     parts.extend(speedup.apart_seconds.map(|seconds| {
         format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
-             a build with --together and both names measures them anew, in turns",
+             a build with --force=measured and --only for both measures them anew, in turns",
             duration(seconds)
         )
     }));

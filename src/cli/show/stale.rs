@@ -1,28 +1,25 @@
-//! `explain CELL`: what each task of a cell hangs on, and what changed since it last ran.
+//! `show CELL --stale`: what each task of a cell depends on, and what changed since it last ran.
 
 use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::{
-    args::{ExplainArgs, Globals},
-    output::{print, print_json},
-    plan::{mark_uncounted, rows},
-    project::{self, split_repeat},
-    session::Session,
-};
 use crate::{
+    cli::{
+        args::{Globals, ShowArgs},
+        output::answer,
+        plan::{mark_uncounted, rows},
+        project::{self, split_repeat},
+        session::Session,
+    },
     error::{Result, exit},
     graph::{State, changed_fields, worded_of_task},
 };
 
-pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
-    let mut session = Session::open(project::request(
-        globals,
-        &args.common,
-        None,
-        &args.measured,
-    )?)?;
+pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
+    args.overrides.refuse_measured()?;
+    let request = project::request(globals, &args.common, None, &args.measured)?;
+    let mut session = Session::open(request)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let wanted = session.plan.find(id)?;
     for (position, cell) in session.plan.cells.with_ids_mut() {
@@ -71,10 +68,6 @@ pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
             "changes": changes.unwrap_or_default(), "preimage": preimage,
         }));
     }
-    if globals.json {
-        print_json("explain", &json!({ "tasks": values }))?
-    } else {
-        print(&text)?
-    }
+    answer(globals, "explain", &json!({ "tasks": values }), || text)?;
     Ok(exit::OK)
 }

@@ -1,18 +1,18 @@
-//! `render CELL`: what a cell would launch, before anything runs: its settings with their origins,
-//! its degrees, its files.
+//! `show CELL --launch`: what a cell would launch, before anything runs: its settings with their
+//! origins, its degrees, its files.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{
-    args::{Globals, RenderArgs},
-    output::{print, print_json},
-    project, targets,
-};
 use crate::{
+    cli::{
+        args::{Globals, ShowArgs},
+        output::{answer, print_json},
+        project, targets,
+    },
     config::{View, plain},
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     execute::job_json,
     files::{Durability, read, write_atomically},
     matrix::CellId,
@@ -20,22 +20,14 @@ use crate::{
     recipe::{Rendered, context},
 };
 
-pub fn run(globals: &Globals, args: &RenderArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(
-        globals,
-        &args.common,
-        None,
-        &args.measured,
-    )?)?;
+pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
+    let request = project::request(globals, &args.common, None, &args.measured)?;
+    let plan = Plan::load(&request)?;
     // Repeats launch the same files.
     let cell = plan.find(project::split_repeat(&args.cell)?.0)?;
     let launch = Launch::of(&plan, cell)?;
     let Some(folder) = &args.output else {
-        if globals.json {
-            print_json("launch", &launch.json())?
-        } else {
-            print(&launch.text())?
-        }
+        answer(globals, "launch", &launch.json(), || launch.text())?;
         return Ok(exit::OK);
     };
     targets::refuse_folder(&plan, "-o", folder)?;
@@ -52,12 +44,12 @@ pub fn run(globals: &Globals, args: &RenderArgs) -> Result<i32> {
         .iter()
         .find(|(path, bytes)| path.exists() && !read(path).is_ok_and(|b| b == **bytes))
     {
-        let problem = Problem::new(format!(
-            "{} is there already, and is something else",
-            other.display()
-        ));
-        return Err(Error::invalid(
-            problem.help("nothing was written; name another folder"),
+        return Err(Error::refused(
+            format!(
+                "{} is there already, and is something else",
+                other.display()
+            ),
+            "nothing was written; name another folder",
         ));
     }
     for (path, bytes) in files {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::targets::refuse_folder;
 use crate::{
+    cli::targets::refuse_folder,
     error::Result,
     figures::{Comparison, RepeatSummary},
     files::{Durability, create_dir_all, write_atomically},

@@ -2,25 +2,24 @@
 
 use clap::{Args, Subcommand};
 
-#[derive(Args, Clone, Debug)]
-pub struct ImageArgs {
-    #[command(subcommand)]
-    pub command: ImageCommand,
-}
-
 #[derive(Subcommand, Clone, Debug)]
-pub enum ImageCommand {
-    /// Render the Dockerfile of a framework and build it with docker or podman
-    Build(ImageBuildArgs),
+pub enum ContainerCommand {
+    /// Render the Dockerfile of a framework and build its image with docker or podman
+    Build(BuildImageArgs),
     /// Fetch the image that a framework's runs are started in, or else its base image
-    Pull(ImagePullArgs),
+    Pull(PullImageArgs),
     /// List the images that config.yaml's platforms and frameworks run in, and which of them are on
     /// this host
-    List(ImageListArgs),
+    List {
+        #[arg(long = "set", value_name = "PATH=VALUE")]
+        sets: Vec<String>,
+    },
+    /// Open a shell in a framework's container, with the project and the GPUs
+    Shell(ShellArgs),
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct ImagePullArgs {
+pub struct PullImageArgs {
     /// A framework, or a cell of it: platform/framework/…
     #[arg(value_name = "CELL|FRAMEWORK")]
     pub target: String,
@@ -35,13 +34,7 @@ pub struct ImagePullArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct ImageListArgs {
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageBuildArgs {
+pub struct BuildImageArgs {
     /// A framework, or a cell of it: platform/framework/…
     #[arg(value_name = "CELL|FRAMEWORK")]
     pub target: String,

@@ -1,12 +1,12 @@
-//! `build --profile`: each selected cell once under a profiler, and nothing measured.
+//! A build with `experiment.profiling`: each selected cell once under a profiler, and nothing measured.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    args::{BuildArgs, Globals},
-    output::{self, print_json},
-};
 use crate::{
+    cli::{
+        args::Globals,
+        output::{self, print_json},
+    },
     error::{Error, Problem, Result, exit},
     execute::{self, Event, EventSink, ProbeDepth, Profiler, TrainHost},
     matrix::CellId,
@@ -15,29 +15,45 @@ use crate::{
     recipe::Recipe,
 };
 
-/// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to
-/// the vendor.
-pub fn asked(plan: &Plan, args: &BuildArgs) -> bool {
-    args.profile.is_some() || by_setting(plan)
+/// Which profiler `experiment.profiling` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profiling {
+    /// That of the platform's vendor.
+    OfVendor,
+    By(Profiler),
 }
 
-fn by_setting(plan: &Plan) -> bool {
-    plan.config.settings().experiment.profiling == Some(true)
+/// `true`, or a profiler by its name; the schema knows no other values.
+pub fn asked(plan: &Plan) -> Option<Profiling> {
+    Some(
+        match plan.config.settings().experiment.profiling.as_ref()? {
+            Value::Bool(true) => Profiling::OfVendor,
+            Value::String(name) => Profiling::By(match name.as_str() {
+                "nsys" => Profiler::Nsys,
+                "rocprof" => Profiler::Rocprof,
+                _ => Profiler::Torch,
+            }),
+            _ => return None,
+        },
+    )
 }
 
 /// What whoever checks, plans or starts a build is told where the configuration asks for profiles.
 #[must_use]
 pub fn told(plan: &Plan) -> Option<String> {
-    by_setting(plan).then(|| {
-        "experiment.profiling is true: cells are profiled, none is measured; a build measures once it is false"
-            .to_owned()
+    let value = plan.config.settings().experiment.profiling.as_ref();
+    asked(plan).map(|_| {
+        format!(
+            "experiment.profiling is {}: cells are profiled, none is measured; a build measures once it is false",
+            value.map(crate::config::plain).unwrap_or_default()
+        )
     })
 }
 
 pub fn run(
     plan: &Plan,
     globals: &Globals,
-    args: &BuildArgs,
+    profiling: Profiling,
     host: &TrainHost,
     events: &EventSink,
 ) -> Result<i32> {
@@ -60,10 +76,11 @@ pub fn run(
             continue;
         }
         let is_there = |command: &str| crate::host::which(command, &host.caller_env).is_some();
-        let asked: Profiler = args
-            .profile
-            .map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
-        let profiler = asked.or_older(is_there);
+        let profiler = match profiling {
+            Profiling::OfVendor => Profiler::of(prepared.job().vendor),
+            Profiling::By(profiler) => profiler,
+        };
+        let profiler = profiler.or_older(is_there);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(
             recipe,
@@ -81,12 +98,14 @@ pub fn run(
                 recipe.file.id
             ));
             problems.push(problem.help(format!(
-                "{why}; --profile nsys or rocprof wraps any trainer"
+                "{why}; experiment.profiling=nsys or rocprof wraps any trainer"
             )));
         }
         if let Some(command) = profiler.command().filter(|command| !is_there(command)) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
-            problems.push(problem.help("it is looked up in PATH; --profile torch needs none"));
+            problems.push(
+                problem.help("it is looked up in PATH; experiment.profiling=torch needs none"),
+            );
         }
         cells.push((cell, profiler));
     }

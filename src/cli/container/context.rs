@@ -1,4 +1,4 @@
-//! What `image` hands to an engine: the files that an image is built from, and the arguments of an
+//! What `container` hands to an engine: the files that an image is built from, and the arguments of an
 //! interactive container.
 
 use std::{
@@ -94,12 +94,10 @@ impl EnvFile {
                 || name.contains(['=', '\n', '\0'])
                 || name.is_empty()
             {
-                let problem = Problem::new(format!(
-                    "the variable `{name}` cannot reach a container: it has several lines"
-                ));
-                return Err(Error::invalid(problem.help(
+                return Err(Error::refused(
+                    format!("the variable `{name}` cannot reach a container: it has several lines"),
                     "write its value in one line, or set it inside the container",
-                )));
+                ));
             }
             text += &format!("{name}={value}\n");
         }

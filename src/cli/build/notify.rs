@@ -14,8 +14,10 @@ use nix::{
     unistd::Pid,
 };
 
-use super::detached::FOLDER;
-use crate::execute::{Event, Outcome, Reporter, install_interrupt_handler};
+use crate::{
+    cli::detached::FOLDER,
+    execute::{Event, Outcome, Reporter, install_interrupt_handler},
+};
 
 /// How long the command may take. It tells somebody of the build, and nobody waits for more.
 const LIMIT: Duration = Duration::from_secs(60);
