@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs::File, io::Read, path::Path};
 
 use super::{
     args::{Globals, ParseArgs},
-    output::answer,
+    output::{answer, print},
     project,
 };
 use crate::{

@@ -362,11 +362,8 @@ fn what_is_damaged_comes_back_before_its_cell_is_left_out_or_refused() {
         let log = project.output(TaskKind::Train, &format!("train {first}"), "log");
         project.damage(log);
         project.lose_result(&first).lose_summary(CELL);
-        let build = [
-            &["build", "--require=complete", "--set", &sharing(&address)],
-            limit,
-        ]
-        .concat();
+        let shared = sharing(&address);
+        let build = [&["build", "--require=complete", "--set", &shared], limit].concat();
         let ran = project.run(&build).ends_with(0);
         assert!(
             ran.stderr

@@ -225,7 +225,8 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{listed, steady_state};
-    use tprimat_figures::{Catalogue, CompareSettings, NotAssessed, compare};
+    use tprimat_figures::{Catalogue, CompareSettings, compare};
+    use tprimat_results::Reason;
 
     use crate::stand_ins::*;
 
@@ -235,7 +236,7 @@ mod tests {
         let cells = ["cpu/native/llama/a", "cpu/tran/llama/a"]
             .map(|name| measured(name, &job, &[1.0, 1.1, 1.2], None));
         let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-        let short = NotAssessed::FewSeconds { least: 30.0 };
+        let short = Reason::detail("few_seconds", "under 30 s after the declared warm-up");
         for repeat in &mut all.rows[1].repeats[..2] {
             let cut = repeat.steady.as_mut().and_then(|s| s.cut.as_mut()).unwrap();
             cut.not_assessed = Some(short.clone());

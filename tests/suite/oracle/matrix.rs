@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::{
     flat::{Form, Lines, in_sentences},
     held::{Sections, hold},

@@ -111,7 +111,7 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
     (
         "experiment.profiling",
         "experiment.profiling",
-        include_str!("../../../cli/profile.rs"),
+        include_str!("../../../cli/build/profile.rs"),
     ),
     (
         "hardware.platforms.*.framework",
@@ -151,7 +151,7 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
     (
         "frameworks.*.image",
         ".image",
-        include_str!("../../../cli/image.rs"),
+        include_str!("../../../cli/container.rs"),
     ),
     (
         "benchmarking.runs.default_num_runs",
