@@ -18,6 +18,7 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{Comparison, ComparisonDocument, Row},
+    files::ReadSet,
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
@@ -163,8 +164,25 @@ pub fn compared(
                 .any(|cell| !seeds.iter().any(|seed| seed.cell() == cell)));
     if is_of_imports {
         if !asked.imported && !plan.is_bare() {
+            // A matrix that config.yaml implies has no file that could be named.
+            let file = crate::matrix::find(None, &plan.root, &ReadSet::default());
+            let file = file
+                .ok()
+                .flatten()
+                .map(|path| match path.strip_prefix(&plan.root) {
+                    Ok(within) => within.display().to_string(),
+                    Err(_) => path.display().to_string(),
+                });
+            let alone = file.map_or_else(String::new, |file| {
+                let of_file = Asked {
+                    matrix: Some(file),
+                    ..plan.asked.clone()
+                };
+                let command = of_file.command("compare", &[]);
+                format!(" `{command}` is of the matrix alone.")
+            });
             eprintln!(
-                "note: no cell of the matrix `{}` has run yet; these are the imported cells",
+                "note: no cell of the matrix `{}` has run yet; these are the imported cells.{alone}",
                 plan.matrix.name
             );
         }
@@ -346,7 +364,8 @@ fn chosen(
             Err(_) if is_pattern => {
                 one_by_one = false;
                 cells.extend(
-                    selected(plan, &Selection::of_cell(name)).map_err(|_| no_match(plan, name))?,
+                    selected(plan, &Selection::of_cell(name))
+                        .map_err(|_| no_match(plan, imports, name))?,
                 );
             }
             Err(error) => return Err(error),
@@ -368,16 +387,36 @@ fn chosen(
     Ok(chosen)
 }
 
-/// Nothing in the matrix is named so.
-fn no_match(plan: &Plan, name: &str) -> Error {
-    let list = plan.command("list", &[]);
-    Error::nothing(
-        format!(
-            "no cell of the matrix `{}` matches `{name}`",
-            plan.matrix.name
-        ),
-        format!("`{list}` names the cells; `--imported --only` compares imported ones"),
-    )
+/// Nothing in the matrix is named so; what else may be meant.
+fn no_match(plan: &Plan, imports: &Imports, name: &str) -> Error {
+    let message = format!(
+        "no cell of the matrix `{}` matches `{name}`",
+        plan.matrix.name
+    );
+    let cells: Vec<Cell> = imports.cells().map(Cell::of_id).collect();
+    let of_imports = Selection {
+        only: vec![name.to_owned()],
+        ..Selection::default()
+    }
+    .select(&cells);
+    let imported = of_imports.map_or(0, |selected| selected.into_iter().filter(|is| *is).count());
+    let is_matrix = matches!(
+        crate::matrix::find(Some(name), &plan.root, &ReadSet::default()),
+        Ok(Some(_))
+    );
+    let quoted = shlex::try_quote(name).unwrap_or_default();
+    let help = if is_matrix {
+        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {quoted}`")
+    } else if imported > 0 {
+        let what = counted(imported, "imported cell");
+        format!("it matches {what}: `tprimat compare --imported --only {quoted}`")
+    } else {
+        format!("`{}` names the cells", plan.command("list", &[]))
+    };
+    Error::NothingSelected {
+        message,
+        help: Some(help),
+    }
 }
 
 /// The cells of the matrix that pass, each with its place.

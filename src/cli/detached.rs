@@ -32,7 +32,7 @@ use super::{
 use crate::{
     error::{Error, Problem, Result, exit},
     files::{self, Durability, unix_now},
-    plan::{PlanRequest, look_at_config},
+    plan::{PlanRequest, command_line, look_at_config},
     run,
 };
 pub use status::status;
@@ -348,7 +348,7 @@ impl Build {
     fn command(&self) -> String {
         let typed = self.started.iter().flat_map(|started| &started.arguments);
         let words = ["tprimat"].into_iter().chain(typed.map(String::as_str));
-        shlex::try_join(words).unwrap_or_else(|_| "tprimat build".to_owned())
+        command_line(words)
     }
 
     /// How to go on where a build stopped that did not come to its end.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use tprimat_words::part;
 
 use super::{
     args::{Annotations, GateArgs, Globals},
@@ -13,7 +14,7 @@ use super::{
     targets,
 };
 use crate::{
-    error::{Error, Result, exit, nearest},
+    error::{Error, Problem, Result, Source, exit, nearest},
     execute::history,
     figures::{
         self, AbsentState, BASELINE_SCHEMA, Baseline, ChangedSetting, GateCell, GateInput,
@@ -188,44 +189,74 @@ fn share(text: &str) -> Result<f64> {
 fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let name = path.display().to_string();
     let write_to = |file: &str| asked.command("gate", &["--write", file]);
+    // What is there and is not a baseline may be needed, so no command that replaces it is named.
+    let (help, anew) = (
+        format!("`{}` writes one", write_to("FILE")),
+        format!("`{}` writes it anew", write_to(&name)),
+    );
     if !path.exists() {
         let near = beside(path).map(|near| format!("did you mean `{near}`? "));
-        let (near, write) = (near.unwrap_or_default(), write_to(&name));
-        return Err(Error::refused(
-            format!("there is no baseline `{name}`"),
-            format!("{near}`{write}` writes one"),
-        ));
+        let problem = Problem::new(format!("there is no baseline `{name}`"));
+        return Err(Error::invalid(problem.help(format!(
+            "{}`{}` writes one",
+            near.unwrap_or_default(),
+            write_to(&name)
+        ))));
     }
     let text = read_to_string(path)?;
-    // What is there and is not a baseline may be needed, so no command that replaces it is named.
-    let other = |what: String| {
-        let help = format!("`{}` writes one", write_to("FILE"));
-        Error::refused(format!("{name} {what}"), help)
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        let source = Source::new(name.as_str(), text.as_str());
+        // Its line and column count from 1, and the column counts bytes.
+        let line_start: usize = text
+            .split_inclusive('\n')
+            .take(error.line().saturating_sub(1))
+            .map(str::len)
+            .sum();
+        let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let end = part(&text, at..)
+            .chars()
+            .next()
+            .map_or(at, |c| at + c.len_utf8());
+        Error::invalid(
+            Problem::new("the baseline is not JSON")
+                .at(&source, at..end, error.to_string())
+                .help(&*help),
+        )
+    })?;
+    let wrong = |what: String, help: &str| {
+        Error::invalid(Problem::new(format!("{name} {what}")).help(help))
     };
-    let damaged = |why: String| {
-        let help = format!("`{}` writes it anew", write_to(&name));
-        Error::refused(format!("{name} is a damaged baseline: {why}"), help)
-    };
-    let value: Value =
-        serde_json::from_str(&text).map_err(|error| other(format!("is not JSON: {error}")))?;
-    match value["schema_version"].as_str() {
+    match value.get("schema_version").and_then(Value::as_str) {
         Some(BASELINE_SCHEMA) => {}
-        Some(version) if version.starts_with("tprimat.baseline/") => {
-            return Err(Error::refused(
-                format!("{name} is a `{version}`; this tprimat reads `{BASELINE_SCHEMA}`"),
-                format!("write it again with this version: `{}`", write_to(&name)),
+        Some(other) if other.starts_with("tprimat.baseline/") => {
+            let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
+            return Err(wrong(
+                what,
+                &format!("write it again with this version: `{}`", write_to(&name)),
             ));
         }
-        Some(version) => return Err(other(format!("is not a baseline, but a `{version}`"))),
+        Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), &help)),
         None => {
-            let what = "is not a baseline: it has no `schema_version`";
-            return Err(other(what.to_owned()));
+            let near = value
+                .as_object()
+                .and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
+            let help = near.map_or_else(
+                || help.clone(),
+                |near| format!("it has `{near}`, not `schema_version`"),
+            );
+            return Err(wrong(
+                "is not a baseline: it has no `schema_version`".to_owned(),
+                &help,
+            ));
         }
     }
-    let baseline: Baseline =
-        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
+    let baseline: Baseline = serde_json::from_value(value)
+        .map_err(|error| wrong(format!("is a damaged baseline: {error}"), &anew))?;
     match baseline.fault() {
-        Some(fault) => Err(damaged(fault.to_string())),
+        Some(fault) => Err(wrong(format!("is a damaged baseline: {fault}"), &anew)),
         None => Ok(baseline),
     }
 }

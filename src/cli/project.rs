@@ -218,7 +218,7 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
             None => "--matrix NAME looks at another one".to_owned(),
         };
         format!(
-            "{} failed too, and the matrix `{}` has no such cell: {how}",
+            "{} failed too, but the matrix `{}` does not have that cell: {how}",
             blocked::few(&others),
             plan.matrix.name
         )

@@ -214,7 +214,7 @@ fn without_figures(
         false => measures,
     };
     let mut message = format!(
-        "`{id}` has no figures: repeat {} {}",
+        "`{id}` has no figures. Repeat {}: {}",
         line.repeat, line.verdict
     );
     let log = plan.command("logs", &["--attempt", &attempt.id]);

@@ -48,7 +48,7 @@ impl Asked {
         let directory = self.directory.as_ref().map(|path| path.to_string_lossy());
         let directory = directory.iter().flat_map(|path| ["-C", &**path]);
         let all = ["tprimat"].into_iter().chain(directory);
-        shlex::try_join(all.chain(words.iter().copied())).unwrap_or_else(|_| words.join(" "))
+        command_line(all.chain(words.iter().copied()))
     }
 
     /// tprimat NAME MATRIX WORDS, with the options that it needs to mean the same matrix and the
@@ -87,8 +87,23 @@ impl Asked {
             let executor = self.executor.as_deref();
             all.extend(executor.iter().flat_map(|word| ["--executor", word]));
         }
-        shlex::try_join(all).unwrap_or_else(|_| format!("tprimat {name}"))
+        command_line(all)
     }
+}
+
+/// Words as a shell takes them. Of `--option=value` only the value is quoted, and only where it has
+/// to be.
+#[must_use]
+pub fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted = |text: &str| shlex::try_quote(text).map_or_else(|_| text.to_owned(), Into::into);
+    let word = |word: &str| match word.split_once('=') {
+        Some((option, value)) if option.starts_with("--") => {
+            format!("{}={}", quoted(option), quoted(value))
+        }
+        _ => quoted(word),
+    };
+    let words: Vec<String> = words.into_iter().map(word).collect();
+    words.join(" ")
 }
 
 impl Plan {

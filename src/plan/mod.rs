@@ -16,7 +16,7 @@ mod resolve;
 mod without_matrix;
 pub use without_matrix::starter_config;
 
-pub use command::Asked;
+pub use command::{Asked, command_line};
 pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};

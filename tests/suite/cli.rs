@@ -36,11 +36,12 @@ fn a_command_that_is_gone_is_answered_with_what_to_use() {
     let project = Project::new(ONE_RUN);
     for (command, instead) in [
         (&["attach", "20260101T000000.000Z"][..], "status --wait"),
-        (&["watch", "--port", "8000"], "report.html"),
+        (&["watch", "--port", "8000"], "build --detach"),
+        (&["explain", "cpu/cmd/tiny/single"], "show CELL --stale"),
     ] {
         let told = project.run(command).ends_with(2).stderr;
-        let gone = format!("there is no command `{}` any more", command[0]);
-        assert!(told.contains(&gone) && told.contains(instead), "{told}");
+        let gone = format!("`{}` is now `tprimat {instead}`", command[0]);
+        assert!(told.contains(&gone), "{told}");
     }
 }
 

@@ -148,7 +148,7 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
     let said = ran.stderr.replace("\n", " ");
     assert!(
-        said.contains("#1` was measured, but its log and its result cannot be read"),
+        said.contains("Repeat 1: counts, but its log and its result cannot be read"),
         "{ran:?}"
     );
     assert!(said.contains("--force=measured"), "{ran:?}");

@@ -35,7 +35,7 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     let shown = project.run(&["show", "cpu/cmd/tiny/single#2"]).ends_with(1);
     let words: Vec<&str> = shown.stderr.split_whitespace().collect();
     assert!(
-        words.join(" ").contains("was measured, and set aside on ")
+        words.join(" ").contains("Repeat 2: set aside on ")
             && shown.stderr.contains("somebody compiled beside it"),
         "{shown:?}"
     );

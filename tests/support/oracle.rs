@@ -26,8 +26,7 @@ fn without_circumstances(mut value: Value) -> Value {
                     "seen_at",
                     "clock",
                     "attempt",
-                    "show",
-                    "--attempts",
+                    "attempts",
                     "key",
                 ] {
                     map.remove(name);

@@ -1,7 +1,8 @@
 //! Names that commands and options had, and what is used in their place.
 
 /// A command that there was, and the command line that does the same now.
-const COMMANDS: [(&str, &str); 11] = [
+const COMMANDS: [(&str, &str); 13] = [
+    ("attach", "status --wait"),
     ("attempts", "show CELL --attempts"),
     ("baseline", "gate --write FILE"),
     ("clean", "cache clean"),
@@ -13,6 +14,7 @@ const COMMANDS: [(&str, &str); 11] = [
     ("schema", "print schema"),
     ("shell", "container shell"),
     ("version", "--version"),
+    ("watch", "build --detach"),
 ];
 
 /// The same of options.

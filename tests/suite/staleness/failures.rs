@@ -348,7 +348,7 @@ fn show_says_why_a_cell_failed_and_where_its_log_is() {
     for name in [SMALL.to_owned(), format!("{SMALL}#2")] {
         let shown = project.run(&["show", &name]).ends_with(0).stdout;
         for words in [
-            "has no figures: repeat",
+            "has no figures. Repeat",
             "failed (unknown: exit 1)",
             "something odd",
             "tprimat logs --attempt",
