@@ -72,12 +72,13 @@ impl Peaks {
 }
 
 /// What no run exceeds where there is no peak of its own: of a device whose run does not say its
-/// precision, or computes in fp32, the peak at FP8; where no device is named, the highest of the
-/// vendor's. `None` for a precision that the table does not have, which may be faster than all of it.
+/// precision, the peak of its fastest format; of one that computes in fp32, the peak at FP8; where
+/// no device is named, the highest of the vendor's. `None` for a precision that the table does not have, which may be faster than all of it.
 #[must_use]
 pub fn ceiling(device: &Device<'_>, precision: Option<&str>) -> Option<Peak> {
     let of = |sku: &Accelerator| match precision {
-        None | Some("fp32") => Some(sku.fp8.unwrap_or(sku.bf16)),
+        None => Some(sku.fp4.or(sku.fp8).unwrap_or(sku.bf16)),
+        Some("fp32") => Some(sku.fp8.unwrap_or(sku.bf16)),
         Some(precision) => at_precision(sku, precision),
     };
     match device.sku() {
@@ -102,6 +103,7 @@ fn at_precision(sku: &Accelerator, precision: &str) -> Option<f64> {
     match precision {
         "bf16" | "fp16" => Some(sku.bf16),
         "fp8" | "mxfp8" => sku.fp8,
+        "fp4" | "nvfp4" | "mxfp4" => sku.fp4,
         "tf32" => sku.tf32,
         _ => None,
     }
@@ -246,7 +248,7 @@ mod tests {
         for unknown in [
             "NVIDIA H200 NVL",
             "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-            "NVIDIA H20",
+            "NVIDIA H20-3e",
             "EPYC",
             "",
         ] {
@@ -254,6 +256,26 @@ mod tests {
         }
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", "fp8"), None);
         assert_eq!(peak("NVIDIA H100 PCIe", "fp32"), None);
+        assert_eq!(peak("NVIDIA H100 80GB HBM3", "nvfp4"), None);
+    }
+
+    /// TFLOP/s that Megatron-Bridge's performance pages print, and their shares of the makers' dense peaks.
+    #[test]
+    fn published_shares_of_the_peak_follow_from_the_table() {
+        for (device, precision, tflops, share) in [
+            ("NVIDIA GB300", "fp8", 1933.0, 0.387),
+            ("NVIDIA GB200", "fp8", 1622.0, 0.324),
+            ("NVIDIA B200", "fp8", 1576.0, 0.350),
+            ("NVIDIA GB300", "nvfp4", 3253.0, 0.217),
+            ("NVIDIA GB200", "nvfp4", 2960.0, 0.296),
+            ("NVIDIA GB300", "mxfp8", 1670.0, 0.334),
+        ] {
+            let of_peak = tflops / peak(device, precision).unwrap();
+            assert!(
+                (of_peak / share - 1.0).abs() < 0.005,
+                "{device} {precision}: {of_peak}"
+            );
+        }
     }
 
     #[test]

@@ -309,7 +309,7 @@ fn a_rate_that_no_precision_explains_is_impossible_whatever_is_stated() {
     let unknown = at(1.534, Some(H100), "nvfp4");
     is_absent(&unknown, &catalogue(), "mfu", "no nvfp4 peak");
     let unnamed = |seconds, precision| at(seconds, None, precision);
-    let beyond = "more than the 2250 that the fastest accelerator of this vendor does";
+    let beyond = "more than the 2500 that the fastest accelerator of this vendor does";
     is_error(&unnamed(1.534, "bf16"), &catalogue(), "mfu", beyond);
     is_absent(&unnamed(1.534, "fp8"), &catalogue(), "mfu", "device");
     is_absent(&unnamed(12.27, "bf16"), &catalogue(), "mfu", "device");
