@@ -79,8 +79,7 @@ fn every_json_is_valid_against_the_schema_of_its_name() {
             serde_json::from_str(&text).unwrap(),
         ));
     }
-    let mut config: serde_yaml::Value =
-        serde_yaml::from_str(&project.read("config.yaml")).unwrap();
+    let mut config: serde_yaml::Value = serde_yaml::from_str(&project.read("config.yaml")).unwrap();
     config.apply_merge().unwrap();
     let config = serde_json::to_value(config).unwrap();
     documents.push(("config.yaml".to_owned(), "config", config));

@@ -377,7 +377,7 @@ mod tests {
         for unknown in [
             "NVIDIA H200 NVL",
             "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-            "NVIDIA H20",
+            "NVIDIA H20-3e",
             "AMD Instinct MI250X / MI250",
             "AMD H200",
             "AMD",

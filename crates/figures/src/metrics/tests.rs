@@ -181,7 +181,7 @@ fn a_row_has_the_memory_of_one_device_where_that_is_known() {
             NVD,
             &llama_job(),
             12.27,
-            Some(("cuda", "NVIDIA H20"))
+            Some(("cuda", "NVIDIA H20-3e"))
         )),
         None,
         "no datasheet"
@@ -236,13 +236,13 @@ fn the_same_metrics_stand_in_every_row() {
 
 #[test]
 fn what_is_not_known_is_absent_and_says_why() {
-    let cell = cell_of(NVD, &llama_job(), 12.27, Some(("cuda", "NVIDIA H20")));
+    let cell = cell_of(NVD, &llama_job(), 12.27, Some(("cuda", "NVIDIA H20-3e")));
     for name in ["mfu", "tokens_per_joule_at_tdp"] {
         is_absent(
             &cell,
             &catalogue(),
             name,
-            "no datasheet is known for \"NVIDIA H20\"",
+            "no datasheet is known for \"NVIDIA H20-3e\"",
         );
     }
     is(&cell, "tflops_per_gpu", 549.84);
