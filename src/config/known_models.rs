@@ -88,7 +88,7 @@ fn complete(config: &mut Config, id: &str, shape: Shape, from: String) {
     let is_scaled = config.contains(&format!("models.{id}.rope_scaling"));
     for (key, value) in shape {
         let is_stated = config.is_stated(&format!("models.{id}.{key}"));
-        if !is_stated && !(key.starts_with("rope_scaling") && is_scaled) {
+        if !(is_stated || key.starts_with("rope_scaling") && is_scaled) {
             let keys: Vec<&str> = ["models", id].into_iter().chain(key.split('.')).collect();
             config.set(&keys, value, layer);
         }

@@ -306,7 +306,7 @@ impl<'a> View<'a> {
         }
         if (own.is_none() || layer == Layer::Default)
             && let Some(value) = nested::leaf(&self.recipe.values, path)
-            && !there.is_some_and(|there| there.as_object().is_some_and(|table| !table.is_empty()))
+            && there.is_none_or(|there| there.as_object().is_none_or(serde_json::Map::is_empty))
             && !self.is_below_a_value(path)
         {
             return hit(value, Layer::Recipe);

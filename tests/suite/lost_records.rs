@@ -156,7 +156,7 @@ fn files_of_a_run_that_are_damaged_in_the_cache_are_named_with_the_run() {
     project.edit("config.yaml", "seq_length: 16", "seq_length: 8");
     let ran = project.run(&["show", &format!("{CELL}#1")]).ends_with(1);
     let said = ran.stderr.replace("\n", " ");
-    let other = "was measured before seq_length changed from 16 to 8, but its log and its result cannot be read";
+    let other = "Repeat 1: measured before seq_length changed from 16 to 8, but its log and its result cannot be read";
     assert!(
         said.contains(other) && !said.contains("--force=measured"),
         "{ran:?}"

@@ -27,6 +27,9 @@ const NAN_STEPS: u64 = 3;
 /// Values of one step that two lines state are the same up to this.
 const SAME: f64 = 0.02;
 
+/// Hears of a line by its number, and of the kind of line that has read it.
+pub type Tell = Box<dyn FnMut(u64, &str) + Send>;
+
 /// Collects one log's trace.
 #[derive(Default)]
 pub struct Builder {
@@ -41,7 +44,7 @@ pub struct Builder {
     /// When the line that is read now was seen in the log: seconds since 1970.
     pub clock: Option<f64>,
     /// Hears which kind of line has read a line, by the line's number.
-    pub tell: Option<Box<dyn FnMut(u64, &str) + Send>>,
+    pub tell: Option<Tell>,
     told: u64,
     condensed: u32,
     nan: NanEnd,

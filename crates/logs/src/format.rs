@@ -164,20 +164,22 @@ pub fn named(name: &str) -> Option<&'static Format> {
     TABLE.iter().find(|f| f.name == name)
 }
 
+/// A format as its file states it, and compiled.
+type Shipped = (LogSection, OnceLock<Arc<Table>>);
+
 /// The tables of formats.toml, each compiled when it is needed.
-static SHIPPED: LazyLock<BTreeMap<String, (LogSection, OnceLock<Arc<Table>>)>> =
-    LazyLock::new(|| {
-        #[derive(Deserialize)]
-        struct Formats {
-            log: Vec<LogSection>,
-        }
-        let formats: Formats =
-            toml::from_str(include_str!("formats.toml")).expect("formats.toml is right");
-        let formats = formats.log.into_iter();
-        formats
-            .map(|log| (log.format.clone(), (log, OnceLock::new())))
-            .collect()
-    });
+static SHIPPED: LazyLock<BTreeMap<String, Shipped>> = LazyLock::new(|| {
+    #[derive(Deserialize)]
+    struct Formats {
+        log: Vec<LogSection>,
+    }
+    let formats: Formats =
+        toml::from_str(include_str!("formats.toml")).expect("formats.toml is right");
+    let formats = formats.log.into_iter();
+    formats
+        .map(|log| (log.format.clone(), (log, OnceLock::new())))
+        .collect()
+});
 
 /// The table of a format in formats.toml.
 pub fn shipped(name: &str) -> Arc<Table> {

@@ -23,7 +23,7 @@ pub type Point = (i32, i32);
 const TALLEST: i32 = 12_000;
 
 enum Shape {
-    Words(Text<'static, Point, String>),
+    Words(Box<Text<'static, Point, String>>),
     Line(PathElement<Point>),
     Box(Rectangle<Point>),
     Polygon(Polygon<Point>),
@@ -85,7 +85,10 @@ impl Canvas {
         let words = clean(words);
         if !words.trim().is_empty() {
             let style = font(size).color(&colour).pos(Pos::new(anchor, VPos::Top));
-            self.add(at.1 + size, Shape::Words(Text::new(words, at, style)));
+            self.add(
+                at.1 + size,
+                Shape::Words(Box::new(Text::new(words, at, style))),
+            );
         }
     }
 
@@ -282,7 +285,7 @@ impl Canvas {
         area.fill(&PAPER)?;
         for (_, shape) in &self.shapes {
             match shape {
-                Shape::Words(words) => area.draw(words)?,
+                Shape::Words(words) => area.draw(&**words)?,
                 Shape::Line(line) => area.draw(line)?,
                 Shape::Box(rectangle) => area.draw(rectangle)?,
                 Shape::Polygon(polygon) => area.draw(polygon)?,

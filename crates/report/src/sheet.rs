@@ -143,7 +143,7 @@ impl Sheet {
 
     fn framed(&self, page: &Page, rooms: &[usize]) -> Option<String> {
         // Each word has a space on either side, and there is a rule around each column.
-        let fits = |room: &&usize| 1 + self.width(**room, 3) <= page.width;
+        let fits = |room: &&usize| self.width(**room, 3) < page.width;
         rooms
             .iter()
             .find(fits)

@@ -29,10 +29,15 @@ pub struct Reason {
     pub code: Cow<'static, str>,
     pub severity: Severity,
     /// The numbers and names in the text, by their names.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub values: Map<String, Value>,
+    /// Boxed, since a reason is the error of many functions.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub values: Box<Map<String, Value>>,
     /// Without a capital and a full stop, for it may follow a name or stand in a list.
     pub text: String,
+}
+
+fn is_empty(values: &Map<String, Value>) -> bool {
+    values.is_empty()
 }
 
 /// The code of a sentence that came without one.
@@ -47,7 +52,7 @@ impl Reason {
         Self {
             code: code.into(),
             severity,
-            values: Map::new(),
+            values: Box::default(),
             text: text.into(),
         }
     }
@@ -134,7 +139,7 @@ impl<'de> Deserialize<'de> for Reason {
             } => Self {
                 code: code.into(),
                 severity,
-                values,
+                values: Box::new(values),
                 text,
             },
         })

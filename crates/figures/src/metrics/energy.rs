@@ -57,7 +57,6 @@ pub(super) fn measured(of: &Subject) -> Computed {
 }
 
 /// Tokens for a joule of one repeat, and who sampled how; or why they are missing or impossible.
-
 fn of_repeat(
     repeat: &RepeatSummary,
     tokens: f64,

@@ -10,7 +10,7 @@ use crate::{classify::CRASHES, pattern::Pattern};
 
 static ADDRESS: Pattern = Pattern::new("0x[0-9a-fA-F]+");
 
-fn passes(line: &String) -> bool {
+fn passes(line: &str) -> bool {
     TABLE.passing.iter().any(|word| line.contains(word))
 }
 
@@ -35,7 +35,7 @@ pub fn same_failure((a, status_a): (&[String], &str), (b, status_b): (&[String],
     if !of_a.is_empty() || !of_b.is_empty() {
         return of_a.iter().any(|line| of_b.contains(line));
     }
-    let is_same = status_a == status_b && !a.iter().chain(b).any(passes);
+    let is_same = status_a == status_b && !a.iter().chain(b).any(|line| passes(line));
     // It exited with 0 and reported an error, so only its words tell.
     is_same && ended_itself(status_a).unwrap_or_else(|| a == b)
 }

@@ -162,7 +162,7 @@ fn counts(comparison: &Comparison) -> Vec<String> {
 fn table(section: Section<'_>, short: String) -> GroupTable {
     let names = short_names(&rows_of(&section.rows));
     let figures = section.figures.rows.into_iter().zip(section.metrics.rows);
-    let line = |((of, name), (own, metrics)): ((&Of<'_>, String), (Vec<Shown>, Vec<Shown>))| {
+    let line = |of: &Of<'_>, name: String, (own, metrics): (Vec<Shown>, Vec<Shown>)| {
         let imported = (!of.row.imported.is_empty()).then(|| "imported".to_owned());
         Line {
             id: id(of.at),
@@ -199,7 +199,7 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
             .iter()
             .zip(names)
             .zip(figures)
-            .map(line)
+            .map(|((of, name), shown)| line(of, name, shown))
             .collect(),
     }
 }
