@@ -54,7 +54,7 @@ def main():
 def rendered(binaries, model, folder):
     """The job of the quickstart's cell of that model."""
     out = folder / model
-    command = [binaries / "tprimat", "render", f"cpu/native/{model}", "pipelines/quickstart.toml", "-o", out]
+    command = [binaries / "tprimat", "show", f"cpu/native/{model}", "pipelines/quickstart.toml", "--launch", "-o", out]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
