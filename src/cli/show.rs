@@ -234,7 +234,9 @@ fn without_figures(
         ));
     };
     if as_json || evidence.is_empty() {
-        message += &format!(": {}", evidence.join("; "));
+        if !evidence.is_empty() {
+            message += &format!(": {}", evidence.join("; "));
+        }
         return Err(Error::failed_with(
             message,
             format!("`{log}` prints its log"),

@@ -395,7 +395,7 @@ impl Engine {
         } else if is(|target| target.conversion.late) {
             self.late.entry(name.to_owned()).or_insert(value);
         } else if self.has(Flag::FirstSettingCounts) {
-            // Of several parts, each of which may be offloaded, one is enough.
+            // A model is offloaded if any of its parts is, so `true` replaces an earlier `false`.
             if value == true && out.trace.effective.0.get(name) == Some(&false.into()) {
                 out.trace.effective.0.remove(name);
             }

@@ -51,9 +51,10 @@ pub struct LogSection {
 pub enum Flag {
     /// A line's values are means over the steps since the line before it.
     Averages,
-    /// Of two lines about one step the later one counts: a resumed run did the step again.
+    /// Where two lines are about the same step, the later one counts: a resumed run did that step again.
     LatestCounts,
-    /// Of settings stated twice the first one counts without a word: the sources differ by nature.
+    /// Where a setting is stated twice, the first value counts, and no anomaly is noted: the two come from
+    /// different sources.
     FirstSettingCounts,
     /// Settings are printed before the first step; later lines that look like them are not.
     SettingsBeforeSteps,

@@ -9,7 +9,7 @@ pub struct Scale {
     pub low: f64,
     pub high: f64,
     pub logarithmic: bool,
-    /// Of `low` and `high`.
+    /// Where `low` and `high` lie in the picture.
     pixels: [i32; 2],
 }
 

@@ -61,7 +61,7 @@ pub struct Cell<'a> {
     /// At the end of a line.
     pub tag: String,
     labels: String,
-    /// Of its framework.
+    /// The colour of its framework.
     pub colour: RGBColor,
     /// In which way it differs from others of its framework; see [`variants`].
     pub variant: usize,

@@ -16,7 +16,8 @@ pub struct Lines {
     pub x_title: String,
     pub x: Scale,
     pub y: Scale,
-    /// Of the horizontal axis; empty: round whole numbers, for steps, tokens and devices are counted.
+    /// The marks of the horizontal axis with their labels. Where there are none, the axis has round whole numbers,
+    /// since it counts steps, tokens or devices.
     pub ticks: Vec<(f64, String)>,
     /// In the order in which they are drawn.
     pub curves: Vec<Curve>,

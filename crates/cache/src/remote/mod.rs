@@ -40,7 +40,8 @@ pub use shared::{Counts, Shared};
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
-/// With up to so many keys the remote is asked for each of them; with more, for everything that it has.
+/// Up to this number of keys, the remote is asked for each key; above it, one listing of the whole remote is
+/// cheaper.
 const FEW_KEYS: usize = 64;
 
 /// What a remote is kept in: names with bytes behind them.

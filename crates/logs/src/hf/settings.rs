@@ -61,7 +61,7 @@ const MAX_ARGUMENTS: u32 = 400;
 #[derive(Default)]
 pub struct Settings {
     pub total_steps: Option<u64>,
-    /// A line is logged every so many steps, and perhaps after the first one.
+    /// The trainer logs a line each time this number of steps has passed.
     pub logging_steps: Option<u64>,
     pub logging_first_step: bool,
     examples: Option<u64>,
