@@ -13,7 +13,7 @@ use tprimat_results::{
 };
 
 use super::{
-    Note, NoteKind, RepeatSummary,
+    Note, NoteKind, RepeatSummary, codes,
     summary::notes::{add, ordinal},
 };
 
@@ -199,7 +199,7 @@ pub(super) fn of_run(
                 seconds(claimed),
                 seconds(run)
             );
-            let reason = Reason::excludes("longer_than_run", text);
+            let reason = Reason::excludes(codes::LONGER_THAN_RUN, text);
             return Err(reason.with("claimed", claimed).with("run", run));
         }
         let shown_as = measured.iter().map(|t| t.since).sum();
@@ -336,7 +336,7 @@ fn against(
             step_time(claimed),
             step_time(passed)
         );
-        let reason = Reason::excludes("timer_stops_early", text);
+        let reason = Reason::excludes(codes::TIMER_STOPS_EARLY, text);
         return Err(reason.with("claimed", claimed).with("passed", passed));
     }
     // Pairs of the first look have no dates of their own. Where too few others are left, short steps
@@ -546,7 +546,7 @@ fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock)
              seems to be that of {every} steps, and the trainer must print that of one step",
             ordinal(every as u64)
         );
-        ("times_of_several_steps", text)
+        (codes::TIMES_OF_SEVERAL_STEPS, text)
     };
     let reason = Reason::excludes(code, text);
     reason.with("claimed", claimed).with("passed", passed)
@@ -558,7 +558,7 @@ fn longer_than_passed(claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
         seconds(claimed),
         passed_by(passed, clock)
     );
-    let reason = Reason::excludes("longer_than_passed", text);
+    let reason = Reason::excludes(codes::LONGER_THAN_PASSED, text);
     reason.with("claimed", claimed).with("passed", passed)
 }
 

@@ -22,3 +22,15 @@ pub const TESTED: &str = "tested";
 pub const ABSENT: &str = "absent";
 /// A gate's cell is slower than the limit allows.
 pub const SLOWER: &str = "slower";
+
+// Why runs have no rate. Each of these follows from what the trainer does and prints, so a
+// run that is launched the same ends the same: see `comes_again`.
+pub const TOKENS_NOT_KNOWN: &str = "tokens_not_known";
+pub const DEVICES_NOT_KNOWN: &str = "devices_not_known";
+pub const MIXED_UNITS: &str = "mixed_units";
+pub const NO_STEP_IS_TIMED: &str = "no_step_is_timed";
+pub const ALL_WITHIN_WARM_UP: &str = "all_within_warm_up";
+pub const LONGER_THAN_RUN: &str = "longer_than_run";
+pub const LONGER_THAN_PASSED: &str = "longer_than_passed";
+pub const TIMES_OF_SEVERAL_STEPS: &str = "times_of_several_steps";
+pub const TIMER_STOPS_EARLY: &str = "timer_stops_early";

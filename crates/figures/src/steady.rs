@@ -6,7 +6,7 @@ use tprimat_logs::Step;
 use tprimat_results::{CUSUM, Changes, Reason, Workload, changes, is_positive, mean, quantile, sd};
 use tprimat_words::plain::counted;
 
-use super::{Statistics, StepTime, codes::NO_STEP};
+use super::{Statistics, StepTime, codes};
 
 /// The declared warm-up is all that is dropped.
 pub const DECLARED: &str = "declared";
@@ -113,12 +113,12 @@ pub(super) fn steady(
     };
     let tokens = known(
         workload.tokens_per_step,
-        "tokens_not_known",
+        codes::TOKENS_NOT_KNOWN,
         "tokens of an optimiser step are not known",
     )?;
     let num_gpus = known(
         workload.num_gpus,
-        "devices_not_known",
+        codes::DEVICES_NOT_KNOWN,
         "the number of devices is not known",
     )?;
     let timed = timed(steps, workload, statistics)?;
@@ -190,12 +190,12 @@ fn timed<'a>(
             .filter(|s| s.step_time_seconds.is_some())
             .count();
         return Err(match (steps.len(), times) {
-            (0, _) => Reason::excludes(NO_STEP, "no training step was found in the log"),
+            (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
             (steps, 0) => {
                 let text = format!(
                     "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate"
                 );
-                Reason::excludes("no_step_is_timed", text).with("steps", steps)
+                Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
             }
             (_, timed) => all_within_warm_up(timed, statistics.warmup_steps),
         });
@@ -210,7 +210,7 @@ fn all_within_warm_up(timed: usize, warmup_steps: u64) -> Reason {
     };
     let warm_up = counted(warmup_steps as usize, "step");
     let text = format!("{which} within the declared warm-up of {warm_up}, so there is no rate");
-    Reason::excludes("all_within_warm_up", text)
+    Reason::excludes(codes::ALL_WITHIN_WARM_UP, text)
         .with("timed", timed)
         .with("warmup_steps", warmup_steps)
 }
@@ -231,7 +231,7 @@ fn mixed_units(timed: &[Timed<'_>]) -> Option<Reason> {
     );
     let text =
         format!("step times of about {low} s and of about {high} s in one log: mixed units?");
-    let reason = Reason::excludes("mixed_units", text);
+    let reason = Reason::excludes(codes::MIXED_UNITS, text);
     Some(reason.with("low", low).with("high", high))
 }
 

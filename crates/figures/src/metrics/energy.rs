@@ -4,7 +4,7 @@ use tprimat_results::{geometric_mean, words::short};
 use tprimat_words::plain::counted;
 
 use super::{Computed, Subject, absent, error, no_repeat_counts, per_device};
-use crate::{Figure, RepeatStatus, RepeatSummary};
+use crate::{Figure, RepeatStatus, RepeatSummary, codes};
 
 /// How far the metered time may be from the measured steps' own.
 const TOLERANCE: f64 = 0.1;
@@ -18,7 +18,7 @@ pub(super) fn measured(of: &Subject) -> Computed {
     let tokens = of.summary.workload.as_ref().and_then(|w| w.tokens_per_step);
     let unknown = || {
         let text = "tokens of an optimiser step are not known";
-        absent("tokens_not_known", text)
+        absent(codes::TOKENS_NOT_KNOWN, text)
     };
     let tokens = tokens.ok_or_else(unknown)? as f64;
     let repeats: Vec<&RepeatSummary> = of

@@ -22,7 +22,7 @@ use tprimat_results::{Reason, words::short};
 use tprimat_words::plain::counted;
 
 use super::{
-    CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, mfu_of,
+    CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, codes, mfu_of,
     peaks::{bad_rate, flops_not_known},
 };
 
@@ -79,7 +79,10 @@ fn no_repeat_counts() -> Figure {
 }
 
 fn devices_not_known() -> Figure {
-    absent("devices_not_known", "the number of devices is not known")
+    absent(
+        codes::DEVICES_NOT_KNOWN,
+        "the number of devices is not known",
+    )
 }
 
 /// Nearly all of these are quantities: what is not a finite number above 0 is made of something

@@ -8,7 +8,7 @@ use tprimat_results::{
 };
 
 use super::{RepeatStatus, Statistics, summarize_repeat};
-use crate::codes::{CONTRADICTED, ENDS_EARLY, FAILED, NO_STEP, SUSPECT};
+use crate::codes::{self, CONTRADICTED, ENDS_EARLY, FAILED, NO_STEP, SUSPECT};
 
 /// Why a run does not count, asked of one result before its cell is summed up; none where it does.
 #[must_use]
@@ -111,15 +111,15 @@ pub fn comes_again(why: &Reason) -> bool {
         CONTRADICTED,
         NO_STEP,
         NOT_HANDED_OVER,
-        "tokens_not_known",
-        "devices_not_known",
-        "mixed_units",
-        "no_step_is_timed",
-        "all_within_warm_up",
-        "longer_than_run",
-        "longer_than_passed",
-        "times_of_several_steps",
-        "timer_stops_early",
+        codes::TOKENS_NOT_KNOWN,
+        codes::DEVICES_NOT_KNOWN,
+        codes::MIXED_UNITS,
+        codes::NO_STEP_IS_TIMED,
+        codes::ALL_WITHIN_WARM_UP,
+        codes::LONGER_THAN_RUN,
+        codes::LONGER_THAN_PASSED,
+        codes::TIMES_OF_SEVERAL_STEPS,
+        codes::TIMER_STOPS_EARLY,
     ];
     match failure_class(why) {
         Some(class) => class.is_deterministic(),
