@@ -164,9 +164,10 @@ pub enum Force {
     Measured,
     /// Run cells again whose last attempt failed, also where the failure would be the same
     Failed,
-    /// Run cells that are predicted not to fit in memory; with --max-gpu-hours, runs without an
-    /// estimate count as 0
+    /// Run cells that are predicted not to fit in memory
     Memory,
+    /// Count GPU runs without an estimate as 0 GPU-hours, where --max-gpu-hours would refuse them
+    Unpriced,
 }
 
 #[derive(Args, Clone, Debug, Default)]
@@ -175,7 +176,7 @@ pub struct Overrides {
     #[arg(
         long,
         value_enum,
-        value_name = "measured|failed|memory",
+        value_name = "measured|failed|memory|unpriced",
         value_delimiter = ',',
         hide_possible_values = true
     )]

@@ -93,7 +93,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
         Prices::beyond(
             &[&prices, &elsewhere],
             limit,
-            args.overrides.has(Force::Memory),
+            args.overrides.has(Force::Unpriced),
         )
     });
     if globals.json {

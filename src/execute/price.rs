@@ -223,7 +223,7 @@ impl Prices {
         let unknown: usize = all.iter().map(|prices| prices.unknown_gpu_runs()).sum();
         (unknown > 0 && !allows_unknown).then(|| {
             format!(
-                "{unknown} runs cannot be estimated, and --max-gpu-hours allows {limit}; --force=memory counts them as 0 GPU-hours"
+                "{unknown} runs cannot be estimated, and --max-gpu-hours allows {limit}; --force=unpriced counts them as 0 GPU-hours"
             )
         })
     }

@@ -97,6 +97,23 @@ fn runs_of_another_host_are_priced_apart_by_the_model() {
         .ends_with(2);
     project.run(&["plan", "--max-gpu-hours", "1"]).ends_with(0);
     project.run(&["plan", "--max-gpu-hours", "-1"]).ends_with(2);
+    // Nobody knows how long a run in fp32 takes: only who says so counts it as nothing.
+    let unknown = [
+        "plan",
+        "--max-gpu-hours",
+        "1",
+        "--set",
+        "training.precision.default=fp32",
+    ];
+    let refused = project.run(&unknown).ends_with(2);
+    assert!(
+        refused.stderr.contains("--force=unpriced"),
+        "{}",
+        refused.stderr
+    );
+    let forced = |what| [&unknown[..], &[what]].concat();
+    project.run(&forced("--force=memory")).ends_with(2);
+    project.run(&forced("--force=unpriced")).ends_with(0);
 }
 
 #[test]

@@ -329,8 +329,8 @@ pub(super) struct View {
     place: Place,
     /// What its head says of the intervals of ratios.
     intervals: &'static str,
-    /// Shares of different peaks may not be read as one scale.
-    has_several_peaks: bool,
+    /// Where cells differ in precision, their shares are of different peaks, and each says of which.
+    has_several_precisions: bool,
 }
 
 /// A column for people: its title, whether its words are figures (which stand to the right), whether a
@@ -373,11 +373,11 @@ impl Table {
 /// The first figures of some cells. `against`: what their ratios are against.
 pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
     let with_mfu = all.iter().filter(|of| matches!(of.row.mfu, Mfu::Ok { .. }));
-    let peaks: BTreeSet<&str> = with_mfu.map(|of| &*of.row.precision).collect();
+    let precisions: BTreeSet<&str> = with_mfu.map(|of| &*of.row.precision).collect();
     let view = View {
         place,
         intervals: ratio_intervals(all.iter().filter_map(|of| of.speedup)),
-        has_several_peaks: peaks.len() > 1,
+        has_several_precisions: precisions.len() > 1,
     };
     let unit = rate_unit(all.iter().map(|of| of.row));
     let is_shown = |(_, _, in_glance, _): &&Column| *in_glance || place != Place::Glance;
@@ -620,7 +620,7 @@ pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
 
 fn mfu(of: &Of<'_>, view: &View) -> Shown {
     let peak = view
-        .has_several_peaks
+        .has_several_precisions
         .then(|| format!("{} peak", of.row.precision));
     let shown = figure(&of.row.mfu.clone().into(), "fraction", "MFU");
     let is_share = shown.value.is_some();

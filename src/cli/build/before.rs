@@ -75,7 +75,7 @@ pub(super) fn refuse_beyond(
     match execute::Prices::beyond(
         &[&execute::Prices::of(engine, statuses, which)],
         limit,
-        args.overrides.has(Force::Memory),
+        args.overrides.has(Force::Unpriced),
     ) {
         Some(why) => {
             let help = format!(
