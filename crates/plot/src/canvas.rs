@@ -24,7 +24,7 @@ const TALLEST: i32 = 12_000;
 
 enum Shape {
     Words(Box<Text<'static, Point, String>>),
-    Line(PathElement<Point>),
+    Line(Vec<Point>, ShapeStyle),
     Box(Rectangle<Point>),
     Polygon(Polygon<Point>),
     Circle(Circle<Point, i32>),
@@ -144,8 +144,7 @@ impl Canvas {
             [(x, y)] => self.rectangle([(x, y), (x + 1, y + 1)], colour, true),
             _ => {
                 let lowest = points.iter().map(|(_, y)| *y).max().unwrap_or(0);
-                let path = PathElement::new(points, colour.stroke_width(width));
-                self.add(lowest, Shape::Line(path));
+                self.add(lowest, Shape::Line(points, colour.stroke_width(width)));
             }
         }
     }
@@ -264,29 +263,44 @@ impl Canvas {
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         let area = SVGBackend::with_string(&mut svg, self.size()).into_drawing_area();
-        self.draw(&area).map_err(failed)?;
+        self.draw(&area, true).map_err(failed)?;
         drop(area);
         Ok(terse(&svg))
     }
 
     pub fn png(&self) -> Result<Vec<u8>> {
+        encode(&self.pixels()?, self.size()).map_err(failed)
+    }
+
+    /// Red, green and blue of each pixel.
+    fn pixels(&self) -> Result<Vec<u8>> {
         let (width, height) = self.size();
         let mut pixels = vec![255; width as usize * height as usize * 3];
         let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
-        self.draw(&area).map_err(failed)?;
+        self.draw(&area, false).map_err(failed)?;
         drop(area);
-        encode(&pixels, (width, height)).map_err(failed)
+        Ok(pixels)
     }
 
+    /// `has_joins`: the backend draws the corners of a broken line well. In pixels plotters lengthens
+    /// an acute corner of a thick line without end, so there each piece is drawn by itself.
     fn draw<DB: DrawingBackend>(
         &self,
         area: &DrawingArea<DB, Shift>,
+        has_joins: bool,
     ) -> std::result::Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
         area.fill(&PAPER)?;
         for (_, shape) in &self.shapes {
             match shape {
                 Shape::Words(words) => area.draw(&**words)?,
-                Shape::Line(line) => area.draw(line)?,
+                Shape::Line(points, style) if has_joins || style.stroke_width < 2 => {
+                    area.draw(&PathElement::new(points.as_slice(), *style))?;
+                }
+                Shape::Line(points, style) => {
+                    for piece in points.windows(2) {
+                        area.draw(&PathElement::new(piece, *style))?;
+                    }
+                }
                 Shape::Box(rectangle) => area.draw(rectangle)?,
                 Shape::Polygon(polygon) => area.draw(polygon)?,
                 Shape::Circle(circle) => area.draw(circle)?,
@@ -340,4 +354,43 @@ fn encode(
     writer.write_image_data(pixels)?;
     writer.finish()?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_stays_where_its_points_are() {
+        let mut canvas = Canvas {
+            top: 400,
+            ..Canvas::default()
+        };
+        // To and fro almost on itself, as step times with outliers are where pixels are few.
+        let turns = [
+            (100, 200),
+            (100, 150),
+            (101, 199),
+            (101, 152),
+            (102, 200),
+            (103, 198),
+        ];
+        let points = (0..40)
+            .flat_map(|i| turns.map(|(x, y)| (x + 3 * i, y - i % 7)))
+            .collect();
+        canvas.line(points, INK, 2);
+        let pixels = canvas.pixels().unwrap();
+        let rows = pixels.chunks(WIDTH as usize * 3);
+        let drawn = rows.map(|row| row.iter().any(|value| *value < 200));
+        let drawn: Vec<usize> = drawn
+            .enumerate()
+            .filter_map(|(y, is)| is.then_some(y))
+            .collect();
+        assert!(
+            drawn[0] >= 140 && drawn[drawn.len() - 1] <= 202,
+            "rows {} to {}",
+            drawn[0],
+            drawn[drawn.len() - 1]
+        );
+    }
 }
