@@ -8,23 +8,20 @@ use std::{fs, path::Path};
 pub const ANALYSIS: &[&str] = &[
     "Cargo.lock",
     "crates/base/src",
-    "crates/figures/src",
     "crates/job/src",
     "crates/logs/src",
-    "crates/plot/src",
-    "crates/render/src",
+    "crates/numbers/src",
     "crates/report/src",
-    "crates/results/src",
-    "crates/words/src",
     "src/execute/derived",
     "src/execute/derived.rs",
     "src/graph/attempt_logs.rs",
     "src/import",
+    "src/recipe/render.rs",
 ];
 
 /// What tprimat-native trains with. Libraries do not count: another version of one would ask for
 /// all trainings again.
-pub const NATIVE: &[&str] = &["crates/job/src", "crates/native/src", "crates/samples/src"];
+pub const NATIVE: &[&str] = &["crates/job/src", "crates/native/src"];
 
 /// BLAKE3 of the files at and below these paths of `root`, in hexadecimal digits.
 ///

@@ -6,11 +6,12 @@
 //!
 //! | module or crate | from | to |
 //! |---|---|---|
+//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill; a folder or bucket where caches share them |
 //! | [`shipped`] | the binary | the files that ship inside it: recipes, templates, matrices |
 //! | [`config`] | config.yaml, environment, `--set` | [`config::Config`]: every value with its origin |
 //! | [`matrix`] | pipelines/*.toml, selection | cells: the points of the matrix |
 //! | [`data`] | .bin/.idx, text | token files: verified, named by content, cut into samples |
-//! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do; `tprimat-render` fills in its templates |
+//! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do; launch files from its templates |
 //! | [`host`] | this machine | its facts, tprimat.lock |
 //! | [`plan`] | cells × recipes × config × lock | [`job::Job`]s: all that one cell depends on |
 //! | [`import`] | logs and results of others | runs that are shown beside ours, labelled |
@@ -25,27 +26,22 @@
 //!
 //! | crate | from | to |
 //! |---|---|---|
-//! | [`job`] | – | what tprimat and a trainer tell each other: job, exit codes, classes of failure |
-//! | [`words`] | text of others | text that is safe to print; secrets left out; the nearest right name |
-//! | [`digest`], [`error`], [`files`], [`secrets`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files, what nobody may read |
-//! | `tprimat_samples` | a tokenised dataset | its samples, in the order that trainers see them |
-//! | `tprimat_render` | templates, a job | launch files |
-//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill; a folder or bucket where caches share them |
+//! | [`job`] | – | what tprimat and a trainer tell each other: job, samples of a dataset, exit codes, classes of failure |
+//! | [`digest`], [`error`], [`files`], [`growing`], [`secrets`], [`words`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files, what nobody may read, text that is safe to print |
 //! | [`logs`] | log bytes | [`logs::Trace`] |
-//! | [`results`] | trace × job | [`results::RunResult`], one repeat |
-//! | [`figures`] | results | summaries, comparisons, verdicts of gates |
-//! | `tprimat_plot` | comparisons | pictures |
-//! | [`report`] | comparisons | tables and a page, with these pictures |
+//! | [`results`], [`figures`] | trace × job | `tprimat-numbers`: one repeat; summaries, comparisons, verdicts of gates |
+//! | [`report`] | comparisons | tables, pictures and a page |
 //!
 //! `tprimat-native`, the libtorch trainer, is a program of its own.
-// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+// A byte position in foreign text may lie within a character: `tprimat_base::words::part`.
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
+pub mod cache;
 pub mod cli;
 pub mod config;
 pub mod data;
 #[cfg(test)]
-#[path = "../crates/samples/src/dataset_for_tests.rs"]
+#[path = "../crates/job/src/samples/dataset_for_tests.rs"]
 mod dataset_for_tests;
 pub mod execute;
 pub mod graph;
@@ -60,11 +56,8 @@ pub mod recipe;
 pub mod run;
 pub mod shipped;
 
-pub use tprimat_base::{digest, error, files, growing, secrets};
-pub use tprimat_cache as cache;
-pub use tprimat_figures as figures;
+pub use tprimat_base::{digest, error, files, growing, secrets, words};
 pub use tprimat_job as job;
 pub use tprimat_logs as logs;
+pub use tprimat_numbers::{figures, results};
 pub use tprimat_report as report;
-pub use tprimat_results as results;
-pub use tprimat_words as words;

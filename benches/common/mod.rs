@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tprimat::files::{Durability, write_atomically};
 
-#[path = "../../crates/plot/src/sample_for_tests.rs"]
+#[path = "../../crates/report/src/plot/sample_for_tests.rs"]
 mod sample;
 pub use sample::Sample;
 

@@ -1,7 +1,7 @@
 //! `${NAME}` and `${NAME:-default}` inside texts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use serde_yaml::Value as Yaml;
 

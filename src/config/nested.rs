@@ -5,7 +5,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 /// `table.key`, or `key` at the top.
 pub(super) fn join(table: &str, key: &str) -> String {

@@ -1,7 +1,7 @@
 //! Paths and values that people write outside config.yaml: `--set`, axes, overrides, variables.
 
 use std::sync::Arc;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use serde_json::Value;
 

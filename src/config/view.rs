@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     sync::{Arc, LazyLock},
 };
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use serde_json::{Map, Value};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_yaml::Value as Yaml;
 
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::places::{Duplicate, Places};
 use crate::error::{Problem, Source};

@@ -1,6 +1,6 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
-//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them, and
+//! `tprimat_job::samples` reads them as trainers do; here [`verify()`] tells what is wrong with them, and
 //! [`fingerprint()`] names their content.
 
 mod fingerprint;
@@ -9,7 +9,7 @@ mod verify;
 use std::path::Path;
 
 pub use fingerprint::{fingerprint, tokenizer_fingerprint};
-pub use tprimat_samples::{Damage, Dataset, Dtype, Index, Samples, prefix_of};
+pub use tprimat_job::samples::{Damage, Dataset, Dtype, Index, Samples, prefix_of};
 pub use verify::{Report, verify, verify_sampled};
 
 use crate::{
@@ -21,7 +21,9 @@ use crate::{
 pub fn open(prefix: &Path) -> Result<Dataset> {
     let opened = Dataset::of(prefix, |path| open_regular(path).map(|(file, _)| file));
     opened.map_err(|error| match error {
-        tprimat_samples::Error::Read { path, source } => Error::io("cannot read", path)(source),
+        tprimat_job::samples::Error::Read { path, source } => {
+            Error::io("cannot read", path)(source)
+        }
         other => Error::invalid(Problem::new(other.to_string())),
     })
 }

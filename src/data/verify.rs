@@ -248,7 +248,7 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
-    use tprimat_samples::HEADER;
+    use tprimat_job::samples::HEADER;
 
     use super::*;
     use crate::{

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{Plan, Prepared, Support};
 use crate::{

@@ -1,7 +1,7 @@
 //! What a recipe cannot do, as data: conditions over the job, each with the reason.
 
 use std::collections::BTreeMap;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

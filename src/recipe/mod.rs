@@ -11,6 +11,7 @@ mod launchers;
 mod library;
 mod load;
 mod reach;
+mod render;
 
 pub use constraint::Constraint;
 pub use file::{
@@ -21,4 +22,4 @@ pub use files::{Files, recipe_files};
 pub use library::library_files;
 pub use load::{COMMAND, Recipe, RecipeSet, mentions_python};
 pub use reach::{Unreached, unreached};
-pub use tprimat_render::{Rendered, Templates, context};
+pub use render::{Rendered, Templates, context};

@@ -102,8 +102,8 @@ fn each_source_changes_the_digests_that_it_is_of_and_no_others() {
         "config.yaml",
         "src/cli/mod.rs",
         "src/plan/mod.rs",
-        "crates/cache/src/lib.rs",
-        "crates/cache/src/remote/mod.rs",
+        "src/cache/lib.rs",
+        "src/cache/remote/mod.rs",
         "crates/logs/Cargo.toml",
         "recipes/tran/train.py",
     ] {

@@ -5,7 +5,7 @@
     reason = "plays the user, who edits files as users do"
 )]
 
-#[path = "../../crates/samples/src/dataset_for_tests.rs"]
+#[path = "../../crates/job/src/samples/dataset_for_tests.rs"]
 pub mod dataset;
 pub mod mayhem;
 #[path = "../../src/mock.rs"]

@@ -5,8 +5,8 @@
 
 use std::{fmt, io, ops::Range, path::PathBuf, sync::Arc};
 
+pub use crate::words::{did_you_mean, nearest};
 pub use tprimat_job::exit;
-pub use tprimat_words::{did_you_mean, nearest};
 
 /// A text that people wrote, kept for the carets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use std::{
     sync::LazyLock,
 };
 
-use aho_corasick::AhoCorasick;
-use serde::{Deserialize, Serialize};
-use tprimat_words::{
+use crate::words::{
     part,
     secret::{is_secret, passwords_in},
 };
+use aho_corasick::AhoCorasick;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     digest::Digest,

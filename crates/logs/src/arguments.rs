@@ -11,7 +11,7 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     builder::Builder,

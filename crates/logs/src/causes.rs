@@ -12,7 +12,7 @@ mod words;
 use std::{cell::LazyCell, collections::VecDeque};
 
 use memchr::memmem;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{Failure, FailureClass as Class, Trace, launcher::Root, lines::cut};
 pub use same::same_failure;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use memchr::memmem::Finder;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
-use tprimat_words::did_you_mean;
+use tprimat_base::words::did_you_mean;
 
 use super::{
     fields::{Field, PLAIN, known_names},

@@ -8,7 +8,7 @@ use super::{
     lines::{Line, cut},
     numbers::{after, as_count, count, whole_text_number},
 };
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 /// Lines of a record that are kept.
 const MAX_VALUES: usize = 256;

@@ -11,7 +11,7 @@ mod settings;
 #[cfg(test)]
 pub(super) mod tests;
 
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     RunningAverage, Step,

@@ -1,7 +1,7 @@
 //! Log bytes → [`Trace`]. One file a format; every one takes any bytes at all and never panics.
 //!
-//! Unaware of cells, jobs and files: what a log says is stated here, and judged in `tprimat-results` and `tprimat-figures`.
-// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+//! Unaware of cells, jobs and files: what a log says is stated here, and judged in `tprimat-numbers`.
+// A byte position in foreign text may lie within a character: `tprimat_base::words::part`.
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod arguments;

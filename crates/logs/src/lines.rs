@@ -1,7 +1,7 @@
 //! A log's bytes → its lines, whatever the bytes are, in memory that does not grow with the log.
 
 use std::borrow::Cow;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 /// Bytes of one line that are looked at; the rest of a longer line is passed over.
 pub const MAX_LINE: usize = 1 << 20;

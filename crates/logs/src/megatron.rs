@@ -9,7 +9,7 @@ mod tests;
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     MemoryFigure, MemoryReport,

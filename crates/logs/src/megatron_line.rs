@@ -7,7 +7,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     ABSURD_STEP_TIME, MemoryFigure, RunningAverage, Step,

@@ -5,7 +5,7 @@
 //! place in the log.
 
 use std::sync::LazyLock;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use memchr::memmem::Finder;
 use serde_json::{Map, Value};

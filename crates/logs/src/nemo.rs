@@ -11,7 +11,7 @@ use super::{
     table::About,
     values::{count_after, has, once},
 };
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 pub fn evidence(line: &str) -> Evidence {
     let progress = has(line, "Training epoch ") && has(line, ", iteration ");

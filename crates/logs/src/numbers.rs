@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{builder::Notes, lines::cut};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 /// Bytes.
 pub const MIB: f64 = 1_048_576.0;

@@ -1,6 +1,6 @@
 //! Bytes, in chunks of any size → a [`Trace`]; the memory does not grow with the log.
 
-use tprimat_words::did_you_mean;
+use tprimat_base::words::did_you_mean;
 
 use super::{
     Step, Trace,

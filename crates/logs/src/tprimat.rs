@@ -2,7 +2,7 @@
 //! them.
 
 use std::{borrow::Cow, sync::LazyLock};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use memchr::memmem::Finder;
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
 //! Progress bars of tqdm, one or several in a line, with whatever text is glued to them.
 
 use super::{numbers::grouped_number, values::clock};
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 /// ` 14%|█▍   | 377/2724 [13:55:57<86:19:20, 132.41s/it, loss=2.1]`
 #[derive(Clone, Debug, PartialEq)]

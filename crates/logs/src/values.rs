@@ -1,7 +1,7 @@
 //! Numbers and words as trainers print them, and what of them can be believed.
 
 use serde_json::Value;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     ABSURD_STEP_TIME,

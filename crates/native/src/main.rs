@@ -9,7 +9,7 @@
 mod backward;
 mod checkpoint;
 #[cfg(test)]
-#[path = "../../samples/src/dataset_for_tests.rs"]
+#[path = "../../job/src/samples/dataset_for_tests.rs"]
 mod dataset_for_tests;
 mod device;
 mod events;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use tprimat_job::Job;
-use tprimat_samples::{Error, Samples};
+use tprimat_job::samples::{Error, Samples};
 
 use crate::stop::Stop;
 
@@ -119,7 +119,7 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-    use tprimat_samples::Dtype;
+    use tprimat_job::samples::Dtype;
 
     use super::*;
     use crate::dataset_for_tests::write_dataset;

@@ -1,7 +1,7 @@
 //! What to do about a failure, by its class. docs/troubleshooting.md has a section for each.
 
-use tprimat_figures::{framework_of, is_host, platform_of};
 use tprimat_job::FailureClass;
+use tprimat_numbers::figures::{framework_of, is_host, platform_of};
 
 /// One sentence for the line below a failed run of this cell. `command` composes a command about it
 /// from its name and its words.

@@ -2,11 +2,11 @@
 //! went wrong.
 
 use serde::Serialize;
-use tprimat_figures::{
+use tprimat_base::words::plain::counted;
+use tprimat_numbers::figures::{
     AbsentState, Comparison, Cut, Figure, NoteKind, RepeatStatus, RepeatSummary, Row, host_named,
 };
-use tprimat_results::{AttestationStatus, Tier};
-use tprimat_words::plain::counted;
+use tprimat_numbers::results::{AttestationStatus, Tier};
 
 use super::{
     advice::advice,

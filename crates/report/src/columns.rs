@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use crate::plot::loss_apart;
 use serde::Serialize;
 use serde_json::Value;
-use tprimat_figures::{
+use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
     Row, Speedup, Unit, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed, rate_unit, texts,
 };
-use tprimat_plot::loss_apart;
-use tprimat_results::{AttestationStatus, Reason, mean, sd};
+use tprimat_numbers::results::{AttestationStatus, Reason, mean, sd};
 
 use super::{
     environment::words,

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use csv::Writer;
 use indexmap::IndexSet;
 use serde_json::Value;
-use tprimat_figures::{
+use tprimat_numbers::figures::{
     AbsentCell, Comparison, Cut, Memory, Metric, RepeatStatus, RepeatSummary, Row, Steady,
     Telemetry, host_named, texts,
 };
@@ -283,12 +283,12 @@ fn status(repeat: &RepeatSummary) -> (&'static str, String) {
 
 #[cfg(test)]
 mod tests {
-    use tprimat_figures::{Catalogue, CompareSettings, compare};
+    use tprimat_numbers::figures::{Catalogue, CompareSettings, compare};
 
     use super::*;
     use crate::stand_ins::*;
 
-    fn header(cells: &[tprimat_figures::CellInput]) -> Vec<String> {
+    fn header(cells: &[tprimat_numbers::figures::CellInput]) -> Vec<String> {
         let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
         let text = csv(&all);
         let first = text.lines().next().unwrap_or_default();
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_cell_without_figures_counts_its_runs_as_others_do() {
         let mut cell = measured("cpu/a/m/single", &test_job(), &[1.0, 1.0], None);
-        let tprimat_figures::CellState::Ok { summary } = &mut cell.state else {
+        let tprimat_numbers::figures::CellState::Ok { summary } = &mut cell.state else {
             unreachable!()
         };
         summary.tokens_per_second_per_gpu = None;
@@ -323,7 +323,7 @@ mod tests {
         other.axes = [("x".to_owned(), "1".to_owned())].into();
         let with_figures = header(&[other]);
         let mut without = cell;
-        without.state = tprimat_figures::CellState::Missing {
+        without.state = tprimat_numbers::figures::CellState::Missing {
             reason: "nothing ran".to_owned(),
         };
         let without = header(&[without]);

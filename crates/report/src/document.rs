@@ -1,7 +1,7 @@
 //! What the whole comparison says, in the order in which it is read: the table of a terminal and the
 //! comment on a pull request are written from it, each in its own marks.
 
-use tprimat_figures::{Comparison, Judged, NoteKind, sweeps};
+use tprimat_numbers::figures::{Comparison, Judged, NoteKind, sweeps};
 
 use super::{
     columns::{self, Of, Place, Table, crossed, ink_of, rows_of},

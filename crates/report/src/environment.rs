@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
-use tprimat_figures::{Comparison, EnvironmentDifference};
+use tprimat_numbers::figures::{Comparison, EnvironmentDifference};
 
 use super::notes::listed;
 
@@ -93,7 +93,7 @@ mod tests {
         EnvironmentDifference {
             cell_a: "a".into(),
             cell_b: "b".into(),
-            kind: tprimat_figures::EnvironmentKind::Variable,
+            kind: tprimat_numbers::figures::EnvironmentKind::Variable,
             name: name.into(),
             a: Some("1".into()),
             b: None,

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use tprimat_base::error::Result;
-use tprimat_figures::Comparison;
+use tprimat_numbers::figures::Comparison;
 
 use crate::{Meta, Page, PagePicture, csv, csv_repeats, html, left_out, markdown, table};
 

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use indexmap::IndexMap;
-use tprimat_figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
-use tprimat_results::words::few;
+use tprimat_numbers::figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
+use tprimat_numbers::results::words::few;
 
 use super::{format::number, markdown::escaped, notes::listed, sheet::clean};
 

@@ -7,10 +7,10 @@ mod reservations;
 use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
-use tprimat_figures::{
+use tprimat_base::words::plain::counted;
+use tprimat_numbers::figures::{
     AbsentCell, AbsentState, Comparison, Judged, Row, Sweep, codes::TESTED, sweeps, swept_groups,
 };
-use tprimat_words::plain::counted;
 
 use super::{
     columns::{Of, Place, figures, ink_of, rows_of},

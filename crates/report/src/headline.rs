@@ -9,7 +9,7 @@ mod uncompared;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_figures::{Comparison, Row, Speedup, SweepPoint, sweeps_unjudged};
+use tprimat_numbers::figures::{Comparison, Row, Speedup, SweepPoint, sweeps_unjudged};
 
 pub use ranking::ranking;
 

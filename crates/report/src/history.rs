@@ -1,8 +1,8 @@
 //! Cells over time as text: a table a cell, or where there are many cells one table of all.
 
-use tprimat_figures::{CellHistory, Level, Measurement, host_named, rate_unit_of};
-use tprimat_plot::history::{causes, minute, speed, title};
-use tprimat_words::plain::counted;
+use crate::plot::history::{causes, minute, speed, title};
+use tprimat_base::words::plain::counted;
+use tprimat_numbers::figures::{CellHistory, Level, Measurement, host_named, rate_unit_of};
 
 use super::{
     columns::estimated,
@@ -147,7 +147,7 @@ fn notes(m: &Measurement) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tprimat_figures::{ChangedSetting, Estimate, PastRun, Run, Since};
+    use tprimat_numbers::figures::{ChangedSetting, Estimate, PastRun, Run, Since};
 
     /// Three measurements a day apart; the second one failed.
     pub fn three() -> CellHistory {

@@ -14,8 +14,8 @@ use minijinja::{
     value::Serde,
 };
 use tprimat_base::error::{Error, Result};
-use tprimat_figures::Comparison;
-use tprimat_words::part;
+use tprimat_base::words::part;
+use tprimat_numbers::figures::Comparison;
 
 use super::{
     LeftOut,

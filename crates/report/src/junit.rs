@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use tprimat_figures::{GateReport, GateVerdict, texts};
+use tprimat_numbers::figures::{GateReport, GateVerdict, texts};
 
 use super::gate::{gate_headline, verdict_name};
 

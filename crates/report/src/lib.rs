@@ -1,6 +1,6 @@
 //! Comparisons → sentences, tables, files, pictures and a page. Pure: strings and bytes out,
 //! nothing is written here.
-// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+// A byte position in foreign text may lie within a character: `tprimat_base::words::part`.
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod advice;
@@ -20,15 +20,13 @@ mod markdown;
 mod names;
 mod notes;
 mod paint;
+pub mod plot;
 #[cfg(test)]
-#[path = "../../results/src/stand_ins_for_tests.rs"]
+#[path = "../../numbers/src/results/stand_ins_for_tests.rs"]
 mod run_stand_ins;
-#[cfg(test)]
-#[path = "../../plot/src/sample_for_tests.rs"]
-mod sample;
 mod sheet;
 #[cfg(test)]
-#[path = "../../figures/src/stand_ins_for_tests.rs"]
+#[path = "../../numbers/src/figures/stand_ins_for_tests.rs"]
 mod stand_ins;
 mod sweep;
 #[cfg(test)]
@@ -47,12 +45,12 @@ pub use html::{Meta, PagePicture, html};
 pub use junit::gate_junit;
 pub use markdown::markdown;
 pub use paint::{Ink, Page, Paint};
+pub use plot::format::{bytes, mark, number, seconds};
+pub use plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
+use plot::{format, hardware};
 pub use sheet::wrapped;
-pub use tprimat_plot::format::{bytes, mark, number, seconds};
-pub use tprimat_plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
-use tprimat_plot::{format, hardware};
 
 #[cfg(test)]
-use tprimat_figures as figures;
+use tprimat_numbers::figures;
 #[cfg(test)]
-use tprimat_results as results;
+use tprimat_numbers::results;

@@ -4,11 +4,11 @@
 use std::fmt::Write;
 
 use indexmap::IndexMap;
-use tprimat_figures::Comparison;
-use tprimat_words::{
+use tprimat_base::words::{
     part,
     plain::{counted, is_active},
 };
+use tprimat_numbers::figures::Comparison;
 
 use super::{
     document::{Medium, tell},

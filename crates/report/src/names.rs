@@ -1,10 +1,10 @@
 //! Short names of cells: pictures and sentences use the same ones.
 
-pub(super) use tprimat_plot::short_names;
+pub(super) use crate::plot::short_names;
 
 #[cfg(test)]
 mod tests {
-    use tprimat_figures::{Catalogue, CompareSettings, compare};
+    use tprimat_numbers::figures::{Catalogue, CompareSettings, compare};
 
     use super::*;
     use crate::stand_ins::*;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use indexmap::IndexMap;
-use tprimat_figures::{Comparison, Figure, Mfu, NoteKind, RepeatStatus, Row};
+use tprimat_numbers::figures::{Comparison, Figure, Mfu, NoteKind, RepeatStatus, Row};
 
 use super::{
     columns::{Place, shown_metrics},
@@ -225,8 +225,8 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{listed, steady_state};
-    use tprimat_figures::{Catalogue, CompareSettings, compare};
-    use tprimat_results::Reason;
+    use tprimat_numbers::figures::{Catalogue, CompareSettings, compare};
+    use tprimat_numbers::results::Reason;
 
     use crate::stand_ins::*;
 

@@ -1,6 +1,6 @@
 //! How text is shown: how wide, and with which colours. Colour only repeats what the words say.
 
-use tprimat_figures::AbsentState;
+use tprimat_numbers::figures::AbsentState;
 
 /// Where text goes.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use tabled::{
     builder::Builder,
     settings::{Alignment, Color, Padding, Style, formatting::AlignmentStrategy, object::Columns},
 };
-use tprimat_words::plain::is_active;
+use tprimat_base::words::plain::is_active;
 
 use super::{
     columns::{Shown, Table},

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::plot::{plain, surface_names, sweep_sentences, unmeasured};
 use serde::Serialize;
-use tprimat_figures::{Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps_unjudged};
-use tprimat_plot::{plain, surface_names, sweep_sentences, unmeasured};
+use tprimat_numbers::figures::{
+    Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps_unjudged,
+};
 
 use super::{
     columns::estimated,
@@ -71,7 +73,7 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
         let all = surface.points.iter().flat_map(|p| marked(surface, p));
         legend.extend(all.map(|(_, meaning)| meaning));
     }
-    let absent: Vec<Vec<tprimat_plot::Unmeasured>> = sweep
+    let absent: Vec<Vec<crate::plot::Unmeasured>> = sweep
         .surfaces
         .iter()
         .map(|surface| unmeasured(comparison, sweep, surface))
@@ -85,7 +87,7 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
     places.dedup();
     let row = |at: &(f64, Option<f64>)| {
         let values = [Some(at.0), at.1].into_iter().flatten().map(plain);
-        let of = |(surface, absent): (&Surface, &Vec<tprimat_plot::Unmeasured>)| {
+        let of = |(surface, absent): (&Surface, &Vec<crate::plot::Unmeasured>)| {
             let point = surface.points.iter().find(|point| place(point) == *at);
             let Some(point) = point else {
                 let why = absent.iter().find(|p| (p.x, p.second) == *at);
@@ -150,7 +152,9 @@ pub(super) fn line_of_cell(comparison: &Comparison) -> BTreeMap<&str, (usize, us
 
 #[cfg(test)]
 mod tests {
-    use tprimat_figures::{Catalogue, CellInput, CompareSettings, Judged, compare, sweeps};
+    use tprimat_numbers::figures::{
+        Catalogue, CellInput, CompareSettings, Judged, compare, sweeps,
+    };
 
     use super::*;
     use crate::{Page, sheet::Text, stand_ins::*};
@@ -223,7 +227,7 @@ mod tests {
             .map(|(value, time)| cell("titan", "micro_batch_size", value, time))
             .into();
         let mut failed = cell("titan", "micro_batch_size", 8, 1.0);
-        failed.state = tprimat_figures::CellState::Failed {
+        failed.state = tprimat_numbers::figures::CellState::Failed {
             class: tprimat_job::FailureClass::Oom,
             evidence: Vec::new(),
             repeats: 1,
@@ -323,7 +327,7 @@ mod tests {
         let of = |framework: &str, by: f64| {
             [(1, 1.3), (2, 1.0), (4, 0.97)].map(|(n, time)| {
                 let mut one = cell(framework, "micro_batch_size", n, time * by);
-                let tprimat_figures::CellState::Ok { summary } = &mut one.state else {
+                let tprimat_numbers::figures::CellState::Ok { summary } = &mut one.state else {
                     unreachable!("{one:?}")
                 };
                 // The points of a line count one run of it, so none of them is called the fastest.

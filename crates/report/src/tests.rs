@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{
+use tprimat_job::FailureClass;
+use tprimat_numbers::figures::{
     Catalogue, CellState, CompareSettings, Comparison, Cut, Energy, EnvironmentDifference, Figure,
     Metric, Mfu, Note, NoteKind, RatioInterval, RepeatStatus, Telemetry, compare,
 };
-use tprimat_job::FailureClass;
 
 use super::{
     headline::{headlines, interval},
@@ -263,7 +263,7 @@ fn dress(all: &mut Comparison) {
     all.environment.push(EnvironmentDifference {
         cell_a: "nvd/tran/llama/maximum_performance".into(),
         cell_b: "nvd/native/llama/maximum_performance".into(),
-        kind: tprimat_figures::EnvironmentKind::Variable,
+        kind: tprimat_numbers::figures::EnvironmentKind::Variable,
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: Some("1".into()),
         b: None,

@@ -1,4 +1,4 @@
-//! Samples a run's devices beside it, into `telemetry.jsonl` (`tprimat_results::telemetry_samples` has its lines).
+//! Samples a run's devices beside it, into `telemetry.jsonl` (`tprimat_numbers::results::telemetry_samples` has its lines).
 //!
 //! One thread of the run's supervisor, asleep but for a few calls of the driver's library a second,
 //! or one command every few seconds. Whatever goes wrong in it, the run goes on, and the file says

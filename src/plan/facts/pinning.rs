@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{FactBook, LOCK, fact_json};
 use crate::{

@@ -3,7 +3,7 @@
 
 use regex::Captures;
 use serde_json::Value;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use crate::{builder::Builder, pattern::Pattern};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tprimat_words::part;
+use tprimat_base::words::part;
 
 use super::{
     document::Documents,

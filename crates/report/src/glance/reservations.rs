@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_figures::{Comparison, Difference, NoteKind};
-use tprimat_results::{AttestationStatus, Reason, is_of_model};
+use tprimat_numbers::figures::{Comparison, Difference, NoteKind};
+use tprimat_numbers::results::{AttestationStatus, Reason, is_of_model};
 
 use crate::{
     headline::{across, contradicted, duration},

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{hardware::in_title, stand_ins::*};
-use tprimat_figures::{Catalogue, CompareSettings, compare};
+use tprimat_numbers::figures::{Catalogue, CompareSettings, compare};
 
 fn page() -> Page {
     Page {
@@ -9,7 +9,7 @@ fn page() -> Page {
     }
 }
 
-fn shown(cells: &[tprimat_figures::CellInput]) -> String {
+fn shown(cells: &[tprimat_numbers::figures::CellInput]) -> String {
     let comparison = compare(cells, &CompareSettings::default(), &Catalogue::default());
     let commands = Commands {
         details: "tprimat compare --details".into(),

@@ -1,8 +1,10 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
-use tprimat_figures::{EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP};
-use tprimat_results::{FieldDifference, Reason, Tier, differences, settings::show};
-use tprimat_words::plain::counted;
+use tprimat_base::words::plain::counted;
+use tprimat_numbers::figures::{
+    EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP,
+};
+use tprimat_numbers::results::{FieldDifference, Reason, Tier, differences, settings::show};
 
 use super::{
     SpeedVerdict,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_figures::{
+use tprimat_numbers::figures::{
     RatioInterval, RepeatStatus, Row, Speedup, Unit, host_named, hours_or_days, rate_unit,
     unit_in_prose,
 };
-use tprimat_results::{CONFIDENCE, Reason};
+use tprimat_numbers::results::{CONFIDENCE, Reason};
 
 use crate::{
     format::{ratio, ratio_beside_1},

@@ -1,7 +1,7 @@
 //! Which cell of a workload is the fastest.
 
-use tprimat_figures::{Comparison, Group, Judged, Row, Speedup, is_crossed};
-use tprimat_results::Tier;
+use tprimat_numbers::figures::{Comparison, Group, Judged, Row, Speedup, is_crossed};
+use tprimat_numbers::results::Tier;
 
 use super::{SpeedVerdict, pair::Pair, phrases::unit};
 use crate::{

@@ -1,10 +1,10 @@
 use serde_json::json;
-use tprimat_figures::{
+use tprimat_numbers::figures::{
     Catalogue, CompareSettings, EnvironmentDifference, Figure, Judged, Price, RatioInterval,
     codes::DANGEROUS_VARIABLE, compare,
 };
 
-use tprimat_results::Reason;
+use tprimat_numbers::results::Reason;
 
 use super::*;
 use crate::stand_ins::*;
@@ -216,7 +216,7 @@ fn a_cell_alone_is_not_said_to_be_refused() {
         "{:?}",
         only(&comparison)
     );
-    comparison.rows[0].mfu = tprimat_figures::Mfu::Error {
+    comparison.rows[0].mfu = tprimat_numbers::figures::Mfu::Error {
         reason: "1.31 of the peak".into(),
     };
     assert_eq!(
@@ -403,7 +403,7 @@ fn the_ranking_tells_points_of_a_sweep_apart_as_the_sweep_does() {
     let ends = |row: usize| all.rows[row].tokens_per_second_per_gpu.ci95.unwrap();
     assert!(ends(1)[1] > ends(2)[0], "they overlap");
     assert!(
-        tprimat_figures::sweeps(&all, &Judged::of_comparison(&all))[0].surfaces[0]
+        tprimat_numbers::figures::sweeps(&all, &Judged::of_comparison(&all))[0].surfaces[0]
             .best
             .as_ref()
             .unwrap()
@@ -517,7 +517,7 @@ fn a_dangerous_setting_is_in_the_sentence() {
     comparison.environment.push(EnvironmentDifference {
         cell_a: "amd/prim/llama/single".into(),
         cell_b: "nvd/nemo/llama/single".into(),
-        kind: tprimat_figures::EnvironmentKind::Variable,
+        kind: tprimat_numbers::figures::EnvironmentKind::Variable,
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: None,
         b: Some("1".into()),
@@ -680,7 +680,7 @@ fn labels_that_no_log_confirms_are_no_evidence_of_one_workload() {
                 .contract
                 .0
                 .iter()
-                .filter(|f| f.tier == tprimat_results::Tier::Workload);
+                .filter(|f| f.tier == tprimat_numbers::results::Tier::Workload);
             row.declared_only = own.map(|found| found.field.clone()).collect();
         }
         only(&comparison).text

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{AbsentCell, Comparison, Difference, Row};
+use tprimat_numbers::figures::{AbsentCell, Comparison, Difference, Row};
 
 use super::{
     Headline, SpeedVerdict,

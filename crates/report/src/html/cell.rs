@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use tprimat_figures::{
+use tprimat_numbers::figures::{
     AbsentCell, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
     EnvironmentKind, Note, RepeatStatus, RepeatSummary, Unit, texts,
 };
-use tprimat_results::{Attestation, AttestationStatus, Contract, Source, Tier};
+use tprimat_numbers::results::{Attestation, AttestationStatus, Contract, Source, Tier};
 
 use super::{
     super::{

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use tprimat_figures::{AbsentCell, Comparison, Judged, sweeps};
-use tprimat_words::{part, plain::counted};
+use tprimat_base::words::{part, plain::counted};
+use tprimat_numbers::figures::{AbsentCell, Comparison, Judged, sweeps};
 
 use super::{
     super::{

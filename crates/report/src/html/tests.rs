@@ -1,9 +1,9 @@
-use tprimat_figures::{
+use tprimat_job::FailureClass;
+use tprimat_numbers::figures::{
     Catalogue, CellInput, CellState, CompareSettings, Cut, EnvironmentDifference, Figure, Metric,
     Row, compare,
 };
-use tprimat_job::FailureClass;
-use tprimat_results::{Attestation, AttestationStatus, FieldAttestation};
+use tprimat_numbers::results::{Attestation, AttestationStatus, FieldAttestation};
 
 use super::*;
 use crate::{pictures, stand_ins::*};
@@ -263,15 +263,15 @@ fn words_from_outside_stay_words() {
         panic!()
     };
     summary.versions = [("torch".to_owned(), HOSTILE.to_owned())].into();
-    summary.notes.push(tprimat_figures::Note::new(
-        tprimat_figures::NoteKind::Remark,
+    summary.notes.push(tprimat_numbers::figures::Note::new(
+        tprimat_numbers::figures::NoteKind::Remark,
         "told",
         HOSTILE,
     ));
     let repeat = &mut summary.repeats[1];
     repeat.host = HOSTILE.to_owned();
     repeat.log_tail = vec![HOSTILE.to_owned(); 3];
-    repeat.status = tprimat_figures::RepeatStatus::Failed {
+    repeat.status = tprimat_numbers::figures::RepeatStatus::Failed {
         class: FailureClass::Unknown,
         evidence: vec![HOSTILE.into()],
     };
@@ -393,7 +393,7 @@ fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
             .into(),
         ],
     });
-    summary.repeats[0].status = tprimat_figures::RepeatStatus::Contradicted {
+    summary.repeats[0].status = tprimat_numbers::figures::RepeatStatus::Contradicted {
         fields: vec!["seq_length".into()],
     };
     let text = page(&of(&cells));
@@ -410,7 +410,8 @@ fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
 fn a_suspect_repeat_is_told_with_its_reason() {
     let mut comparison = of(&cells());
     let reason = "its GPU gpu-0 was also used by process 7 (<b>)".to_owned();
-    comparison.rows[1].repeats[0].status = tprimat_figures::RepeatStatus::Suspect { reason };
+    comparison.rows[1].repeats[0].status =
+        tprimat_numbers::figures::RepeatStatus::Suspect { reason };
     comparison.rows[1].uncounted.suspect = 1;
     comparison.uncounted.suspect = 1;
     let text = page(&comparison);
@@ -438,7 +439,7 @@ fn a_cut_and_a_dangerous_variable_are_told() {
     comparison.environment = vec![EnvironmentDifference {
         cell_a: "nvd/tran/llama/maximum_performance".into(),
         cell_b: "nvd/native/llama/maximum_performance".into(),
-        kind: tprimat_figures::EnvironmentKind::Variable,
+        kind: tprimat_numbers::figures::EnvironmentKind::Variable,
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: Some("1".into()),
         b: None,
@@ -459,13 +460,16 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     let (base, row) = (comparison.rows[0].loss_group, &mut comparison.rows[1]);
     row.loss_group = base + 1;
     let mut seed = row.contract.0[0].clone();
-    (seed.field, seed.tier, seed.value) =
-        ("seed".into(), tprimat_results::Tier::Convergence, 7.into());
+    (seed.field, seed.tier, seed.value) = (
+        "seed".into(),
+        tprimat_numbers::results::Tier::Convergence,
+        7.into(),
+    );
     row.contract.0.retain(|f| f.field != "seed");
     row.contract.0.push(seed);
     row.warnings = vec!["CUDA_LAUNCH_BLOCKING=1: the host waits".into()];
     row.repeats_added_later = true;
-    row.tokens_per_second_per_gpu.unit = tprimat_figures::Unit::Host;
+    row.tokens_per_second_per_gpu.unit = tprimat_numbers::figures::Unit::Host;
     let telemetry = serde_json::json!({"source": "nvml", "devices": 8, "seconds": 9.0, "energy_absent": "no counter & no power",
         "throttled": ["sw_power_cap"], "throttled_share": {"sw_power_cap": 0.25}});
     row.repeats[0].telemetry = Some(serde_json::from_value(telemetry).unwrap());
@@ -480,7 +484,7 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     comparison.environment = vec![EnvironmentDifference {
         cell_a: cell,
         cell_b: speedup.b.clone(),
-        kind: tprimat_figures::EnvironmentKind::Fact,
+        kind: tprimat_numbers::figures::EnvironmentKind::Fact,
         name: "driver".into(),
         a: Some("1".into()),
         b: Some("2".into()),
@@ -577,7 +581,7 @@ fn nothing_at_all_is_still_a_page() {
 
 #[test]
 fn whatever_may_be_absent_may_be_absent() {
-    let sample = crate::sample::Sample {
+    let sample = crate::plot::sample::Sample {
         cells: 9,
         groups: 2,
         repeats: 3,

@@ -1,7 +1,9 @@
 //! A rate above what the device can do: no ratio, no interval and no rate in any report.
 
-use tprimat_figures::{Catalogue, CompareSettings, Comparison, Note, NoteKind, Price, compare};
 use tprimat_job::Job;
+use tprimat_numbers::figures::{
+    Catalogue, CompareSettings, Comparison, Note, NoteKind, Price, compare,
+};
 
 use crate::{csv, headline::headlines, html, markdown, stand_ins::*, table};
 

@@ -336,7 +336,7 @@ fn the_spread_of_repeats_leaves_out_runs_that_are_in_no_unit() {
         None,
     )];
     let all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-    let spread = |unit: tprimat_figures::Unit| {
+    let spread = |unit: tprimat_numbers::figures::Unit| {
         let mut row = all.rows[0].clone();
         row.tokens_per_second_per_gpu.unit = unit;
         for (repeat, host) in row.repeats.iter_mut().zip(["a", "b", "b", ""]) {
@@ -344,9 +344,12 @@ fn the_spread_of_repeats_leaves_out_runs_that_are_in_no_unit() {
         }
         crate::columns::spread_of_repeats(&row).unwrap()
     };
-    assert!(spread(tprimat_figures::Unit::Repeat) > 0.4, "all four runs");
     assert!(
-        spread(tprimat_figures::Unit::Host) < 0.02,
+        spread(tprimat_numbers::figures::Unit::Repeat) > 0.4,
+        "all four runs"
+    );
+    assert!(
+        spread(tprimat_numbers::figures::Unit::Host) < 0.02,
         "the run on no known host is left out"
     );
 }

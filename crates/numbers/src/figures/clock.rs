@@ -1,0 +1,667 @@
+//! Step times against the clock: the steps of a run cannot take longer than the run, and a step
+//! whose end comes long after that of the step before it did not take a moment. docs/METRICS.md,
+//! "Step times and the clock".
+
+use std::collections::BTreeMap;
+
+use crate::results::{
+    Reason, RunResult, Severity, is_positive, quantile,
+    words::{repeats, seconds, step_time, verb},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_logs::{MAX_REPORTS, Step};
+
+use super::{
+    Note, NoteKind, RepeatSummary, codes,
+    summary::notes::{add, ordinal},
+};
+
+/// Steps may claim this much more than the time that passed: some clocks in logs count whole
+/// seconds.
+const TOLERANCE: f64 = 0.02;
+const TOLERANCE_SECONDS: f64 = 1.0;
+/// No step is shorter: launching one kernel takes longer.
+const SHORTEST_SECONDS: f64 = 1e-6;
+/// Ratio of wall time between step ends to the reported step time. Above OUTSIDE a note warns;
+/// above IMPLAUSIBLE there is no rate.
+const OUTSIDE: f64 = 1.25;
+const IMPLAUSIBLE: f64 = 2.0;
+/// Seconds that writing a line may cost.
+const LINE_SECONDS: f64 = 0.01;
+/// This many pairs of neighbouring steps show what is typical.
+const LEAST_PAIRS: usize = 5;
+/// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
+/// steps this long.
+const RESOLVED_SECONDS: f64 = 1.0;
+/// Longest time between two looks that follow each other on a busy host. Lines that waited longer
+/// for theirs were held back, or came after a pause.
+const NEXT_LOOK_SECONDS: f64 = 0.25;
+
+/// A run that lasts longer did more than a few short steps and their start-up.
+const BRIEF_RUN_SECONDS: f64 = 30.0;
+
+/// By which clock time passed.
+#[derive(Clone, Copy, PartialEq)]
+enum WhoseClock {
+    /// The dates that the trainer gives its steps.
+    Trainer,
+    /// When tprimat saw the lines of the log.
+    Lines,
+    /// From the start of the run to its end.
+    Run,
+}
+
+/// Why time passes between steps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum OutsideSteps {
+    Timer,
+    NotKnown,
+    Pauses,
+}
+
+/// Why step times were not held against the clock: a code, whether it is usual, and a sentence.
+type Unchecked = (&'static str, bool, &'static str);
+
+const NO_DATES: Unchecked = (
+    "no_dates",
+    true,
+    "the log does not say when its steps ended",
+);
+/// They go back, stand still, or are of another unit than seconds.
+const BAD_DATES: Unchecked = (
+    "bad_dates",
+    false,
+    "the dates of its steps go back, stand still or are not in seconds",
+);
+/// Lines came several at a time.
+const HELD_BACK: Unchecked = (
+    "held_back",
+    false,
+    "most lines of the log came several at a time: the trainer should write each line at once (for Python, PYTHONUNBUFFERED=1)",
+);
+/// The measured steps were over before a second look at the log.
+const TOO_SHORT: Unchecked = (
+    "too_short",
+    true,
+    "lines of several steps came between two looks at the log (ten a second): the steps are short, or the trainer holds its lines back",
+);
+const FEW_STEPS: Unchecked = ("few_steps", true, "the log has fewer than 6 measured steps");
+const EVALUATIONS: Unchecked = (
+    "evaluations",
+    false,
+    "fewer than 5 measured steps follow another one without an evaluation in between",
+);
+// Two of these sentences have the number.
+const _: () = assert!(LEAST_PAIRS == 5);
+
+fn reason((code, is_usual, text): Unchecked) -> Reason {
+    if is_usual {
+        Reason::detail(code, text)
+    } else {
+        Reason::beside(code, text)
+    }
+}
+
+/// From the end of the first measured step to that of the last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Clock {
+    /// By the clock.
+    pub passed_seconds: f64,
+    /// By the steps' own times; steps that have no line are taken to be as long as the one of the
+    /// next line.
+    pub steps_seconds: f64,
+    /// Median over neighbouring lines of the first ÷ the second, where enough of them have no
+    /// evaluation in between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typical_ratio: Option<f64>,
+}
+
+impl Clock {
+    fn ratio(&self) -> f64 {
+        self.passed_seconds / self.steps_seconds
+    }
+
+    /// How many times too high the rate may be, where time passes outside of most steps. Pauses
+    /// after a few of them are not in it.
+    #[must_use]
+    pub fn timer_factor(&self) -> Option<f64> {
+        self.typical_ratio
+            .filter(|typical| *typical > OUTSIDE && self.ratio() > OUTSIDE)
+    }
+}
+
+/// What the clock says of a run whose step times it does not refute.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Checked {
+    pub clock: Option<Clock>,
+    /// Why a timer that stops too early would not have been found.
+    pub unchecked: Option<Reason>,
+}
+
+/// By which dates the steps are held against the clock.
+#[derive(Clone, Copy)]
+struct Dates {
+    of: fn(&Step) -> Option<f64>,
+    /// They are those of tprimat's looks at the log, which may be late.
+    by_lines: bool,
+}
+
+/// A line with a step time.
+pub(super) struct Timed<'a> {
+    pub line: &'a Step,
+    /// Total time of the steps this line covers, without those an earlier line already covered.
+    pub seconds: f64,
+    /// Total time of all steps since the line before it, were they as long as this one.
+    since: f64,
+}
+
+pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>> {
+    let mut before = None;
+    let timed = |line: &'a Step| {
+        let time = line.step_time_seconds.filter(|t| is_positive(*t))?;
+        let stated = line.count();
+        let since = before.replace(line.step).map_or(stated, |before: u64| {
+            line.step.saturating_sub(before).max(1)
+        });
+        Some(Timed {
+            line,
+            seconds: time * stated.min(since) as f64,
+            since: time * since as f64,
+        })
+    };
+    steps.filter_map(timed).collect()
+}
+
+/// Why the step times of a run cannot be believed; else how they compare with the clock. Where the
+/// trainer dates its steps itself, its dates and those of tprimat's looks must both bear them out.
+pub(super) fn of_run(
+    result: &RunResult,
+    is_measured: impl Fn(&Step) -> bool,
+) -> Result<Checked, Reason> {
+    let measured = timed(result.trace.steps.iter().filter(|s| is_measured(s)));
+    let run = result
+        .ended_at
+        .zip(result.started_at)
+        .map(|(end, start)| end - start)
+        .filter(|s| is_positive(*s));
+    if let Some(run) = run {
+        // A time of the warm-up that cannot be one does no harm.
+        let counts = |t: &&Timed<'_>| is_measured(t.line) || !is_more(t.seconds, run);
+        let claimed: f64 = timed(result.trace.steps.iter())
+            .iter()
+            .filter(counts)
+            .map(|t| t.seconds)
+            .sum();
+        if is_more(claimed, run) {
+            let text = format!(
+                "the log claims {} of steps in a run of {}",
+                seconds(claimed),
+                seconds(run)
+            );
+            let reason = Reason::excludes(codes::LONGER_THAN_RUN, text);
+            return Err(reason.with("claimed", claimed).with("run", run));
+        }
+        let shown_as = measured.iter().map(|t| t.since).sum();
+        if is_far_more(shown_as, run) {
+            return Err(refuted(&measured, shown_as, run, WhoseClock::Run));
+        }
+    }
+    let shortest = measured
+        .iter()
+        .filter_map(|t| t.line.step_time_seconds)
+        .fold(f64::INFINITY, f64::min);
+    if shortest < SHORTEST_SECONDS {
+        let text = format!(
+            "the log claims a step of {shortest:e} s, and no step is shorter than a microsecond"
+        );
+        return Err(Reason::excludes("shorter_than_a_microsecond", text));
+    }
+    let own = Dates {
+        of: |step| step.ended_at,
+        by_lines: result.trace.dated_by_lines,
+    };
+    let of_trainer = against(result, &measured, run, own)?;
+    if own.by_lines || !measured.iter().any(|t| t.line.seen_at.is_some()) {
+        return Ok(of_trainer);
+    }
+    let looks = Dates {
+        of: |step| step.seen_at,
+        by_lines: true,
+    };
+    let of_looks = against(result, &measured, run, looks)?;
+    let factor = |checked: &Checked| checked.clock.as_ref().and_then(Clock::timer_factor);
+    let clock = if factor(&of_looks) > factor(&of_trainer) {
+        of_looks.clock
+    } else {
+        of_trainer.clock
+    };
+    Ok(Checked {
+        clock,
+        unchecked: of_looks.unchecked,
+    })
+}
+
+/// The measured steps held against one set of dates; `run`: how long the run took.
+fn against(
+    result: &RunResult,
+    measured: &[Timed<'_>],
+    run: Option<f64>,
+    dates: Dates,
+) -> Result<Checked, Reason> {
+    let unchecked = |why: Unchecked| {
+        Ok(Checked {
+            clock: None,
+            unchecked: Some(reason(why)),
+        })
+    };
+    let Some(ends) = measured
+        .iter()
+        .map(|t| (dates.of)(t.line))
+        .collect::<Option<Vec<f64>>>()
+    else {
+        return unchecked(NO_DATES);
+    };
+    let [first, .., last] = ends[..] else {
+        return unchecked(FEW_STEPS);
+    };
+    let passed = last - first;
+    // Reject a clock that runs backwards, stands still, or advances more than the whole run took:
+    // it has another unit, or it was set during the run. Only lines may come all at once.
+    let least = if dates.by_lines {
+        0.0
+    } else {
+        f64::MIN_POSITIVE
+    };
+    let was_set = ends
+        .windows(2)
+        .any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
+    if !(least..f64::INFINITY).contains(&passed)
+        || was_set
+        || run.is_some_and(|run| is_more(passed, run))
+    {
+        return unchecked(BAD_DATES);
+    }
+    // The first line may be written as late as the second step ends, and the last one as early as
+    // its step begins: these two are left out.
+    let between = measured.get(2..measured.len() - 1).unwrap_or_default();
+    let claimed: f64 = between.iter().map(|t| t.seconds).sum();
+    if is_more(claimed, passed) && !dates.by_lines {
+        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
+    }
+    // Steps without a line are as long as the next one that has one, unless slow steps are logged
+    // more often than others.
+    let shown_as: f64 = between.iter().map(|t| t.since).sum();
+    if !dates.by_lines && is_far_more(shown_as, passed) {
+        return Err(refuted(measured, shown_as, passed, WhoseClock::Trainer));
+    }
+    let all = pairs(result, measured, dates);
+    if !dates.by_lines
+        && let Some((claimed, passed)) = longer_than_between(&all, resolution(&ends))
+    {
+        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
+    }
+    let mostly_held = 2 * all.iter().filter(|p| p.is_held).count() > all.len();
+    // Steps whose lines were seen after the first measured one ended after that: a buffer is
+    // emptied as a whole. Only the first of them may have begun before.
+    if dates.by_lines && !mostly_held && all.len() >= LEAST_PAIRS {
+        let later = measured.iter().zip(&ends).filter(|(_, end)| **end > first);
+        let shown_as = later.skip(1).map(|(t, _)| t.since).sum();
+        if is_far_more(shown_as, passed) {
+            return Err(refuted(measured, shown_as, passed, WhoseClock::Lines));
+        }
+    }
+    let plain: Vec<&Pair> = all.iter().filter(|p| !p.is_evaluated).collect();
+    let at = |q, of: fn(&Pair) -> f64| {
+        quantile(&plain.iter().map(|p| of(p)).collect::<Vec<_>>(), q)
+            .filter(|_| plain.len() >= LEAST_PAIRS)
+    };
+    // What three of four pairs exceed, evaluations or not, is no pause, and no line that was held
+    // back.
+    let beyond = |p: &Pair| (p.passed - LINE_SECONDS) / p.claimed;
+    let of_all = quantile(&all.iter().map(beyond).collect::<Vec<_>>(), 0.25);
+    if at(0.25, beyond).is_some_and(|ratio| ratio > IMPLAUSIBLE)
+        && of_all.is_some_and(|ratio| ratio > IMPLAUSIBLE)
+        && let Some((claimed, passed)) =
+            at(0.5, |p| p.claimed / p.steps).zip(at(0.5, |p| p.passed / p.steps))
+    {
+        let whose = if dates.by_lines {
+            "tprimat's clock"
+        } else {
+            "the trainer's own clock"
+        };
+        let text = format!(
+            "the log claims {} a step, but {} pass from one to the next by {whose}: the trainer may stop its timer before the device \
+             has finished",
+            step_time(claimed),
+            step_time(passed)
+        );
+        let reason = Reason::excludes(codes::TIMER_STOPS_EARLY, text);
+        return Err(reason.with("claimed", claimed).with("passed", passed));
+    }
+    // Pairs of the first look have no dates of their own. Where too few others are left, short steps
+    // or a buffer are to blame, and not that steps were few.
+    let without_dates = measured.len() - 1 - all.len();
+    let is_few = all.len() < LEAST_PAIRS;
+    let unchecked = if mostly_held || is_few && measured.len() > LEAST_PAIRS {
+        let is_held = mostly_held || without_dates > all.len();
+        Some(if is_held && !is_brief(measured, run) {
+            HELD_BACK
+        } else {
+            TOO_SHORT
+        })
+    } else if is_few {
+        Some(FEW_STEPS)
+    } else if plain.len() < LEAST_PAIRS {
+        Some(EVALUATIONS)
+    } else {
+        None
+    };
+    let is_resolved =
+        !dates.by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
+    let typical = if unchecked == Some(HELD_BACK) || unchecked == Some(TOO_SHORT) {
+        None
+    } else if is_resolved {
+        at(0.5, |p| p.passed / p.claimed)
+    } else {
+        quicker_half(&plain).filter(|ratio| *ratio > OUTSIDE)
+    };
+    let steps: f64 = measured.iter().skip(1).map(|t| t.since).sum();
+    let clock = is_positive(steps).then(|| Clock {
+        passed_seconds: passed,
+        steps_seconds: steps,
+        typical_ratio: typical.filter(|ratio| ratio.is_finite()),
+    });
+    Ok(Checked {
+        clock,
+        unchecked: unchecked.map(reason),
+    })
+}
+
+/// Time claimed and time passed, where three of four steps claim more than lies between their end
+/// and that of the step before. Over few or short steps that is less than what the sum may be off.
+fn longer_than_between(pairs: &[Pair], resolution: f64) -> Option<(f64, f64)> {
+    let beyond = |pair: &&Pair| pair.claimed > (pair.passed + resolution) * (1.0 + TOLERANCE);
+    let longer = pairs.iter().filter(beyond).count();
+    let sum = |of: fn(&Pair) -> f64| pairs.iter().map(of).sum::<f64>();
+    (pairs.len() >= LEAST_PAIRS && 4 * longer >= 3 * pairs.len())
+        .then(|| (sum(|p| p.claimed), sum(|p| p.passed)))
+        .filter(|(claimed, passed)| claimed > passed)
+}
+
+/// By how much the difference of two dates may be off: by a whole second where all are whole ones,
+/// else by a hundredth, for which the dates of lines are good enough.
+fn resolution(ends: &[f64]) -> f64 {
+    if ends.iter().all(|end| end.fract() == 0.0) {
+        1.0
+    } else {
+        0.01
+    }
+}
+
+/// Are the steps over within two looks at the log, by their own times and by those of the run?
+fn is_brief(measured: &[Timed<'_>], run: Option<f64>) -> bool {
+    let claimed: f64 = measured.iter().skip(1).map(|timed| timed.since).sum();
+    claimed < 2.0 * NEXT_LOOK_SECONDS && run.is_none_or(|run| run < BRIEF_RUN_SECONDS)
+}
+
+/// Time that passed ÷ time claimed, over the half of the pairs where that is least. Looks round the
+/// dates of short steps up and down, and over many pairs this evens out; it never exceeds the true
+/// ratio of most pairs by more than a look.
+fn quicker_half(plain: &[&Pair]) -> Option<f64> {
+    if plain.len() < LEAST_PAIRS {
+        return None;
+    }
+    let mut pairs = plain.to_vec();
+    pairs.sort_by(|a, b| (a.passed / a.claimed).total_cmp(&(b.passed / b.claimed)));
+    pairs.truncate(pairs.len().div_ceil(2));
+    let sum = |of: fn(&Pair) -> f64| pairs.iter().map(|p| of(p)).sum::<f64>();
+    Some(sum(|p| p.passed) / sum(|p| p.claimed))
+}
+
+/// From one line to the next.
+struct Pair {
+    passed: f64,
+    claimed: f64,
+    steps: f64,
+    /// Was there an evaluation in between, or may there have been one?
+    is_evaluated: bool,
+    /// Its line came with others, long after the look before: when it was written is not known.
+    is_held: bool,
+}
+
+fn pairs(result: &RunResult, measured: &[Timed<'_>], dates: Dates) -> Vec<Pair> {
+    let told = &result.trace.evaluations;
+    let mut evaluations: Vec<u64> = told.iter().filter_map(|e| e.step).collect();
+    evaluations.sort_unstable();
+    let pair = |pair: &[Timed<'_>]| {
+        let [a, b] = pair else { return None };
+        let next = evaluations.partition_point(|step| *step < a.line.step);
+        let is_evaluated = evaluations
+            .get(next)
+            .is_some_and(|step| *step <= b.line.step);
+        let passed = (dates.of)(b.line)? - (dates.of)(a.line)?;
+        let steps = b.line.step.saturating_sub(a.line.step).max(1) as f64;
+        Some(Pair {
+            passed,
+            claimed: b.since,
+            steps,
+            is_evaluated,
+            is_held: false,
+        })
+    };
+    let pairs = measured.windows(2).filter_map(pair).collect();
+    let mut looks = if dates.by_lines {
+        spread(pairs)
+    } else {
+        pairs.into_iter().map(|pair| vec![pair]).collect()
+    };
+    // An evaluation of an unknown step may be in any pair, so each takes the slowest one left.
+    let unclear = if told.len() < MAX_REPORTS {
+        told.iter().filter(|e| e.step.is_none()).count()
+    } else {
+        looks.len()
+    };
+    let mut plain: Vec<&mut Vec<Pair>> = looks
+        .iter_mut()
+        .filter(|look| look.iter().any(|pair| !pair.is_evaluated))
+        .collect();
+    let slowness = |look: &[Pair]| {
+        let sum = |of: fn(&Pair) -> f64| look.iter().map(of).sum::<f64>();
+        sum(|p| p.passed) / sum(|p| p.claimed)
+    };
+    plain.sort_by(|a, b| slowness(b).total_cmp(&slowness(a)));
+    for look in plain.into_iter().take(unclear) {
+        look.iter_mut().for_each(|pair| pair.is_evaluated = true);
+    }
+    looks.into_iter().flatten().collect()
+}
+
+/// The lines that one look finds came one after the other since the look before, so the time
+/// between the two looks is shared out among them. When the lines of the very first look came is
+/// not known: they are left out.
+fn spread(pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
+    let mut looks: Vec<Vec<Pair>> = Vec::new();
+    for pair in pairs {
+        match looks.last_mut() {
+            Some(look) if pair.passed <= 0.0 => look.push(pair),
+            _ => looks.push(vec![pair]),
+        }
+    }
+    let is_next = |look: &[Pair]| (0.0..=NEXT_LOOK_SECONDS).contains(&look[0].passed);
+    if let [first, second, ..] = &looks[..]
+        && first[0].passed <= 0.0
+        && is_next(second)
+    {
+        looks.remove(0);
+    }
+    for look in &mut looks {
+        if look[0].passed <= 0.0 || !is_next(look) {
+            let is_held = look.len() > 1;
+            look.iter_mut().for_each(|pair| pair.is_held = is_held);
+            continue;
+        }
+        let passed = look[0].passed;
+        let claimed: f64 = look.iter().map(|pair| pair.claimed).sum();
+        let is_evaluated = look.iter().any(|pair| pair.is_evaluated);
+        for pair in look {
+            pair.passed = passed * pair.claimed / claimed;
+            pair.is_evaluated = is_evaluated;
+        }
+    }
+    looks
+}
+
+fn is_more(claimed: f64, passed: f64) -> bool {
+    claimed > passed * (1.0 + TOLERANCE) + TOLERANCE_SECONDS
+}
+
+/// More than slow steps that chance to be logged account for.
+fn is_far_more(claimed: f64, passed: f64) -> bool {
+    claimed > passed * OUTSIDE + TOLERANCE_SECONDS
+}
+
+/// Why the steps cannot all have taken what the log's lines say: `claimed`, where every step is as
+/// long as the one of the next line.
+fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
+    let of = |value: fn(&Timed<'_>) -> f64| {
+        quantile(&measured.iter().map(value).collect::<Vec<_>>(), 0.5).unwrap_or_default()
+    };
+    let steps: f64 = measured.iter().map(|t| t.since / t.seconds).sum();
+    // A line of a mean over several steps stands for these.
+    let (every, seconds) = (of(|t| (t.since / t.seconds).round()), of(|t| t.seconds));
+    if every < 2.0 && clock != WhoseClock::Run {
+        return longer_than_passed(claimed, passed, clock);
+    }
+    let (would, did) = (self::seconds(claimed), passed_by(passed, clock));
+    let (code, text) = if every < 2.0 || !is_far_more(seconds * steps, passed) {
+        let text = format!(
+            "the log shows only some of the steps, and by these all would take {would}, but {did}: slow steps are logged more often \
+             than others"
+        );
+        ("slow_steps_shown_more_often", text)
+    } else {
+        let text = format!(
+            "the log shows only every {} step, and at the times that it prints all steps would take {would}, but {did}: each time \
+             seems to be that of {every} steps, and the trainer must print that of one step",
+            ordinal(every as u64)
+        );
+        (codes::TIMES_OF_SEVERAL_STEPS, text)
+    };
+    let reason = Reason::excludes(code, text);
+    reason.with("claimed", claimed).with("passed", passed)
+}
+
+fn longer_than_passed(claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
+    let text = format!(
+        "the log claims {} of steps while {}",
+        seconds(claimed),
+        passed_by(passed, clock)
+    );
+    let reason = Reason::excludes(codes::LONGER_THAN_PASSED, text);
+    reason.with("claimed", claimed).with("passed", passed)
+}
+
+fn passed_by(passed: f64, clock: WhoseClock) -> String {
+    let passed = seconds(passed);
+    match clock {
+        WhoseClock::Trainer => format!("{passed} passed by the trainer's own clock"),
+        WhoseClock::Lines => format!("{passed} passed by tprimat's clock"),
+        WhoseClock::Run => format!("the run took {passed}"),
+    }
+}
+
+/// What a reader must know of the time between the steps of the repeats that count: one note a
+/// cause, with the worst case.
+pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut causes: BTreeMap<OutsideSteps, (Vec<u32>, &Clock)> = BTreeMap::new();
+    for (repeat, _) in counted {
+        let Some(clock) = &repeat.clock else { continue };
+        let cause = match clock.typical_ratio {
+            Some(typical) if typical <= OUTSIDE => OutsideSteps::Pauses,
+            Some(_) => OutsideSteps::Timer,
+            None => OutsideSteps::NotKnown,
+        };
+        let outside = clock.passed_seconds - clock.steps_seconds;
+        // A timer that stops too early does so in the shortest run as well.
+        let is_sure = cause == OutsideSteps::Timer;
+        if clock.ratio() <= OUTSIDE || (outside <= TOLERANCE_SECONDS && !is_sure) {
+            continue;
+        }
+        let (of, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
+        of.push(repeat.repeat);
+        if clock.ratio() > worst.ratio() {
+            *worst = clock;
+        }
+    }
+    let note = |(cause, (of, worst)): (OutsideSteps, (Vec<u32>, &Clock))| {
+        let kind = if cause == OutsideSteps::Pauses {
+            NoteKind::Remark
+        } else {
+            NoteKind::Doubtful
+        };
+        let (passed, outside) = (
+            worst.passed_seconds,
+            worst.passed_seconds - worst.steps_seconds,
+        );
+        let why = match cause {
+            OutsideSteps::Pauses => "in pauses, as evaluations and checkpoints are".to_owned(),
+            OutsideSteps::Timer => {
+                let factor = worst.timer_factor().unwrap_or(passed / (passed - outside));
+                format!(
+                    "after most steps, where {factor:.1}× the step time passes from one to the next, so the trainer may stop its \
+                     timer before the device has finished, and the rate may be {factor:.1}× too high"
+                )
+            }
+            OutsideSteps::NotKnown => {
+                "evaluations, checkpoints, or a timer that stops before the device has finished"
+                    .to_owned()
+            }
+        };
+        let text = format!(
+            "{}: {}{} of {} lie outside the reported step times: {why}",
+            repeats(&of),
+            verb(&of, "", "up to "),
+            seconds(outside),
+            seconds(passed)
+        );
+        Note::new(kind, "outside_steps", text)
+            .with("repeats", of)
+            .with("outside", outside)
+            .with("passed", passed)
+    };
+    let mut notes: Vec<Note> = causes.into_iter().map(note).collect();
+    notes.extend(unchecked(counted));
+    notes
+}
+
+/// The repeats whose speed could not be checked against the clock: one note for each reason.
+fn unchecked(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut reasons: Vec<(&Reason, Vec<u32>)> = Vec::new();
+    for (repeat, _) in counted {
+        if let Some(why) = &repeat.unchecked {
+            add(why, repeat.repeat, &mut reasons);
+        }
+    }
+    let note = |(why, of): (&Reason, Vec<u32>)| {
+        // What is so of all repeats of several cells is one line below their table.
+        let whose = if of.len() == counted.len() {
+            String::new()
+        } else {
+            format!("{}: ", repeats(&of))
+        };
+        let text = format!("{whose}the speed was not checked against the clock, because {why}");
+        let kind = if why.severity == Severity::Detail {
+            NoteKind::Remark
+        } else {
+            NoteKind::Doubtful
+        };
+        Note::new(kind, "unchecked", text)
+            .with("why", &*why.code)
+            .with("repeats", of)
+    };
+    reasons.into_iter().map(note).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,685 @@
+//! A baseline × the cells as they are now → has anything become slower?
+//!
+//! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit
+//! and the difference is significant after Holm's correction over the gate; it *passes* if the
+//! whole 95 % interval is within the limit; else it is *inconclusive*. Passing needs no correction,
+//! for a gate passes only if every cell does. A verdict needs [`MIN_REPEATS`] units of replication
+//! (repeats, or sessions or hosts where there are several) in both measurements; units that do not vary at
+//! all are taken as exact. Where the repeats are too few to tell, the reason says about how many
+//! would do at their spread.
+//!
+//! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against
+//! it, so it passes, untested, and says so. Where only some are, the two are not independent
+//! samples, and the old ones would hide what is new: inconclusive.
+//!
+//! A cell that the baseline lacks has nothing to be slower than, but it *fails* as well if it ran
+//! and what it gave does not count. One that was not measured is listed, with the reason.
+
+mod baseline;
+mod change;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::results::{
+    AttestationStatus, CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, Reason, differences,
+    geometric_mean, holm, repeats_to_tell, welch,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_base::words::plain::counted;
+
+pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
+
+use super::{
+    CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, Unit, all_hosts,
+    codes::{CONTRADICTED, SLOWER},
+    comparability::{forbids, measure_alike, other_warmup},
+    compare::candidate,
+    dropped_words, environment_differences, environment_words,
+    family::Family,
+    hours_or_days,
+    summary::attempts,
+    warnings_of,
+};
+use change::{Change, needed};
+
+pub const GATE_SCHEMA: &str = "tprimat.gate/1";
+
+/// Level of significance over a whole gate.
+const LEVEL: f64 = 0.05;
+/// From this ratio on, less work than is declared is as likely a cause as more speed.
+const MUCH_FASTER: f64 = 1.25;
+/// Two rates nearer than this are one rate, rounded.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GateVerdict {
+    Pass,
+    /// Slower than the limit allows, missing, failed, contradicted, or another workload: never a
+    /// pass.
+    Fail,
+    Inconclusive,
+    /// Not in the baseline; measured or still to be.
+    New,
+    /// In the baseline, but not among the selected cells.
+    NotSelected,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GateReport {
+    pub schema_version: String,
+    /// `fail` if any cell fails, else `inconclusive` if any is or if none could be compared, else
+    /// `pass`.
+    pub verdict: GateVerdict,
+    /// `tokens_per_second_per_gpu`
+    pub metric: String,
+    /// A share: 0.03 is 3 %.
+    pub max_regression: f64,
+    pub cells: Vec<GateCell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GateCell {
+    pub cell: String,
+    pub verdict: GateVerdict,
+    pub reason: Reason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<f64>,
+    /// now ÷ then; below 1 is slower. Absent where the two may not be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// After Holm's correction over the gate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_value: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_now: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_then: Option<usize>,
+    /// No repeat was measured after the baseline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_measurements: bool,
+    /// What has changed since the baseline, and what is dangerous now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Reason>,
+}
+
+/// A cell of the matrix, as a gate sees it.
+pub struct GateInput {
+    pub input: CellInput,
+    pub selected: bool,
+    pub key: Option<String>,
+    /// Why the rate cannot be what it seems.
+    pub impossible: Option<Reason>,
+}
+
+impl GateInput {
+    /// Why a baseline leaves the cell out; none where it has figures.
+    #[must_use]
+    pub fn left_out(&self) -> Option<Reason> {
+        BaselineCell::of(self).err().map(|without| without.why)
+    }
+    fn counts(&self) -> UncountedRepeats {
+        match &self.input.state {
+            CellState::Ok { summary } => UncountedRepeats::of(&summary.repeats),
+            _ => UncountedRepeats::default(),
+        }
+    }
+    fn is_attested(&self) -> bool {
+        match &self.input.state {
+            CellState::Ok { summary } => summary.attestation != AttestationStatus::NotStated,
+            _ => true,
+        }
+    }
+    fn contradicted(&self) -> Option<Reason> {
+        let repeats = self.counts().contradicted;
+        (repeats > 0).then(|| {
+            let text = format!(
+                "contradicted: {} did not run what was asked for",
+                counted(repeats, "repeat")
+            );
+            Reason::excludes(CONTRADICTED, text).with("repeats", repeats)
+        })
+    }
+    /// Repeats that do not count although others of the cell do.
+    fn notes_on_uncounted(&self) -> impl Iterator<Item = Reason> {
+        let UncountedRepeats {
+            failed,
+            // These decide the verdict: `contradicted`.
+            contradicted: _,
+            suspect,
+            unmeasured,
+        } = self.counts();
+        let notes = [
+            ("failed", failed, "failed"),
+            ("suspect", suspect, "disturbed, so not counted"),
+            (
+                "unmeasured",
+                unmeasured,
+                "ended with nothing to measure, so not counted",
+            ),
+        ];
+        let note = |(code, repeats, what): (&'static str, usize, &str)| {
+            let text = format!("{} {what}", counted(repeats, "repeat"));
+            Reason::beside(code, text).with("repeats", repeats)
+        };
+        notes
+            .into_iter()
+            .filter(|(_, repeats, _)| *repeats > 0)
+            .map(note)
+    }
+}
+
+/// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3
+/// %.
+#[must_use]
+pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
+    let by_name: BTreeMap<&str, &GateInput> = cells
+        .iter()
+        .map(|cell| (cell.input.cell.as_str(), cell))
+        .collect();
+    let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) = baseline
+        .cells
+        .iter()
+        .map(|then| compared(then, &by_name))
+        .unzip();
+    let tested = correct(&mut all, baseline, &by_name);
+    for (cell, test) in all.iter_mut().zip(tests) {
+        if let Some(test) = test {
+            judge(cell, &test, max_regression, tested);
+        }
+    }
+    let known: BTreeSet<&str> = baseline
+        .cells
+        .iter()
+        .map(|then| then.cell.as_str())
+        .collect();
+    all.extend(
+        cells
+            .iter()
+            .filter(|c| c.selected && !known.contains(c.input.cell.as_str()))
+            .filter_map(of_new),
+    );
+    let has = |verdict| all.iter().any(|c| c.verdict == verdict);
+    let verdict = if has(GateVerdict::Fail) {
+        GateVerdict::Fail
+    } else if has(GateVerdict::Inconclusive) || !has(GateVerdict::Pass) {
+        GateVerdict::Inconclusive
+    } else {
+        GateVerdict::Pass
+    };
+    let metric = "tokens_per_second_per_gpu".to_owned();
+    GateReport {
+        schema_version: GATE_SCHEMA.to_owned(),
+        verdict,
+        metric,
+        max_regression,
+        cells: all,
+    }
+}
+
+impl GateCell {
+    fn new(cell: &str, verdict: GateVerdict, reason: Reason) -> Self {
+        Self {
+            cell: cell.to_owned(),
+            verdict,
+            reason,
+            now: None,
+            then: None,
+            ratio: None,
+            ci95: None,
+            p_value: None,
+            n_now: None,
+            n_then: None,
+            same_measurements: false,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// Holm's correction over the tests of a gate, and how many these are. Cells that share their
+/// measurements, now and then, are one test.
+fn correct(
+    all: &mut [GateCell],
+    baseline: &Baseline,
+    by_name: &BTreeMap<&str, &GateInput>,
+) -> usize {
+    // Places are those in `all`, which begins with the baseline's cells in their order.
+    let mut family: Family<f64, Question> = Family::default();
+    for (i, cell) in all.iter().enumerate() {
+        let Some(p) = cell.p_value else { continue };
+        let then = &baseline.cells[i];
+        let question = by_name
+            .get(then.cell.as_str())
+            .and_then(|now| question(then, now));
+        family.add(i, p, question);
+    }
+    let p_values: Vec<f64> = family.tests.iter().map(|(_, p)| *p).collect();
+    for ((i, _), p) in family.tests.iter().zip(holm(&p_values)) {
+        all[*i].p_value = Some(p);
+    }
+    for (i, of) in family.repeated {
+        all[i].p_value = all[of].p_value;
+        let with = &all[of].cell;
+        let text = format!("shares its measurements with {with}: one test for both");
+        all[i]
+            .notes
+            .push(Reason::detail("shares_measurements", text));
+    }
+    p_values.len()
+}
+
+/// What tells the questions of two cells apart: the runs of both measurements, and what these gave. None
+/// where the runs now are not known.
+fn question<'a>(then: &'a BaselineCell, now: &'a GateInput) -> Option<Question<'a>> {
+    let candidate = candidate(&now.input).ok()?;
+    let of_now = attempts(&candidate.summary.repeats);
+    if of_now.is_empty() {
+        return None;
+    }
+    let bits = |estimate: &Estimate| estimate.units.iter().map(|unit| unit.to_bits()).collect();
+    Some((
+        of_now,
+        bits(candidate.estimate),
+        &then.attempts,
+        bits(&then.tokens_per_second_per_gpu),
+    ))
+}
+
+type Question<'a> = (BTreeSet<&'a str>, Vec<u64>, &'a BTreeSet<String>, Vec<u64>);
+
+/// A selected cell that the baseline lacks; none where it cannot be measured, which is no news.
+fn of_new(cell: &GateInput) -> Option<GateCell> {
+    let of = |verdict, reason| GateCell::new(&cell.input.cell, verdict, reason);
+    Some(match (BaselineCell::of(cell), cell.contradicted()) {
+        (Ok(_), Some(why)) => of(GateVerdict::Fail, why),
+        (Ok(now), None) => GateCell {
+            now: Some(now.tokens_per_second_per_gpu.value),
+            n_now: Some(now.tokens_per_second_per_gpu.units.len()),
+            notes: of_what_is_new(cell, &now),
+            ..of(
+                GateVerdict::New,
+                Reason::detail("not_in_baseline", "not in the baseline"),
+            )
+        },
+        (Err(without), _) if without.is_unsupported => return None,
+        (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
+        (Err(without), _) => {
+            let text = format!("not in the baseline, nor measured: {}", without.why);
+            of(
+                GateVerdict::New,
+                Reason {
+                    text,
+                    ..without.why
+                },
+            )
+        }
+    })
+}
+
+/// What a reader should know of a rate that is compared with nothing yet: the next baseline will
+/// have it.
+fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<Reason> {
+    cell.notes_on_uncounted()
+        .chain(warnings_of(&now.environment, &now.contract))
+        .chain(choices(now, ["", "repeats"]))
+        .collect()
+}
+
+/// What was chosen after results were seen, which intervals assume not to be. `when` and `which` are empty and `repeats` where there is only one measurement.
+fn choices(cell: &BaselineCell, [when, which]: [&str; 2]) -> impl Iterator<Item = Reason> {
+    let added_later = cell.repeats_added_later.then(|| {
+        let text = if when.is_empty() {
+            format!("{which} were added after the first results were seen")
+        } else {
+            format!(
+                "some of the {which} were added after the first results were seen: the interval assumes that their number was chosen \
+                 before"
+            )
+        };
+        Reason::beside("added_later", text)
+    });
+    let is_any = cell.dropped.iter().any(|d| !d.is_nothing());
+    let dropped = is_any.then(|| {
+        let dropped = dropped_words(&cell.dropped).join(", ");
+        let text = if when.is_empty() {
+            format!("there are runs that do not count: {dropped}")
+        } else {
+            format!(
+                "there are runs that do not count ({when}: {dropped}): the interval assumes that no run was chosen for its figures"
+            )
+        };
+        Reason::beside("dropped", text)
+    });
+    added_later.into_iter().chain(dropped)
+}
+
+/// One cell, without a verdict on its rate: that needs all p-values.
+fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateCell, Option<Test>) {
+    let without = |verdict, reason: Reason| GateCell {
+        then: Some(then.tokens_per_second_per_gpu.value),
+        n_then: Some(then.tokens_per_second_per_gpu.units.len()),
+        ..GateCell::new(&then.cell, verdict, reason)
+    };
+    let fails = |reason: Reason| (without(GateVerdict::Fail, reason), None);
+    let Some(cell) = by_name.get(then.cell.as_str()) else {
+        let text = "missing: the matrix no longer has it";
+        return fails(Reason::excludes("not_in_matrix", text));
+    };
+    if !cell.selected {
+        let text = "not among the selected cells";
+        let reason = Reason::detail("not_selected", text);
+        return (without(GateVerdict::NotSelected, reason), None);
+    }
+    let now = match BaselineCell::of(cell) {
+        Ok(now) => now,
+        Err(without) => return fails(without.why),
+    };
+    if let Some(why) = cell.contradicted() {
+        return fails(why);
+    }
+    if now.imported.is_empty() != then.imported.is_empty() {
+        let origin = |cell: &BaselineCell| {
+            if cell.imported.is_empty() {
+                "measured"
+            } else {
+                "imported"
+            }
+        };
+        let text = format!(
+            "not comparable: {} now, {} in the baseline",
+            origin(&now),
+            origin(then)
+        );
+        return fails(Reason::excludes("other_origin", text));
+    }
+    let (other, allowed): (Vec<_>, Vec<_>) = differences(&now.contract, &then.contract)
+        .into_iter()
+        .filter(FieldDifference::is_known)
+        .partition(|d| {
+            forbids(d, [&now.parallelism, ""]) || forbids(d, [&now.parallelism, &now.parallelism])
+        });
+    let (steady_now, steady_then) = (
+        (now.warmup_steps, &*now.steady_state),
+        (then.warmup_steps, &*then.steady_state),
+    );
+    let (warm_up, is_alike) = (
+        other_warmup(steady_now, steady_then),
+        measure_alike(steady_now, steady_then),
+    );
+    if !other.is_empty() || !is_alike {
+        let fields = other.iter().map(FieldDifference::words);
+        let all: Vec<String> = fields.chain(warm_up.filter(|_| !is_alike)).collect();
+        let text = format!("another workload than the baseline's: {}", all.join("; "));
+        return fails(Reason::excludes("other_workload", text));
+    }
+    let notes = cell_notes(cell, &now, then, &allowed, warm_up);
+    let (a, b) = (
+        &now.tokens_per_second_per_gpu,
+        &then.tokens_per_second_per_gpu,
+    );
+    let (units_a, units_b) = (&a.units, &b.units);
+    let attested = cell.is_attested();
+    let mut cell = GateCell {
+        now: Some(a.value),
+        ratio: Some(a.value / b.value),
+        n_now: Some(units_a.len()),
+        notes,
+        ..without(
+            GateVerdict::Inconclusive,
+            Reason::no_verdict(
+                "few_units",
+                format!(
+                    "{} now and {} then: a verdict needs {MIN_REPEATS} each",
+                    a.unit.counted(units_a.len()),
+                    b.unit.counted(units_b.len())
+                ),
+            ),
+        )
+    };
+    let gaps = Gaps {
+        neither: Vec::new(),
+        ..Gaps::of(&now.contract, &then.contract)
+    };
+    if !gaps.core_of_one().is_empty() {
+        let text = format!(
+            "{}: it is unknown whether the workload is the same",
+            gaps.words("the cell now", "the baseline")
+        );
+        cell.reason = Reason::no_verdict("workload_not_known", text);
+        return (cell, None);
+    }
+    let known = now.attempts.intersection(&then.attempts).count();
+    if known > 0 {
+        of_known(&mut cell, known, &now, then);
+        return (cell, None);
+    }
+    if !attested {
+        let more = if a.value / b.value > MUCH_FASTER {
+            ", so it may be this fast because it did less work; a log that states the batch size would show it"
+        } else {
+            ""
+        };
+        let text = format!("some settings are only declared: the log does not confirm them{more}");
+        cell.notes.push(Reason::beside("not_attested", text));
+    }
+    let test = Test::of(units_a, units_b, a.unit).map(|test| Test {
+        timer_factors: [now.timer_factor, then.timer_factor],
+        ..test
+    });
+    (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
+    (cell, test)
+}
+
+/// What has changed since the baseline without forbidding a comparison, and what is dangerous now.
+fn cell_notes(
+    cell: &GateInput,
+    now: &BaselineCell,
+    then: &BaselineCell,
+    allowed: &[FieldDifference],
+    warm_up: Option<String>,
+) -> Vec<Reason> {
+    let fields = allowed.iter().map(|field| {
+        let note = Reason::beside("field", field.words());
+        note.with("field", &*field.field)
+    });
+    let mut notes: Vec<Reason> = fields.collect();
+    notes.extend(warm_up.map(|text| Reason::beside("warm_up", text)));
+    notes.extend(cell.notes_on_uncounted());
+    notes.extend(warnings_of(&now.environment, &now.contract));
+    let differing = environment_differences(&now.environment_of(), &then.environment_of());
+    let environment = environment_words(&differing, "the baseline");
+    notes.extend(environment.map(|text| Reason::beside("environment", text)));
+    if let (Some(device), Some(was)) = (&now.device, &then.device)
+        && device != was
+    {
+        let text = format!("device: {device} now, {was} then");
+        notes.push(Reason::beside("device", text));
+    }
+    notes.extend(choices(now, ["now", "repeats measured now"]));
+    notes.extend(choices(then, ["in the baseline", "baseline's repeats"]));
+    let hosts = all_hosts(&now.hosts).zip(all_hosts(&then.hosts));
+    if let Some((now, then)) = hosts.filter(|(now, then)| now != then)
+        && !now.is_empty()
+        && !then.is_empty()
+    {
+        let [now, then] = [now, then].map(|hosts| hosts.into_iter().collect::<Vec<_>>().join(", "));
+        let text = format!("hosts: {now} now, {then} then");
+        notes.push(Reason::beside("hosts", text));
+    }
+    if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)
+        && start - end > SESSION_GAP_SECONDS
+    {
+        let (n, unit) = hours_or_days(start - end);
+        let text = format!(
+            "measured {n:.0} {unit} after the baseline: what else changed on the hosts since then is not in the interval"
+        );
+        notes.push(Reason::beside("measured_later", text));
+    }
+    notes
+}
+
+/// The verdict where some or all of the repeats are the baseline's own.
+fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &BaselineCell) {
+    let (all, of_then) = (now.attempts.len(), then.attempts.len());
+    if known < all {
+        let text = format!(
+            "{known} of {} are the baseline's own: write a new baseline, or measure all of them anew",
+            counted(all, "repeat")
+        );
+        cell.reason = Reason::no_verdict("some_are_the_baselines", text);
+        return;
+    }
+    (cell.verdict, cell.same_measurements) = (GateVerdict::Pass, true);
+    let text = if all == of_then {
+        "the same measurements as the baseline: nothing was measured since".to_owned()
+    } else {
+        format!(
+            "the same measurements as the baseline, {all} of its {of_then}: nothing was measured since"
+        )
+    };
+    cell.reason = Reason::detail("same_measurements", text);
+    if all == of_then
+        && cell
+            .ratio
+            .is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING)
+    {
+        let text = "the rate is another one because the same runs are evaluated in another way";
+        cell.notes.push(Reason::beside("evaluated_anew", text));
+    }
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy)]
+struct Test {
+    ci95: [f64; 2],
+    p: f64,
+    /// Standard deviation of the logarithms of one side's units, were both sides to vary alike.
+    spread: f64,
+    unit: Unit,
+    /// How many times too high the rates now and then may be, by the clock.
+    timer_factors: [Option<f64>; 2],
+}
+
+impl Test {
+    /// None where there are too few units for a verdict.
+    fn of(now: &[f64], then: &[f64], unit: Unit) -> Option<Self> {
+        if now.len().min(then.len()) < MIN_REPEATS {
+            return None;
+        }
+        let ratio = geometric_mean(now)? / geometric_mean(then)?;
+        let per_unit = 1.0 / now.len() as f64 + 1.0 / then.len() as f64;
+        Some(match welch(now, then) {
+            Some(test) => Self {
+                ci95: test.interval(CONFIDENCE)?,
+                p: test.p,
+                spread: test.standard_error / per_unit.sqrt(),
+                unit,
+                timer_factors: [None; 2],
+            },
+            // Nothing varies in either side: the limit of the test is the comparison of two numbers.
+            None => {
+                let p = if (ratio - 1.0).abs() < ROUNDING {
+                    1.0
+                } else {
+                    0.0
+                };
+                Self {
+                    ci95: [ratio; 2],
+                    p,
+                    spread: 0.0,
+                    unit,
+                    timer_factors: [None; 2],
+                }
+            }
+        })
+    }
+
+    /// How many units would tell two ratios apart.
+    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
+        let distance = (ratio / other).ln().abs();
+        let n = repeats_to_tell(distance, self.spread, confidence);
+        needed(n, MOST_REPEATS, self.unit)
+    }
+}
+
+/// The verdict on a rate whose corrected p-value is known, one of `tested`.
+fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, tested: usize) {
+    let (Some(ratio), Some(p)) = (cell.ratio, cell.p_value) else {
+        return;
+    };
+    let [low, high] = test.ci95;
+    let limit = limit(max_regression);
+    let change = Change {
+        ratio,
+        ci95: test.ci95,
+        max_regression,
+    };
+    let (interval, allowed) = (change.interval(), change.allowed());
+    let reason = if ratio < limit && p < LEVEL {
+        let text = format!("{interval}: beyond the limit of {allowed}, and significant");
+        (GateVerdict::Fail, Reason::excludes(SLOWER, text))
+    } else if ratio < limit {
+        let over = if tested > 1 {
+            format!(" after Holm's correction over {tested} cells")
+        } else {
+            String::new()
+        };
+        let needed = test.needed(ratio, 1.0, 1.0 - LEVEL / tested.max(1) as f64);
+        let text = format!(
+            "{interval}: beyond the limit of {allowed}, but not significant{over}; {needed}"
+        );
+        inconclusive("not_significant", text)
+    } else if low >= limit && high < 1.0 {
+        let text =
+            format!("{interval}: slower than the baseline, but within the limit of {allowed}");
+        (GateVerdict::Pass, Reason::beside("within_but_slower", text))
+    } else if low >= limit {
+        let text = if low > 1.0 {
+            format!("{interval}: faster than the baseline; limit {allowed}")
+        } else {
+            format!("no significant change: {interval}; limit {allowed}")
+        };
+        (GateVerdict::Pass, Reason::detail("within", text))
+    } else {
+        let needed = test.needed(ratio, limit, CONFIDENCE);
+        let text = format!(
+            "{interval}: these repeats cannot tell whether it is beyond the limit of {allowed}; {needed}"
+        );
+        inconclusive("cannot_tell", text)
+    };
+    (cell.verdict, cell.reason) = reason;
+    // A rate can be too high for it, never too low. So it may hide that a cell is slower now, and
+    // one then may make it look so.
+    let [now, then] = test.timer_factors;
+    let now = now.map(|factor| ("its step times", factor));
+    let then = then.map(|factor| ("the baseline's step times", factor));
+    let doubted = match cell.verdict {
+        GateVerdict::Pass => now.or(then),
+        GateVerdict::Fail => then,
+        _ => None,
+    };
+    if let Some((of, factor)) = doubted {
+        let text = format!(
+            "{interval}: {of} leave out time that passes after most steps, so that rate may be {factor:.1}× too high; let the timer \
+             stop when the device has finished, and measure anew"
+        );
+        (cell.verdict, cell.reason) = inconclusive("short_step_times", text);
+    }
+}
+
+fn inconclusive(code: &'static str, text: String) -> (GateVerdict, Reason) {
+    (GateVerdict::Inconclusive, Reason::no_verdict(code, text))
+}
+
+/// The ratio below which a cell is slower than allowed.
+fn limit(max_regression: f64) -> f64 {
+    1.0 - max_regression - ROUNDING
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! The measured part of a run: where it begins, and what its steps say.
+
+use crate::results::{CUSUM, Changes, Reason, Workload, changes, is_positive, mean, quantile, sd};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_base::words::plain::counted;
+use tprimat_logs::Step;
+
+use super::{Statistics, StepTime, codes};
+
+/// The declared warm-up is all that is dropped.
+pub const DECLARED: &str = "declared";
+/// Some repeats are long enough to be assessed, others are not.
+pub const MIXED: &str = "in part declared";
+
+/// What a run must have after its declared warm-up for its steady state to be assessed.
+pub const LEAST_STEPS: u64 = 20;
+pub const LEAST_SECONDS: f64 = 30.0;
+/// Logs that print one mean per several steps have fewer entries; from this many on they are
+/// treated as a series.
+const LEAST_ENTRIES: usize = 10;
+
+/// Step times this many times apart, with nothing between, are of two units. It is less than the 60
+/// of minutes and seconds, since times of either unit spread, and far more than what training does
+/// from step to step.
+const OTHER_UNIT: f64 = 50.0;
+/// Fewer times than this, or a smaller share of all, are pauses and not another unit.
+const LEAST_OF_UNIT: (usize, f64) = (3, 0.1);
+
+/// How far the trainer's own rate may be from ours before it is said.
+const CROSS_CHECK_TOLERANCE: f64 = 0.05;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Steady {
+    /// Optimiser steps measured.
+    pub steps: u64,
+    pub step_time: StepTime,
+    pub tokens_per_second: f64,
+    pub tokens_per_second_per_gpu: f64,
+    /// Where the measured part begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
+    /// The same steps by the trainer's own figure, where it prints one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_check: Option<CrossCheck>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CrossCheck {
+    pub trainer_tokens_per_second_per_gpu: f64,
+    /// Trainer's ÷ ours.
+    pub ratio: f64,
+    pub agrees: bool,
+}
+
+/// How the start of the measured part was found, and what the declared warm-up alone would give.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cut {
+    /// First measured step, as the log counts.
+    pub first_step: u64,
+    /// Optimiser steps dropped after the declared warm-up.
+    pub dropped_steps: u64,
+    /// Name of the method: [`CUSUM`], or [`DECLARED`] where none was applied.
+    pub method: String,
+    /// Why steady state was not assessed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_assessed: Option<Reason>,
+    /// Rate over all steps after the declared warm-up.
+    pub declared_tokens_per_second_per_gpu: f64,
+    /// The largest change of the step time for good within the measured part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level_shift: Option<LevelShift>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LevelShift {
+    /// First step of the new level, as the log counts.
+    pub step: u64,
+    /// Median step time from there on ÷ before.
+    pub ratio: f64,
+}
+
+impl Cut {
+    #[must_use]
+    pub fn is_assessed(&self) -> bool {
+        self.not_assessed.is_none()
+    }
+}
+
+/// A logged step time: a step's own, or the mean of `weight` steps that end with `step`.
+#[derive(Clone, Copy)]
+struct Timed<'a> {
+    step: &'a Step,
+    seconds: f64,
+    weight: u64,
+}
+
+impl Timed<'_> {
+    fn first_step(&self) -> u64 {
+        (self.step.step.saturating_add(1)).saturating_sub(self.weight)
+    }
+}
+
+/// The measured part of one run, or why there is none.
+pub(super) fn steady(
+    steps: &[Step],
+    workload: &Workload,
+    statistics: &Statistics,
+) -> Result<Steady, Reason> {
+    let known = |n: Option<u64>, code, text| {
+        n.filter(|n| *n > 0)
+            .ok_or_else(|| Reason::excludes(code, text))
+    };
+    let tokens = known(
+        workload.tokens_per_step,
+        codes::TOKENS_NOT_KNOWN,
+        "tokens of an optimiser step are not known",
+    )?;
+    let num_gpus = known(
+        workload.num_gpus,
+        codes::DEVICES_NOT_KNOWN,
+        "the number of devices is not known",
+    )?;
+    let timed = timed(steps, workload, statistics)?;
+    if let Some(why) = mixed_units(&timed) {
+        return Err(why);
+    }
+    let rate = |timed: &[Timed<'_>]| tokens as f64 / (mean_seconds(timed) * num_gpus as f64);
+    let (from, cut) = cut(&timed, rate(&timed));
+    let measured = &timed[from..];
+    let times: Vec<f64> = measured.iter().map(|t| t.seconds).collect();
+    let mean_seconds = mean_seconds(measured);
+    let sd_seconds = sd(&times);
+    let ours = rate(measured);
+    let all = [ours, cut.declared_tokens_per_second_per_gpu, mean_seconds];
+    if !(all.iter().all(|v| is_positive(*v)) && sd_seconds.is_none_or(f64::is_finite)) {
+        let text = "the step times are beyond what can be computed with";
+        return Err(Reason::excludes("beyond_computing", text));
+    }
+    Ok(Steady {
+        steps: measured
+            .iter()
+            .fold(0, |sum, t| sum.saturating_add(t.weight)),
+        step_time: StepTime {
+            mean_seconds,
+            median_seconds: quantile(&times, 0.5).unwrap_or(mean_seconds),
+            p95_seconds: quantile(&times, 0.95).unwrap_or(mean_seconds),
+            sd_seconds,
+            cv: sd_seconds.map(|sd| sd / mean_seconds),
+        },
+        tokens_per_second: ours * num_gpus as f64,
+        tokens_per_second_per_gpu: ours,
+        cut: Some(cut),
+        // Times that were made from the trainer's rate cannot check it.
+        cross_check: cross_check(measured, ours).filter(|_| workload.step_time_source.is_none()),
+    })
+}
+
+/// Does the step come after the declared warm-up? A mean over several steps is dropped with the
+/// first of them.
+pub(super) fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
+    let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
+    ordinal.saturating_sub(step.count()) >= statistics.warmup_steps
+}
+
+/// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
+fn timed<'a>(
+    steps: &'a [Step],
+    workload: &Workload,
+    statistics: &Statistics,
+) -> Result<Vec<Timed<'a>>, Reason> {
+    let timed = |step: &'a Step| {
+        let counts = is_measured(step, workload, statistics) && !step.includes_evaluation;
+        let seconds = step.step_time_seconds.filter(|_| counts)?;
+        Some(Timed {
+            step,
+            seconds,
+            weight: step.count(),
+        })
+    };
+    let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
+    if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {
+        let (step, seconds) = (bad.step.step, bad.seconds);
+        let text = format!("step {step} has a time of {seconds} s, which cannot be");
+        return Err(Reason::excludes("bad_time", text).with("step", step));
+    }
+    if timed.is_empty() {
+        let times = steps
+            .iter()
+            .filter(|s| s.step_time_seconds.is_some())
+            .count();
+        return Err(match (steps.len(), times) {
+            (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
+            (steps, 0) => {
+                let text = format!(
+                    "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate"
+                );
+                Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
+            }
+            (_, timed) => all_within_warm_up(timed, statistics.warmup_steps),
+        });
+    }
+    Ok(timed)
+}
+
+fn all_within_warm_up(timed: usize, warmup_steps: u64) -> Reason {
+    let which = match timed {
+        1 => "the only timed step is".to_owned(),
+        n => format!("all {n} timed steps are"),
+    };
+    let warm_up = counted(warmup_steps as usize, "step");
+    let text = format!("{which} within the declared warm-up of {warm_up}, so there is no rate");
+    Reason::excludes(codes::ALL_WITHIN_WARM_UP, text)
+        .with("timed", timed)
+        .with("warmup_steps", warmup_steps)
+}
+
+/// Two groups of times that no training has in one run: one of them must be in another unit.
+fn mixed_units(timed: &[Timed<'_>]) -> Option<Reason> {
+    let mut times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
+    times.sort_by(f64::total_cmp);
+    let (few, part) = LEAST_OF_UNIT;
+    let least = few.max((part * times.len() as f64).ceil() as usize);
+    let most = times.len().checked_sub(least)?;
+    let at = (least..=most).find(|at| times[*at] >= OTHER_UNIT * times[at - 1])?;
+    let (low, high) = times.split_at(at);
+    let three_digits = |seconds: f64| format!("{seconds:.2e}").parse().unwrap_or(seconds);
+    let (low, high) = (
+        three_digits(quantile(low, 0.5)?),
+        three_digits(quantile(high, 0.5)?),
+    );
+    let text =
+        format!("step times of about {low} s and of about {high} s in one log: mixed units?");
+    let reason = Reason::excludes(codes::MIXED_UNITS, text);
+    Some(reason.with("low", low).with("high", high))
+}
+
+fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
+    let total: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
+    total / timed.iter().map(|t| t.weight as f64).sum::<f64>()
+}
+
+/// Index of the first measured time, and how it was found.
+fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
+    let steps: f64 = timed.iter().map(|t| t.weight as f64).sum();
+    let seconds: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
+    let too_short = if steps < LEAST_STEPS as f64 {
+        Some(("few_steps", format!("under {LEAST_STEPS} timed steps")))
+    } else if timed.len() < LEAST_ENTRIES {
+        Some(("few_times", format!("under {LEAST_ENTRIES} logged times")))
+    } else if seconds < LEAST_SECONDS {
+        Some(("few_seconds", format!("under {LEAST_SECONDS:.0} s")))
+    } else {
+        None
+    };
+    let not_assessed = too_short.map(|(code, lack)| {
+        let text = format!("{lack} after the declared warm-up");
+        Reason::detail(code, text)
+    });
+    let times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
+    let found = if not_assessed.is_none() {
+        changes(&times, half(timed))
+    } else {
+        Changes::default()
+    };
+    let measured = &times[found.cut..];
+    let shift = |at: &usize| {
+        let (before, after) = measured.split_at(at - found.cut);
+        let ratio = quantile(after, 0.5)? / quantile(before, 0.5)?;
+        Some(LevelShift {
+            step: timed[*at].first_step(),
+            ratio,
+        })
+    };
+    let size = |shift: &LevelShift| shift.ratio.ln().abs();
+    let cut = Cut {
+        first_step: timed[found.cut].first_step(),
+        dropped_steps: timed[..found.cut]
+            .iter()
+            .fold(0, |sum, t| sum.saturating_add(t.weight)),
+        method: if not_assessed.is_none() {
+            CUSUM
+        } else {
+            DECLARED
+        }
+        .to_owned(),
+        not_assessed,
+        declared_tokens_per_second_per_gpu: declared_rate,
+        level_shift: found
+            .shifts
+            .iter()
+            .filter_map(shift)
+            .max_by(|a, b| size(a).total_cmp(&size(b))),
+    };
+    (found.cut, cut)
+}
+
+/// How many of the first times stand for at most half of the steps.
+fn half(timed: &[Timed<'_>]) -> usize {
+    let steps: f64 = timed.iter().map(|t| t.weight as f64).sum();
+    let within = timed.iter().scan(0.0, |sum, t| {
+        *sum += t.weight as f64;
+        (*sum <= steps / 2.0).then_some(())
+    });
+    within.count().min(timed.len() / 2)
+}
+
+/// The trainer's rates are averaged as rates over equal work are: harmonically.
+fn cross_check(timed: &[Timed<'_>], ours: f64) -> Option<CrossCheck> {
+    let rate = |t: &Timed<'_>| {
+        t.step
+            .tokens_per_second_per_gpu
+            .filter(|r| is_positive(*r))
+            .map(|r| 1.0 / r)
+    };
+    let inverse: Option<Vec<f64>> = timed.iter().map(rate).collect();
+    let theirs = 1.0 / mean(&inverse?)?;
+    let ratio = theirs / ours;
+    (theirs.is_finite() && ratio.is_finite()).then(|| CrossCheck {
+        trainer_tokens_per_second_per_gpu: theirs,
+        ratio,
+        agrees: (ratio - 1.0).abs() <= CROSS_CHECK_TOLERANCE,
+    })
+}
+
+/// One word for how the repeats' measured parts were found.
+pub(super) fn steady_state(repeats: &[&Steady]) -> &'static str {
+    let assessed = repeats
+        .iter()
+        .filter(|s| s.cut.as_ref().is_some_and(Cut::is_assessed))
+        .count();
+    match assessed {
+        0 => DECLARED,
+        n if n == repeats.len() => CUSUM,
+        _ => MIXED,
+    }
+}
+
+#[cfg(test)]
+mod tests;

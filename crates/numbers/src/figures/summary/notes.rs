@@ -1,0 +1,648 @@
+//! What a reader must know beside a summary's figures.
+
+use std::collections::BTreeSet;
+
+use crate::results::{
+    MIN_REPEATS, Reason, RunResult, Source,
+    anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
+    cross, decimals_beside, differences, is_positive, outlier_limit, quantile, settings,
+    slow_first_steps,
+    words::{repeats as named, step_time, verb},
+};
+use tprimat_base::words::nearest;
+use tprimat_logs::{Anomaly, UNREADABLE, UnreadableLines};
+
+use crate::figures::{
+    Cut, Estimate, LevelShift, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS,
+    Statistics, StepTime, Unit, clock, codes::NOT_COUNTED, short_name, summary, telemetry,
+};
+
+pub(crate) fn notes(
+    counted: &[(&RepeatSummary, &RunResult)],
+    repeats: &[RepeatSummary],
+    results: &[(u32, RunResult)],
+    estimate: Option<&Estimate>,
+    statistics: &Statistics,
+) -> Vec<Note> {
+    let mut notes = outcomes(repeats);
+    notes.extend(repeats.iter().filter_map(cross_check));
+    notes.extend(repeats.iter().flat_map(steadiness));
+    notes.extend(not_assessed(counted));
+    notes.extend(measured_apart(counted));
+    notes.extend(odd_repeats(counted));
+    notes.extend(pauses(counted));
+    notes.extend(anomalies_by_kind(repeats, results, statistics));
+    notes.extend(sources_of_step_times(repeats, results));
+    notes.extend(unreadable_lines(counted));
+    notes.extend(odd_in_the_log(counted));
+    notes.extend(match estimate {
+        Some(e) if e.values.len() == 1 => {
+            Some(remark("one_repeat", "one repeat gives no interval"))
+        }
+        Some(e) if e.ci95.is_none() => {
+            let text = "the repeats do not vary, so there is no interval";
+            Some(remark("no_variation", text))
+        }
+        Some(e) => replication(e, counted),
+        None => None,
+    });
+    notes.extend(unknown_settings(counted));
+    let tokens_are = |source: Source| {
+        counted
+            .iter()
+            .any(|(_, r)| r.workload.tokens_source == source)
+    };
+    if tokens_are(Source::Declared) {
+        let text =
+            "the log does not state the tokens of a step, so those that were asked for are used";
+        notes.push(remark("tokens_declared", text));
+    }
+    if tokens_are(Source::Derived) {
+        let text = "the tokens of a step are computed from the trainer's own rate and step time";
+        notes.push(remark("tokens_derived", text));
+    }
+    if let Some((planned, added)) = summary::repeats_added_later(repeats) {
+        notes.push(added_later(planned, added));
+    }
+    notes.extend(several_sets_of_devices(counted));
+    notes.extend(clock::notes(counted));
+    notes.extend(telemetry::notes(counted));
+    if statistics.warmup_steps == 0 && !counted.is_empty() {
+        let text = "no warm-up is declared, so no step is dropped";
+        notes.push(remark("no_warm_up", text));
+    }
+    if let Some(((_, first), rest)) = counted.split_first() {
+        let differing: BTreeSet<String> = rest
+            .iter()
+            .flat_map(|(_, r)| differences(&first.contract, &r.contract))
+            .map(|difference| difference.field)
+            .collect();
+        if !differing.is_empty() {
+            let fields: Vec<String> = differing.into_iter().collect();
+            let text = format!("the repeats do not agree on {}", fields.join(", "));
+            notes.push(remark("repeats_disagree", text).with("fields", fields));
+        }
+    }
+    notes
+}
+
+pub(crate) fn remark(code: &'static str, text: impl Into<String>) -> Note {
+    Note::new(NoteKind::Remark, code, text)
+}
+
+/// `2nd`
+pub(crate) fn ordinal(n: u64) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
+}
+
+fn added_later(planned: u32, added: Vec<u32>) -> Note {
+    let names: Vec<String> = added.iter().map(u32::to_string).collect();
+    let (names, were) = match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => {
+            (format!("repeats {} and {last}", rest.join(", ")), "were")
+        }
+        _ => (format!("repeat {}", names.concat()), "was"),
+    };
+    let text = format!(
+        "{names} {were} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand"
+    );
+    remark("added_later", text).with("repeats", added)
+}
+
+/// Adds a repeat to those of which the same holds.
+pub(crate) fn add<T: PartialEq>(what: T, repeat: u32, found: &mut Vec<(T, Vec<u32>)>) {
+    match found.iter_mut().find(|(known, _)| *known == what) {
+        Some((_, repeats)) => repeats.push(repeat),
+        None => found.push((what, vec![repeat])),
+    }
+}
+
+/// Says which step times do not come from the trainer, and why.
+fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, (_, result)) in repeats.iter().zip(results) {
+        if let Some(source) = &result.workload.step_time_source {
+            add(source, repeat.repeat, &mut found);
+        }
+    }
+    let note = |(source, of): (&String, Vec<u32>)| {
+        let text = format!(
+            "{}: the log has no step times; they are {source}",
+            named(&of)
+        );
+        remark("step_times_are", text).with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
+}
+
+/// Misspelt settings would leave the declared ones unconfirmed without a word.
+fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, result) in counted {
+        let stated = &result.trace.effective.0;
+        for name in settings::unlisted(stated).into_keys() {
+            let last = name.rsplit('.').next().unwrap_or_default();
+            if let Some(meant) = nearest(last, settings::names_not_stated(stated)) {
+                add((name, meant.to_owned()), repeat.repeat, &mut found);
+            }
+        }
+    }
+    let note = |((name, meant), of): ((String, String), Vec<u32>)| {
+        let text = format!(
+            "{}: the log states `{name}`, which is not the name of a setting, so nothing was compared with it; perhaps `{meant}` is \
+             meant",
+            named(&of)
+        );
+        Note::new(NoteKind::Doubtful, "unknown_setting", text)
+            .with("name", name)
+            .with("meant", meant)
+    };
+    found.into_iter().map(note).collect()
+}
+
+/// Kinds of anomalies of a log that say little without the log's own words or numbers.
+const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_count"];
+
+/// What a lost line would have said may be a step of the measured part: no figure is whole.
+fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, result) in counted {
+        if let Some(lines) = result.trace.unreadable {
+            add(lines, repeat.repeat, &mut found);
+        }
+    }
+    let note = |(UnreadableLines { count, first }, of): (UnreadableLines, Vec<u32>)| {
+        let lines = match count {
+            1 => format!("line {first} of the log is damaged; what it said is"),
+            _ => format!(
+                "{count} lines of the log are damaged (the first is line {first}); what they said is"
+            ),
+        };
+        let text = format!("{}: {lines} missing from the figures", named(&of));
+        Note::new(NoteKind::Doubtful, "unreadable_lines", text)
+            .with("count", count)
+            .with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
+}
+
+fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for (repeat, result) in counted {
+        let all = &result.trace.anomalies;
+        // Lines that were counted have a note of their own.
+        let is_counted =
+            |kind: &&str| result.trace.unreadable.is_some() && UNREADABLE.contains(kind);
+        let kinds = all.iter().map(|a| a.kind.as_str());
+        let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
+        let first = |kind: &str| {
+            all.iter()
+                .find(|a| a.kind == kind && SHOWN.contains(&kind))
+                .map(|a| a.detail.clone())
+        };
+        let words = |kind: &str| {
+            if kind == "end_status" {
+                return "the trainer's last event does not say how it ended".to_owned();
+            }
+            let detail = first(kind)
+                .map(|detail| format!(" ({detail})"))
+                .unwrap_or_default();
+            format!("{}{detail}", kind.replace('_', " "))
+        };
+        let what: Vec<String> = kinds.into_iter().map(words).collect();
+        if !what.is_empty() {
+            add(what, repeat.repeat, &mut found);
+        }
+    }
+    let note = |(what, of): (Vec<String>, Vec<u32>)| {
+        let text = format!("{}: odd in the log: {}", named(&of), what.join(", "));
+        remark("odd_in_the_log", text).with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
+}
+
+/// From how many steps, and from what share of a run, the beginnings of the measured parts are too
+/// far apart.
+const APART: (u64, f64) = (10, 0.1);
+
+/// Repeats whose measured parts begin at other steps do not measure the same. Where step times
+/// drift rather than settle, CUSUM finds the end of the warm-up at another place in each run.
+fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let cuts = || {
+        counted.iter().filter_map(|(r, _)| {
+            r.steady
+                .as_ref()?
+                .cut
+                .as_ref()
+                .filter(|cut| cut.is_assessed())
+        })
+    };
+    let (first, last) = (
+        cuts().map(|c| c.first_step).min()?,
+        cuts().map(|c| c.first_step).max()?,
+    );
+    let steps = counted.iter().filter_map(|(r, _)| r.last_step).max()?;
+    let is_far = last - first >= APART.0 && (last - first) as f64 >= APART.1 * steps as f64;
+    is_far.then(|| {
+        let text = format!(
+            "the measured parts begin between steps {first} and {last} of {steps}: the step time drifts, or settles later in some \
+             repeats, so the repeats do not measure the same part of a run; a longer declared warm-up does"
+        );
+        Note::new(NoteKind::Doubtful, "measured_apart", text)
+    })
+}
+
+/// Repeats that do not count, and why; those of one reason together.
+fn outcomes(repeats: &[RepeatSummary]) -> Vec<Note> {
+    let mut found = Vec::new();
+    for repeat in repeats {
+        if let Some(why) = &repeat.why {
+            add((kind_of(&repeat.status), why), repeat.repeat, &mut found);
+        }
+    }
+    let note = |((kind, why), of): ((NoteKind, &Reason), Vec<u32>)| {
+        let text = if kind == NoteKind::Failed {
+            format!("{} {why}", named(&of))
+        } else {
+            format!(
+                "{} {} not counted: {why}",
+                named(&of),
+                verb(&of, "is", "are")
+            )
+        };
+        Note::new(kind, NOT_COUNTED, text)
+            .with("why", &*why.code)
+            .with("repeats", of)
+    };
+    found.into_iter().map(note).collect()
+}
+
+fn kind_of(status: &RepeatStatus) -> NoteKind {
+    match status {
+        RepeatStatus::Failed { .. } => NoteKind::Failed,
+        RepeatStatus::Contradicted { .. } => NoteKind::Contradicted,
+        RepeatStatus::Suspect { .. } => NoteKind::Suspect,
+        RepeatStatus::Ok | RepeatStatus::Unmeasured { .. } => NoteKind::Remark,
+    }
+}
+
+fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
+    let check = repeat
+        .steady
+        .as_ref()?
+        .cross_check
+        .as_ref()
+        .filter(|c| !c.agrees)?;
+    let text = format!(
+        "repeat {}: the trainer prints {:.2} times our tokens/s per device; ours is the tokens of a step ÷ its time",
+        repeat.repeat, check.ratio
+    );
+    let note = Note::new(NoteKind::Doubtful, "trainers_rate_differs", text);
+    Some(note.with("ratio", check.ratio))
+}
+
+/// Devices of one kind are not equally fast, and hosts of one name need not be one host.
+fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let mut sets: Vec<(&[String], Vec<u32>)> = Vec::new();
+    for (repeat, _) in counted.iter().filter(|(r, _)| !r.devices.is_empty()) {
+        add(&*repeat.devices, repeat.repeat, &mut sets);
+    }
+    let set = |(devices, repeats): &(&[String], Vec<u32>)| {
+        // Named by what tells it apart.
+        let own = devices
+            .iter()
+            .find(|d| sets.iter().any(|(others, _)| !others.contains(d)))
+            .unwrap_or(&devices[0]);
+        let more = match devices.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{}{more} ({})", short_name(own), named(repeats))
+    };
+    let told: Vec<String> = sets.iter().map(set).collect();
+    let text = format!(
+        "the repeats ran on {} different sets of devices: {}",
+        sets.len(),
+        told.join("; ")
+    );
+    (sets.len() > 1).then(|| remark("several_sets_of_devices", text))
+}
+
+/// What is odd about the runs: each kind once, by its first case, with the repeats that have it.
+fn anomalies_by_kind(
+    repeats: &[RepeatSummary],
+    results: &[(u32, RunResult)],
+    statistics: &Statistics,
+) -> impl Iterator<Item = Note> {
+    let mut kinds: Vec<(&str, &str, Vec<u32>, bool)> = Vec::new();
+    for (repeat, (n, result)) in repeats.iter().zip(results) {
+        for anomaly in result
+            .anomalies
+            .iter()
+            .filter(|a| is_left(a, repeat, result, statistics))
+        {
+            match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
+                Some((.., repeats, _)) if repeats.last() == Some(n) => {}
+                Some((_, detail, repeats, is_of_first)) => {
+                    repeats.push(*n);
+                    *is_of_first |= *detail != anomaly.detail;
+                }
+                None => kinds.push((&anomaly.kind, &anomaly.detail, vec![*n], false)),
+            }
+        }
+    }
+    kinds.into_iter().map(|(kind, detail, of, is_of_first)| {
+        let sort = match kind {
+            SLOW_FIRST_STEPS => NoteKind::WarmUp,
+            RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
+            _ => NoteKind::Remark,
+        };
+        let first = match of.first().filter(|_| is_of_first) {
+            Some(first) => format!(" (figures of repeat {first})"),
+            None => String::new(),
+        };
+        let text = format!("{}{first}: {detail}", named(&of));
+        Note::new(sort, "anomaly", text)
+            .with("anomaly", kind)
+            .with("repeats", of)
+    })
+}
+
+/// Is an anomaly of the step times not dealt with by the warm-up that is dropped?
+fn is_left(
+    anomaly: &Anomaly,
+    repeat: &RepeatSummary,
+    result: &RunResult,
+    statistics: &Statistics,
+) -> bool {
+    let assessed = repeat
+        .steady
+        .as_ref()
+        .and_then(|s| s.cut.as_ref())
+        .is_some_and(Cut::is_assessed);
+    match anomaly.kind.as_str() {
+        SLOW_FIRST_STEPS if repeat.steady.is_some() => {
+            let timed = result
+                .trace
+                .steps
+                .iter()
+                .filter(|s| s.step_time_seconds.is_some_and(is_positive));
+            let slow = slow_first_steps(&result.trace.steps);
+            let through = timed
+                .take(slow)
+                .last()
+                .map_or(0, |s| s.step.saturating_add(1));
+            !assessed
+                && through - result.workload.counts_from.min(1).min(through)
+                    > statistics.warmup_steps
+        }
+        "level_shift" => !assessed,
+        // At another level every later step is as odd.
+        "last_step_outlier" => {
+            let cut = repeat.steady.as_ref().and_then(|s| s.cut.as_ref());
+            let is_shifted = match cut {
+                Some(cut) if assessed => cut.level_shift.is_some(),
+                _ => result.anomalies.iter().any(|a| a.kind == "level_shift"),
+            };
+            !is_shifted
+        }
+        _ => true,
+    }
+}
+
+/// Says where the measured part begins, if not after the declared warm-up, and whether step times change
+/// in it for good.
+fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
+    let Some((steady, cut)) = repeat
+        .steady
+        .as_ref()
+        .and_then(|s| Some((s, s.cut.as_ref()?)))
+    else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if cut.dropped_steps > 0 {
+        let (rate, with_them) = (
+            steady.tokens_per_second_per_gpu,
+            cut.declared_tokens_per_second_per_gpu,
+        );
+        let decimals = if rate.min(with_them) < 100.0 { 3 } else { 0 };
+        let (more, left_out) = match cut.dropped_steps {
+            1 => ("1 more step was".to_owned(), "is"),
+            n => (format!("{n} more steps were"), "are"),
+        };
+        let text = format!(
+            "repeat {}: {more} still warming up (found by {}) and {left_out} left out. Measured from step {}: {rate:.decimals$} \
+             tokens/s per device; with them {with_them:.decimals$}",
+            repeat.repeat, cut.method, cut.first_step
+        );
+        let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
+        notes.push(note.with("steps", cut.dropped_steps));
+    }
+    if let Some(LevelShift { step, ratio }) = cut.level_shift {
+        let percent = (ratio - 1.0) * 100.0;
+        let decimals = decimals_beside(percent, 0.0, 1);
+        let text = format!(
+            "repeat {}: the median step time changes by {percent:+.decimals$} % near step {step} and stays there: the rate is a mean of \
+             both",
+            repeat.repeat
+        );
+        notes.push(remark("level_shift", text).with("ratio", ratio));
+    }
+    notes
+}
+
+/// Repeats that are too short to look for more warm-up; the reason is the first one's.
+fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
+    let without: Vec<(u32, Reason)> = counted
+        .iter()
+        .filter_map(|(r, _)| Some((r.repeat, reason(r)?)))
+        .collect();
+    let (_, why) = without.first()?.clone();
+    let of: Vec<u32> = without.into_iter().map(|(n, _)| n).collect();
+    let which = if of.len() == counted.len() {
+        "the repeats are".to_owned()
+    } else {
+        format!("{} {}", named(&of), verb(&of, "is", "are"))
+    };
+    let text = format!("{which} too short to look for more warm-up than the declared one ({why})");
+    Some(remark("too_short_to_assess", text).with("repeats", of))
+}
+
+/// A repeat is odd if its rate is this far from the median of the others, and this many times as
+/// far as any of them.
+const ODD_REPEAT: f64 = 0.03;
+const ODD_REPEAT_TIMES: f64 = 4.0;
+/// Two others are near each other by chance too often: of three repeats that vary by 2 %, one in
+/// three cells would have an odd one.
+const ODD_REPEAT_OTHERS: usize = 3;
+
+/// Repeats whose rate is far from that of the others: one of five moves the mean and widens the
+/// interval, and nobody sees why.
+fn odd_repeats(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let rate = |repeat: &RepeatSummary| repeat.steady.as_ref().map(|s| s.tokens_per_second_per_gpu);
+    let rates: Vec<(u32, f64)> = counted
+        .iter()
+        .filter_map(|(r, _)| Some((r.repeat, rate(r)?)))
+        .collect();
+    let mut notes = Vec::new();
+    for (n, own) in &rates {
+        let others: Vec<f64> = rates
+            .iter()
+            .filter(|(other, _)| other != n)
+            .map(|(_, rate)| *rate)
+            .collect();
+        let Some(median) = quantile(&others, 0.5).filter(|_| others.len() >= ODD_REPEAT_OTHERS)
+        else {
+            continue;
+        };
+        let change = own / median - 1.0;
+        let farthest = others
+            .iter()
+            .map(|other| (other / median - 1.0).abs())
+            .fold(0.0, f64::max);
+        if change.abs() >= ODD_REPEAT && change.abs() > ODD_REPEAT_TIMES * farthest {
+            let word = if change < 0.0 { "slower" } else { "faster" };
+            let text = format!(
+                "repeat {n} is {:.1} % {word} than the median of the other {}, which agree within {:.1} %; `tprimat logs CELL#{n}` \
+                 shows its log",
+                change.abs() * 100.0,
+                others.len(),
+                farthest * 100.0
+            );
+            let note = Note::new(NoteKind::Doubtful, "odd_repeat", text);
+            notes.push(note.with("repeat", *n).with("change", change));
+        }
+    }
+    notes
+}
+
+/// A mean step time this many times the median is remarked, and from the second one on doubtful.
+const PAUSES: [f64; 2] = [1.1, 1.5];
+
+/// A few steps that take much of the measured time, as pauses, evaluations and checkpoints within a
+/// step do: they count, but a reader must know. In a log of every k-th step each of them stands for
+/// k.
+fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for (repeat, result) in counted {
+        let Some(steady) = &repeat.steady else {
+            continue;
+        };
+        let first = steady.cut.as_ref().map_or(0, |cut| cut.first_step);
+        let own = result.trace.steps.iter().filter(|s| s.step >= first);
+        let timed: Vec<(u64, f64)> = own
+            .filter_map(|s| Some((s.step, s.step_time_seconds.filter(|t| is_positive(*t))?)))
+            .collect();
+        let times: Vec<f64> = timed.iter().map(|(_, time)| *time).collect();
+        let every = cross::interval(&result.trace.steps);
+        let is_sampled = every > 1 && result.trace.steps.iter().all(|s| s.count() == 1);
+        let StepTime {
+            mean_seconds: mean,
+            median_seconds: median,
+            ..
+        } = steady.step_time;
+        let limit = outlier_limit(&times, median).unwrap_or(f64::INFINITY);
+        let slow: Vec<&(u64, f64)> = timed
+            .iter()
+            .filter(|(_, time)| time - median > limit)
+            .collect();
+        let longest = slow
+            .iter()
+            .max_by(|x, y| x.1.total_cmp(&y.1))
+            .filter(|_| mean > PAUSES[0] * median);
+        let Some((step, longest)) = longest else {
+            notes.extend(is_sampled.then(|| {
+                let text = format!(
+                    "repeat {}: {}: pauses between them are not seen",
+                    repeat.repeat,
+                    sampled(every)
+                );
+                remark("sampled", text).with("every", every)
+            }));
+            continue;
+        };
+        let rate = steady.tokens_per_second_per_gpu;
+        let share = slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
+        let times_counted = if is_sampled {
+            format!(
+                "; {}, so a pause in one of them counts {every} times",
+                sampled(every)
+            )
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "repeat {}: {} of {} measured steps took {:.0} % of the time (up to {} at step {step}; the median is {}). At the median \
+             it would be {:.0} instead of {rate:.0} tokens/s per device{times_counted}",
+            repeat.repeat,
+            slow.len(),
+            times.len(),
+            share * 100.0,
+            step_time(*longest),
+            step_time(median),
+            rate * mean / median
+        );
+        let kind = if is_sampled || mean > PAUSES[1] * median {
+            NoteKind::Doubtful
+        } else {
+            NoteKind::Remark
+        };
+        let note = Note::new(kind, "pauses", text);
+        notes.push(note.with("repeat", repeat.repeat).with("share", share));
+    }
+    notes
+}
+
+fn sampled(every: u64) -> String {
+    let every = ordinal(every);
+    format!(
+        "the log shows only every {every} step, and its times are taken as those of single steps"
+    )
+}
+
+/// What the n of the interval counts, where it is not the repeats.
+fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let (n, unit) = (estimate.units.len(), estimate.unit);
+    let in_no_unit = counted.iter().filter(|(run, _)| !unit.has(run)).count();
+    let repeats = estimate.values.len() - in_no_unit;
+    let units = unit.counted(n);
+    let (ran, verdict, lack) = match unit {
+        Unit::Repeat => return None,
+        Unit::Host => (format!("on {units}"), String::new(), "name its host"),
+        Unit::Session => (
+            format!(
+                "in {units} more than {:.0} hours apart",
+                SESSION_GAP_SECONDS / 3600.0
+            ),
+            format!(
+                ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
+            ),
+            "state when it ran",
+        ),
+    };
+    let left_out = match in_no_unit {
+        0 => String::new(),
+        1 => format!(
+            ". The log of 1 other repeat does not {lack}, so the rate, its interval and the step time are computed without that repeat"
+        ),
+        more => format!(
+            ". The logs of {more} other repeats do not {}, so the rate, its interval and the step time are computed without those \
+             repeats",
+            lack.replace("it ran", "they ran").replace("its", "their")
+        ),
+    };
+    let text = format!(
+        "the {repeats} repeats ran {ran}; the interval is computed from the {n} {} means (n = {n}){verdict}{left_out}",
+        unit.name()
+    );
+    Some(remark("replication", text).with("n", n))
+}

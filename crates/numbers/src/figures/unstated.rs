@@ -1,0 +1,249 @@
+//! What the logs of two cells leave open: settings of the work that only one of them states, or
+//! neither.
+
+use crate::results::{
+    Contract, Tier, differences,
+    settings::{DETERMINISTIC, show},
+};
+use serde_json::Value;
+
+use super::Row;
+
+/// Settings without which a rate has no meaning, in the order in which they are named.
+const CORE: [&str; 6] = [
+    "precision",
+    "optimizer",
+    "data",
+    "global_batch_size",
+    "seq_length",
+    "num_gpus",
+];
+
+/// Parts of the names of settings that tprimat's table does not have, and that change the work or its
+/// arithmetic. Logs state many others, such as the name of an attention kernel.
+const CHANGE_THE_WORK: [&str; 9] = [
+    "adapter",
+    "checkpointing",
+    "fp8",
+    "freeze",
+    "lora",
+    "quant",
+    "recompute",
+    "sliding_window",
+    "trainable",
+];
+
+/// Settings of the work that two contracts leave open, core settings first.
+#[derive(Clone, Debug, Default)]
+pub struct Gaps {
+    pub only_a: Vec<Stated>,
+    pub only_b: Vec<Stated>,
+    /// Core settings only: of the others, hardly any log states all.
+    pub neither: Vec<String>,
+}
+
+/// A setting that one side states.
+#[derive(Clone, Debug)]
+pub struct Stated {
+    pub field: String,
+    pub value: String,
+}
+
+impl Gaps {
+    #[must_use]
+    pub fn of(a: &Contract, b: &Contract) -> Self {
+        let neither = CORE
+            .into_iter()
+            .filter(|field| a.get(field).is_none() && b.get(field).is_none());
+        Self {
+            neither: neither.map(str::to_owned).collect(),
+            ..Self::of_tier(a, b, Tier::Workload)
+        }
+    }
+
+    /// Settings of how the work is done. They may differ, so nobody has to state them.
+    #[must_use]
+    pub fn of_execution(a: &Contract, b: &Contract) -> Self {
+        Self::of_tier(a, b, Tier::Execution)
+    }
+
+    /// Settings that may explain a difference in speed and that only one of two logs states: how the
+    /// work is done, and what changes the work and is not in tprimat's table.
+    #[must_use]
+    pub fn of_speed(a: &Row, b: &Row) -> Self {
+        let mut gaps = Self::of_execution(&a.contract, &b.contract);
+        let on_one_device = [a, b].map(|row| row.contract.count("num_gpus")) == [Some(1); 2];
+        for (one, other, side) in [(a, b, &mut gaps.only_a), (b, a, &mut gaps.only_b)] {
+            // Trainers that do not pad, or have no such mode, say nothing of it.
+            let is_usual = |field: &str| match field {
+                "padded_vocab_size" => one.contract.get(field) == one.contract.get("vocab_size"),
+                DETERMINISTIC => one.contract.get(field).is_some_and(is_off),
+                // On one device there is nothing to shard, so it does not matter which log says how.
+                "sharding" => on_one_device,
+                _ => false,
+            };
+            side.retain(|stated| !is_usual(&stated.field));
+            let only = one.unlisted.iter().filter(|(name, value)| {
+                !other.unlisted.contains_key(*name)
+                    && !is_off(value)
+                    && CHANGE_THE_WORK.iter().any(|part| name.contains(part))
+            });
+            side.extend(only.map(|(field, value)| Stated {
+                field: field.clone(),
+                value: show(Some(value)),
+            }));
+        }
+        gaps
+    }
+
+    fn of_tier(a: &Contract, b: &Contract, tier: Tier) -> Self {
+        let mut gaps = Self::default();
+        for found in differences(a, b)
+            .into_iter()
+            .filter(|d| d.tier == tier && !d.is_known())
+        {
+            let value = show(found.a.as_ref().or(found.b.as_ref()));
+            let side = if found.a.is_some() {
+                &mut gaps.only_a
+            } else {
+                &mut gaps.only_b
+            };
+            side.push(Stated {
+                field: found.field,
+                value,
+            });
+        }
+        for side in [&mut gaps.only_a, &mut gaps.only_b] {
+            side.sort_by_key(|stated| rank(&stated.field));
+        }
+        gaps
+    }
+
+    /// `only A states precision (fp8), dropout (0); neither states optimizer`
+    #[must_use]
+    pub fn words(&self, a: &str, b: &str) -> String {
+        let mut parts = Vec::new();
+        for (name, side) in [(a, &self.only_a), (b, &self.only_b)] {
+            if !side.is_empty() {
+                parts.push(format!("only {name} states {}", stated(side)));
+            }
+        }
+        if !self.neither.is_empty() {
+            parts.push(format!("neither states {}", self.neither.join(", ")));
+        }
+        parts.join("; ")
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.only_a.is_empty() && self.only_b.is_empty() && self.neither.is_empty()
+    }
+
+    /// Core settings that only one side states.
+    pub(super) fn core_of_one(&self) -> Vec<&str> {
+        let one = self
+            .only_a
+            .iter()
+            .chain(&self.only_b)
+            .map(|stated| &*stated.field);
+        let mut core: Vec<&str> = one.filter(|field| rank(field) < CORE.len()).collect();
+        core.sort_by_key(|field| rank(field));
+        core
+    }
+
+    /// Core settings that are not known of both sides: whether the two did the same work is
+    /// unknown.
+    pub(super) fn core(&self) -> Vec<&str> {
+        let mut core = self.core_of_one();
+        core.extend(self.neither.iter().map(String::as_str));
+        core.sort_by_key(|field| rank(field));
+        core
+    }
+}
+
+/// Every core setting, and the first few of the others.
+fn stated(side: &[Stated]) -> String {
+    const MOST: usize = 3;
+    let core = side
+        .iter()
+        .filter(|stated| rank(&stated.field) < CORE.len())
+        .count();
+    let (named, more) = side.split_at(side.len().min(core + MOST));
+    let mut words: Vec<String> = named
+        .iter()
+        .map(|s| format!("{} ({})", s.field, s.value))
+        .collect();
+    if !more.is_empty() {
+        words.push(format!("{} more", more.len()));
+    }
+    words.join(", ")
+}
+
+fn is_off(value: &Value) -> bool {
+    matches!(value, Value::Bool(false) | Value::Null)
+        || value.as_f64() == Some(0.0)
+        || value
+            .as_str()
+            .is_some_and(|word| ["none", "false", "off"].contains(&word))
+}
+
+fn rank(field: &str) -> usize {
+    CORE.iter()
+        .position(|core| *core == field)
+        .unwrap_or(CORE.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::figures::stand_ins::trace;
+    use crate::results::Claim;
+
+    fn contract(stated: serde_json::Value) -> Contract {
+        Contract::of(&trace(stated, None), &Claim::of_model(None))
+    }
+
+    #[test]
+    fn core_settings_come_first_and_are_never_left_out() {
+        let a = contract(
+            json!({"packing": "none", "dropout": 0, "num_layers": 2, "hidden_size": 64, "vocab_size": 256,
+            "precision": "fp8", "optimizer": "adamw", "seq_length": 128}),
+        );
+        let b = contract(json!({"seq_length": 128, "global_batch_size": 8}));
+        let gaps = Gaps::of(&a, &b);
+        assert_eq!(
+            gaps.core(),
+            [
+                "precision",
+                "optimizer",
+                "data",
+                "global_batch_size",
+                "num_gpus"
+            ]
+        );
+        assert_eq!(
+            gaps.core_of_one(),
+            ["precision", "optimizer", "global_batch_size"]
+        );
+        assert_eq!(
+            gaps.words("A", "B"),
+            "only A states precision (fp8), optimizer (adamw), num_layers (2), hidden_size (64), vocab_size (256), 2 more; \
+             only B states global_batch_size (8); neither states data, num_gpus"
+        );
+    }
+
+    #[test]
+    fn what_both_state_is_no_gap_whatever_the_values() {
+        let all = json!({"precision": "bf16", "optimizer": "adamw", "data": "random", "global_batch_size": 8,
+            "seq_length": 128, "num_gpus": 1, "compile": true});
+        let mut other = all.clone();
+        (other["precision"], other["compile"]) = ("fp8".into(), json!(null));
+        assert!(Gaps::of(&contract(all.clone()), &contract(other.clone())).is_empty());
+        assert_eq!(
+            Gaps::of_execution(&contract(other), &contract(all)).words("A", "B"),
+            "only B states compile (true)"
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! What one log says, held against its job: trace × claim → [`RunResult`]. Pure: no file, no clock,
+//! no environment.
+//!
+//! The parse task calls this and what it is built on, and nothing else.
+//!
+//! | file | from | to |
+//! |---|---|---|
+//! | `interned` | – | values that most cells have alike, kept once |
+//! | `settings` | – | the one table of settings that are attested and contracted |
+//! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
+//! | `attest` | trace × claim | did the run do what it was asked to? |
+//! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
+//! | `anomalies` | trace | what a reader must know of the steps |
+//! | `reason` | – | [`Reason`]: why something is as it is |
+//! | `words` | – | what sentences are made of |
+//! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
+//! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
+//! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
+//! | `learning_rate` | a log's learning rates | do they follow the schedule that was asked for? |
+//! | `stats` | positive rates | intervals and tests |
+//! | `parse_task` | what an attempt left | [`RunResult`]: the parse task |
+//! | `changes` | a series of step times | where its level changes |
+//! | `telemetry_samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
+
+pub mod anomalies;
+pub mod attest;
+pub mod changes;
+mod claim;
+pub mod contract;
+mod conventions;
+pub mod cross;
+pub mod flops;
+mod interned;
+mod learning_rate;
+mod parse_task;
+mod reason;
+mod result;
+pub mod settings;
+pub mod stats;
+pub mod telemetry_samples;
+pub mod words;
+
+pub use anomalies::{
+    ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, anomaly, level_shift, of_losses, slow_first_steps,
+};
+pub use attest::{
+    Attestation, AttestationStatus, FieldAttestation, attest, ends_early, labels_against,
+};
+pub use changes::{CUSUM, Changes, changes};
+pub use claim::{Claim, is_of_model};
+pub use contract::{
+    Contract, ContractField, FieldDifference, Source, classes, differences, has_difference,
+};
+pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
+pub use flops::{FlopsPerToken, flops_per_token};
+pub use interned::{Kept, Known, Shared};
+pub use parse_task::AttemptOutputs;
+pub use reason::{Reason, Severity};
+pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, Workload, devices};
+pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
+pub use stats::{
+    CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,
+    OUTLIER_LEAST, Welch, decimals_beside, deviation, geometric_mean, holm, is_positive, logs,
+    mean, outlier_limit, quantile, repeats_to_tell, sd, t_interval, verdicts, welch,
+};
+pub use telemetry_samples::{
+    OtherProcess, Point, Reading, Samples, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine,
+    is_none, read_lines,
+};
+pub use tprimat_job::count_parameters;
+pub use tprimat_logs::GIB;
+
+#[cfg(test)]
+use crate::run_stand_ins as stand_ins;

@@ -1,0 +1,304 @@
+use serde_json::json;
+use tprimat_job::Job;
+use tprimat_logs::Effective;
+
+use super::*;
+pub use crate::results::stand_ins::{test_job as job, trace};
+
+fn attest(trace: &Trace, job: &Job, complete: bool) -> Attestation {
+    super::attest(trace, &Claim::of(job), complete)
+}
+
+fn contradicted(attestation: &Attestation) -> Vec<&str> {
+    attestation
+        .contradicted()
+        .map(|f| f.field.as_str())
+        .collect()
+}
+
+/// What Megatron prints of its arguments, after the lines `before`; how `data` is attested and
+/// what the contract has.
+fn data_of(before: &str, arguments: &str) -> (AttestationStatus, Value) {
+    let log = format!(
+        "{before}------------------------ arguments ------------------------\n{arguments}  \
+             seq_length ...................................... 128\n-------------------- end of arguments \
+             ---------------------\n iteration        1/       3 | elapsed time per iteration (ms): 500.0 | lm loss: \
+             5.0E+00 |\n"
+    );
+    let trace = tprimat_logs::parse(&tprimat_logs::LogSection::named("megatron"), log.as_bytes());
+    assert!(
+        trace.anomalies.iter().all(|a| a.kind != "setting_restated"),
+        "{:?}",
+        trace.anomalies
+    );
+    assert_eq!(trace.effective.0.get("seq_length"), Some(&json!(128)));
+    let attestation = attest(&trace, &job(), false);
+    let status = attestation
+        .fields
+        .iter()
+        .find(|f| f.field == "data")
+        .unwrap()
+        .status;
+    (
+        status,
+        crate::results::Contract::of(&trace, &Claim::of(&job()))
+            .get("data")
+            .unwrap()
+            .clone(),
+    )
+}
+
+#[test]
+fn synthetic_tokens_in_a_file_are_random_where_the_launcher_says_so() {
+    let path = "  data_path ....................................... ['/runs/1/tokens']\n";
+    let said = "{\"event\": \"start\", \"trainer\": \"megatron-deepspeed\", \"effective\": {\"data\": \"random\"}}\n";
+    assert_eq!(
+        data_of(said, path),
+        (AttestationStatus::Attested, json!("random"))
+    );
+    assert_eq!(
+        data_of("", path),
+        (AttestationStatus::Contradicted, json!("real"))
+    );
+}
+
+#[test]
+fn mock_data_is_no_contradiction_but_another_workload() {
+    let mock = "  mock_data ....................................... True\n";
+    assert_eq!(
+        data_of("", mock),
+        (AttestationStatus::Attested, json!("mock"))
+    );
+}
+
+#[test]
+fn a_run_that_states_what_was_asked_is_attested() {
+    let stated = json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1, "precision": "bfloat16",
+            "learning_rate": f64::from(3e-4f32), "micro_batch_size": 2, "gradient_accumulation_steps": 4, "data_parallel_size": 1});
+    let attestation = attest(&trace(stated, Some(1024)), &job(), true);
+    assert_eq!(
+        (attestation.status, contradicted(&attestation)),
+        (AttestationStatus::Attested, vec![])
+    );
+    let seed = attestation
+        .fields
+        .iter()
+        .find(|f| f.field == "seed")
+        .unwrap();
+    assert_eq!(
+        (seed.status, &seed.effective),
+        (AttestationStatus::NotStated, &None)
+    );
+}
+
+#[test]
+fn adam_for_adamw_is_named_and_contradicts_nothing() {
+    let of = |word: &str| attest(&trace(json!({ "optimizer": word }), None), &job(), true);
+    assert_eq!(contradicted(&of("adam")), Vec::<&str>::new());
+    let found = ambiguous_optimizer(&of("adam")).unwrap();
+    assert_eq!(found.kind, "optimizer_name");
+    for word in ["adamw", "FusedAdam"] {
+        assert!(
+            ambiguous_optimizer(&of(word)).is_none() && contradicted(&of(word)).is_empty(),
+            "{word}"
+        );
+    }
+    assert_eq!(
+        (contradicted(&of("sgd")), ambiguous_optimizer(&of("sgd"))),
+        (vec!["optimizer"], None)
+    );
+    let mut coupled = job();
+    coupled.optimizer.r#type = "adam".into();
+    assert_eq!(
+        contradicted(&attest(
+            &trace(json!({ "optimizer": "adamw" }), None),
+            &coupled,
+            true
+        )),
+        ["optimizer"]
+    );
+    let contract = crate::results::Contract::of(
+        &trace(json!({ "optimizer": "adam" }), None),
+        &Claim::of(&job()),
+    );
+    assert_eq!(contract.get("optimizer"), Some(&json!("adam")));
+}
+
+#[test]
+fn the_file_said_2048_and_the_run_used_8192() {
+    let stated = json!({"global_batch_size": 8, "seq_length": 512, "learning_rate": 1e-5});
+    let attestation = attest(&trace(stated, Some(8 * 512)), &job(), true);
+    assert_eq!(attestation.status, AttestationStatus::Contradicted);
+    assert_eq!(
+        contradicted(&attestation),
+        ["seq_length", "learning_rate", "tokens_per_step"]
+    );
+}
+
+#[test]
+fn silence_is_not_agreement() {
+    assert_eq!(
+        attest(&trace(json!({}), None), &job(), true).status,
+        AttestationStatus::NotStated
+    );
+    let no_devices = json!({"global_batch_size": 8, "seq_length": 128});
+    assert_eq!(
+        attest(&trace(no_devices, None), &job(), true).status,
+        AttestationStatus::NotStated
+    );
+    let printed = attest(&trace(json!({"num_gpus": 1}), Some(1024)), &job(), true);
+    assert_eq!(printed.status, AttestationStatus::Attested);
+}
+
+/// Nobody claims anything of an imported log, so it is held against itself.
+#[test]
+fn a_log_that_contradicts_itself_is_not_attested() {
+    let stated = json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1});
+    let imported = |trace: &Trace| super::attest(trace, &Claim::of_model(None), false);
+    assert_eq!(
+        imported(&trace(stated.clone(), Some(1024))).status,
+        AttestationStatus::Attested
+    );
+    assert_eq!(
+        imported(&trace(stated.clone(), None)).status,
+        AttestationStatus::Attested
+    );
+    let mut one = trace(stated.clone(), Some(1024));
+    one.steps[1].tokens = Some(512);
+    let found = imported(&one);
+    let shown = "8 × 128 = 1024, and step 2 has 512 tokens";
+    let told: Vec<_> = found
+        .contradicted()
+        .map(|f| (&*f.field, f.arithmetic.as_deref()))
+        .collect();
+    assert_eq!(
+        (found.status, told),
+        (
+            AttestationStatus::Contradicted,
+            vec![("tokens_per_step", Some(shown))]
+        )
+    );
+    assert_eq!(
+        attest(&one, &job(), false)
+            .contradicted()
+            .next()
+            .unwrap()
+            .arithmetic
+            .as_deref(),
+        Some(shown)
+    );
+}
+
+#[test]
+fn devices_that_are_counted_twice_and_not_alike_are_contradicted() {
+    let mut counted = trace(json!({"num_gpus": 8}), None);
+    let device = |count| tprimat_logs::DeviceLine {
+        r#type: "cuda".into(),
+        name: None,
+        count: Some(count),
+    };
+    counted.device = Some(device(8));
+    let alone = |trace: &Trace| super::attest(trace, &Claim::of_model(None), false);
+    assert_eq!(contradicted(&alone(&counted)), Vec::<&str>::new());
+    counted.device = Some(device(4));
+    let found = alone(&counted);
+    let shown = found.contradicted().next().unwrap();
+    assert_eq!(
+        (&*shown.field, shown.arithmetic.as_deref()),
+        (
+            "num_gpus_of_device",
+            Some("num_gpus is 8, but the log lists the device 4 times")
+        )
+    );
+}
+
+#[test]
+fn what_a_log_states_twice_and_not_alike_is_contradicted() {
+    let mut twice = trace(
+        json!({"global_batch_size": 8, "seq_length": 128, "world_size": 1}),
+        Some(1024),
+    );
+    let later =
+        json!({"global_batch_size": 8, "seq_length": 256, "num_gpus": 2, "precision": "bf16"});
+    twice.restated = Effective(serde_json::from_value(later).unwrap());
+    let alone = super::attest(&twice, &Claim::of_model(None), false);
+    assert_eq!(contradicted(&alone), ["seq_length", "num_gpus"]);
+    let told = alone.contradicted().next().unwrap().arithmetic.clone();
+    assert_eq!(
+        told.as_deref(),
+        Some("seq_length is 128 at first, later 256")
+    );
+    // The first one is what the job asked for; all the same.
+    assert_eq!(
+        contradicted(&attest(&twice, &job(), false))[..2],
+        ["seq_length", "num_gpus"]
+    );
+    // Another spelling, or what only one of them states, is no contradiction.
+    twice
+        .effective
+        .0
+        .insert("precision".into(), json!("torch.bfloat16"));
+    twice.restated = Effective(
+        [
+            ("precision".to_owned(), json!("bf16")),
+            ("seed".to_owned(), json!(7)),
+        ]
+        .into(),
+    );
+    assert_eq!(
+        super::attest(&twice, &Claim::of_model(None), false).status,
+        AttestationStatus::Attested
+    );
+}
+
+#[test]
+fn missing_steps_parameters_and_batch_arithmetic_are_contradictions() {
+    let mut short = trace(
+        json!({"global_batch_size": 8, "micro_batch_size": 2, "data_parallel_size": 2,
+            "gradient_accumulation_steps": 4}),
+        None,
+    );
+    short.steps.pop();
+    short.num_parameters = Some(7);
+    assert_eq!(
+        contradicted(&attest(&short, &job(), true)),
+        [
+            "data_parallel_size",
+            "num_parameters",
+            "steps_run",
+            "batch_product"
+        ]
+    );
+    assert!(
+        !contradicted(&attest(&short, &job(), false)).contains(&"steps_run"),
+        "a failed run may be short"
+    );
+}
+
+#[test]
+fn steps_may_be_counted_from_0() {
+    let mut from_0 = trace(json!({}), None);
+    from_0.steps.iter_mut().for_each(|s| s.step -= 1);
+    let ran_short =
+        |trace: &Trace| contradicted(&attest(trace, &job(), true)).contains(&"steps_run");
+    assert!(!ran_short(&from_0));
+    // The losses before the first step are no step.
+    let mut with_start = trace(json!({}), None);
+    let mut start = with_start.steps[0].clone();
+    (start.step, start.step_time_seconds) = (0, None);
+    with_start.steps.insert(0, start);
+    assert!(!ran_short(&with_start));
+    from_0.steps.pop();
+    assert!(ran_short(&from_0));
+}
+
+#[test]
+fn a_padded_vocabulary_explains_its_parameters() {
+    let count = crate::results::count_parameters(&job().model).unwrap();
+    let mut padded = trace(json!({"padded_vocab_size": 320}), None);
+    padded.num_parameters = Some(count + 64 * 64);
+    assert_eq!(
+        contradicted(&attest(&padded, &job(), true)),
+        Vec::<&str>::new()
+    );
+}

@@ -1,0 +1,220 @@
+//! What somebody says a run is: a job, as far as they say anything.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tprimat_job::{Job, ModelShape};
+use tprimat_logs::Trace;
+
+use super::settings::{SETTINGS, Setting, agree, show};
+
+/// A build claims its whole job; an imported log only what came with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    pub job: Job,
+    /// Settings that are claimed, by name; `None` = every one.
+    pub fields: Option<BTreeSet<String>>,
+}
+
+/// Settings that a model's shape decides. Its constants cost no work, so a name alone does not
+/// claim them.
+const MODEL: [&str; 10] = [
+    "architecture",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_kv_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_embeddings",
+    "qkv_bias",
+];
+
+/// A log that states all of these states the model's shape in full; the flags beside them may be
+/// left out.
+const SIZES: [&str; 6] = [
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_kv_heads",
+    "vocab_size",
+];
+
+/// Is `field` one that a model's shape decides?
+#[must_use]
+pub fn is_of_model(field: &str) -> bool {
+    field == "num_parameters" || MODEL.contains(&field)
+}
+
+impl Claim {
+    #[must_use]
+    pub fn of(job: &Job) -> Self {
+        Self {
+            job: job.clone(),
+            fields: None,
+        }
+    }
+
+    /// Claims nothing but a model, if that.
+    #[must_use]
+    pub fn of_model(model: Option<ModelShape>) -> Self {
+        let fields = model
+            .iter()
+            .flat_map(|_| MODEL)
+            .map(str::to_owned)
+            .collect();
+        Self {
+            job: Job {
+                model: model.unwrap_or_default(),
+                ..Job::default()
+            },
+            fields: Some(fields),
+        }
+    }
+
+    /// Claims one more setting; its value is set in `job`.
+    pub fn add(&mut self, field: &str) {
+        debug_assert!(SETTINGS.iter().any(|s| s.name == field), "{field}");
+        if let Some(fields) = &mut self.fields {
+            fields.insert(field.to_owned());
+        }
+    }
+
+    #[must_use]
+    pub fn covers(&self, field: &str) -> bool {
+        self.fields
+            .as_ref()
+            .is_none_or(|fields| fields.contains(field))
+    }
+
+    /// Where the log states its model's shape in full, that shape replaces a model that nobody
+    /// claimed, as one guessed from a file's name. Returns what it changes, as `vocab_size 151665,
+    /// not 152064; …`; nothing if the shapes agree.
+    ///
+    /// The head dimension of a model that was not run means nothing: where the log states none, it
+    /// is the hidden size divided by the heads, as for every model without one. Where that is not
+    /// whole, the model is unknown, and its shape is not taken.
+    pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
+        let stated = |setting: &Setting| setting.effective(&trace.effective.0);
+        let is_full = SETTINGS
+            .iter()
+            .filter(|s| SIZES.contains(&s.name))
+            .all(|s| stated(s).and_then(|v| v.as_u64()).is_some_and(|n| n > 0));
+        // A whole job is claimed by whoever wrote it down.
+        if !is_full || self.fields.is_none() {
+            return None;
+        }
+        let mut shape = serde_json::to_value(&self.job.model).ok()?;
+        let mut changed: Vec<&str> = Vec::new();
+        let mut words = Vec::new();
+        for setting in SETTINGS.iter().filter(|s| MODEL.contains(&s.name)) {
+            let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else {
+                continue;
+            };
+            if !agree(&own, &claimed) {
+                shape[setting.name] = own.clone();
+                changed.push(setting.name);
+                words.push(format!(
+                    "{} {}, not {}",
+                    setting.name,
+                    show(Some(&own)),
+                    show(Some(&claimed))
+                ));
+            }
+        }
+        if changed.is_empty() {
+            return None;
+        }
+        let mut model: ModelShape = serde_json::from_value(shape).ok()?;
+        let states_head_dim = SETTINGS
+            .iter()
+            .any(|s| s.name == "head_dim" && stated(s).is_some());
+        // Some models have a head dimension of their own, which stays where what it usually follows
+        // from stays.
+        let moves = |name: &&str| ["hidden_size", "num_attention_heads"].contains(name);
+        if !states_head_dim && changed.iter().any(moves) {
+            let head_dim = model.hidden_size.checked_div(model.num_attention_heads)?;
+            if head_dim * model.num_attention_heads != model.hidden_size {
+                return None;
+            }
+            if head_dim != model.head_dim {
+                words.push(format!(
+                    "head_dim {head_dim} (hidden_size / num_attention_heads), not {}",
+                    model.head_dim
+                ));
+                model.head_dim = head_dim;
+            }
+        }
+        self.job.model = model;
+        self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
+        Some(words.join("; "))
+    }
+
+    pub(crate) fn declared(&self, setting: &Setting) -> Option<Value> {
+        (setting.declared)(&self.job).filter(|_| self.covers(setting.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::stand_ins::shape;
+
+    /// A log that states these sizes: layers, hidden, ffn, heads, key-value heads, vocabulary.
+    fn log(sizes: [u64; 6], head_dim: Option<u64>) -> Trace {
+        let mut trace = Trace::default();
+        let stated = SIZES
+            .into_iter()
+            .zip(sizes)
+            .chain(head_dim.map(|n| ("head_dim", n)));
+        stated.for_each(|(name, value)| {
+            drop(trace.effective.0.insert(name.to_owned(), value.into()))
+        });
+        trace
+    }
+
+    #[test]
+    fn the_head_dimension_of_another_model_is_not_kept() {
+        let of_7b = || {
+            Claim::of_model(Some(shape(
+                "qwen2",
+                [28, 3584, 18944, 28, 4, 128, 152_064],
+                false,
+            )))
+        };
+        let of_half_b = [24, 896, 4864, 14, 2, 151_936];
+        let mut claim = of_7b();
+        let told = claim.take_shape(&log(of_half_b, None)).unwrap();
+        let head_dim = "head_dim 64 (hidden_size / num_attention_heads), not 128";
+        assert!(told.ends_with(head_dim), "{told}");
+        let untied = shape("qwen2", [24, 896, 4864, 14, 2, 64, 151_936], false);
+        assert_eq!(claim.job.model.head_dim, 64);
+        assert_eq!(
+            Some(claim.job.model.num_parameters),
+            crate::results::count_parameters(&untied)
+        );
+        // What the log states counts, and so does what is claimed of the very model that was run.
+        let mut claim = of_7b();
+        claim.take_shape(&log(of_half_b, Some(96))).unwrap();
+        assert_eq!(claim.job.model.head_dim, 96);
+        let mut claim = Claim::of_model(Some(shape(
+            "llama",
+            [28, 1024, 3072, 16, 8, 128, 151_936],
+            true,
+        )));
+        assert_eq!(
+            claim.take_shape(&log([28, 1024, 3072, 16, 8, 151_936], None)),
+            None
+        );
+        assert_eq!(claim.job.model.head_dim, 128);
+        let mut claim = of_7b();
+        assert_eq!(
+            claim.take_shape(&log([24, 896, 4864, 15, 3, 151_936], None)),
+            None
+        );
+        assert_eq!(claim.job, of_7b().job);
+    }
+}

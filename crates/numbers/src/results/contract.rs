@@ -1,0 +1,428 @@
+//! The workload of a run: the settings that must agree before two summaries may stand side by side.
+
+use std::{collections::BTreeMap, thread::LocalKey};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tprimat_logs::Trace;
+
+use super::{
+    Claim, Kept, Known, Shared,
+    settings::{self, SETTINGS, Tier, agree, class},
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Contract(pub Vec<Shared<ContractField>>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct ContractField {
+    pub field: String,
+    pub tier: Tier,
+    pub value: Value,
+    pub source: Source,
+}
+
+thread_local! {
+    static KNOWN: Known<ContractField> = Known::default();
+}
+
+impl Kept for ContractField {
+    fn known() -> &'static LocalKey<Known<Self>> {
+        &KNOWN
+    }
+}
+
+/// Who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The trainer.
+    Effective,
+    /// Nobody, but the trainer's own figures leave no other value.
+    Derived,
+    /// Only the job, or the label of an imported file.
+    Declared,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldDifference {
+    pub field: String,
+    pub tier: Tier,
+    /// Absent = not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b: Option<Value>,
+}
+
+impl FieldDifference {
+    /// Both sides are known: a real difference, not a gap in what one trainer says.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.a.is_some() && self.b.is_some()
+    }
+
+    /// `precision: fp8, not bf16`
+    #[must_use]
+    pub fn words(&self) -> String {
+        let [a, b] = [&self.a, &self.b].map(|value| settings::show(value.as_ref()));
+        format!("{}: {a}, not {b}", self.field)
+    }
+}
+
+impl Contract {
+    /// Effective values where the trainer states them, else the declared ones.
+    #[must_use]
+    pub fn of(trace: &Trace, claim: &Claim) -> Self {
+        let field = |setting: &super::settings::Setting| {
+            let declared = claim.declared(setting);
+            let effective = setting.effective(&trace.effective.0);
+            let (value, source) = match (declared, effective) {
+                // One spelling for what agrees: a rounded float is no difference.
+                (Some(declared), Some(effective)) if agree(&declared, &effective) => {
+                    (declared, Source::Effective)
+                }
+                (_, Some(effective)) => (effective, Source::Effective),
+                (Some(declared), None) => (declared, Source::Declared),
+                (None, None) => return None,
+            };
+            Some(
+                ContractField {
+                    field: setting.name.to_owned(),
+                    tier: setting.tier,
+                    value,
+                    source,
+                }
+                .into(),
+            )
+        };
+        Self(SETTINGS.iter().filter_map(field).collect())
+    }
+
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.iter().find(|f| f.field == field).map(|f| &f.value)
+    }
+
+    /// A value that arithmetic shows, where the trainer does not state one.
+    pub fn derive(&mut self, field: &str, value: Value) {
+        self.add(field, value, Source::Derived);
+    }
+
+    /// A value that tprimat itself knows, where the trainer does not state one.
+    pub fn declare(&mut self, field: &str, value: Value) {
+        self.add(field, value, Source::Declared);
+    }
+
+    fn add(&mut self, field: &str, value: Value, source: Source) {
+        let Some(at) = SETTINGS.iter().position(|s| s.name == field) else {
+            return;
+        };
+        let found = ContractField {
+            field: field.to_owned(),
+            tier: SETTINGS[at].tier,
+            value,
+            source,
+        }
+        .into();
+        match self.0.iter_mut().find(|f| f.field == field) {
+            Some(known) if known.source == Source::Declared => *known = found,
+            Some(_) => {}
+            None => {
+                let rank = |name: &str| SETTINGS.iter().position(|s| s.name == name);
+                let place = self
+                    .0
+                    .iter()
+                    .position(|f| rank(&f.field) > Some(at))
+                    .unwrap_or(self.0.len());
+                self.0.insert(place, found);
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn source(&self, field: &str) -> Option<Source> {
+        self.0.iter().find(|f| f.field == field).map(|f| f.source)
+    }
+
+    #[must_use]
+    pub fn count(&self, field: &str) -> Option<u64> {
+        self.get(field)?.as_u64()
+    }
+
+    /// Fields of the workload that only the job states.
+    pub fn declared_only(&self) -> impl Iterator<Item = &str> {
+        let declared =
+            |f: &&Shared<ContractField>| f.tier == Tier::Workload && f.source == Source::Declared;
+        self.0.iter().filter(declared).map(|f| f.field.as_str())
+    }
+}
+
+/// All fields in which two contracts differ, in the order of the settings table.
+#[must_use]
+pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
+    let of_a = beside(a, b).map(|(field, other)| (Some(field), other));
+    let only_b = beside(b, a)
+        .filter(|(_, other)| other.is_none())
+        .map(|(field, _)| (None, Some(field)));
+    let mut found: Vec<FieldDifference> = of_a
+        .chain(only_b)
+        .filter_map(|(a, b)| difference(a, b))
+        .collect();
+    let rank = |field: &str| {
+        SETTINGS
+            .iter()
+            .position(|s| s.name == field)
+            .unwrap_or(usize::MAX)
+    };
+    found.sort_by_cached_key(|d| (rank(&d.field), d.field.clone()));
+    found
+}
+
+/// Is any field that both state one in which they differ, and is it forbidden? Stops at the first.
+pub fn has_difference(
+    a: &Contract,
+    b: &Contract,
+    forbids: impl Fn(&FieldDifference) -> bool,
+) -> bool {
+    beside(a, b).any(|(field, other)| {
+        other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d))
+    })
+}
+
+/// Numbers the values of the fields that matter, contract by contract and field by field: contracts
+/// with different numbers in a field disagree there. `None` where a contract does not state the
+/// field.
+pub fn classes(
+    contracts: &[&Contract],
+    matters: impl Fn(&ContractField) -> bool,
+) -> Vec<Vec<Option<usize>>> {
+    let mut fields: Vec<&str> = Vec::new();
+    let mut places: BTreeMap<&str, Vec<(usize, &Value)>> = BTreeMap::new();
+    for (at, contract) in contracts.iter().enumerate() {
+        for field in contract.0.iter().filter(|f| matters(f)) {
+            let stated = places.entry(&field.field).or_default();
+            if stated.is_empty() {
+                fields.push(&field.field);
+            }
+            stated.push((at, &field.value));
+        }
+    }
+    let mut numbered = vec![vec![None; fields.len()]; contracts.len()];
+    for (column, field) in fields.iter().enumerate() {
+        let stated = &places[field];
+        let values: Vec<&Value> = stated.iter().map(|(_, value)| *value).collect();
+        for ((at, _), class) in stated.iter().zip(settings::classes(&values)) {
+            numbered[*at][column] = Some(class);
+        }
+    }
+    numbered
+}
+
+/// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the
+/// same order, and this is asked for every pair of many cells: so the field after the last one
+/// found is looked at first.
+fn beside<'a>(
+    a: &'a Contract,
+    b: &'a Contract,
+) -> impl Iterator<Item = (&'a ContractField, Option<&'a ContractField>)> {
+    let mut next = 0;
+    a.0.iter().map(move |field| {
+        let is_it = |other: &Shared<ContractField>| other.field == field.field;
+        let at = if b.0.get(next).is_some_and(is_it) {
+            Some(next)
+        } else {
+            b.0.iter().position(is_it)
+        };
+        next = at.map_or(next, |at| at + 1);
+        (&**field, at.map(|at| &*b.0[at]))
+    })
+}
+
+fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
+    let either = a.or(b)?;
+    let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
+    let tier = of_a
+        .filter(|_| of_a == of_b)
+        .map_or(either.tier, |(_, tier)| tier);
+    let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
+    let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
+    (!same).then(|| FieldDifference {
+        field: either.field.clone(),
+        tier,
+        a: a.cloned(),
+        b: b.cloned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::results::attest::tests::{job, trace};
+
+    #[test]
+    fn effective_values_win_and_declared_ones_are_labelled() {
+        let contract = Contract::of(
+            &trace(json!({"seq_length": 512, "dropout": 0.1}), None),
+            &Claim::of(&job()),
+        );
+        let field = |name: &str| {
+            contract
+                .0
+                .iter()
+                .find(|f| f.field == name)
+                .map(|f| (f.value.clone(), f.source))
+        };
+        assert_eq!(field("seq_length"), Some((json!(512), Source::Effective)));
+        assert_eq!(field("dropout"), Some((json!(0.1), Source::Effective)));
+        assert_eq!(
+            field("global_batch_size"),
+            Some((json!(8), Source::Declared))
+        );
+        assert_eq!(field("packing"), None);
+        assert!(contract.declared_only().any(|f| f == "global_batch_size"));
+    }
+
+    #[test]
+    fn rounding_and_spelling_are_no_differences() {
+        let a = Contract::of(
+            &trace(
+                json!({"learning_rate": f64::from(3e-4f32), "precision": "torch.bfloat16"}),
+                None,
+            ),
+            &Claim::of(&job()),
+        );
+        let b = Contract::of(&trace(json!({}), None), &Claim::of(&job()));
+        assert_eq!(differences(&a, &b), []);
+    }
+
+    #[test]
+    fn the_2_62x_chart_is_a_difference() {
+        let (mut amd, mut nvidia) = (job(), job());
+        amd.data.global_batch_size = 128;
+        nvidia.precision = "fp8".into();
+        let contract = |job| Contract::of(&trace(json!({}), None), &Claim::of(job));
+        let found = differences(&contract(&amd), &contract(&nvidia));
+        let summary: Vec<_> = found
+            .iter()
+            .map(|d| (d.field.as_str(), d.tier, d.is_known()))
+            .collect();
+        assert_eq!(
+            summary[..2],
+            [
+                ("global_batch_size", Tier::Workload, true),
+                ("precision", Tier::Workload, true)
+            ]
+        );
+        assert_eq!(
+            (&found[1].a, &found[1].b),
+            (&Some("bf16".into()), &Some("fp8".into()))
+        );
+        // Settings that only fp8 has are gaps, not disagreements.
+        assert!(summary[2..].iter().all(|(.., known)| !known), "{summary:?}");
+    }
+
+    #[test]
+    fn formats_of_one_class_are_the_same_work() {
+        let of = |precision: &str| {
+            Contract::of(
+                &trace(json!({ "precision": precision }), None),
+                &Claim::of(&job()),
+            )
+        };
+        let tier = |a: &str, b: &str| {
+            differences(&of(a), &of(b))
+                .iter()
+                .find(|d| d.field == "precision")
+                .map(|d| d.tier)
+        };
+        assert_eq!(tier("bfloat16", "torch.float16"), Some(Tier::Execution));
+        assert_eq!(tier("fp8", "fp8_hybrid"), Some(Tier::Execution));
+        assert_eq!(tier("fp8", "mxfp8"), Some(Tier::Execution));
+        for (a, b) in [
+            ("fp32", "bf16"),
+            ("bf16", "fp8"),
+            ("fp8", "fp4"),
+            ("tf32", "fp32"),
+            ("mxfp8", "bf16"),
+        ] {
+            assert_eq!(tier(a, b), Some(Tier::Workload), "{a} {b}");
+        }
+        assert_eq!(tier("bf16", "torch.bfloat16"), None);
+    }
+
+    #[test]
+    fn words_for_one_speed_do_not_refuse_a_comparison() {
+        let tier = |field: &str, a: &str, b: &str| {
+            let of = |word: &str| {
+                Contract::of(&trace(json!({ field: word }), None), &Claim::of_model(None))
+            };
+            differences(&of(a), &of(b))
+                .iter()
+                .find(|d| d.field == field)
+                .map(|d| d.tier)
+        };
+        assert_eq!(tier("optimizer", "adam", "adamw"), Some(Tier::Convergence));
+        assert_eq!(tier("optimizer", "FusedAdam", "adamw"), None);
+        assert_eq!(tier("optimizer", "sgd", "adamw"), Some(Tier::Workload));
+        assert_eq!(tier("data", "mock", "random"), Some(Tier::Convergence));
+        assert_eq!(tier("data", "mock", "real"), Some(Tier::Workload));
+        assert_eq!(tier("precision", "bf16-mixed", "bf16"), None);
+    }
+
+    fn any_contract() -> impl Strategy<Value = Contract> {
+        let field = (
+            0..SETTINGS.len(),
+            prop_oneof![
+                Just(json!(1)),
+                Just(json!(2.5)),
+                Just(json!("x")),
+                Just(json!(true))
+            ],
+        );
+        proptest::collection::vec(field, 0..12).prop_map(|fields| {
+            let unique: BTreeMap<usize, Value> = fields.into_iter().collect();
+            let field = |(i, value): (usize, Value)| ContractField {
+                field: SETTINGS[i].name.to_owned(),
+                tier: SETTINGS[i].tier,
+                value,
+                source: Source::Effective,
+            };
+            Contract(unique.into_iter().map(|it| field(it).into()).collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn differences_are_symmetric_and_none_with_itself(a in any_contract(), b in any_contract()) {
+            let swapped: Vec<_> = differences(&b, &a).into_iter().map(|d| FieldDifference { a: d.b, b: d.a, ..d }).collect();
+            prop_assert_eq!(differences(&a, &b), swapped);
+            prop_assert_eq!(differences(&a, &a), vec![]);
+        }
+
+        /// A file that somebody wrote may have its fields in any order.
+        #[test]
+        fn the_order_of_fields_is_no_difference(a in any_contract(), b in any_contract(), turn in 0usize..12) {
+            let mut turned = b.clone();
+            turned.0.reverse();
+            turned.0.rotate_left(turn.min(b.0.len()));
+            prop_assert_eq!(differences(&a, &turned), differences(&a, &b));
+            let by_name = |c: &Contract| -> BTreeMap<String, Value> {
+                c.0.iter().map(|f| (f.field.clone(), f.value.clone())).collect()
+            };
+            let (left, right) = (by_name(&a), by_name(&b));
+            let differ = |s: &&super::super::settings::Setting| match (left.get(s.name), right.get(s.name)) {
+                (Some(a), Some(b)) => !agree(a, b),
+                (a, b) => a != b,
+            };
+            let expected: Vec<&str> = SETTINGS.iter().filter(differ).map(|s| s.name).collect();
+            let found = differences(&a, &b);
+            prop_assert_eq!(found.iter().map(|d| d.field.as_str()).collect::<Vec<_>>(), expected);
+        }
+    }
+}

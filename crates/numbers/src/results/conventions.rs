@@ -1,0 +1,155 @@
+//! FLOPs per token as trainers count them: the same run, up to a third apart, so every figure needs
+//! its convention's name.
+
+use serde_json::Value;
+use tprimat_job::{ModelShape, count_parameters};
+use tprimat_logs::Trace;
+
+/// How far a trainer's figure may be from a convention's to be told as that one. Figures of trainers
+/// whose convention is known are within 0.0002 of it; models of one size may be 0.04 apart.
+pub const FLOPS_TOLERANCE: f64 = 0.01;
+
+/// Every named way to count a model's FLOPs per token at a sequence length; those with
+/// recomputation last.
+fn flops_conventions(
+    shape: &ModelShape,
+    seq_length: u64,
+    padded_vocab: Option<u64>,
+) -> Vec<(String, f64)> {
+    let Some(parameters) = count_parameters(shape)
+        .map(|n| n as f64)
+        .filter(|_| seq_length > 0)
+    else {
+        return Vec::new();
+    };
+    let rows = |vocab: u64| vocab as f64 * shape.hidden_size as f64;
+    let embedding = if shape.tie_embeddings {
+        0.0
+    } else {
+        rows(shape.vocab_size)
+    };
+    let width = shape.num_attention_heads as f64 * shape.head_dim as f64;
+    // Scores and their product with the values, forward and backward, every token with every other.
+    let full = 12.0 * shape.num_layers as f64 * width * seq_length as f64;
+    let matrices = 6.0 * (parameters - embedding);
+    let padding = padded_vocab
+        .and_then(|p| p.checked_sub(shape.vocab_size))
+        .filter(|p| *p < 1 << 20)
+        .unwrap_or(0);
+    let padded = matrices + 6.0 * rows(padding);
+    let mut all = vec![
+        ("6·N", 6.0 * parameters),
+        ("6·(N − N_embedding)", matrices),
+        ("6·N + 12·L·H·Q·T, full attention", 6.0 * parameters + full),
+        (
+            "6·(N − N_embedding) + 12·L·H·Q·T, full attention",
+            matrices + full,
+        ),
+        (
+            "6·N + 6·L·H·Q·T, causal-halved",
+            6.0 * parameters + full / 2.0,
+        ),
+        (
+            "6·(N − N_embedding) + 6·L·H·Q·T, causal-halved",
+            matrices + full / 2.0,
+        ),
+    ];
+    if padding > 0 {
+        all.push((
+            "matrix products with the padded vocabulary, full attention",
+            padded + full,
+        ));
+        all.push((
+            "matrix products with the padded vocabulary, causal-halved",
+            padded + full / 2.0,
+        ));
+    }
+    let again = |(name, value): &(&str, f64)| {
+        let name = format!("{name}, with recomputation (× 4/3)");
+        (name, value * (4.0 / 3.0))
+    };
+    let once = all.iter().map(|(name, value)| ((*name).to_owned(), *value));
+    once.chain(all.iter().map(again)).collect()
+}
+
+/// The nearest convention, and whether it is near enough. Recomputation explains only what nothing
+/// else does, and nothing where the trainer says that there is none.
+#[must_use]
+pub fn fitting_convention(
+    trace: &Trace,
+    shape: &ModelShape,
+    seq_length: u64,
+    flops: f64,
+) -> Option<(String, f64, bool)> {
+    let stated = &trace.effective.0;
+    let padded = stated.get("padded_vocab_size").and_then(Value::as_u64);
+    let without = stated.get("activation_checkpointing") == Some(&Value::Bool(false));
+    let all = flops_conventions(shape, seq_length, padded);
+    let off = |(_, value): &(String, f64)| (flops / value - 1.0).abs();
+    let nearest = |some: &[(String, f64)]| {
+        some.iter()
+            .min_by(|a, b| off(a).total_cmp(&off(b)))
+            .cloned()
+    };
+    let (once, again) = all.split_at(all.len() / 2);
+    let fits = |c: &(String, f64)| off(c) <= FLOPS_TOLERANCE;
+    let found = nearest(once)
+        .filter(fits)
+        .or_else(|| nearest(again).filter(|c| fits(c) && !without));
+    found
+        .map(|(convention, value)| (convention, value, true))
+        .or_else(|| {
+            let admissible = if without { once } else { &all };
+            nearest(admissible).map(|(convention, value)| (convention, value, false))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use tprimat_logs::Effective;
+
+    use super::*;
+    use crate::results::flops::tests::llama_8b;
+
+    #[test]
+    fn the_published_conventions_of_an_8b_model() {
+        let giga = |name: &str| {
+            let all = flops_conventions(&llama_8b(), 8192, None);
+            let found = all.iter().find(|(own, _)| own == name).unwrap();
+            found.1 / 1e9
+        };
+        for (name, expected) in [
+            ("6·N", 48.2),
+            ("6·(N − N_embedding) + 6·L·H·Q·T, causal-halved", 51.5),
+            ("6·(N − N_embedding) + 12·L·H·Q·T, full attention", 57.9),
+            ("6·N + 12·L·H·Q·T, full attention", 61.1),
+        ] {
+            assert!(
+                (giga(name) - expected).abs() < 0.06,
+                "{name}: {}",
+                giga(name)
+            );
+        }
+    }
+
+    #[test]
+    fn recomputation_explains_only_what_nothing_else_does() {
+        let mut trace = Trace::default();
+        let fit = |trace: &Trace, giga: f64| {
+            fitting_convention(trace, &llama_8b(), 8192, giga * 1e9).unwrap()
+        };
+        assert_eq!(
+            fit(&trace, 57.9).0,
+            "6·(N − N_embedding) + 12·L·H·Q·T, full attention"
+        );
+        let (found, _, fits) = fit(&trace, 77.0);
+        assert!(fits && found.contains("recomputation"), "{found:?}");
+        trace.effective = Effective([("activation_checkpointing".to_owned(), false.into())].into());
+        assert!(!fit(&trace, 77.0).2, "no recomputation is stated");
+        assert!(!fit(&trace, 20.0).2 && !fit(&trace, 200.0).2);
+        assert_eq!(
+            fitting_convention(&trace, &ModelShape::default(), 8192, 1.0),
+            None
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! Parameters and FLOPs of a model, from its shape alone.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_job::{ModelShape, count_parameters};
+
+/// Name of the one convention used here. Others differ by up to 27 % for the same run, so it is
+/// always shown.
+pub const CONVENTION: &str = "causal-halved";
+
+/// Forward and backward floating-point operations per trained token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FlopsPerToken {
+    pub value: f64,
+    /// `causal-halved`: 6·(N − N_embedding unless tied) + 6·L·H·Q·T; recomputation does not count.
+    pub convention: String,
+}
+
+/// FLOPs per token of training `shape` at `seq_length`; a window of attention is not taken off.
+#[must_use]
+pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerToken> {
+    let parameters = count_parameters(shape)? as f64;
+    let embedding = if shape.tie_embeddings {
+        0.0
+    } else {
+        shape.vocab_size as f64 * shape.hidden_size as f64
+    };
+    let width = shape.num_attention_heads as f64 * shape.head_dim as f64;
+    let attention = 6.0 * shape.num_layers as f64 * width * seq_length as f64;
+    let value = 6.0 * (parameters - embedding) + attention;
+    (seq_length > 0).then(|| FlopsPerToken {
+        value,
+        convention: CONVENTION.to_owned(),
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    pub use crate::results::stand_ins::llama_8b;
+    use crate::results::stand_ins::shape;
+
+    /// Worked out in docs/METRICS.md, `FLOPs per token`: matrices, halved attention, both; and with
+    /// attention in full.
+    #[test]
+    fn flops_agree_with_worked_examples() {
+        let qwen = shape("qwen2", [28, 3584, 18944, 28, 4, 128, 152_064], false);
+        let mistral = shape("mistral", [32, 4096, 14336, 32, 8, 128, 32_000], false);
+        let gpt2 = shape("gpt2", [12, 768, 3072, 12, 12, 64, 50_257], true);
+        let gpt2_xl = shape("gpt2", [48, 1600, 6400, 25, 25, 64, 50_257], true);
+        for (shape, seq_length, matrices, attention, full) in [
+            (&llama_8b(), 8192, 45_029_548_032.0, 6_442_450_944.0, 57.91),
+            (&qwen, 4096, 42_423_714_816.0, 2_466_250_752.0, 47.36),
+            (&qwen, 8192, 42_423_714_816.0, 4_932_501_504.0, 52.29),
+            (&mistral, 4096, 42_663_960_576.0, 3_221_225_472.0, 49.11),
+            (&mistral, 8192, 42_663_960_576.0, 6_442_450_944.0, 55.55),
+            (&gpt2, 1024, 746_638_848.0, 56_623_104.0, 0.86),
+            (&gpt2_xl, 1024, 9_345_667_200.0, 471_859_200.0, 10.29),
+        ] {
+            let flops = flops_per_token(shape, seq_length).unwrap().value;
+            assert_eq!(flops, matrices + attention, "{shape:?}");
+            assert!(
+                ((flops + attention) / 1e9 - full).abs() < 0.005,
+                "{shape:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_none() {
+        assert_eq!(flops_per_token(&ModelShape::default(), 1), None);
+        assert_eq!(flops_per_token(&llama_8b(), 0), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! The learning rates that a log has against the schedule that was asked for.
+
+use serde_json::json;
+use tprimat_base::words::plain::counted;
+use tprimat_job::OptimizerJob;
+use tprimat_logs::Trace;
+
+use super::{AttestationStatus, Claim, FieldAttestation};
+
+/// How far a learning rate may be off, as a part of the peak: trainers print the rate of this step or
+/// the next, and begin warm-up at 0 or at the first step's.
+const TOLERANCE: f64 = 0.02;
+/// A restart or a line of another meaning may be off; a schedule is judged by nearly all of them.
+const MOST: f64 = 0.95;
+
+/// Learning rate of step `s`, from 1, of `iters`.
+#[must_use]
+pub(crate) fn scheduled(optimizer: &OptimizerJob, iters: u64, s: u64) -> f64 {
+    let (peak, least, warmup) = (
+        optimizer.learning_rate,
+        optimizer.min_learning_rate,
+        optimizer.warmup_steps,
+    );
+    if s <= warmup {
+        return peak * s as f64 / warmup.max(1) as f64;
+    }
+    let done =
+        (s.min(iters) - warmup.min(iters)) as f64 / iters.saturating_sub(warmup).max(1) as f64;
+    least + (peak - least) * (1.0 + (std::f64::consts::PI * done).cos()) / 2.0
+}
+
+/// `counts_from`: the log's number of the first step.
+pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAttestation> {
+    let logged: Vec<(u64, f64)> = trace
+        .steps
+        .iter()
+        .filter_map(|s| {
+            Some((
+                s.step.saturating_add(1 - counts_from.min(1)),
+                s.learning_rate.filter(|lr| lr.is_finite())?,
+            ))
+        })
+        .collect();
+    let (&(first, start), &(last, end)) = (logged.first()?, logged.last()?);
+    let (at, peak) = logged
+        .iter()
+        .copied()
+        .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+    let rates = format!(
+        "logged: {start:.3e} at step {first}, at most {peak:.3e} at step {at}, {end:.3e} at step {last}"
+    );
+    let effective = Some(json!({ "first": start, "peak": peak, "peak_step": at, "last": end }));
+    let mut field = FieldAttestation {
+        field: "learning_rate_schedule".to_owned(),
+        declared: None,
+        effective,
+        status: AttestationStatus::NotStated,
+        arithmetic: Some(rates.clone()),
+    };
+    if trace.steps_assumed {
+        return Some(field);
+    }
+    let needed = [
+        "learning_rate",
+        "min_learning_rate",
+        "warmup_steps",
+        "train_iters",
+    ];
+    let (optimizer, iters) = (&claim.job.optimizer, claim.job.train_iters);
+    if !needed.iter().all(|name| claim.covers(name))
+        || optimizer.learning_rate <= 0.0
+        || logged.len() < 3
+    {
+        return Some(field);
+    }
+    field.declared = Some(json!({
+        "warmup_steps": optimizer.warmup_steps, "peak": optimizer.learning_rate,
+        "last": optimizer.min_learning_rate, "steps": iters,
+    }));
+    let allowed = TOLERANCE * optimizer.learning_rate;
+    // Some ramps end at the last warm-up step, some at the one after it.
+    let ramp = |s: u64, steps: u64| match s <= steps && steps > optimizer.warmup_steps {
+        true => optimizer.learning_rate * s as f64 / steps as f64,
+        false => scheduled(optimizer, iters, s),
+    };
+    let fits = |(shift, more): (i64, u64)| {
+        let expected = |s: u64| {
+            ramp(
+                s.saturating_add_signed(shift),
+                optimizer.warmup_steps + more,
+            )
+        };
+        logged
+            .iter()
+            .filter(|(s, lr)| (lr - expected(*s)).abs() <= allowed)
+            .count()
+    };
+    let ways = [0, 1, -1]
+        .into_iter()
+        .flat_map(|shift| [(shift, 0), (shift, 1)]);
+    let best = ways.map(fits).max().unwrap_or(0);
+    let asked = format!(
+        "{:.3e} at its peak ({} of warm-up, then a cosine to {:.3e})",
+        optimizer.learning_rate,
+        counted(optimizer.warmup_steps as usize, "step"),
+        optimizer.min_learning_rate
+    );
+    let is_constant = logged
+        .iter()
+        .all(|(_, rate)| (rate - start).abs() <= 1e-6 * start.abs());
+    field.arithmetic = Some(if is_constant {
+        format!(
+            "the learning rate in the log is {start:.3e} at every step; the schedule that was asked for has {asked}"
+        )
+    } else {
+        let all = logged.len();
+        format!(
+            "{best} of {all} logged rates fit the schedule that was asked for, {asked}; {rates}"
+        )
+    });
+    field.status = if best as f64 >= MOST * logged.len() as f64 {
+        AttestationStatus::Attested
+    } else {
+        AttestationStatus::Contradicted
+    };
+    Some(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use tprimat_logs::Step;
+
+    use super::*;
+    use crate::results::attest::tests::job;
+
+    fn run(rates: impl Fn(u64) -> f64) -> (Trace, Claim) {
+        let mut job = job();
+        job.train_iters = 40;
+        job.optimizer.warmup_steps = 10;
+        job.optimizer.min_learning_rate = 3e-5;
+        let step = |s| Step {
+            step: s,
+            learning_rate: Some(rates(s)),
+            ..Step::default()
+        };
+        (
+            Trace {
+                steps: (1..=40).map(step).collect(),
+                ..Trace::default()
+            },
+            Claim::of(&job),
+        )
+    }
+
+    fn status(rates: impl Fn(u64) -> f64) -> AttestationStatus {
+        let (trace, claim) = run(rates);
+        check(&trace, &claim, 1).unwrap().status
+    }
+
+    #[test]
+    fn this_steps_rate_and_the_next_steps_are_the_same_schedule() {
+        let optimizer = run(|_| 0.0).1.job.optimizer;
+        for shift in 0..=1 {
+            let rates = |s| scheduled(&optimizer, 40, s + shift);
+            assert_eq!(status(rates), AttestationStatus::Attested, "{shift}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_that_ends_one_step_later_is_the_same_schedule() {
+        let optimizer = run(|_| 0.0).1.job.optimizer;
+        let rates = |s: u64| {
+            if s <= 10 {
+                3e-4 * s as f64 / 11.0
+            } else {
+                scheduled(&optimizer, 40, s)
+            }
+        };
+        assert_eq!(status(rates), AttestationStatus::Attested);
+    }
+
+    #[test]
+    fn another_peak_minimum_or_warmup_is_another_schedule() {
+        let optimizer = run(|_| 0.0).1.job.optimizer;
+        let others = [
+            OptimizerJob {
+                learning_rate: 1e-5,
+                ..optimizer.clone()
+            },
+            OptimizerJob {
+                min_learning_rate: 0.0,
+                ..optimizer.clone()
+            },
+            OptimizerJob {
+                warmup_steps: 2,
+                ..optimizer
+            },
+        ];
+        for other in others {
+            assert_eq!(
+                status(|s| scheduled(&other, 40, s)),
+                AttestationStatus::Contradicted,
+                "{other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_no_schedule_is_claimed_the_rates_are_only_told() {
+        let (trace, mut claim) = run(|s| s as f64);
+        claim.fields = Some(["learning_rate".to_owned()].into());
+        let field = check(&trace, &claim, 1).unwrap();
+        assert_eq!(
+            (field.status, &field.declared),
+            (AttestationStatus::NotStated, &None)
+        );
+        let told = field.arithmetic.unwrap();
+        assert!(told.contains("at most 4.000e1 at step 40"), "{told}");
+    }
+}

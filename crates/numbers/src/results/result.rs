@@ -1,0 +1,481 @@
+//! One repeat's result: what the parse task leaves.
+//!
+//! Holds no name of a cell, a platform or a strategy, and nothing made from prices or peaks: its
+//! key covers none.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_job::{Job, RunOutcome};
+use tprimat_logs::{Anomaly, Trace};
+
+use super::{
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, Samples, Source,
+    anomalies, attest,
+    cross::{self, CrossChecks},
+    flops_per_token,
+};
+
+pub const RESULT_SCHEMA: &str = "tprimat.result/1";
+/// Settings that the recipe does not hand over and that the log does not state.
+pub const NOT_HANDED_OVER: &str = "not_handed_over";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunResult {
+    pub schema_version: String,
+    pub outcome: RunOutcome,
+    pub attempt: String,
+    pub host: String,
+    /// Seconds since 1970; absent where an imported log does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
+    pub attestation: Attestation,
+    pub contract: Contract,
+    pub workload: Workload,
+    /// What a reader must know of the series: `slow_first_steps`, `level_shift`,
+    /// `last_step_outlier`, `loss_collapsed`, `first_loss`, `rate_disagrees`, …; the log's own are
+    /// in `trace`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anomalies: Vec<Anomaly>,
+    /// Last lines of the log of a run that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
+    /// Why the run has no rate although it was timed: what it was asked for never reached its
+    /// trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_rate: Option<Reason>,
+    /// What was sampled beside the run; absent where nothing was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Samples>,
+    pub trace: Trace,
+}
+
+/// What rates are made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Workload {
+    /// Tokens of one optimiser step over all devices: global_batch_size × seq_length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_step: Option<u64>,
+    /// `effective` where the trainer itself attests these tokens, `derived` where its own figures
+    /// show them.
+    pub tokens_source: Source,
+    /// How step times were made, where they are not the trainer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time_source: Option<String>,
+    /// The log's number of the first optimiser step, 0 or 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub counts_from: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_gpus: Option<u64>,
+    pub precision: String,
+    /// Counted from the shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_parameters: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops_per_token: Option<FlopsPerToken>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_one(n: &u64) -> bool {
+    *n == 1
+}
+
+/// What is known of a run besides its log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFacts {
+    /// Id of the attempt.
+    pub attempt: String,
+    pub host: String,
+    pub started_at: Option<f64>,
+    pub ended_at: Option<f64>,
+    pub outcome: RunOutcome,
+}
+
+/// What the ids of imported runs begin with.
+pub const IMPORT: &str = "import-";
+
+impl RunResult {
+    /// Was it read from somebody's file? Then nobody asked for it here.
+    #[must_use]
+    pub fn is_imported(&self) -> bool {
+        self.attempt.starts_with(IMPORT)
+    }
+
+    #[must_use]
+    pub fn from(trace: Trace, job: &Job, facts: RunFacts) -> Self {
+        Self::of_claim(trace, &Claim::of(job), facts, true)
+    }
+
+    /// `complete`: a log that ends well has all its steps; an imported excerpt may not.
+    #[must_use]
+    pub fn of_claim(mut trace: Trace, claim: &Claim, facts: RunFacts, complete: bool) -> Self {
+        let job = &claim.job;
+        // A trainer that says it failed has failed, whatever its exit code.
+        let outcome = match (&facts.outcome, &trace.failure) {
+            (RunOutcome::Ok, Some(failure)) => {
+                RunOutcome::contradicted_by_log(failure.class, failure.evidence.clone())
+            }
+            // Its speed is not that of a training: what follows a NaN is no longer the work that
+            // was asked for.
+            (RunOutcome::Ok, None) if trace.nan_losses().next().is_some() => {
+                let losses = trace.nan_losses().take(3);
+                RunOutcome::with_nan_losses(losses.map(|a| a.detail.clone()).collect())
+            }
+            _ => facts.outcome,
+        };
+        let mut found = batch_of_steps(&mut trace, job);
+        length_of_steps(&mut trace);
+        let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
+        found.extend(super::attest::ambiguous_optimizer(&attestation));
+        let mut contract = Contract::of(&trace, claim);
+        let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
+        let CrossChecks {
+            fields,
+            anomalies,
+            derived,
+            tokens_per_step,
+        } = cross::cross_check(&trace, claim, &contract, counts_from);
+        attestation.extend(fields);
+        for (field, value) in derived {
+            contract.derive(field, value);
+        }
+        if let Some(count) = devices(&trace).filter(|_| contract.get("num_gpus").is_none()) {
+            contract.derive("num_gpus", count.into());
+        }
+        found.extend(anomalies);
+        let step_time_source = time_from_rate(&mut trace, &contract);
+        found.extend(anomalies::of_times(&trace.steps));
+        found.extend(anomalies::of_losses(&trace));
+        let seq_length = contract.count("seq_length");
+        let product = contract
+            .count("global_batch_size")
+            .zip(seq_length)
+            .and_then(|(b, s)| b.checked_mul(s));
+        let stated = attestation.is_attested("tokens_per_step")
+            || ["global_batch_size", "seq_length"]
+                .iter()
+                .all(|f| contract.source(f) == Some(Source::Effective));
+        let workload = Workload {
+            tokens_per_step: product.or(tokens_per_step),
+            tokens_source: match attestation.attests_tokens() {
+                true if stated => Source::Effective,
+                true => Source::Derived,
+                false => Source::Declared,
+            },
+            step_time_source,
+            counts_from,
+            num_gpus: contract.count("num_gpus"),
+            precision: super::settings::show(contract.get("precision")),
+            num_parameters: super::count_parameters(&job.model),
+            flops_per_token: seq_length.and_then(|s| flops_per_token(&job.model, s)),
+        };
+        Self {
+            schema_version: RESULT_SCHEMA.to_owned(),
+            outcome,
+            attempt: facts.attempt,
+            host: facts.host,
+            started_at: facts.started_at,
+            ended_at: facts.ended_at,
+            attestation,
+            contract,
+            workload,
+            anomalies: found,
+            log_tail: Vec::new(),
+            repeats_planned: None,
+            suspect: None,
+            no_rate: None,
+            telemetry: None,
+            trace,
+        }
+    }
+
+    /// When the run began and ended, seconds since 1970. An imported log has the dates of its own
+    /// steps at most.
+    #[must_use]
+    pub fn span(&self) -> (Option<f64>, Option<f64>) {
+        /// Earlier dates are seconds since something else.
+        const YEAR_2001: f64 = 1e9;
+        if self.started_at.is_some() || self.trace.dated_by_lines {
+            return (self.started_at, self.ended_at);
+        }
+        let mut dates = self
+            .trace
+            .steps
+            .iter()
+            .filter_map(|s| s.ended_at)
+            .filter(|date| *date > YEAR_2001);
+        let first = dates.next();
+        (first, dates.next_back().or(first))
+    }
+
+    /// Withholds the rate where the recipe hands some of these settings neither to the trainer nor
+    /// says why not, and the trainer does not state them itself: then nobody knows what work was
+    /// timed.
+    pub fn withhold(&mut self, unreached: &[&str]) {
+        let unknown: Vec<String> = unreached
+            .iter()
+            .filter(|name| !self.attestation.is_attested(name))
+            .map(|name| (*name).to_owned())
+            .collect();
+        if !unknown.is_empty() {
+            let text = format!(
+                "the recipe does not hand over {}, and the log does not state {}",
+                unknown.join(", "),
+                if unknown.len() == 1 { "it" } else { "them" }
+            );
+            self.no_rate = Some(Reason::excludes(NOT_HANDED_OVER, text).with("settings", unknown));
+        }
+    }
+
+    #[must_use]
+    pub fn is_contradicted(&self) -> bool {
+        self.outcome == RunOutcome::Ok && self.attestation.status == AttestationStatus::Contradicted
+    }
+}
+
+/// Devices of the whole run, by the start event's `device`; a CPU counts otherwise.
+pub fn devices(trace: &Trace) -> Option<u64> {
+    let device = trace
+        .device
+        .as_ref()
+        .filter(|device| device.r#type != "cpu")?;
+    device.count.filter(|count| *count > 0)
+}
+
+/// Takes the sequence length that every line states as the trainer's setting, unless it changes.
+fn length_of_steps(trace: &mut Trace) {
+    let length = |s: &tprimat_logs::Step| s.other.get("actual_seq_length").copied();
+    let Some(first) = trace
+        .steps
+        .first()
+        .and_then(length)
+        .filter(|l| *l >= 1.0 && l.fract() == 0.0)
+    else {
+        return;
+    };
+    if trace.steps.iter().all(|s| length(s) == Some(first)) {
+        trace
+            .effective
+            .0
+            .entry("seq_length".to_owned())
+            .or_insert_with(|| (first as u64).into());
+    }
+}
+
+/// Takes the batch that every line states as the trainer's setting; one that changes is told.
+fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
+    let batches: std::collections::BTreeSet<u64> = trace
+        .steps
+        .iter()
+        .filter_map(|s| s.global_batch_size)
+        .collect();
+    let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
+        return Vec::new();
+    };
+    let stated = &mut trace.effective.0;
+    if batches.len() == 1 {
+        stated
+            .entry("global_batch_size".to_owned())
+            .or_insert_with(|| (*first).into());
+        return Vec::new();
+    }
+    // Tokens of a step are not one number then: what contradicts the claim stands, and without a
+    // claim nothing does.
+    stated.remove("global_batch_size");
+    let claimed = job.data.global_batch_size;
+    if let Some(other) = batches.iter().find(|b| **b != claimed && claimed > 0) {
+        stated.insert("global_batch_size".to_owned(), (*other).into());
+    }
+    let detail = format!("the global batch size goes from {first} to {last}");
+    vec![anomalies::anomaly("batch_size_changes", detail)]
+}
+
+/// Fills in step times of a trainer that prints only its rate, where it states itself what a step
+/// is.
+fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
+    let effective = |field: &str| {
+        contract
+            .count(field)
+            .filter(|_| contract.source(field) == Some(Source::Effective))
+    };
+    let needed = ["global_batch_size", "seq_length", "num_gpus"].map(effective);
+    let [Some(batch), Some(length), Some(gpus)] = needed else {
+        return None;
+    };
+    let tokens = batch.checked_mul(length)? as f64;
+    let has_rate = |s: &tprimat_logs::Step| s.tokens_per_second_per_gpu.is_some_and(|r| r > 0.0);
+    if gpus == 0
+        || trace.steps.iter().any(|s| s.step_time_seconds.is_some())
+        || !trace.steps.iter().any(has_rate)
+    {
+        return None;
+    }
+    for step in trace.steps.iter_mut().filter(|s| has_rate(s)) {
+        step.step_time_seconds = step
+            .tokens_per_second_per_gpu
+            .map(|rate| tokens / (rate * gpus as f64));
+    }
+    Some("derived from the trainer's tokens/s".to_owned())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+    use tprimat_job::FailureClass;
+    use tprimat_logs::{Anomaly, Failure};
+
+    use super::*;
+    pub use crate::results::stand_ins::facts;
+    use crate::results::stand_ins::{test_job as job, trace};
+
+    #[test]
+    fn survives_json_bit_for_bit() {
+        let mut trace = trace(json!({"num_gpus": 1}), Some(1024));
+        trace.steps[0].loss = Some(-908.494_377_018_108_1);
+        let result = RunResult::from(trace, &job(), facts(RunOutcome::Ok));
+        let text = serde_json::to_string(&result).unwrap();
+        assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), result);
+        assert_eq!(
+            (
+                result.workload.tokens_per_step,
+                result.workload.tokens_source
+            ),
+            (Some(1024), Source::Effective)
+        );
+        assert!(!result.is_contradicted());
+    }
+
+    /// Megatron-DeepSpeed's line has a rate and a length, and says nothing of devices.
+    #[test]
+    fn a_line_of_megatron_deepspeed_is_enough_for_a_rate() {
+        let line = |at: u64| {
+            format!(
+                " iteration {at:8}/  100 | consumed samples: {:12} | consumed tokens: {:14} | elapsed time per iteration (ms): 14288.0 | \
+                 learning rate: 1.000E-05 | global batch size:   768 | lm loss: 9.5E+00 | actual seqlen:  4096 | \
+                 tokens per gpu per second (tgs): 1146.7 | TFLOPs: 50.1 |\n",
+                at * 768,
+                at * 768 * 4096
+            )
+        };
+        let log: String = (1..=12).map(line).collect();
+        let trace = tprimat_logs::parse_any(log.as_bytes());
+        assert_eq!(trace.steps[0].tokens_per_second_per_gpu, Some(1146.7));
+        let claim = Claim::of_model(None);
+        let result = RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false);
+        assert_eq!(result.contract.count("seq_length"), Some(4096));
+        assert_eq!(result.workload.tokens_per_step, Some(3_145_728));
+        assert_eq!(result.workload.num_gpus, Some(192));
+    }
+
+    /// The spelling with `=`, and two figures of the speed.
+    #[test]
+    fn a_line_of_megatron_deepspeed_with_two_counts_of_flops_is_enough_for_a_rate() {
+        let line = |at: u64| {
+            format!(
+                "[2024-04-19 13:30:54][INFO][training:1251] -  iteration={at:8}/   100 | consumed_samples={:12} | \
+                 consumed_tokens={:12} | elapsed_time_per_iteration_ms=62925.6 | learning_rate=0.000010 | \
+                 global_batch_size= 1152 | lm loss=10.5 | loss_scale=1.0 | actual_seqlen= 4096 | \
+                 number_of_skipped_iterations=  0 | number_of_nan_iterations=  0 | samples_per_second=18.307 | \
+                 tokens_per_gpu_per_second_tgs=3124.453 | [LM]-TFLOPs=49.66 | [DS]-TFLOPs=73.32 |\n",
+                at * 1152,
+                at * 1152 * 4096
+            )
+        };
+        let log: String = (1..=12).map(line).collect();
+        let trace = tprimat_logs::parse_any(log.as_bytes());
+        let step = &trace.steps[11];
+        assert_eq!(
+            (step.tokens_per_second_per_gpu, step.tflops_per_gpu),
+            (Some(3124.453), Some(49.66))
+        );
+        assert_eq!(step.other["deepspeed_tflops_per_gpu"], 73.32);
+        let result =
+            RunResult::of_claim(trace, &Claim::of_model(None), facts(RunOutcome::Ok), false);
+        assert_eq!(result.contract.count("seq_length"), Some(4096));
+        assert_eq!(
+            (result.workload.tokens_per_step, result.workload.num_gpus),
+            (Some(4_718_592), Some(24))
+        );
+    }
+
+    #[test]
+    fn what_never_reached_the_trainer_gives_no_rate_unless_the_log_states_it() {
+        let of = |stated| {
+            let mut result = RunResult::from(trace(stated, None), &job(), facts(RunOutcome::Ok));
+            result.withhold(&["seq_length", "hidden_size"]);
+            result.no_rate
+        };
+        let why = of(json!({ "hidden_size": 64 })).unwrap();
+        assert_eq!(why.values["settings"], json!(["seq_length"]));
+        assert_eq!(of(json!({ "hidden_size": 64, "seq_length": 128 })), None);
+    }
+
+    #[test]
+    fn a_trainer_that_reports_an_error_did_not_succeed() {
+        let mut trace = trace(json!({}), None);
+        trace.failure = Some(Failure {
+            class: FailureClass::Nan,
+            evidence: vec!["loss is nan".into()],
+        });
+        let result = RunResult::from(trace, &job(), facts(RunOutcome::Ok));
+        assert!(matches!(
+            result.outcome,
+            RunOutcome::Failed {
+                class: FailureClass::Nan,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn a_run_that_exits_well_with_nan_losses_did_not_succeed() {
+        let mut trace = trace(json!({}), None);
+        trace.anomalies.push(Anomaly {
+            kind: "missing_steps".into(),
+            detail: "steps 3 to 4".into(),
+            step: None,
+        });
+        assert_eq!(
+            RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok)).outcome,
+            RunOutcome::Ok
+        );
+        trace.anomalies.push(Anomaly {
+            kind: "nan_loss".into(),
+            detail: "at step 2".into(),
+            step: None,
+        });
+        let result = RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok));
+        let RunOutcome::Failed {
+            class, evidence, ..
+        } = result.outcome
+        else {
+            panic!("{:?}", result.outcome)
+        };
+        assert_eq!(
+            (class, evidence),
+            (FailureClass::Nan, vec!["at step 2".to_owned()])
+        );
+        // A run that already failed keeps its own class.
+        let oom = RunOutcome::Failed {
+            class: FailureClass::Oom,
+            evidence: vec![],
+            status: "exit 1".into(),
+        };
+        assert_eq!(
+            RunResult::from(trace, &job(), facts(oom.clone())).outcome,
+            oom
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! Step time over steps, a panel a cell: each repeat a line, with the cut, shifts of level and
+//! outliers.
+
+use tprimat_numbers::figures::{Cut, RepeatStatus, RepeatSummary, Row};
+use tprimat_numbers::results::words::few;
+use tprimat_numbers::results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
+
+use super::{
+    axis::{Scale, extent},
+    canvas::{Canvas, Mark},
+    cells::{Cell, Shown},
+    lines::{Curve, Dashes, Lines, draw_beside},
+    series::{Series, counted, of_repeat, thinned},
+    style::{FAINT, GAP, HALF, INK, LINE, MARGIN, SMALL},
+};
+
+const HEIGHT: i32 = 190;
+/// Points of a repeat: a panel is no wider.
+const POINTS: usize = 120;
+/// Repeats drawn in a panel; all are counted.
+const DRAWN: usize = 40;
+/// Outliers marked in a panel; all are counted.
+const MARKED: usize = 60;
+
+pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
+    let has_times = |cell: &&Cell| cell.row.repeats.iter().any(|r| !times(r).is_empty());
+    if !shown.cells().any(|cell| has_times(&cell)) {
+        return Err("no log states or implies step times".to_owned());
+    }
+    let subtitle = format!(
+        "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans at least \
+         ±10 % of the median. Dashed, grey: where the declared warm-up ends; dashed, black: where the measured part of the \
+         first counted repeat begins, if later. Strokes at the foot: the same of every counted repeat. Rings: steps more \
+         than {OUTLIER_DEVIATIONS} scaled median absolute deviations and {} % from the median of their run; triangles: \
+         beyond the panel.",
+        OUTLIER_LEAST * 100.0
+    );
+    let mut canvas = shown.titled("Step time over steps", &subtitle, 0);
+    for workload in &shown.workloads {
+        let cells: Vec<&Cell> = workload.cells.iter().filter(has_times).collect();
+        if cells.is_empty() {
+            continue;
+        }
+        workload.draw_heading(&mut canvas);
+        for line in cells.chunks(2) {
+            let (top, mut below, mut panels) = (canvas.top, 0, Vec::new());
+            for (column, cell) in (0..).zip(line) {
+                let left = MARGIN + column * (HALF + GAP);
+                canvas.top = top;
+                let outliers = outliers(cell.row);
+                cell.draw_name(&mut canvas, left, HALF - 8);
+                let words = in_words(cell.row, outliers.len());
+                canvas.lines_of(&words, left, HALF - 8, SMALL, FAINT);
+                below = below.max(canvas.top + 4);
+                panels.push(panel(cell, &outliers));
+            }
+            canvas.top = below;
+            draw_beside(&mut canvas, HEIGHT, &panels);
+            canvas.top += 12;
+        }
+    }
+    shown.count_absent(&mut canvas);
+    Ok(canvas)
+}
+
+fn times(repeat: &RepeatSummary) -> Series {
+    of_repeat(repeat, |curve| &curve.step_time_seconds)
+}
+
+/// The steps of a counted repeat that are measured.
+fn measured(repeat: &RepeatSummary) -> Series {
+    let first = cut(repeat).map_or(0, |cut| cut.first_step) as f64;
+    let mut steps = times(repeat);
+    steps.retain(|(step, _)| *step >= first);
+    steps
+}
+
+fn panel(cell: &Cell, outliers: &Series) -> Lines {
+    let repeats = &cell.row.repeats;
+    let of_all = |steps: &mut dyn Iterator<Item = Series>| -> Vec<f64> {
+        steps.flatten().map(|(_, seconds)| seconds).collect()
+    };
+    let mut seconds = of_all(&mut counted(cell.row).map(measured));
+    if seconds.is_empty() {
+        seconds = of_all(&mut repeats.iter().map(times));
+    }
+    let median = quantile(&seconds, 0.5).unwrap_or(1.0);
+    let [low, high] = extent(seconds).unwrap_or([0.0, 1.0]);
+    let y = Scale::new([
+        (median * 0.9).min(low).max(median * 0.5),
+        (median * 1.1).max(high).min(median * 1.5),
+    ]);
+    let mut drawn: Vec<(bool, Series)> = repeats
+        .iter()
+        .take(DRAWN)
+        .map(|r| (r.status == RepeatStatus::Ok, thinned(times(r), POINTS)))
+        .collect();
+    // The grey ones behind the others.
+    drawn.sort_by_key(|(counts, _)| *counts);
+    let steps = drawn
+        .iter()
+        .flat_map(|(_, points)| points)
+        .map(|(step, _)| *step);
+    let x = Scale::new(extent(steps).unwrap_or([0.0, 1.0]));
+    let mut lines = Lines::new("step time, s", "step", x, y);
+    let cuts: Vec<&Cut> = counted(cell.row).filter_map(cut).take(DRAWN).collect();
+    if let Some(cut) = cuts.first() {
+        let starts = [(declared(cut), FAINT), (cut.first_step, INK)];
+        let which = if starts[0].0 == starts[1].0 { 1 } else { 2 };
+        lines
+            .dashes
+            .extend(starts.into_iter().take(which).map(|(step, colour)| Dashes {
+                from: (step as f64, y.low),
+                to: (step as f64, y.high),
+                colour,
+                number: String::new(),
+            }));
+    }
+    let feet = cuts
+        .iter()
+        .map(|cut| (Mark::Foot, (cut.first_step as f64, y.low), cell.colour));
+    lines.marks.extend(feet);
+    let is_beyond = |(_, seconds): &(f64, f64)| *seconds > y.high;
+    let apart = (x.high - x.low) / 70.0;
+    for (counts, points) in &drawn {
+        let colour = if *counts { cell.colour } else { LINE };
+        let stretches = points.split(is_beyond);
+        lines
+            .curves
+            .extend(stretches.map(|stretch| Curve::plain(colour, 1, stretch.to_vec())));
+        let mut beyond: Vec<f64> = points
+            .iter()
+            .filter(|p| is_beyond(p))
+            .map(|p| p.0)
+            .collect();
+        beyond.dedup_by(|b, a| *b - *a < apart);
+        let marks = beyond.into_iter().take(MARKED);
+        lines
+            .marks
+            .extend(marks.map(|step| (Mark::Beyond, (step, y.high), colour)));
+    }
+    let inside = outliers
+        .iter()
+        .filter(|(_, seconds)| y.holds(*seconds))
+        .take(MARKED);
+    lines.marks.extend(inside.map(|at| (Mark::Ring, *at, INK)));
+    lines
+}
+
+fn cut(repeat: &RepeatSummary) -> Option<&Cut> {
+    repeat.steady.as_ref()?.cut.as_ref()
+}
+
+/// First step after the declared warm-up.
+fn declared(cut: &Cut) -> u64 {
+    cut.first_step.saturating_sub(cut.dropped_steps)
+}
+
+/// Measured steps far from the median of their run, in either direction.
+fn outliers(row: &Row) -> Series {
+    let of_repeat = |repeat| {
+        let mut steps = measured(repeat);
+        let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
+        let median = quantile(&seconds, 0.5).unwrap_or(0.0);
+        let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
+        steps.retain(|(_, seconds)| (seconds - median).abs() > limit);
+        steps
+    };
+    counted(row).flat_map(of_repeat).collect()
+}
+
+/// What the marks mean here.
+fn in_words(row: &Row, outliers: usize) -> String {
+    let mut parts = Vec::new();
+    let cuts = || counted(row).filter_map(|r| Some((r.repeat, cut(r)?)));
+    if let Some((_, first)) = cuts().next() {
+        let steps = extent(cuts().map(|(_, cut)| cut.first_step as f64));
+        let range = match steps.unwrap_or_default() {
+            [low, high] if low == high => low.to_string(),
+            [low, high] => format!("{low} to {high}"),
+        };
+        let method = match cuts().any(|(_, cut)| cut.dropped_steps > 0) {
+            true => format!(" ({})", first.method),
+            false => String::new(),
+        };
+        parts.push(format!(
+            "declared warm-up ends before step {}, measured from step {range}{method}",
+            declared(first)
+        ));
+        let why = first.not_assessed.as_ref().map(|why| why.text.clone());
+        parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
+    }
+    let shifts = cuts().filter_map(|(repeat, cut)| {
+        let shift = cut.level_shift.as_ref()?;
+        let change = (shift.ratio - 1.0) * 100.0;
+        Some(format!(
+            "#{repeat}: {change:+.1} % from step {}",
+            shift.step
+        ))
+    });
+    let shifts: Vec<String> = shifts.collect();
+    if !shifts.is_empty() {
+        parts.push(few(&shifts));
+    }
+    let repeats = row.repeats.len();
+    if repeats > DRAWN {
+        parts.push(format!("the first {DRAWN} of {repeats} repeats are drawn"));
+    }
+    parts.push(match outliers {
+        0 => "no outlier".to_owned(),
+        1 => "1 outlier".to_owned(),
+        n => format!("{n} outliers"),
+    });
+    parts.join("; ")
+}
