@@ -301,8 +301,14 @@ fn opens_job(root: &Path, prepared: &Prepared) -> bool {
     if words.iter().any(|word| word.contains(VARIABLE)) {
         return true;
     }
-    prepared.inputs.files.iter().any(|input| {
-        let path = root.join(&input.name);
+    // A word may be a file that is taken back from the inputs.
+    let inputs = prepared
+        .inputs
+        .files
+        .iter()
+        .map(|input| input.name.as_str());
+    inputs.chain(words).any(|name| {
+        let path = root.join(name);
         let is_short = path.metadata().is_ok_and(|file| file.len() <= MOST);
         let text = is_short.then(|| std::fs::read(path)).and_then(Result::ok);
         text.is_some_and(|text| memchr::memmem::find(&text, VARIABLE.as_bytes()).is_some())

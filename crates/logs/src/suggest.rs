@@ -202,7 +202,7 @@ mod tests {
             patterns: vec![found.pattern],
             ..LogSection::default()
         };
-        let trace = parse(log.as_bytes(), &section).unwrap();
+        let trace = parse(&section, log.as_bytes());
         assert_eq!(trace.steps.len(), found.alike);
         assert!(trace.steps.iter().all(|step| step.loss.is_some()));
     }

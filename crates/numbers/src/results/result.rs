@@ -327,11 +327,11 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
         step.step_time_seconds = rate(step).map(|rate| tokens / rate);
     }
     let is_stated = |field| contract.source(field) == Some(Source::Effective);
-    Some(match fields.into_iter().all(is_stated) {
+    let how = match fields.into_iter().all(is_stated) {
         true => "derived from the trainer's tokens/s",
         false => "derived from the trainer's tokens/s and the job's tokens per step",
-    })
-    .map(str::to_owned)
+    };
+    Some(how.to_owned())
 }
 
 #[cfg(test)]
