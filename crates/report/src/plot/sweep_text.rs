@@ -108,7 +108,7 @@ impl Told<'_> {
                 let lead = interval
                     .filter(|_| is_told)
                     .map_or_else(String::new, |words| {
-                        format!(" (the first is {size} than the second, {words})")
+                        format!(" (the first is {size} {than} the second, {words})")
                     });
                 let values = one_of(&values);
                 format!("{values} is {fastest}; the runs do not tell which{lead}.")
