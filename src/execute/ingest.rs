@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     figures::{Signs, Statistics, memory_of_others},
     files::Durability,
+    import::chunks,
     job::{FailureClass, Job, RunOutcome},
     logs::{self, ExitSummary, LogSection},
     results::RunResult,
@@ -226,8 +227,12 @@ fn disturbance(
         return Ok(None);
     }
     let times = read(&log.with_file_name("times"))?.unwrap_or_default();
-    let trace = logs::parse_dated(section, &read(log)?.unwrap_or_default(), &times);
-    let result = RunResult::from(trace, job, super::derived::facts_of(attempt));
+    let mut parser = logs::Dated::new(section, &times);
+    if let Some(file) = if_there(log, std::fs::File::open(log))? {
+        let read = chunks(file, |bytes| parser.feed(bytes));
+        read.map_err(Error::io("cannot read", log))?;
+    }
+    let result = RunResult::from(parser.finish(), job, super::derived::facts_of(attempt));
     Ok(signs
         .iter()
         .find_map(|signs| signs.judge(&result, statistics)))

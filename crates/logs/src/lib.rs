@@ -57,7 +57,7 @@ pub use compile::PatternError;
 pub use events::{Event, events_schema};
 pub use format::names;
 pub use numbers::GIB;
-pub use parser::{Live, Parser, parse, parse_any, parse_dated};
+pub use parser::{Dated, Live, Parser, parse, parse_any, parse_dated};
 pub use table::LogSection;
 pub use tail::tail;
 pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
