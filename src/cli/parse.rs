@@ -1,6 +1,6 @@
 //! `parse FILE`: what a log says.
 
-use std::{fmt::Write as _, fs::File, io::Read, path::Path};
+use std::{fmt::Write as _, io::Read, path::Path};
 
 use super::{
     args::{Globals, ParseArgs},
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Problem, Result, did_you_mean, exit},
+    files::open_regular,
     import,
     logs::{self, GIB, LogSection, Parser, TelemetrySample, Trace},
     recipe::RecipeSet,
@@ -27,6 +28,10 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
     let trace = read(parser, &args.file)?;
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));
+        if let Some(why) = import::why_not_read(&args.file) {
+            let message = format!("{}: {why}", args.file.display());
+            return Err(Error::invalid(Problem::new(message)));
+        }
         if is_json(&args.file) {
             let help = format!(
                 "a JSON file may be a result: `tprimat import {}` reads those",
@@ -79,7 +84,8 @@ pub fn read(mut parser: Parser, file: &Path) -> Result<Trace> {
     let source: Box<dyn Read> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin())
     } else {
-        Box::new(File::open(file).map_err(Error::io("cannot read", file))?)
+        let (file, _) = open_regular(file).map_err(Error::io("cannot read", file))?;
+        Box::new(file)
     };
     let read = import::chunks(source, |chunk| parser.feed(chunk));
     read.map_err(Error::io("cannot read", file))?;
