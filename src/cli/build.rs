@@ -71,7 +71,7 @@ fn refuse_within_own_run(globals: &Globals) -> Result<()> {
             run.to_string_lossy()
         ),
         format!(
-            "a trainer must not build the project that runs it; `unset {RUN_ID_VARIABLE}` where this is no trainer"
+            "a trainer must not build the project that runs it; `unset {RUN_ID_VARIABLE}` outside of trainers"
         ),
     ))
 }

@@ -12,7 +12,6 @@ use tempfile::NamedTempFile;
 use tprimat_base::files;
 
 use super::{Store, too_large};
-use crate::cache::names::digest_of;
 
 /// How the names of unfinished files begin.
 const PART: &str = ".new-";
@@ -79,8 +78,12 @@ impl Folder {
 impl Store for Folder {
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
         self.require()?;
-        let mut found = Vec::new();
-        names_below(&self.place(&format!("{folder}/"))?, folder, 2, &mut found)?;
+        let (place, mut found) = (self.place(folder)?, Vec::new());
+        match (place.is_symlink(), folder.contains('/')) {
+            (true, false) => return Err(is_a_link(&place)),
+            (true, true) => found.push(folder.to_owned()),
+            (false, _) => names_below(&place, folder, 2, &mut found)?,
+        }
         Ok(found)
     }
 
@@ -170,10 +173,8 @@ fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> 
         };
         if kind.is_dir() && depth > 1 {
             names_below(&entry.path(), &name, depth - 1, found)?;
-        } else if kind.is_symlink() && digest_of(&last).is_some() {
-            return Err(is_a_link(&entry.path()));
         } else {
-            // What is a pipe or a link in the place of a file is told when it is asked for.
+            // What is a pipe or a link in the place of a file or folder is told by who asks for it.
             found.push(name);
         }
     }

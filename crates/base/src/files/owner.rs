@@ -67,20 +67,20 @@ pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
     }
     if path.starts_with(root)
         && let (Ok(real), Ok(home)) = (path.canonicalize(), root.canonicalize())
+        && !real.starts_with(&home)
+        && !is_named(&real, &trusted)
     {
-        if !real.starts_with(&home) && !is_named(&real, &trusted) {
-            let folder = folder_of(&real);
-            let problem = Problem::new(format!(
-                "{} leads out of the project, to {}",
-                path.display(),
-                real.display()
-            ));
-            let help = format!(
-                "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
-                folder.display()
-            );
-            return Err(Error::invalid(problem.help(help)));
-        }
+        let folder = folder_of(&real);
+        let problem = Problem::new(format!(
+            "{} leads out of the project, to {}",
+            path.display(),
+            real.display()
+        ));
+        let help = format!(
+            "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
+            folder.display()
+        );
+        return Err(Error::invalid(problem.help(help)));
     }
     Ok(())
 }
