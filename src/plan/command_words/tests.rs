@@ -194,6 +194,7 @@ fn the_files_that_settings_name_are_inputs_as_well() {
     write("conf/d.json", "{\"x\": {\"y\": \"conf/big.bin\"}}");
     let big = std::fs::File::options()
         .create(true)
+        .truncate(true)
         .write(true)
         .open(root.join("conf/big.bin"));
     big.unwrap().set_len(MOST_NAMED + 1).unwrap();
