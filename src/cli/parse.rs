@@ -1,6 +1,10 @@
 //! `parse FILE`: what a log says.
 
-use std::{fmt::Write as _, io::Read, path::Path};
+use std::{
+    fmt::Write as _,
+    io::{Read, Seek, SeekFrom},
+    path::Path,
+};
 
 use super::{
     args::{Globals, ParseArgs},
@@ -8,12 +12,13 @@ use super::{
     project,
 };
 use crate::{
-    error::{Error, Problem, Result, did_you_mean, exit},
+    config::Config,
+    error::{Error, Problem, Result, Source, did_you_mean, exit},
     files::open_regular,
     import,
-    logs::{self, GIB, LogSection, Parser, TelemetrySample, Trace},
+    logs::{self, GIB, LogSection, Parser, Suggestion, TelemetrySample, Trace, suggest},
     recipe::RecipeSet,
-    words::plain::counted,
+    words::{self, plain::counted},
 };
 
 pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
@@ -39,13 +44,52 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
             );
             return Err(Error::invalid(problem.help(help)));
         }
-        return Err(Error::invalid(problem.help(format!(
-            "formats: {}; `--format RECIPE` reads it with the `[log] patterns` of a recipe of the project",
-            names().join(", ")
-        ))));
+        return Err(Error::invalid(problem.help(suggested(&args.file))));
     }
     answer(globals, "trace", &trace, || text(&trace))?;
     Ok(exit::OK)
+}
+
+/// How a log that no format reads can be read: by a line with places, where it repeats one.
+fn suggested(file: &Path) -> String {
+    const MOST_SHOWN: usize = 160;
+    let lines = end_of(file).unwrap_or_default();
+    let shown = |line: &str| -> String {
+        let line: String = line.trim_end().chars().take(MOST_SHOWN).collect();
+        format!("  {}", words::plain::line(&line))
+    };
+    if let Some(Suggestion {
+        line,
+        alike,
+        pattern,
+    }) = suggest(&lines)
+    {
+        return format!(
+            "{alike} of its last {} differ in their numbers only:\n{}\nBeside the command in config.yaml, or as `--format \
+             LINE`, this line reads them:\n  log: \"{pattern}\"",
+            counted(lines.len(), "line"),
+            shown(&line),
+        );
+    }
+    let last = lines.iter().filter(|line| !line.trim().is_empty());
+    let last: Vec<String> = last.rev().take(3).map(|line| shown(line)).collect();
+    let last: Vec<String> = last.into_iter().rev().collect();
+    format!(
+        "formats: {}; `--format 'step <step> loss <loss>'` reads lines of your own. It ends:\n{}",
+        names().join(", "),
+        last.join("\n")
+    )
+}
+
+/// The last lines of a file.
+fn end_of(file: &Path) -> std::io::Result<Vec<String>> {
+    const LOOKED_AT: u64 = 64 << 10;
+    let (mut file, _) = open_regular(file)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))?;
+    let mut bytes = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
+    Ok(logs::tail(&bytes))
 }
 
 /// One JSON value, as results are, and no log of JSON lines.
@@ -58,11 +102,24 @@ fn names() -> Vec<&'static str> {
     logs::names().chain(["tfevents"]).collect()
 }
 
+/// The recipes of a project, and the commands of its config.yaml.
+fn recipes(root: &Path) -> Result<RecipeSet> {
+    let mut recipes = RecipeSet::load(root)?;
+    let text = crate::files::read_to_string(&root.join("config.yaml"))?;
+    let source = Source::new("config.yaml", text);
+    recipes.add_commands(&Config::load(source, &project::environment(), &[])?)?;
+    Ok(recipes)
+}
+
 /// The parser of a format, or of a recipe of this project: its format with its patterns.
 fn parser(globals: &Globals, format: &str) -> Result<Parser> {
+    if format.contains(['<', '(']) {
+        let section = LogSection::of_lines(&[format]);
+        return Parser::new(&section).map_err(|wrong| Error::invalid(Problem::new(wrong)));
+    }
     let known = Parser::new(&LogSection::named(format));
     let root = project::root(globals).ok().filter(|_| known.is_err());
-    let recipes = root.map(|root| RecipeSet::load(&root)).transpose()?;
+    let recipes = root.map(|root| recipes(&root)).transpose()?;
     if let Some(recipe) = recipes.and_then(|mut recipes| recipes.recipes.remove(format)) {
         let log = &recipe.file.log;
         return Parser::new(log).map_err(|error| Error::invalid(Problem::new(error.to_string())));
@@ -109,11 +166,17 @@ fn text(trace: &Trace) -> String {
     }
     for step in &trace.steps {
         let show = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.6}"));
+        let rate = |rate: Option<f64>, of: &str| rate.map(|rate| format!("{rate:.0} tokens/s{of}"));
+        let of_all = step.other.get(logs::TOTAL_RATE).copied();
+        let speed = match step.step_time_seconds {
+            None => rate(step.tokens_per_second_per_gpu, " per device").or(rate(of_all, "")),
+            Some(_) => None,
+        };
+        let speed = speed.unwrap_or_else(|| show(step.step_time_seconds) + " s");
         let _ = writeln!(
             text,
-            "step {:>6}  {} s  loss {}  lr {}  grad norm {}",
+            "step {:>6}  {speed}  loss {}  lr {}  grad norm {}",
             step.step,
-            show(step.step_time_seconds),
             show(step.loss),
             step.learning_rate
                 .map_or_else(|| "–".to_owned(), |v| format!("{v:.3e}")),

@@ -25,6 +25,7 @@ use crate::{
     job::Vendor,
     matrix::{CellId, Selection},
     plan::{CellPlan, Place, Plan, PlanRequest, Support},
+    recipe::COMMAND,
 };
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
@@ -301,24 +302,30 @@ pub fn not_handed_over(plan: &Plan) -> Vec<String> {
     for cell in plan.cells.ids() {
         let unreached = plan.unreached(cell);
         for is_of_speed in [true, false] {
-            let fields: Vec<&str> = unreached
-                .iter()
-                .filter(|unreached| unreached.is_of_speed == is_of_speed)
-                .map(|unreached| unreached.field)
-                .collect();
+            let of_kind = unreached.iter().filter(|u| u.is_of_speed == is_of_speed);
+            let fields: Vec<&str> = of_kind.map(|unreached| unreached.field).collect();
             let Some(first) = fields.first() else {
                 continue;
             };
-            let id = &plan.recipe(cell).file.id;
             let what = if is_of_speed {
                 "its cells have no rate unless the log states these settings"
             } else {
                 "its losses are those of another setting"
             };
-            let note = format!(
-                "recipe `{id}` does not hand over {}: {what}; use `{{{{ job.{first} }}}}` in its templates, hand the whole job over with `reads_job = true`, or say in an `[[ignored]]` why a field means nothing to it",
-                fields.join(", ")
-            );
+            let recipe = &plan.recipe(cell).file;
+            let (id, list) = (&recipe.id, fields.join(", "));
+            let note = if recipe.launch.has_option(COMMAND) {
+                let short = first.rsplit('.').next().unwrap_or(first);
+                format!(
+                    "the matrix varies {list}, and the command of `{id}` is the same for each value: {what}; write \
+                     `{{{{ {short} }}}}` into the command, or read the job from $TPRIMAT_JOB"
+                )
+            } else {
+                format!(
+                    "recipe `{id}` does not hand over {list}: {what}; use `{{{{ job.{first} }}}}` in its templates, hand the \
+                     whole job over with `reads_job = true`, or say in an `[[ignored]]` why a field means nothing to it"
+                )
+            };
             if !notes.contains(&note) {
                 notes.push(note);
             }

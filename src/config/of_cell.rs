@@ -25,7 +25,14 @@ const SINGLE: [&str; 3] = [
 /// it does not run on.
 const OF_PLATFORM: [&str; 3] = ["vendor", "num_gpus", "env"];
 /// Keys of `frameworks.<id>` that are read once for all cells, or are for people.
-const OF_FRAMEWORK: [&str; 5] = ["platforms", "python", "image", "full_name", "description"];
+const OF_FRAMEWORK: [&str; 6] = [
+    "platforms",
+    "python",
+    "image",
+    "log",
+    "full_name",
+    "description",
+];
 /// The same of `models.<id>`: a model is looked up by its names when config.yaml is read.
 const OF_MODEL: [&str; 3] = ["name", "full_name", "hf_config"];
 

@@ -443,6 +443,11 @@ pub struct Framework {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub inputs: Option<Vec<String>>,
+    /// How the lines of a command's log read, where it prints no events: `step <step> loss <loss>
+    /// tokens/s <tokens_per_second>`, or a pattern with named groups; several may be listed.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
+    pub log: Option<Vec<String>>,
     /// Base image of the container: a name, or one by vendor.
     pub image: Value,
     #[serde(flatten)]

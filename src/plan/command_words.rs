@@ -17,6 +17,7 @@ use crate::{
     config::strings,
     error::{Error, Result},
     files::{EntryKind, ReadSet, is_code, is_leftover, is_own},
+    recipe::Hidden,
 };
 
 /// Files of code that a command's inputs may have without being listed one by one.
@@ -53,10 +54,12 @@ pub(super) struct Named {
 /// The words that a command's text has without a shell; `None` where only a shell can tell.
 #[must_use]
 pub(super) fn plain_words(text: &str) -> Option<Vec<String>> {
-    if shell_syntax(text).is_some() {
+    let hidden = Hidden::of(text);
+    if shell_syntax(&hidden.text).is_some() {
         return None;
     }
-    shlex::split(text).filter(|words| !words.is_empty())
+    let words = shlex::split(&hidden.text).filter(|words| !words.is_empty())?;
+    Some(words.iter().map(|word| hidden.shown(word)).collect())
 }
 
 /// What of a text only a shell understands.

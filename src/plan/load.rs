@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use rayon::prelude::*;
@@ -19,7 +19,7 @@ use crate::{
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
     files::{ReadSet, require_inside},
-    matrix::{self, Cell, ImpliedNames, Matrix, PerCell, Selection},
+    matrix::{self, Cell, CellId, ImpliedNames, Matrix, PerCell, Selection},
     recipe::{RecipeSet, Unreached},
     words::plain::counted,
 };
@@ -68,6 +68,8 @@ pub struct Plan {
     /// The matrix file that config.yaml implies, where there is none.
     pub implied: Option<Arc<Source>>,
     pub(super) unreached: UnreachedSettings,
+    /// The same of commands of the user's own, by cell.
+    pub(super) lost: OnceLock<HashMap<CellId, Arc<[Unreached]>>>,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
     /// Names that the selection asks for and no cell has, and how the matrix would get them.
@@ -203,6 +205,7 @@ impl Plan {
             allow_drift,
             implied,
             unreached,
+            lost: OnceLock::new(),
             notes,
             unmet,
         })
@@ -230,7 +233,10 @@ fn read_inputs(
         }
         reads.leave_out([cache, output, root.join("tprimat.lock")]);
     }
-    let recipes = collect(RecipeSet::read(root, reads), &mut problems)?;
+    let mut recipes = collect(RecipeSet::read(root, reads), &mut problems)?;
+    if let (Some(config), Some(recipes)) = (&config, &mut recipes) {
+        collect(recipes.add_commands(config), &mut problems)?;
+    }
     problems.extend(recipes.iter().flat_map(reserved_names));
     Ok((config, recipes, problems))
 }
@@ -340,7 +346,9 @@ fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String
         Some(near) => {
             format!("`frameworks.{id}` is used by nothing: there is no recipe `{id}`; did you mean `{near}`?")
         }
-        None => format!("`frameworks.{id}` is used by nothing: there is no recipe `{id}`"),
+        None => format!(
+            "`frameworks.{id}` is used by nothing: it has no `command`, and there is no recipe `{id}`"
+        ),
     }));
     let selected = cells.iter().filter(|cell| cell.selected);
     for cell in selected {

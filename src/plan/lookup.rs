@@ -1,19 +1,21 @@
 //! What a plan is asked: which cell a name means, what a cell runs, where its matrix is from.
 
 use std::{
-    path::PathBuf,
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError},
 };
 
-use tprimat_base::words::part;
+use serde_json::Value;
 
 use super::{Plan, Prepared, Support};
 use crate::{
+    config::strings,
     error::{Error, Problem, Result, Source, nearest},
     files::ReadSet,
     matrix::{self, CellId, Selection},
-    recipe::{Recipe, Unreached, unreached},
-    words::plain::counted,
+    recipe::{COMMAND, Recipe, Unreached, unreached, varied},
+    words::{part, plain::counted},
 };
 
 /// Up to this many cells are named in the command that measures them.
@@ -100,14 +102,18 @@ impl Plan {
         }
     }
 
-    /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may
-    /// use a setting in some cells only, so they are looked for once for each job.
+    /// Settings of the workload that the cell's recipe, or a command of the user's own, does not
+    /// hand to its trainer. A template may use a setting in some cells only, so they are looked for once for each job.
     #[must_use]
     pub fn unreached(&self, cell: CellId) -> Arc<[Unreached]> {
         let Some(prepared) = self.prepared(cell) else {
             return Arc::default();
         };
         let recipe = self.recipe(cell);
+        if is_own(recipe) {
+            let lost = self.lost.get_or_init(|| self.lost_by_commands());
+            return lost.get(&cell).cloned().unwrap_or_default();
+        }
         if recipe.file.launch.reads_job {
             return Arc::default();
         }
@@ -127,6 +133,65 @@ impl Plan {
             unreached(recipe, &self.recipes.templates, prepared.job()).into();
         known().insert(key, found.clone());
         found
+    }
+
+    /// Settings in which cells differ that a command of the user's own launches alike, unless it
+    /// opens the job.
+    fn lost_by_commands(&self) -> HashMap<CellId, Arc<[Unreached]>> {
+        let mut alike: BTreeMap<_, Vec<CellId>> = BTreeMap::new();
+        for (cell, of) in self.matrix.cells.with_ids() {
+            let Some(prepared) = self.prepared(cell).filter(|_| is_own(self.recipe(cell))) else {
+                continue;
+            };
+            let place = (&of.framework, &of.platform, &of.parallelism);
+            let resolved = &prepared.resolved;
+            let command = prepared.job().framework.get(COMMAND).map(Value::to_string);
+            let with = (command, &resolved.env, format!("{:?}", prepared.inputs));
+            alike.entry((place, with)).or_default().push(cell);
+        }
+        let mut lost = HashMap::new();
+        for cells in alike.into_values().filter(|cells| cells.len() > 1) {
+            let prepared: Vec<&Prepared> = cells.iter().filter_map(|c| self.prepared(*c)).collect();
+            let varied: Arc<[Unreached]> = varied(prepared.iter().map(|p| p.job())).into();
+            if !varied.is_empty() && !opens_job(&self.root, prepared[0]) {
+                lost.extend(cells.into_iter().map(|cell| (cell, varied.clone())));
+            }
+        }
+        lost
+    }
+
+    /// Commands of the user's own whose cells can have no rate: what the matrix varies does not
+    /// reach them, and the lines of their logs state no setting.
+    pub fn commands_without_rate(&self) -> Result<()> {
+        let mut problems: Vec<Problem> = Vec::new();
+        for (cell, of) in self.matrix.cells.with_ids() {
+            let states_settings = |pattern: &String| pattern.contains("effective_");
+            let log = &self.recipe(cell).file.log;
+            if log.patterns.is_empty() || log.patterns.iter().any(states_settings) {
+                continue;
+            }
+            let lost = self.unreached(cell);
+            let Some(first) = lost.iter().find(|lost| lost.is_of_speed) else {
+                continue;
+            };
+            let short = first.field.rsplit('.').next().unwrap_or(first.field);
+            let message = format!(
+                "the matrix varies `{}`, and the command of `{}` is the same for each value, so its cells would have no rate",
+                first.field, of.framework
+            );
+            let path = format!("frameworks.{}.{COMMAND}", of.framework);
+            let problem = self.config.problem_at(&path, message, "here");
+            let problem = problem.help(format!(
+                "write `{{{{ {short} }}}}` into it, or read the job from $TPRIMAT_JOB in the script"
+            ));
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Invalid(problems)),
+        }
     }
 
     #[must_use]
@@ -218,4 +283,34 @@ impl Plan {
             }
         }
     }
+}
+
+/// Does it start a command of the user's own, which may open the job?
+fn is_own(recipe: &Recipe) -> bool {
+    let launch = &recipe.file.launch;
+    launch.reads_job && launch.has_option(COMMAND)
+}
+
+/// Does the command, or a file that is among its inputs, name the variable of the job's file?
+fn opens_job(root: &Path, prepared: &Prepared) -> bool {
+    const VARIABLE: &str = "TPRIMAT_JOB";
+    /// A program that reads its job is no longer.
+    const MOST: u64 = 4 << 20;
+    let command = prepared.job().framework.get(COMMAND);
+    let words = command.map(strings).unwrap_or_default();
+    if words.iter().any(|word| word.contains(VARIABLE)) {
+        return true;
+    }
+    // A word may be a file that is taken back from the inputs.
+    let inputs = prepared
+        .inputs
+        .files
+        .iter()
+        .map(|input| input.name.as_str());
+    inputs.chain(words).any(|name| {
+        let path = root.join(name);
+        let is_short = path.metadata().is_ok_and(|file| file.len() <= MOST);
+        let text = is_short.then(|| std::fs::read(path)).and_then(Result::ok);
+        text.is_some_and(|text| memchr::memmem::find(&text, VARIABLE.as_bytes()).is_some())
+    })
 }

@@ -28,7 +28,7 @@ use crate::{
     figures::Statistics,
     job::{DataJob, InitJob, Job, OptimizerJob, ParallelismJob, Vendor},
     matrix::Cell,
-    recipe::{COMMAND, Recipe},
+    recipe::{COMMAND, Recipe, Unfilled, filled},
     words::slip_of,
 };
 use check::{check, measures};
@@ -172,6 +172,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         check(&mut r, cell, &job, block.as_ref());
         measures(&mut r, &job, skipped);
     }
+    fill_command(&mut r, cell, &mut job, recipe);
     let resolved = Resolved {
         env: environment(&r, cell, vendor, recipe, own.env),
         share: own.share.unwrap_or(recipe.file.launch.share),
@@ -395,6 +396,27 @@ fn framework(
         table.insert(COMMAND.to_owned(), words.into());
     }
     table
+}
+
+/// Fills the job's settings into the command of the user's own.
+fn fill_command(r: &mut SettingsReader, cell: &Cell, job: &mut Job, recipe: &Recipe) {
+    let Some(stated) = job.framework.get(COMMAND) else {
+        return;
+    };
+    if !recipe.file.launch.has_option(COMMAND) {
+        return;
+    }
+    match filled(stated, job, &cell.model) {
+        Ok(command) => drop(job.framework.insert(COMMAND.to_owned(), command)),
+        Err(Unfilled { message, help }) => {
+            let path = format!("frameworks.{}.{COMMAND}", cell.framework);
+            let problem = r.view.problem_at(&path, message, "here");
+            r.push(match help {
+                Some(help) => problem.help(help),
+                None => problem,
+            });
+        }
+    }
 }
 
 /// `own`: the framework's variables, of which a null takes away what the recipe or the platform

@@ -40,6 +40,7 @@ impl Plan {
             allow_drift: request.allow_drift,
             implied: None,
             unreached: Default::default(),
+            lost: Default::default(),
             notes: Vec::new(),
             unmet: Vec::new(),
         })

@@ -13,17 +13,20 @@ use super::{
     library::{LIBRARY, Shared},
 };
 use crate::{
-    config::Values,
+    config::{Config, Values, strings},
     digest::Digest,
     error::{Error, Problem, Result, Source},
     files::{EntryKind, MOST_TEXT, ReadSet, require_inside},
     job::{Vendor, vendor_named},
+    logs::LogSection,
     shipped::shipped_under,
     words::part,
 };
 
 /// The option of a recipe that is a command of the user's own.
 pub const COMMAND: &str = "command";
+/// The recipe of such commands.
+const CMD: &str = "cmd";
 
 /// Packages that decide how fast a Python trainer is, whatever it is: other versions of them are
 /// another measurement.
@@ -80,6 +83,23 @@ impl Recipe {
     }
 }
 
+impl Recipe {
+    /// The same recipe for another framework of the user's own.
+    fn named(&self, id: &str) -> Self {
+        let file = RecipeFile {
+            id: id.to_owned(),
+            ..self.file.clone()
+        };
+        Self {
+            file,
+            files: self.files.clone(),
+            templates: self.templates.clone(),
+            launch_digest: self.launch_digest,
+            defaults: self.defaults.clone(),
+        }
+    }
+}
+
 /// All recipes that can be seen from a project.
 pub struct RecipeSet {
     pub recipes: BTreeMap<String, Recipe>,
@@ -124,6 +144,45 @@ impl RecipeSet {
             Ok(Self { recipes, templates })
         } else {
             Err(Error::Invalid(problems))
+        }
+    }
+
+    /// Adds what config.yaml says of commands of the user's own: a framework that has a `command`
+    /// and no recipe runs as `cmd` does, under its own name, and `log` says how its lines read.
+    pub fn add_commands(&mut self, config: &Config) -> Result<()> {
+        let mut problems = Vec::new();
+        for id in config.children("frameworks") {
+            let command = config.get(&format!("frameworks.{id}.{COMMAND}"));
+            if !self.recipes.contains_key(id)
+                && command.is_some()
+                && let Some(own) = self.recipes.get(CMD).map(|cmd| cmd.named(id))
+            {
+                self.recipes.insert(id.to_owned(), own);
+            }
+            let path = format!("frameworks.{id}.log");
+            let lines = config.get(&path).map(strings).unwrap_or_default();
+            let Some(recipe) = self.recipes.get_mut(id).filter(|_| !lines.is_empty()) else {
+                continue;
+            };
+            if !recipe.file.launch.has_option(COMMAND) {
+                let message = format!(
+                    "`log` is for a command of your own; how `{id}` prints is in its recipe"
+                );
+                problems.push(config.problem_at(&path, message, "would not be read"));
+                continue;
+            }
+            recipe.file.log = LogSection::of_lines(&lines);
+            if let Err(wrong) = recipe.file.log.check() {
+                let problem = config.problem_at(&path, wrong.message, "here");
+                problems.push(match wrong.help {
+                    Some(help) => problem.help(help),
+                    None => problem,
+                });
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Invalid(problems)),
         }
     }
 

@@ -10,6 +10,7 @@ mod files;
 mod launchers;
 mod library;
 mod load;
+mod placeholders;
 mod reach;
 mod render;
 
@@ -21,5 +22,6 @@ pub use file::{
 pub use files::{Files, recipe_files};
 pub use library::library_files;
 pub use load::{COMMAND, Recipe, RecipeSet, mentions_python};
-pub use reach::{Unreached, unreached};
+pub use placeholders::{Hidden, Unfilled, filled};
+pub use reach::{Unreached, unreached, varied};
 pub use render::{Rendered, Templates, context};

@@ -2,7 +2,8 @@
 //!
 //! Two jobs that ask for different work must launch differently: else one measurement would be
 //! shown under both. A recipe that hands the whole job over (`reads_job`), or says that a field
-//! means nothing to it (`[[ignored]]`), is believed.
+//! means nothing to it (`[[ignored]]`), is believed. A command of the user's own is believed as
+//! well, but for what differs between cells that it launches alike ([`varied`]).
 
 use serde_json::{Value, json};
 use tprimat_job::InitJob;
@@ -119,6 +120,24 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
         }
     }
     found
+}
+
+/// The settings in which jobs differ.
+#[must_use]
+pub fn varied<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<Unreached> {
+    let jobs: Vec<Value> = jobs.into_iter().map(|job| json!(job)).collect();
+    let of_speed = WORKLOAD.iter().chain(&EXECUTION).map(|named| (named, true));
+    let all = of_speed.chain(CONVERGENCE.iter().map(|named| (named, false)));
+    let found = all.filter_map(|((setting, field), is_of_speed)| {
+        let mut values = jobs.iter().map(|job| at(job, field));
+        let first = values.next()?;
+        values.any(|value| value != first).then_some(Unreached {
+            setting,
+            field,
+            is_of_speed,
+        })
+    });
+    found.collect()
 }
 
 fn launch(recipe: &Recipe, templates: &Templates, job: &Value) -> Option<Vec<Vec<u8>>> {

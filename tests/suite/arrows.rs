@@ -230,7 +230,8 @@ fn results_know_no_figures_and_pictures_no_tables() {
         assert!(sources.len() > 10, "{name}: {part}");
         for (path, code) in sources {
             for used in modules_used(&code) {
-                assert_eq!(used, part, "{}", path.display());
+                let is_of_tests = used.ends_with("stand_ins");
+                assert!(used == part || is_of_tests, "{}: {used}", path.display());
             }
         }
     }

@@ -31,7 +31,7 @@ fn with_what_they_call(names: &[&'static str]) -> BTreeSet<&'static str> {
 
 #[test]
 fn all_crates_that_can_decide_a_value_are_of_the_analysis() {
-    let derive = ["render", "results", "figures", "plot", "report"];
+    let derive = ["numbers", "report"];
     assert_eq!(crates_of(ANALYSIS), with_what_they_call(&derive));
     assert_eq!(crates_of(NATIVE), with_what_they_call(&["native"]));
     let built = CodeDigests::default();

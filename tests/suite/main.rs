@@ -52,6 +52,7 @@ mod moving_in;
 mod next_step;
 mod oracle;
 mod output_folder;
+mod own_command;
 mod page_of_keys;
 mod parse;
 mod plans;

@@ -466,7 +466,7 @@ fn patterns_of_a_recipe_can_be_tried_on_a_log() {
     project.write("recipes/mine/mine.sh.j2", "bash trainer.sh\n");
     project.write("l.log", "it 1 took 0.5 l 7.25\nit 2 took 0.25 l 7.0\n");
     let ran = project.run(&["parse", "l.log"]).ends_with(2);
-    says(&ran, &["`--format RECIPE` reads it"]);
+    says(&ran, &["reads lines of your own", "it 2 took 0.25 l 7.0"]);
     let read = project
         .run(&["parse", "l.log", "--format", "mine"])
         .ends_with(0)

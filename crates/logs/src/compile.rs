@@ -9,7 +9,8 @@ use tprimat_base::words::did_you_mean;
 
 use super::{
     fields::{Field, PLAIN, known_names},
-    numbers::{grouped_number, setting, stated, whole_text_number},
+    numbers::{grouped_number, setting, stated, suffixed_number, whole_text_number},
+    places::pattern_of,
     table::{Conversion, LineTable, LogSection, Named},
     wild::Wild,
 };
@@ -183,7 +184,7 @@ impl Pattern {
         known: &dyn Fn(&str) -> Option<Target>,
         must_find: bool,
     ) -> Compiling<Self> {
-        let regex = regex(at, text)?;
+        let regex = regex(at, &pattern_of(text))?;
         let mut groups = Vec::new();
         for (place, name) in regex.capture_names().enumerate() {
             let Some(name) = name else { continue };
@@ -198,7 +199,7 @@ impl Pattern {
             groups.push((place, group));
         }
         if must_find && groups.is_empty() {
-            let help = "name what it finds: (?P<step>\\d+), (?P<loss>\\S+), …";
+            let help = "name what it finds, as in `step <step> loss <loss>` or (?P<step>\\d+)";
             let message = "the pattern has no named group, so it finds nothing";
             return wrong(at, message, Some(help.to_owned()));
         }
@@ -268,7 +269,7 @@ impl Target {
     pub fn number<'t>(&self, text: &'t str, whole: bool) -> Number<'t> {
         let conversion = &self.conversion;
         let read = if conversion.units.is_empty() && whole {
-            whole_text_number(text)
+            whole_text_number(text).or_else(|| suffixed_number(text))
         } else {
             grouped_number(text).and_then(|(value, tail)| {
                 if conversion.units.is_empty() {

@@ -66,6 +66,8 @@ pub const PLAIN: &[(&str, Field)] = &[
     ("rank", Field::Rank),
     ("nothing", Field::Nothing),
 ];
+/// Tokens a second of all devices together: only with their number it says more than that.
+pub const TOTAL_RATE: &str = "tokens_per_second";
 /// Parts of a second.
 const TIMES: &[(&str, f64)] = &[
     ("seconds", 1.0),
@@ -110,6 +112,9 @@ impl Field {
     pub fn named(name: &str) -> Option<Self> {
         if let Some((_, field)) = PLAIN.iter().find(|(known, _)| *known == name) {
             return Some(field.clone());
+        }
+        if name == TOTAL_RATE {
+            return Some(Self::Other(name.to_owned()));
         }
         let unit = |prefix: &str, units: &[(&str, f64)]| {
             let rest = name.strip_prefix(prefix)?;
@@ -161,7 +166,8 @@ impl Field {
 
 /// Names that a field may have, for messages.
 pub fn known_names() -> Vec<String> {
-    let plain = PLAIN.iter().map(|(name, _)| (*name).to_owned());
+    let plain = PLAIN.iter().map(|(name, _)| *name).chain([TOTAL_RATE]);
+    let plain = plain.map(str::to_owned);
     let times = TIMES.iter().map(|(unit, _)| format!("step_time_{unit}"));
     let memory = MEMORY.iter().map(|kind| format!("{kind}_memory_"));
     let sizes = memory

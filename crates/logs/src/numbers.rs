@@ -130,6 +130,16 @@ pub fn whole_text_number(text: &str) -> Option<f64> {
     rest.is_empty().then_some(value)
 }
 
+/// A text that is one number in thousands or millions, such as `41.2k`.
+pub fn suffixed_number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let (scale, number) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (1e3, number),
+        None => (1e6, text.strip_suffix('M')?),
+    };
+    Some(whole_text_number(number)? * scale)
+}
+
 /// A finite value; `nan` and `inf` become a note of `kind` instead.
 pub fn finite(value: f64, kind: &'static str, step: u64, notes: &mut Notes) -> Option<f64> {
     if value.is_finite() {

@@ -28,6 +28,15 @@ impl LogSection {
         }
     }
 
+    /// Lines of one's own: each with named places, or a pattern with named groups.
+    #[must_use]
+    pub fn of_lines(lines: &[&str]) -> Self {
+        Self {
+            patterns: lines.iter().map(|line| (*line).to_owned()).collect(),
+            ..Self::named(PATTERNS)
+        }
+    }
+
     /// Is the format made up by patterns of a recipe, so that no log can be known to be in it by
     /// its looks?
     #[must_use]

@@ -124,7 +124,8 @@ pub struct ImportArgs {
 pub struct ParseArgs {
     /// A log, or `-` for stdin
     pub file: PathBuf,
-    /// The log's format, or a recipe of the project whose format and patterns are meant [default: detected]
+    /// The log's format; a recipe of the project, whose format and patterns are meant; or a line of your own,
+    /// such as 'step <step> loss <loss>' [default: detected]
     #[arg(long)]
     pub format: Option<String>,
     /// Say of each line that is read which kind of line it is, or which pattern finds something in it

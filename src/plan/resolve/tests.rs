@@ -80,7 +80,7 @@ fn full() -> Value {
         } },
         "frameworks": { "cmd": {
             "full_name": "x", "description": "x", "platforms": ["nvd"], "precision": "fp32", "settings": { "command": ["true"] },
-            "timeout": "1h", "hang_factor": 20, "hang_least": "1m", "share": true, "env": { "C": "1" }, "inputs": ["a"], "image": "x", "python": "x",
+            "timeout": "1h", "hang_factor": 20, "hang_least": "1m", "share": true, "env": { "C": "1" }, "inputs": ["a"], "log": ["<step>"], "image": "x", "python": "x",
         } },
         "execution": { "nvd": {
             "executor": "slurm+container",

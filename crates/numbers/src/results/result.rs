@@ -302,32 +302,36 @@ fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
     vec![anomalies::anomaly("batch_size_changes", detail)]
 }
 
-/// Fills in step times of a trainer that prints only its rate, where it states itself what a step
-/// is.
+/// Fills in step times of a trainer that prints only its rate: the tokens of a step over that rate.
+/// The rate is then the trainer's own, whoever says what a step is.
 fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
-    let effective = |field: &str| {
-        contract
-            .count(field)
-            .filter(|_| contract.source(field) == Some(Source::Effective))
-    };
-    let needed = ["global_batch_size", "seq_length", "num_gpus"].map(effective);
-    let [Some(batch), Some(length), Some(gpus)] = needed else {
+    let fields = ["global_batch_size", "seq_length", "num_gpus"];
+    let [Some(batch), Some(length), Some(gpus)] = fields.map(|field| contract.count(field)) else {
         return None;
     };
     let tokens = batch.checked_mul(length)? as f64;
-    let has_rate = |s: &tprimat_logs::Step| s.tokens_per_second_per_gpu.is_some_and(|r| r > 0.0);
+    let rate = |step: &tprimat_logs::Step| {
+        let of_each = step
+            .tokens_per_second_per_gpu
+            .map(|rate| rate * gpus as f64);
+        let of_all = || step.other.get(tprimat_logs::TOTAL_RATE).copied();
+        of_each.or_else(of_all).filter(|rate| *rate > 0.0)
+    };
     if gpus == 0
         || trace.steps.iter().any(|s| s.step_time_seconds.is_some())
-        || !trace.steps.iter().any(has_rate)
+        || !trace.steps.iter().any(|step| rate(step).is_some())
     {
         return None;
     }
-    for step in trace.steps.iter_mut().filter(|s| has_rate(s)) {
-        step.step_time_seconds = step
-            .tokens_per_second_per_gpu
-            .map(|rate| tokens / (rate * gpus as f64));
+    for step in &mut trace.steps {
+        step.step_time_seconds = rate(step).map(|rate| tokens / rate);
     }
-    Some("derived from the trainer's tokens/s".to_owned())
+    let is_stated = |field| contract.source(field) == Some(Source::Effective);
+    let how = match fields.into_iter().all(is_stated) {
+        true => "derived from the trainer's tokens/s",
+        false => "derived from the trainer's tokens/s and the job's tokens per step",
+    };
+    Some(how.to_owned())
 }
 
 #[cfg(test)]

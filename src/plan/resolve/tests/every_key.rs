@@ -114,6 +114,11 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
         include_str!("../../../cli/build/profile.rs"),
     ),
     (
+        "frameworks.*.log",
+        "frameworks.{id}.log",
+        include_str!("../../../recipe/load.rs"),
+    ),
+    (
         "hardware.platforms.*.framework",
         ".framework",
         include_str!("../../../matrix/implied.rs"),

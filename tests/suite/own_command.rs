@@ -1,0 +1,123 @@
+//! A script of the user's own: its command takes the job's settings, one line says how its log
+//! reads, and what the matrix varies has to reach it.
+
+use crate::support::{ONE_RUN, Project};
+
+/// Prints a rate and no time, as scripts do; its steps take what the rate says.
+const SCRIPT: &str = "for step in 1 2 3 4 5 6 7 8; do sleep 0.02; echo \"step $step loss 3.$step, tokens/s $(($1 * 50 / 1000)).0k\"; done\n";
+const LINE: &str = "step <step> loss <loss>, tokens/s <tokens_per_second>";
+const MATRIX: &str =
+    "[matrix.axes.seq]\npath = \"training.data.seq_length\"\nvalues = [1000, 2000]\n";
+
+fn project(command: &str) -> Project {
+    let project = Project::new(&format!(
+        "{}{MATRIX}",
+        ONE_RUN.replace("\"cmd\"", "\"mine\"")
+    ));
+    project.write("print.sh", SCRIPT).remove("trainer.sh");
+    project.edit("config.yaml", ", inputs: [trainer.sh]", "");
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 8");
+    project.edit(
+        "config.yaml",
+        "global_batch_size: 2",
+        "global_batch_size: 1",
+    );
+    project.edit(
+        "config.yaml",
+        "frameworks:\n",
+        &format!("frameworks:\n  mine:\n    command: {command}\n    log: \"{LINE}\"\n"),
+    );
+    project
+}
+
+#[test]
+fn a_script_that_prints_its_rate_is_measured_by_two_lines_of_config() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.run(&["check"]).ends_with(0);
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(built.stderr.contains("2 runs made"), "{}", built.stderr);
+    let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+    let rows = compared["rows"].as_array().unwrap();
+    let rate = |axis: &str| {
+        let row = rows
+            .iter()
+            .find(|row| row["cell"].as_str().unwrap().ends_with(axis));
+        row.unwrap()["tokens_per_second"].as_f64().unwrap()
+    };
+    assert_eq!(
+        [rate("seq=1000"), rate("seq=2000")].map(f64::round),
+        [50_000.0, 100_000.0]
+    );
+    let shown = project.run(&["show", "cpu/mine/tiny/single@seq=2000", "--launch"]);
+    assert!(shown.ends_with(0).stdout.contains("print.sh 2000"));
+    // The script is an input, as a file of any command is.
+    project.edit("print.sh", "loss 3", "loss 2");
+    let plan = project.run(&["plan"]).ends_with(0).stdout;
+    assert!(plan.contains("print.sh edited"), "{plan}");
+}
+
+#[test]
+fn what_the_matrix_varies_must_reach_the_command() {
+    let project = project("bash print.sh 1000");
+    let refused = project.run(&["check"]).ends_with(2).stderr;
+    for part in [
+        "the matrix varies `data.seq_length`",
+        "config.yaml:",
+        "write `{{ seq_length }}` into it",
+    ] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    project.run(&["build"]);
+    let compared = project.run(&["compare", "--json"]).json();
+    assert_eq!(
+        compared["rows"].as_array().map(Vec::len),
+        Some(0),
+        "{compared}"
+    );
+    assert!(
+        compared["absent"]
+            .to_string()
+            .contains("does not hand over seq_length")
+    );
+    // A script that opens the job reads whatever it wants of it.
+    project.edit("print.sh", "for", "# $TPRIMAT_JOB\nfor");
+    project.run(&["check"]).ends_with(0);
+}
+
+#[test]
+fn a_setting_that_is_misspelt_is_told_with_the_right_one() {
+    for (typed, told) in [
+        ("{{ seqlength }}", "did you mean `seq_length`?"),
+        ("{seq_length}", "write `{{ seq_length }}`"),
+    ] {
+        let project = project(&format!("\"bash print.sh {typed}\""));
+        let refused = project.run(&["check"]).ends_with(2).stderr;
+        assert!(
+            refused.contains(told) && refused.contains("print.sh"),
+            "{refused}"
+        );
+    }
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", "<loss>", "<los>");
+    let refused = project.run(&["check"]).ends_with(2).stderr;
+    assert!(refused.contains("did you mean `loss`?"), "{refused}");
+}
+
+#[test]
+fn a_log_that_no_format_reads_is_answered_with_a_line_that_does() {
+    let project = Project::new(ONE_RUN);
+    let log: String = (1..=9)
+        .map(|n| format!("step {n} loss 3.{n}, tokens/s {}\n", 900 + n))
+        .collect();
+    project.write("train.log", &log);
+    let told = project.run(&["parse", "train.log"]).ends_with(2).stderr;
+    assert!(told.contains(&format!("log: \"{LINE}\"")), "{told}");
+    let read = project
+        .run(&["parse", "train.log", "--format", LINE])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        read.contains("9 steps") && read.contains("909 tokens/s  loss 3.9"),
+        "{read}"
+    );
+}
