@@ -32,11 +32,12 @@ use crate::{
     error::{Error, Result},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
-        PlainLines, ProbeDepth, Runs, Share, TrainHost,
+        PROJECT_DIR, PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     graph::{Engine, State, Statuses, TaskId},
-    plan::Plan,
+    plan::{Plan, same_file},
     publish,
+    run::RUN_ID_VARIABLE,
     words::plain::counted,
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
@@ -48,10 +49,31 @@ use page::Page;
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
+    refuse_within_own_run(globals)?;
     if args.detach {
         return detached::start(globals, args);
     }
     run_here(globals, args)
+}
+
+/// A trainer that builds its own project would wait for the lock that its own run holds.
+fn refuse_within_own_run(globals: &Globals) -> Result<()> {
+    let variable = |name| std::env::var_os(name);
+    let (Some(run), Some(project)) = (variable(RUN_ID_VARIABLE), variable(PROJECT_DIR)) else {
+        return Ok(());
+    };
+    if !same_file(Path::new(&project), &project::root(globals)?) {
+        return Ok(());
+    }
+    Err(Error::failed_with(
+        format!(
+            "this command was started by the run {} of this project, whose end it would wait for",
+            run.to_string_lossy()
+        ),
+        format!(
+            "a trainer must not build the project that runs it; `unset {RUN_ID_VARIABLE}` outside of trainers"
+        ),
+    ))
 }
 
 fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {

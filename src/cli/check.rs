@@ -212,15 +212,16 @@ fn notes(plan: &Plan, rendered: &Rendered) -> Vec<String> {
         };
         let all: Vec<String> = words.into_iter().chain(below).collect();
         notes.push(format!(
-            "inputs of {}: {}; `inputs: [\"!NAME\"]` takes back one that the run writes",
+            "inputs of {}: {}; `inputs: [\"!NAME\"]` takes back one that the run writes. {}",
             few(cells),
-            all.join(", and ")
+            all.join(", and "),
+            plan::UNWATCHED
         ));
     }
     for (word, cells) in unfollowed(plan) {
         notes.push(format!(
-            "{}: the command names `{word}`. Of its files only code below the script's folder is an input: list what a run \
-             reads there in `inputs` (`folder/**` is all below one), or edits of it make nothing stale",
+            "{}: the command, or a file that it names, names `{word}`, of which no more is an input than the code below the \
+             script's folder: list what a run reads there in `inputs` (`folder/**` is all below one), or edits of it make nothing stale",
             few(&cells)
         ));
     }

@@ -11,7 +11,7 @@ use super::{
     session::Project,
 };
 use crate::{
-    config::plain,
+    config::{plain, public},
     error::{Error, Problem, Result, did_you_mean, exit},
     plan::{PlanRequest, look_at_config},
 };
@@ -46,7 +46,7 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
             let resolved = config.resolve(path).ok();
             let path = resolved.as_deref().unwrap_or(path);
             if let Some(value) = config.get(path) {
-                let value = serde_json::to_value(value).unwrap_or_default();
+                let value = public(path, value);
                 if globals.json {
                     print_document(&value)?
                 } else {
@@ -63,11 +63,11 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
             let lines: String = config
                 .effective()
                 .filter(|(p, ..)| p.starts_with(&below))
-                .map(|(p, value, _)| format!("{p} = {}\n", plain(&json!(value))))
+                .map(|(p, value, _)| format!("{p} = {}\n", plain(&public(&p, value))))
                 .collect();
             if !lines.is_empty() {
                 if globals.json {
-                    print_document(&config.table(path))?
+                    print_document(&public(path, &json!(config.table(path))))?
                 } else {
                     print(&lines)?
                 }
@@ -94,7 +94,11 @@ pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
     } else {
         let mut text = String::new();
         for (path, value, origin) in config.effective() {
-            let _ = writeln!(text, "{path} = {}  # {origin}", plain(&json!(value)));
+            let _ = writeln!(
+                text,
+                "{path} = {}  # {origin}",
+                plain(&public(&path, value))
+            );
         }
         // A token is handed to trainers and shown nowhere.
         if request

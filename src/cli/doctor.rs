@@ -325,23 +325,25 @@ fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>) -> Vec
 
 /// How many cells this host can measure, and what the others wait for.
 fn measurable(plan: &Plan, count: usize, page: &mut Page) {
-    let (mut unsupported, mut waiting) = (0, BTreeMap::<&str, usize>::new());
+    let (mut unsupported, mut waiting) = (0, IndexMap::<String, usize>::new());
     for planned in &plan.cells {
         match &planned.support {
             Support::Unsupported(_) => unsupported += 1,
-            Support::Ready(prepared) if prepared.here().is_err() => {
-                *waiting.entry(prepared.job().vendor.devices()).or_default() += 1;
+            Support::Ready(prepared) => {
+                if let Err(why) = prepared.here() {
+                    *waiting.entry(why.replace("; ", ", ")).or_default() += 1;
+                }
             }
-            Support::Ready(_) => {}
         }
     }
-    let waiting = waiting.iter();
-    let waiting = waiting.map(|(devices, n)| format!("{n} wait for a host with {devices}"));
+    let waiting = waiting
+        .iter()
+        .map(|(why, n)| format!("{}: {why}", counted(*n, "cell")));
     let mut parts: Vec<String> = waiting.collect();
     parts.extend((unsupported > 0).then(|| format!("{unsupported} are not supported")));
     let mut rest = match parts.is_empty() {
         true => String::new(),
-        false => format!(": {}", parts.join(", ")),
+        false => format!(". {}", parts.join("; ")),
     };
     if count > 0 && page.0.iter().any(|found| found.state == State::Unchecked) {
         rest.push_str("; what is marked with ? was not checked");

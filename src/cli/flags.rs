@@ -92,7 +92,7 @@ pub struct Cells {
 /// A selection by what became of a cell.
 #[derive(Args, Clone, Debug, Default)]
 pub struct LastFailed {
-    /// Only cells whose last run failed, whatever was changed since; a build runs them again
+    /// Only cells whose last run failed and that have no figures since; a build runs them again
     #[arg(long)]
     pub failed: bool,
 }

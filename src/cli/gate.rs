@@ -22,7 +22,8 @@ use crate::{
         codes::{CONTRADICTED, FAILED, SLOWER},
     },
     files::{Durability, read_to_string, write_atomically},
-    plan::{Asked, Plan},
+    plan::{Asked, Plan, Prepared, UNWATCHED},
+    recipe::COMMAND,
     report,
     results::{Reason, words::few},
 };
@@ -48,6 +49,7 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let inputs = session.gate_inputs()?;
     let mut gate = figures::gate(&baseline, &inputs, limit);
     add_changed_inputs(&mut gate, &baseline, &inputs, &session);
+    add_unwatched(&mut gate, &session.plan);
     let write =
         |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
     if let Some(path) = &args.junit {
@@ -108,6 +110,20 @@ fn add_changed_inputs(
             let changes: Vec<String> = changes.iter().map(ChangedSetting::words).collect();
             let text = format!("changed since the baseline: {}", changes.join(", "));
             gate.cells[*at].notes.push(Reason::beside("changed", text));
+        }
+    }
+}
+
+/// A cell that was not measured since the baseline passes only as far as tprimat knows what its runs
+/// read.
+fn add_unwatched(gate: &mut GateReport, plan: &Plan) {
+    for cell in gate.cells.iter_mut().filter(|cell| cell.same_measurements) {
+        let prepared = plan.find(&cell.cell).ok().and_then(|id| plan.prepared(id));
+        let is_open = |of: &&Prepared| {
+            of.job().framework.contains_key(COMMAND) && of.resolved.inputs.is_none()
+        };
+        if prepared.filter(is_open).is_some() {
+            cell.notes.push(Reason::beside("unwatched", UNWATCHED));
         }
     }
 }

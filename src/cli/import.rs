@@ -33,12 +33,11 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     let common = Common::of(args.matrix.clone(), Vec::new());
     let session = match project::without_project(globals, &common)? {
         Some(request) => Session::bare(request)?,
-        None => Session::open(project::request(
-            globals,
-            &common,
-            None,
-            &Measured::default(),
-        )?)?,
+        None => {
+            let request = project::request(globals, &common, None, &Measured::default())?;
+            let opened = Session::open(request.clone());
+            opened.or_else(|error| Session::without_implied(request).ok_or(error))?
+        }
     };
     let Session { plan, cache, .. } = &session;
     let names = args.names.iter().map(Path::new);
@@ -57,7 +56,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         return adopt(&session, &caches, globals.json);
     }
     let (cell, units, skipped) = wanted(plan, args)?;
-    if plan.is_bare() {
+    if is_without_config(plan) {
         eprintln!(
             "note: there is no config.yaml here: models and platforms are the starter's, and imports are kept in {}",
             plan.cache_dir().display()
@@ -65,10 +64,18 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     }
     cache.ensure_writable()?;
     let _in_use = cache.use_it();
+    let (odd, skipped): (Vec<_>, Vec<_>) = skipped
+        .into_iter()
+        .map(|path| (import::why_not_read(&path), path))
+        .partition(|(why, _)| why.is_some());
+    for (why, path) in &odd {
+        let why = why.as_deref().unwrap_or_default();
+        eprintln!("note: left out: {}: {why}", path.display());
+    }
     if !skipped.is_empty() {
         let names: Vec<String> = skipped
             .iter()
-            .map(|path| path.display().to_string())
+            .map(|(_, path)| path.display().to_string())
             .collect();
         eprintln!(
             "note: {} left out as neither logs nor results: {}",
@@ -122,6 +129,10 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         eprintln!("`{compare}` compares what was imported");
     }
     Ok(exit::OK)
+}
+
+fn is_without_config(plan: &Plan) -> bool {
+    !plan.root.join("config.yaml").is_file()
 }
 
 fn refused<T>(message: String, help: &str) -> Result<T> {
@@ -186,7 +197,7 @@ fn adopt(session: &Session, caches: &[PathBuf], as_json: bool) -> Result<i32> {
         return Ok(code);
     }
     // Runs are of cells, which only a configuration has.
-    let first = if plan.is_bare() {
+    let first = if is_without_config(plan) {
         "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this folder, "
     } else {
         ""
@@ -356,6 +367,13 @@ impl Import<'_> {
             ),
             (_, []) => String::new(),
         };
+        if let Some(why) = unit
+            .files
+            .iter()
+            .find_map(|path| import::why_not_read(path))
+        {
+            return refused(format!("{}: {why}", unit.name), &expected());
+        }
         let help = expected() + &hint;
         refused(format!("{}: neither a log nor a result", unit.name), &help)
     }

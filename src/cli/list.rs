@@ -104,12 +104,8 @@ fn open(globals: &Globals, selection: &MatrixSelection) -> Result<(Session, Vec<
         common, measured, ..
     } = selection;
     let wanted = project::selection(&selection.cells, &project::environment())?;
-    let is_bare = project::without_project(globals, common)?.is_some();
-    let mut session = if is_bare {
-        Session::open_or_imports(globals, common, measured)?
-    } else {
-        Session::open(project::request(globals, common, None, measured)?)?
-    };
+    let mut session = Session::open_or_imports(globals, common, measured)?;
+    let is_bare = session.plan.is_bare();
     let imports = Imports::of(&session.cache);
     let mut cells: Vec<Cell> = session.plan.matrix.cells.iter().cloned().collect();
     cells.extend(imports.kept_cells().map(Cell::of_id));

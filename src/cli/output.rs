@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Problem, Result, Source},
     report::{Ink, Page, Paint},
     secrets::masked,
-    words::plain,
+    words::{part, plain},
 };
 
 /// Prints data, in which whatever a stranger wrote is harmless and no secret of the caller's
@@ -246,10 +246,39 @@ pub fn report(error: &Error, as_json: bool) {
     }
 }
 
+/// Characters of a message, and bytes of the lines that are quoted below it. What is longer was not
+/// written by people, and nobody would find the rest of the message behind it.
+const LONGEST_MESSAGE: usize = 4000;
+
 /// Every place stays where it is, for what is replaced keeps its length.
 fn harmless(problem: &Problem) -> Problem {
-    let lines = |text: &str| plain::lines(text).into_owned();
-    let place = problem.place.as_ref().map(|(source, span)| {
+    let lines = |text: &str| {
+        let text = match text.char_indices().nth(LONGEST_MESSAGE) {
+            Some((end, _)) => Cow::Owned(format!("{} …", part(text, ..end))),
+            None => Cow::Borrowed(text),
+        };
+        plain::lines(&text).into_owned()
+    };
+    let quoted = problem.place.as_ref().filter(|(source, span)| {
+        let (before, behind) = (
+            part(&source.text, ..span.start),
+            part(&source.text, span.end..),
+        );
+        let before = before.rsplit('\n').take(2).map(str::len).sum::<usize>();
+        let behind = behind.split('\n').take(2).map(str::len).sum::<usize>();
+        before + span.len() + behind <= LONGEST_MESSAGE
+    });
+    if let (Some(_), None) = (&problem.place, quoted) {
+        let label = Some(&*problem.label).filter(|label| !label.is_empty());
+        let label = label.map_or_else(String::new, |label| format!(" ({label})"));
+        return Problem {
+            message: lines(&format!("{problem}{label}")),
+            help: problem.help.as_deref().map(lines),
+            ..Problem::new("")
+        };
+    }
+    let place = quoted.map(|(source, span)| {
+        let lines = |text: &str| plain::lines(text).into_owned();
         let source = Source::new(plain::line(&source.name), lines(&source.text));
         (source, span.clone())
     });

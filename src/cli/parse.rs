@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    fs::File,
     io::{Read, Seek, SeekFrom},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -16,6 +15,7 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, Problem, Result, Source, did_you_mean, exit},
+    files::open_regular,
     import,
     logs::{self, GIB, LogSection, Parser, Suggestion, TelemetrySample, Trace, suggest},
     recipe::RecipeSet,
@@ -56,6 +56,10 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
     }
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));
+        if let Some(why) = import::why_not_read(&args.file) {
+            let message = format!("{}: {why}", args.file.display());
+            return Err(Error::invalid(Problem::new(message)));
+        }
         if is_json(&args.file) {
             let help = format!(
                 "a JSON file may be a result: `tprimat import {}` reads those",
@@ -103,7 +107,7 @@ fn suggested(file: &Path) -> String {
 /// The last lines of a file.
 fn end_of(file: &Path) -> std::io::Result<Vec<String>> {
     const LOOKED_AT: u64 = 64 << 10;
-    let mut file = File::open(file)?;
+    let (mut file, _) = open_regular(file)?;
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))?;
     let mut bytes = Vec::new();
@@ -160,7 +164,8 @@ pub fn read(mut parser: Parser, file: &Path) -> Result<Trace> {
     let source: Box<dyn Read> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin())
     } else {
-        Box::new(File::open(file).map_err(Error::io("cannot read", file))?)
+        let (file, _) = open_regular(file).map_err(Error::io("cannot read", file))?;
+        Box::new(file)
     };
     let read = import::chunks(source, |chunk| parser.feed(chunk));
     read.map_err(Error::io("cannot read", file))?;

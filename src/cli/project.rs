@@ -16,7 +16,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    cache::{Attempt, Cache},
+    cache::{Attempt, Cache, TaskKind},
     error::{Error, Result},
     execute::reading::{self, UncountedRun, run_of},
     figures, files,
@@ -39,7 +39,9 @@ pub fn root(globals: &Globals) -> Result<PathBuf> {
     })?;
     // Anybody may put a config.yaml into /tmp, which is above many a folder.
     files::require_own("the project", &root)?;
-    files::require_own("the file", &root.join("config.yaml"))?;
+    for name in ["config.yaml", "recipes", "templates", "pipelines"] {
+        files::require_inside(&root, &root.join(name))?;
+    }
     Ok(root)
 }
 
@@ -205,11 +207,19 @@ pub fn last_runs<'a>(
 pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
     let (engine, statuses) = session.look()?;
     let uncounted = reading::uncounted_runs(&engine, &statuses)?;
-    let Session { plan, cache, .. } = session;
+    let Session {
+        plan, cache, dag, ..
+    } = session;
     let past = reading::PastMeasurements::of(cache, plan);
     for (id, cell) in plan.cells.with_ids_mut() {
-        cell.selected &=
-            !last_failures(&past, cell).is_empty() || uncounted.iter().any(|run| run.cell == id);
+        let is_fresh = |repeat| {
+            let train = dag.find(TaskKind::Train, id, repeat);
+            train.is_some_and(|train| statuses.get(train).state == State::Fresh)
+        };
+        let mut failures = last_failures(&past, cell).into_iter();
+        // A run that counts as configured now has taken the place of one that failed.
+        cell.selected &= failures.any(|(repeat, _)| !is_fresh(repeat))
+            || uncounted.iter().any(|run| run.cell == id);
     }
     let others = failed_in_no_cell(plan, cache);
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
@@ -229,7 +239,9 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
         return Ok(uncounted);
     }
     Err(Error::NothingSelected {
-        message: "--failed selects nothing: no cell's last run failed".to_owned(),
+        message:
+            "--failed selects nothing: no cell's last run failed, or every one has figures again"
+                .to_owned(),
         help: elsewhere,
     })
 }

@@ -28,7 +28,9 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{self, CellInput, GateInput},
+    files::ReadSet,
     graph::{CodeDigests, Dag, Engine, Options, State, Statuses, Verdicts},
+    import::Imports,
     matrix::{self, CellId},
     plan::{self, CellPlan, CompareConfig, Plan, PlanRequest, Support, load_config},
     words::plain::counted,
@@ -123,21 +125,48 @@ impl Session {
         Self::of(request, plan)
     }
 
-    /// The same for commands that need no project: in a folder without one, only what is needed to
-    /// read the imports of its cache.
+    /// The same for commands that need no project: in a folder without one, or with a config.yaml that
+    /// implies no matrix, only what is needed to read the imports of its cache.
     pub fn open_or_imports(
         globals: &Globals,
         common: &Common,
         measured: &Measured,
     ) -> Result<Self> {
         let error = match project::request(globals, common, None, measured) {
-            Ok(request) => return Self::open(request),
+            Ok(request) => {
+                let opened = Self::open(request.clone());
+                let instead = || Self::without_implied(request).filter(Self::has_imports);
+                let Some(session) = opened.as_ref().err().and_then(|_| instead()) else {
+                    return opened;
+                };
+                output::note(&format!(
+                    "note: config.yaml implies no matrix that can be planned (`{}` says why), so only what was imported is looked at",
+                    session.plan.asked.of_project(&["check"])
+                ));
+                return Ok(session);
+            }
             Err(error) => error,
         };
         match project::of_imports(globals, common)? {
             Some(request) => Self::bare(request),
             None => Err(error),
         }
+    }
+
+    /// A project whose config.yaml can be read, where what is wrong is the matrix that it implies:
+    /// nothing of it can be built, and imports need none.
+    pub fn without_implied(request: PlanRequest) -> Option<Self> {
+        let found = matrix::find(None, &request.root, &ReadSet::default());
+        if request.matrix.is_some() || !matches!(found, Ok(None)) {
+            return None;
+        }
+        let config = load_config(&request.root.join("config.yaml"), &request).ok()?;
+        let plan = Plan::without_matrix(&request, config).ok()?;
+        Self::of(request, plan).ok()
+    }
+
+    fn has_imports(&self) -> bool {
+        Imports::of(&self.cache).kept_cells().next().is_some()
     }
 
     /// The folder of a request that has no project.

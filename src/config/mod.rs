@@ -28,6 +28,7 @@ mod view;
 mod yaml;
 
 pub use environment::VARIABLES;
+pub use export::public;
 pub use known_models::NEEDED_SHAPE;
 pub use layers::{Config, Origin};
 pub use names::{
@@ -39,6 +40,7 @@ pub use sections::{Entry, Section};
 pub use shape::framework_keys;
 pub(crate) use shape::settings_called;
 pub use view::{Setting, Values, View};
+pub(crate) use yaml::json_of_yaml;
 
 #[cfg(test)]
 pub(crate) mod tests;

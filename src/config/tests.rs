@@ -499,6 +499,42 @@ fn exports_hold_what_is_effective() {
     );
 }
 
+/// What a shell makes of a value is the value, and no line of it is a command to a CI system.
+#[test]
+fn a_shell_gets_every_value_unaltered_or_not_at_all() {
+    let odd = "it's\n::error::x\t\\n \u{1b}]0;y\u{7}\u{202e}$HOME `id`\n\n";
+    let env = format!(
+        "frameworks: {{ cmd: {{ env: {{ ODD: {}, HF_TOKEN: hf_literal, DSN: \"postgres://u:pw@h/x\" }} }} }}\n",
+        json!(odd)
+    );
+    let config = load(&env, &[], &[]).unwrap();
+    let exported = config.shell_export();
+    assert!(
+        !exported.contains("hf_literal") && !exported.contains("u:pw"),
+        "{exported}"
+    );
+    assert!(
+        exported
+            .lines()
+            .all(|line| !line.contains(crate::words::plain::is_active))
+    );
+    assert!(
+        exported
+            .lines()
+            .all(|line| line.starts_with("export ") || line.starts_with("# left out"))
+    );
+    let script = format!("{exported}printf %s \"$TPRIMAT_FRAMEWORKS_CMD_ENV_ODD\"");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), odd);
+    let shown = &config.to_json()["frameworks"]["cmd"]["env"];
+    assert_eq!(shown["HF_TOKEN"], "(secret)");
+    assert_eq!(shown["DSN"], "postgres://(secret)@h/x");
+    assert_eq!(shown["ODD"], odd);
+}
+
 #[test]
 fn a_matrix_may_set_a_variable_where_the_file_has_no_block_for_it() {
     let config = load(SMALL, &[], &[]).unwrap();

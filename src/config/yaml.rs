@@ -33,6 +33,15 @@ pub(super) fn json_of(yaml: Yaml) -> Result<Value, String> {
     })
 }
 
+/// YAML of others as JSON; none where it is not such, or has what JSON has not.
+#[must_use]
+pub fn json_of_yaml(text: &str) -> Option<Value> {
+    if too_deep(text).is_some() {
+        return None;
+    }
+    json_of(serde_yaml::from_str(text).ok()?).ok()
+}
+
 fn scalar_of(scalar: Yaml) -> Result<Value, String> {
     Ok(match scalar {
         Yaml::Null => Value::Null,
@@ -57,19 +66,10 @@ pub(super) fn key_of(key: &Yaml) -> Option<String> {
     }
 }
 
-/// Bytes of config.yaml, and how deep `[` and `{` may nest in it: the parser takes quadratic time
-/// for more.
-const MAX_BYTES: usize = 4 << 20;
+/// How deep `[` and `{` may nest: the parser takes quadratic time for more.
 const MAX_NESTING: usize = 64;
 
 pub(super) fn parse(source: &Arc<Source>) -> Result<Yaml, Vec<Problem>> {
-    if source.text.len() > MAX_BYTES {
-        let message = format!(
-            "the file has {} bytes; at most {MAX_BYTES} are read",
-            source.text.len()
-        );
-        return Err(vec![Problem::new(message).at(source, 0..0, "")]);
-    }
     if let Some(at) = too_deep(&source.text) {
         let message = format!("brackets are nested more than {MAX_NESTING} deep");
         return Err(vec![Problem::new(message).at(

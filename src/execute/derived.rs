@@ -23,7 +23,7 @@ use crate::{
     figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
     job::Job,
-    logs::LogSection,
+    logs::{self, Dated, LogSection, Trace},
     matrix::CellId,
     plan::CompareConfig,
     recipe::{Rendered, Unreached},
@@ -57,6 +57,9 @@ pub enum DerivedWork {
     },
     Report(Box<ReportWork>),
 }
+
+/// Bytes of a log's end that its last lines are taken from.
+const TAIL: usize = 64 << 10;
 
 /// Results by repeat.
 pub type Results = Vec<(u32, RunResult)>;
@@ -237,15 +240,6 @@ fn result_of(
     section: &LogSection,
     unreached: &[Unreached],
 ) -> Result<RunResult> {
-    // However large they are: the record says how large.
-    let read = |log: &Output| {
-        let bytes = cache.get_at_most(&log.digest, log.size)?;
-        bytes.ok_or_else(|| cache.gone(&log.digest, &log.name))
-    };
-    let logs: Vec<Vec<u8>> = logs_to_read(attempt)
-        .into_iter()
-        .map(read)
-        .collect::<Result<_>>()?;
     let output = |name: &str| {
         attempt
             .outputs
@@ -257,10 +251,10 @@ fn result_of(
     let sampled = output(TELEMETRY);
     // Without the times the log still says all else.
     let (times, samples) = (get(output("times"))?.unwrap_or_default(), get(sampled)?);
+    let (trace, log_tail) = read_logs(cache, attempt, section, &times)?;
     let left = AttemptOutputs {
-        logs: &logs,
-        section,
-        times: &times,
+        trace,
+        log_tail,
         samples: sampled.map(|_| samples.as_deref()),
         facts: facts_of(attempt),
         repeats_planned: attempt.repeats_planned,
@@ -274,6 +268,44 @@ fn result_of(
             .map(|field| field.setting)
             .collect::<Vec<_>>(),
     ))
+}
+
+/// What the logs of an attempt say, and their last lines, read piece by piece. Of a run whose last rank
+/// prints the steps, the logs of the other nodes, from the one with rank 0 up, come before the run's
+/// own: Megatron prints its settings on rank 0 and memory on one rank of each stage, and a host that has
+/// all ranks shows all of it in one log. The times are those of the last log.
+fn read_logs(
+    cache: &Cache,
+    attempt: &Attempt,
+    section: &LogSection,
+    times: &[u8],
+) -> Result<(Trace, Vec<String>)> {
+    let mut parser = Dated::new(section, times);
+    let mut end: Vec<u8> = Vec::new();
+    let logs = logs_to_read(attempt);
+    for (number, log) in logs.iter().enumerate() {
+        let is_own = number + 1 == logs.len();
+        let mut take = |bytes: &[u8]| {
+            if is_own {
+                parser.feed(bytes);
+            } else {
+                parser.feed_before(bytes);
+            }
+            end.extend_from_slice(bytes);
+            end.drain(..end.len().saturating_sub(TAIL));
+        };
+        let is_sound = cache.stream(&log.digest, |bytes| {
+            take(bytes);
+            Ok(())
+        })?;
+        if !is_sound {
+            return Err(cache.gone(&log.digest, &log.name));
+        }
+        if !is_own {
+            take(b"\n");
+        }
+    }
+    Ok((parser.finish(), logs::tail(&end)))
 }
 
 /// What is known of a run besides its log.

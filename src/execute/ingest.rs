@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     figures::{Signs, Statistics, memory_of_others},
     files::Durability,
+    import::chunks,
     job::{FailureClass, Job, RunOutcome},
     logs::{self, ExitSummary, LogSection},
     results::RunResult,
@@ -22,6 +23,7 @@ use crate::{
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY},
     },
     secrets::Secrets,
+    words::part,
 };
 
 /// As much of a log's end as may tell why its run failed.
@@ -226,11 +228,61 @@ fn disturbance(
         return Ok(None);
     }
     let times = read(&log.with_file_name("times"))?.unwrap_or_default();
-    let trace = logs::parse_dated(section, &read(log)?.unwrap_or_default(), &times);
-    let result = RunResult::from(trace, job, super::derived::facts_of(attempt));
+    let mut parser = logs::Dated::new(section, &times);
+    if let Some(file) = if_there(log, std::fs::File::open(log))? {
+        let read = chunks(file, |bytes| parser.feed(bytes));
+        read.map_err(Error::io("cannot read", log))?;
+    }
+    let result = RunResult::from(parser.finish(), job, super::derived::facts_of(attempt));
     Ok(signs
         .iter()
         .find_map(|signs| signs.judge(&result, statistics)))
+}
+
+/// Where an exception of Python was raised that a log ends in: the last line of code that is not a
+/// package's, as in `train.py, line 15`.
+fn raised_at(log: &str, said: &str) -> Option<String> {
+    let is_exception = |name: &str| name.ends_with("Error") || name.ends_with("Exception");
+    let name = said.split(':').next()?;
+    let is_one_word = name
+        .chars()
+        .all(|c| c.is_alphanumeric() || "._".contains(c));
+    if !is_one_word || !is_exception(name) {
+        return None;
+    }
+    // A launcher puts the rank before each line.
+    let behind_rank = |line: &'_ str| -> usize {
+        let prefix = line.starts_with('[').then(|| line.find("]: ")).flatten();
+        prefix.map_or(0, |at| at + 3)
+    };
+    let lines = log.lines().map(|line| part(line, behind_rank(line)..));
+    let lines: Vec<&str> = lines.collect();
+    let mut above = lines.into_iter().rev();
+    above.by_ref().find(|line| line.contains(said))?;
+    // What stands above is indented, down from its head.
+    let mut body = Vec::new();
+    let head = above.find(|line| {
+        let is_of_body = line.starts_with(char::is_whitespace) || line.is_empty();
+        body.extend(is_of_body.then_some(*line));
+        !is_of_body
+    });
+    if !head?.starts_with("Traceback (most recent call last)") {
+        return None;
+    }
+    let frames = body.into_iter().filter_map(|line| {
+        let (file, rest) = line.split_once("File \"")?.1.split_once("\", line ")?;
+        let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some((Path::new(file), number))
+    });
+    let is_of_package = |file: &Path| {
+        let mut parts = file.iter().filter_map(|part| part.to_str());
+        parts.any(|part| {
+            part.ends_with("-packages") || part.starts_with("python3") || part.starts_with('<')
+        })
+    };
+    let mut frames = frames.filter(|(file, _)| !is_of_package(file));
+    let (file, number) = frames.next()?;
+    Some(format!("{}, line {number}", file.file_name()?.to_str()?))
 }
 
 fn outcome(
@@ -296,7 +348,13 @@ fn outcome(
             "launch failed".into()
         }
     };
-    let mut failure = logs::classify(&tail_of(log, TAIL)?, &summary);
+    let tail = tail_of(log, TAIL)?;
+    let mut failure = logs::classify(&tail, &summary);
+    if let Some(said) = failure.evidence.first_mut()
+        && let Some(place) = raised_at(&String::from_utf8_lossy(&tail), said)
+    {
+        *said += &format!(" ({place})");
+    }
     // Where one node's rank fails, those of the others lose it, and say only that.
     if may_follow_from_another(failure.class) {
         for NodeFile { node, path, .. } in of_nodes {
@@ -373,6 +431,31 @@ mod tests {
             panic!("it failed")
         };
         (class, evidence)
+    }
+
+    #[test]
+    fn an_exception_is_told_with_its_place() {
+        let traceback = |head: &str| {
+            format!(
+                "step 1\n{head}Traceback (most recent call last):\n\
+                 {head}  File \"/home/me/p/train.py\", line 15, in <module>\n{head}    opt.stepp()\n\
+                 {head}  File \"/x/site-packages/torch/optim.py\", line 99, in f\n{head}    g()\n\
+                 {head}AttributeError: no attribute 'stepp'\n"
+            )
+        };
+        for head in ["", "[rank0]: "] {
+            let (_, evidence) = class(&traceback(head));
+            assert!(
+                evidence
+                    .last()
+                    .unwrap()
+                    .ends_with("no attribute 'stepp' (train.py, line 15)"),
+                "{evidence:?}"
+            );
+        }
+        // Of an earlier one that was caught it is not the place.
+        let (_, evidence) = class(&(traceback("") + "and then\nValueError: no\n"));
+        assert!(!evidence.last().unwrap().contains("line"), "{evidence:?}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::job_json;
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
-pub use prepare_run::dropped_env;
+pub use prepare_run::{PROJECT_DIR, dropped_env};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};
 pub use profile::{Profiler, profile};
 pub use schedule::{BuildOptions, BuildSummary, build};

@@ -19,6 +19,8 @@ use crate::{
 
 /// The folder of the recipe's own files, in the run's.
 const RECIPE: &str = "recipe";
+/// Tells a trainer where the project is that runs it.
+pub const PROJECT_DIR: &str = "TPRIMAT_PROJECT_DIR";
 /// The job in full, in the run's folder.
 const JOB: &str = "job.json";
 
@@ -144,7 +146,7 @@ fn environment(
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&dir.join(RECIPE))?);
-    set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
+    set(PROJECT_DIR, path_text(&host.project)?);
     set("TPRIMAT_PYTHON", path_text(&work.launch.python)?);
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);

@@ -26,6 +26,17 @@ const LINE: u64 = 4 << 10;
 const LIST: u64 = 16 << 20;
 /// Submodules within submodules.
 const DEEPEST: usize = 8;
+/// What differs from the commit in tracked files.
+const DIFF: &[&str] = &[
+    "diff",
+    "HEAD",
+    "--binary",
+    // Git would start another git in each submodule, which obeys the submodule's configuration.
+    "--ignore-submodules=all",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+];
 /// The mode of a submodule in trees and in the index.
 const GITLINK: &str = "160000";
 
@@ -59,6 +70,20 @@ pub fn commit_around(dir: &Path) -> Option<String> {
     let mut around = dir.ancestors();
     let repository = around.find_map(|dir| Repository::at(dir).ok().flatten())?;
     Some(repository.commit)
+}
+
+/// The same with a digest of what was changed in its tracked files, as in `2f93708e.changed.1b4c92d7`.
+pub fn state_around(dir: &Path) -> Result<Option<String>> {
+    let mut around = dir.ancestors().map(Repository::at);
+    let Some(repository) = around.find_map(Result::transpose).transpose()? else {
+        return Ok(None);
+    };
+    let commit: String = repository.commit.chars().take(12).collect();
+    let changed = repository.tracked_changes()?;
+    Ok(Some(match changed.is_empty() {
+        true => commit,
+        false => format!("{commit}.changed.{}", Digest::of(&changed).short()),
+    }))
 }
 
 /// A work tree with its own `.git`, at a commit.
@@ -113,6 +138,17 @@ impl Repository {
         }))
     }
 
+    /// What was changed in tracked files and is not committed.
+    fn tracked_changes(&self) -> Result<Vec<u8>> {
+        let own = self
+            .private_git_dir()
+            .map_err(|error| self.failed(&error.to_string()))?;
+        let changes = self
+            .honest_index(own.path())
+            .and_then(|index| self.git(own.path(), &index, DIFF, Vec::new()));
+        changes.ok_or_else(|| self.failed("git did not answer"))
+    }
+
     /// Digest of every change that is not committed, in submodules too; `None`: as committed.
     fn changes(&self, depth: usize) -> Result<Option<Digest>> {
         let own = self
@@ -124,17 +160,7 @@ impl Repository {
             self.git(own.path(), &index, arguments, Vec::new())
                 .ok_or_else(silent)
         };
-        let mut text = git(&[
-            "diff",
-            "HEAD",
-            "--binary",
-            // Git would start another git in each submodule, which obeys the submodule's
-            // configuration.
-            "--ignore-submodules=all",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--no-color",
-        ])?;
+        let mut text = git(DIFF)?;
         let untracked = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
         for name in untracked.split(|&b| b == 0).filter(|name| !name.is_empty()) {
             text.extend(self.untracked(name, depth)?.into_bytes());

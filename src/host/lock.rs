@@ -67,14 +67,15 @@ impl Lock {
     /// A file that is not there is a lock without sections: the first build writes it.
     pub fn load(path: &Path, reads: &ReadSet) -> Result<Self> {
         require_inside(path.parent().unwrap_or(path), path)?;
-        let Some(bytes) = reads.read(path).map_err(Error::io("cannot read", path))? else {
+        let Some(text) = reads
+            .read_text(path)
+            .map_err(Error::io("cannot read", path))?
+        else {
             return Ok(Self::default());
         };
         let name = path
             .file_name()
             .map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
-        let text = String::from_utf8(bytes)
-            .map_err(|_| Error::invalid(Problem::new(format!("{name} is not UTF-8"))))?;
         Self::parse(&Source::new(name, text)).map_err(Error::Invalid)
     }
 

@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::checkout::state_around;
 use crate::{
     error::{Error, Result},
     files::open_regular,
@@ -51,6 +52,24 @@ pub fn python_packages(
         .iter()
         .map(|name| ((*name).to_owned(), version(name)))
         .collect())
+}
+
+/// Packages that an interpreter imports from where they are worked on (`pip install -e`), each with its
+/// folder.
+#[must_use]
+pub fn editable_packages(python: &Path, env: &BTreeMap<String, String>) -> Vec<(String, PathBuf)> {
+    let folders = package_folders(python, env);
+    let all = folders.iter().flat_map(|folder| distributions(folder));
+    all.filter_map(|(name, metadata)| Some((name, editable_from(&metadata)?)))
+        .collect()
+}
+
+/// The folder that a distribution is imported from, where it was not copied when it was installed.
+fn editable_from(metadata: &Path) -> Option<PathBuf> {
+    let origin = head_of(&metadata.parent()?.join("direct_url.json"))?;
+    let origin: serde_json::Value = serde_json::from_str(&origin).ok()?;
+    let folder = origin["url"].as_str()?.strip_prefix("file://")?;
+    (origin["dir_info"]["editable"] == true).then(|| PathBuf::from(folder))
 }
 
 /// The folders in which an interpreter's packages are, as far as they can be found.
@@ -461,8 +480,15 @@ fn version_in(metadata: &Path) -> Option<String> {
         .1;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".+-_!".contains(c);
     let version = version.trim();
-    (!version.is_empty() && version.len() <= 100 && version.chars().all(is_plain))
-        .then(|| version.to_owned())
+    if version.is_empty() || version.len() > 100 || !version.chars().all(is_plain) {
+        return None;
+    }
+    // One that is worked on changes under its version.
+    let state = editable_from(metadata).and_then(|folder| state_around(&folder).ok()?);
+    Some(state.map_or_else(
+        || version.to_owned(),
+        |state| format!("{version}+commit.{state}"),
+    ))
 }
 
 fn setting<'t>(settings: &'t str, name: &str) -> Option<&'t str> {

@@ -15,7 +15,7 @@ mod text;
 
 pub use gather::{Unit, file_name, gather};
 pub use names::{Guess, canonical, configuration, content_guess, guess, stem};
-pub use read::{check_one_run, chunks, is_ours, parts, read, reads, recognise};
+pub use read::{check_one_run, chunks, is_ours, parts, read, reads, recognise, why_not_read};
 pub use record::{Imports, KeptRun, Kind, OnDamage, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{

@@ -77,6 +77,30 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
     Ok(false)
 }
 
+/// Why a file is neither a log nor a result for tprimat, though there may be one in it; what to do
+/// about it.
+#[must_use]
+pub fn why_not_read(path: &Path) -> Option<String> {
+    let mut head = Vec::new();
+    let (file, _) = open_regular(path).ok()?;
+    file.take(8).read_to_end(&mut head).ok()?;
+    let shown = path.display();
+    let packed: [(&[u8], &str); 5] = [
+        (b"\x1f\x8b", "gzip -d"),
+        (b"\x28\xb5\x2f\xfd", "zstd -d"),
+        (b"\xfd7zXZ", "xz -d"),
+        (b"BZh", "bzip2 -d"),
+        (b"PK\x03\x04", "unzip"),
+    ];
+    if let Some((_, unpack)) = packed.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Some(format!("it is compressed; `{unpack} {shown}` unpacks it"));
+    }
+    let is_utf16 = head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff");
+    is_utf16.then(|| {
+        format!("it is a text in UTF-16; `iconv -f UTF-16 -t UTF-8 {shown} > run.log` makes one that is read")
+    })
+}
+
 /// How a run failed, by the end of its log.
 fn failure(tail: &[u8]) -> Option<Failure> {
     let failure = classify(tail, &ExitSummary::default());

@@ -97,6 +97,13 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
         ("raw_step_times", "raw-json"),
     ]
     .into_iter();
+    if file["log_history"].is_array() {
+        return Err(
+            "the state of a Hugging Face Trainer: it has losses of steps and says when none of them ended, so it \
+             gives no speed; import what the run printed"
+                .to_owned(),
+        );
+    }
     let Some((series, format)) = series.find(|(name, _)| file[name].is_array()) else {
         return Err(format!("JSON, but no result: {EXPECTED}"));
     };
@@ -113,6 +120,16 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     read.memory();
     read.strategy();
     Ok(read.out)
+}
+
+/// The settings that a file labels its run with, each with its value.
+pub(super) fn labelled(file: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
+    SETTINGS.iter().filter_map(|setting| {
+        let tables = setting.tables.iter().filter_map(|name| file.get(name));
+        let mut values = tables.flat_map(|of| setting.names.iter().filter_map(|n| of.get(n)));
+        let value = values.find(|value| !value.is_null())?;
+        Some((setting.name.as_str(), value))
+    })
 }
 
 struct Reader<'a> {
@@ -151,12 +168,8 @@ impl Reader<'_> {
     }
 
     fn labels(&mut self) {
-        for setting in SETTINGS.iter() {
-            let tables = setting.tables.iter().filter_map(|name| self.file.get(name));
-            let mut values = tables.flat_map(|of| setting.names.iter().filter_map(|n| of.get(n)));
-            if let Some(value) = values.find(|value| !value.is_null()) {
-                self.out.declare(&setting.name, value);
-            }
+        for (name, value) in labelled(self.file) {
+            self.out.declare(name, value);
         }
         match (
             self.out.label("num_gpus"),

@@ -24,6 +24,10 @@ use crate::{
 const MOST_CODE: usize = 2_000;
 /// Entries of folders that are looked at for code. A folder that holds more is one of data.
 const MOST_ENTRIES: usize = 20_000;
+/// A file that settings name and that is larger is data, whose content is not looked at in every plan.
+const MOST_NAMED: u64 = 64 << 20;
+/// Files of settings that name further ones.
+const MOST_SETTINGS: usize = 100;
 /// No file system takes a longer name.
 const LONGEST: usize = 1024;
 
@@ -116,7 +120,21 @@ pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<
         before = word;
     }
     place.code(words.first().copied(), &mut named)?;
+    place.settings(&mut named)?;
+    if is_conda_run(&words) {
+        named.unknown = Some(format!(
+            "`{} run` starts the command in an environment whose files its words do not name",
+            words[0]
+        ));
+    }
     Ok(named)
+}
+
+/// Does it start what follows in an environment of conda's?
+pub(super) fn is_conda_run(words: &[&str]) -> bool {
+    let program = words.first().and_then(|word| word.rsplit('/').next());
+    let is_conda = program.is_some_and(|name| ["conda", "mamba", "micromamba"].contains(&name));
+    is_conda && words.contains(&"run")
 }
 
 /// A project in which words are looked up.
@@ -169,6 +187,52 @@ impl Place<'_> {
         Ok(())
     }
 
+    /// The files that named files of settings name: a value that is a file, from the project's folder or
+    /// from that of the settings.
+    fn settings(&self, named: &mut Named) -> Result<()> {
+        let mut at = 0;
+        while let Some(file) = named.files.get(at).cloned().filter(|_| at < MOST_SETTINGS) {
+            at += 1;
+            let text = match is_settings(&file) && is_below(&file) {
+                true => self.reads.read_text(&self.root.join(&file)),
+                false => continue,
+            };
+            let folder = Path::new(&file).parent().unwrap_or(Path::new(""));
+            for value in text
+                .ok()
+                .flatten()
+                .map_or_else(Vec::new, |text| texts_of(&file, &text))
+            {
+                // A sentence or an address is no name, and most values are words.
+                let is_name = value.contains(['.', '/']) && !value.contains(char::is_whitespace);
+                if !is_name || value.contains("://") || value.parse::<f64>().is_ok() {
+                    continue;
+                }
+                let beside = folder.join(&value);
+                for text in [Some(&*value), beside.to_str()].into_iter().flatten() {
+                    let Some(name) = self.name_of(text).filter(|name| is_below(name)) else {
+                        continue;
+                    };
+                    let size = || {
+                        self.root
+                            .join(&name)
+                            .metadata()
+                            .map_or(0, |found| found.len())
+                    };
+                    match self.found_at(&name)? {
+                        Found::Input if size() > MOST_NAMED => add(&mut named.unfollowed, name),
+                        Found::Input => add(&mut named.files, name),
+                        Found::Nothing if Path::new(&name).extension().is_some() => {
+                            add(&mut named.absent, name);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// `python -m pkg.train` runs `pkg/train.py`, after `pkg/__init__.py`.
     fn module(&mut self, module: &str, named: &mut Named) -> Result<()> {
         let path = module.replace('.', "/");
@@ -187,12 +251,11 @@ impl Place<'_> {
 
     /// The code below the folder of the first script that the command names.
     fn code(&mut self, program: Option<&str>, named: &mut Named) -> Result<()> {
-        let is_below = |name: &&String| !name.starts_with("../") && !name.starts_with('/');
         let program = program.and_then(|word| self.name_of(word));
         let script = named
             .files
             .iter()
-            .filter(is_below)
+            .filter(|name| is_below(name))
             .find(|name| is_script(name) || program.as_ref() == Some(name));
         let Some(script) = script else {
             // A script that is not there is told by the pre-flight, with the name that was meant.
@@ -307,6 +370,37 @@ fn is_of_system(path: &Path) -> bool {
         "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys",
     ];
     FOLDERS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Does it lie in the project?
+fn is_below(name: &str) -> bool {
+    !name.starts_with("../") && !name.starts_with('/')
+}
+
+fn is_settings(name: &str) -> bool {
+    let ending = Path::new(name).extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| ["yaml", "yml", "toml", "json"].contains(&ending))
+}
+
+/// All texts among the values of a file of settings; none where it is not one.
+fn texts_of(name: &str, text: &str) -> Vec<String> {
+    let value = if name.ends_with(".toml") {
+        toml::from_str(text).ok()
+    } else if name.ends_with(".json") {
+        serde_json::from_str(text).ok()
+    } else {
+        crate::config::json_of_yaml(text)
+    };
+    let (mut texts, mut left) = (Vec::new(), Vec::from_iter(value));
+    while let Some(value) = left.pop() {
+        match value {
+            Value::String(text) => texts.push(text),
+            Value::Array(items) => left.extend(items),
+            Value::Object(table) => left.extend(table.into_iter().map(|(_, value)| value)),
+            _ => {}
+        }
+    }
+    texts
 }
 
 /// Code, or a file without an ending, as scripts may be called.

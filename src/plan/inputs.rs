@@ -25,6 +25,10 @@ use crate::{
     files::{EntryKind, ReadSet, is_code},
 };
 
+/// What holds of every command whose inputs nobody stated.
+pub const UNWATCHED: &str = "Files that the program opens by itself are not watched, so an edit of them makes nothing stale; name \
+                             them in `inputs`";
+
 /// The project's files that a cell's runs read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {

@@ -21,7 +21,7 @@ pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};
 pub use facts::{CommandPython, FactBook, Image, PlatformFacts};
-pub use inputs::{Input, InputOrigin, Inputs};
+pub use inputs::{Input, InputOrigin, Inputs, UNWATCHED};
 pub(crate) use load::same_file;
 pub use load::{Plan, PlanRequest};
 pub use prepare::{CellPlan, Prepared, Support};

@@ -85,17 +85,7 @@ fn complete_from_hf(
 }
 
 pub(super) fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {
-    let bytes = reads
-        .read(path)
-        .and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::NotFound.into()));
-    let bytes = bytes.map_err(Error::io("cannot read", path))?;
-    let not_text = |_| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "stream did not contain valid UTF-8",
-        )
-    };
-    String::from_utf8(bytes)
-        .map_err(not_text)
-        .map_err(Error::io("cannot read", path))
+    let text = reads.read_text(path);
+    let text = text.and_then(|text| text.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    text.map_err(Error::io("cannot read", path))
 }

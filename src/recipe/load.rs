@@ -16,7 +16,7 @@ use crate::{
     config::{Config, Values, strings},
     digest::Digest,
     error::{Error, Problem, Result, Source},
-    files::{EntryKind, ReadSet, require_inside},
+    files::{EntryKind, MOST_TEXT, ReadSet, require_inside},
     job::{Vendor, vendor_named},
     logs::LogSection,
     shipped::shipped_under,
@@ -202,6 +202,11 @@ fn load(
     require_inside(root, &root.join("recipes").join(id).join("recipe.toml"))?;
     let mut files = folder(root, id, reads)?;
     let text = files.remove("recipe.toml").unwrap_or_default();
+    if text.len() as u64 > MOST_TEXT {
+        let most = MOST_TEXT >> 20;
+        let message = format!("recipes/{id}/recipe.toml is larger than {most} MiB");
+        return Err(Error::invalid(Problem::new(message)));
+    }
     let source = Source::new(
         format!("recipes/{id}/recipe.toml"),
         String::from_utf8_lossy(&text),

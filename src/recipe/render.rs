@@ -5,6 +5,8 @@
 //! value. `| safe` opts out. Undefined names and nulls are errors: a launcher with a hole in it
 //! must not run. `fail(reason)` refuses what a template cannot express.
 
+mod watch;
+
 use std::{ops::Range, sync::Arc};
 
 use minijinja::{
@@ -18,6 +20,8 @@ use tprimat_base::{
     error::{Error, Problem, Result, Source},
 };
 use tprimat_job::Job;
+
+use self::watch::Watched;
 
 /// Instructions of one rendering: nested loops that never end are an error, not a hang.
 const FUEL: u64 = 2_000_000;
@@ -114,7 +118,10 @@ impl Templates {
     /// Renders one template; `context` is what it sees.
     pub fn render(&self, name: &str, context: &Value) -> Result<Rendered> {
         let run = || self.env.get_template(name)?.render(context);
-        let text = run().map_err(|e| {
+        let watched = Watched::begin(name);
+        let text = run();
+        drop(watched);
+        let text = text.map_err(|e| {
             let cause = innermost(&e);
             let wrong = cause.name().unwrap_or(name);
             let source = self.sources.iter().find(|(name, _)| name == wrong);

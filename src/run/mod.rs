@@ -35,7 +35,7 @@ pub use devices::{Holder, device_holder};
 pub use executor::{End, Executor, Interrupted, Run};
 pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders, gpu_processes};
 pub use local::{Local, Running, start};
-pub use process::process_start;
+pub use process::{RUN_ID_VARIABLE, process_start};
 pub use recover::{Leftover, Swept, sweep};
 pub use serve::supervise;
 pub use slurm::{Commands, Slurm, is_of_a_job};

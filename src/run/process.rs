@@ -25,7 +25,7 @@ use nix::{
 use crate::files::unix_now;
 
 /// Names the run in the environment of each of its processes.
-pub(crate) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
+pub const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
 
 /// Between the id of a run and the number of one of its nodes.
 const NODE_MARK: &str = ".node-";

@@ -88,6 +88,7 @@ fn nobody_waits_for_a_pipe_or_reads_a_device() {
         ("recipes/evil/recipe.toml", &["check"]),
         ("trainer.sh", &["plan"]),
         ("a.log", &["import", "a.log"]),
+        ("a.log", &["parse", "a.log"]),
         (
             "a.log",
             &["import", "cpu/cmd/tiny/single", "--log", "a.log"],
@@ -367,6 +368,75 @@ fn a_result_file_that_would_fill_the_memory_is_refused() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn a_line_without_an_end_is_neither_printed_nor_parsed() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    for (name, size) in [
+        ("config.yaml", 1 << 20),
+        ("config.yaml", 6 << 20),
+        ("matrix.toml", 1 << 20),
+        ("matrix.toml", 6 << 20),
+        ("tprimat.lock", 1 << 20),
+        ("tprimat.lock", 6 << 20),
+        ("recipes/evil/recipe.toml", 6 << 20),
+    ] {
+        let path = arena.path(&format!("project/{name}"));
+        let kept = fs::read(&path).ok();
+        arena.write(&format!("project/{name}"), &"=".repeat(size));
+        let ran = arena.run(&root, &["plan"]);
+        assert!(
+            ran.code != Some(0) && ran.stderr.contains(name),
+            "{name} of {size}: {ran:?}"
+        );
+        assert!(
+            ran.stderr.len() < 10_000,
+            "{name} of {size}: {} bytes",
+            ran.stderr.len()
+        );
+        match kept {
+            Some(kept) => fs::write(&path, kept).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_template_takes_neither_all_memory_nor_hours_of_whoever_looks() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    let recipe = "id = \"evil\"\nname = \"x\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = [\"x.sh.j2\"]\n\
+        command = [\"bash\", \"x.sh\"]\n[log]\nformat = \"tprimat\"\n";
+    arena.write("project/recipes/evil/recipe.toml", recipe);
+    let config = fs::read_to_string(root.join("config.yaml")).unwrap();
+    arena.write(
+        "project/config.yaml",
+        &config.replace("  cmd:", "  evil: {}\n  cmd:"),
+    );
+    arena.write(
+        "project/matrix.toml",
+        &ONE_RUN.replace("\"cmd\"", "\"evil\""),
+    );
+    for (template, what) in [
+        (
+            "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x|length }}",
+            "of memory",
+        ),
+        ("{{ range(100000)|join('x'*100000) }}", "of memory"),
+        (
+            "{% for a in range(99999) %}{{ ('ab'*30000)|upper|lower|title|reverse|length }}{% endfor %}",
+            "of computing",
+        ),
+    ] {
+        arena.write("project/recipes/evil/x.sh.j2", template);
+        let ran = arena.run(&root, &["check"]);
+        assert!(
+            ran.code == Some(2) && ran.stderr.contains(what) && ran.stderr.contains("evil/x.sh.j2"),
+            "{template}: {ran:?}"
+        );
+    }
 }
 
 /// The page names the digest of its one script, so that no other one would run in it.

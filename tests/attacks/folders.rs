@@ -63,6 +63,40 @@ fn a_cache_is_not_made_of_a_folder_of_other_things() {
     );
 }
 
+/// Whoever can put a template, a recipe or a matrix into a project chooses what its builds run.
+#[test]
+fn a_folder_that_every_user_can_write_to_chooses_nothing() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    let recipe = "id = \"own\"\nname = \"x\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = [\"own.sh.j2\"]\n\
+        command = [\"bash\", \"own.sh\"]\n[log]\nformat = \"tprimat\"\n";
+    arena.write("project/recipes/own/recipe.toml", recipe);
+    arena.write("project/templates/own.sh.j2", "true\n");
+    arena.write("project/pipelines/other.toml", crate::support::ONE_RUN);
+    assert_eq!(arena.run(&root, &["plan"]).code, Some(0));
+    for name in [
+        "recipes",
+        "recipes/own",
+        "recipes/own/recipe.toml",
+        "templates",
+        "templates/own.sh.j2",
+        "pipelines",
+    ] {
+        let path = root.join(name);
+        let mode = mode_of(&path);
+        permit(&path, 0o777);
+        for command in [&["plan"] as &[&str], &["build"]] {
+            let ran = arena.run(&root, command);
+            let is_refused = ran.code != Some(0) && ran.stderr.contains("every user of this host");
+            assert!(is_refused, "{name} {command:?}: {ran:?}");
+        }
+        permit(&path, mode);
+    }
+    permit(&root.join("pipelines/other.toml"), 0o777);
+    let ran = arena.run(&root, &["plan", "pipelines/other.toml"]);
+    assert!(ran.stderr.contains("every user of this host"), "{ran:?}");
+}
+
 #[test]
 fn a_link_in_place_of_the_folder_of_locks_opens_no_other_folder() {
     a_link_to_a_private_folder_is_refused(false);

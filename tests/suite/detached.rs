@@ -350,7 +350,7 @@ fn the_doctor_says_what_cells_wait_for() {
         .collect::<Vec<_>>()
         .join(" ");
     assert!(
-        cells.starts_with("- none of ") && cells.contains("wait for a host with AMD GPUs"),
+        cells.starts_with("- none of ") && cells.contains("needs an AMD GPU, this host has none"),
         "{page}"
     );
 }

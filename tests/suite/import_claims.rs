@@ -159,6 +159,7 @@ fn a_host_that_no_file_names_is_not_another_host() {
                     *time = json!(time.as_f64().unwrap() * (1.0 + days / 100.0));
                 }
             }
+            file["step_times"] = file["repeats"][0]["step_times"].clone();
             let name = format!("{name}.json");
             project.write(&name, &file.to_string());
             project.run(&["import", &name]).ends_with(0);

@@ -47,6 +47,7 @@ mod little_memory;
 mod logs;
 mod lost_records;
 mod migrating;
+mod misleading;
 mod moving_in;
 mod next_step;
 mod oracle;

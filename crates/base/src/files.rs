@@ -30,7 +30,7 @@ pub use self::read_set::{
     Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_code, is_leftover,
 };
 pub use self::regular::{
-    MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else,
+    MOST_BYTES, MOST_TEXT, open_regular, open_regular_no_link, read_bounded, read_open, what_else,
 };
 use crate::error::{Error, Result};
 

@@ -60,7 +60,7 @@ pub use events::{Event, events_schema};
 pub use fields::TOTAL_RATE;
 pub use format::names;
 pub use numbers::GIB;
-pub use parser::{Live, Parser, parse, parse_any, parse_dated};
+pub use parser::{Dated, Live, Parser, parse, parse_any, parse_dated};
 pub use suggest::{Suggestion, suggest};
 pub use table::LogSection;
 pub use tail::tail;

@@ -406,26 +406,66 @@ pub fn parse(section: &LogSection, log: &[u8]) -> Trace {
 /// then>`.
 #[must_use]
 pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
-    match Parser::new(section) {
-        Ok(mut parser) => {
-            let mut done = 0;
-            for (time, length) in growth(times) {
-                let piece = log.get(done..length.min(log.len())).unwrap_or_default();
-                parser.seen_at(time);
-                parser.feed(piece);
-                done += piece.len();
-            }
-            parser.feed(&log[done..]);
-            parser.finish()
-        }
-        Err(why) => {
+    let mut parser = Dated::new(section, times);
+    parser.feed(log);
+    parser.finish()
+}
+
+/// The same in chunks.
+pub struct Dated {
+    parser: Result<Parser, Trace>,
+    /// When the log had which length, the first one last.
+    growth: Vec<(f64, usize)>,
+    done: usize,
+}
+
+impl Dated {
+    #[must_use]
+    pub fn new(section: &LogSection, times: &[u8]) -> Self {
+        let unknown = |why: String| {
             let mut builder = Builder::default();
             builder.notes.add("unknown_format", || why);
             Trace {
                 format: section.format.clone(),
                 ..builder.finish()
             }
+        };
+        let mut growth: Vec<_> = growth(times).collect();
+        growth.reverse();
+        Self {
+            parser: Parser::new(section).map_err(unknown),
+            growth,
+            done: 0,
         }
+    }
+
+    /// A chunk of a log that comes before the one whose times are known.
+    pub fn feed_before(&mut self, chunk: &[u8]) {
+        if let Ok(parser) = &mut self.parser {
+            parser.feed(chunk);
+        }
+    }
+
+    pub fn feed(&mut self, mut chunk: &[u8]) {
+        let Ok(parser) = &mut self.parser else {
+            return;
+        };
+        while let Some((time, length)) = self.growth.last().copied().filter(|_| !chunk.is_empty()) {
+            let (piece, rest) = chunk.split_at(length.saturating_sub(self.done).min(chunk.len()));
+            parser.seen_at(time);
+            parser.feed(piece);
+            self.done += piece.len();
+            if self.done >= length {
+                self.growth.pop();
+            }
+            chunk = rest;
+        }
+        parser.feed(chunk);
+    }
+
+    #[must_use]
+    pub fn finish(self) -> Trace {
+        self.parser.map_or_else(|trace| trace, Parser::finish)
     }
 }
 

@@ -38,6 +38,20 @@ impl Folder {
         Err(io::Error::new(io::ErrorKind::NotFound, why))
     }
 
+    /// Where a name is kept. Whoever else writes to the remote may have put a link in place of one of
+    /// its folders, to have files elsewhere read or made: such a link is an error.
+    fn place(&self, name: &str) -> io::Result<PathBuf> {
+        let mut path = self.0.clone();
+        let mut parts = name.split('/').peekable();
+        while let Some(part) = parts.next() {
+            path.push(part);
+            if parts.peek().is_some() && path.is_symlink() {
+                return Err(is_a_link(&path));
+            }
+        }
+        Ok(path)
+    }
+
     /// The bytes in a file beside `path`, which is not there yet under its own name.
     fn staged(&self, path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
         let folder = path.parent().unwrap_or(&self.0);
@@ -64,13 +78,17 @@ impl Folder {
 impl Store for Folder {
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
         self.require()?;
-        let mut found = Vec::new();
-        names_below(&self.0.join(folder), folder, 2, &mut found)?;
+        let (place, mut found) = (self.place(folder)?, Vec::new());
+        match (place.is_symlink(), folder.contains('/')) {
+            (true, false) => return Err(is_a_link(&place)),
+            (true, true) => found.push(folder.to_owned()),
+            (false, _) => names_below(&place, folder, 2, &mut found)?,
+        }
         Ok(found)
     }
 
     fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
-        let (file, _) = match files::open_regular_no_link(&self.0.join(name)) {
+        let (file, _) = match files::open_regular_no_link(&self.place(name)?) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             // The folder is reached: it is this file that cannot be read, or is none.
             Err(e) => {
@@ -89,7 +107,7 @@ impl Store for Folder {
 
     fn put_if_absent(&self, name: &str, bytes: Vec<u8>) -> io::Result<bool> {
         self.require()?;
-        let path = self.0.join(name);
+        let path = self.place(name)?;
         if path.symlink_metadata().is_ok() {
             return Ok(false);
         }
@@ -103,7 +121,7 @@ impl Store for Folder {
 
     fn replace(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
         self.require()?;
-        let path = self.0.join(name);
+        let path = self.place(name)?;
         let file = self.staged(&path, &bytes)?;
         file.persist(&path).map(drop).map_err(|e| e.error)
     }
@@ -111,7 +129,8 @@ impl Store for Folder {
     fn sweep(&self) {
         let mut names = Vec::new();
         for folder in ["records", "objects", "texts"] {
-            let _ = names_below(&self.0.join(folder), folder, 2, &mut names);
+            let place = self.place(&format!("{folder}/"));
+            let _ = place.and_then(|place| names_below(&place, folder, 2, &mut names));
         }
         let is_part = |name: &&String| {
             let last = name.rsplit('/').next();
@@ -154,9 +173,18 @@ fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> 
         };
         if kind.is_dir() && depth > 1 {
             names_below(&entry.path(), &name, depth - 1, found)?;
-        } else if kind.is_file() {
+        } else {
+            // What is a pipe or a link in the place of a file or folder is told by who asks for it.
             found.push(name);
         }
     }
     Ok(())
+}
+
+fn is_a_link(path: &Path) -> io::Error {
+    let why = format!(
+        "{} is a link, and no link in a remote is followed; put what it leads to in its place",
+        path.display()
+    );
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }

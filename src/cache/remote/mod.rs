@@ -34,7 +34,12 @@ use tprimat_base::{
     error::{Error, Problem, Result},
 };
 
-use super::{error::is_of_one_file, names::RECORDS, sealed, store::Cache};
+use super::{
+    error::is_of_one_file,
+    names::{RECORDS, digest_of},
+    sealed,
+    store::Cache,
+};
 use shared::{Content, MOST_BYTES};
 pub use shared::{Counts, Shared};
 
@@ -75,6 +80,8 @@ pub struct Unreachable {
 pub struct Remote {
     address: String,
     store: Box<dyn Store>,
+    /// What was listed in the place of a folder of records and is none, for the next pull to tell.
+    no_folders: Mutex<Vec<String>>,
 }
 
 /// Records that a remote has.
@@ -155,6 +162,7 @@ impl Remote {
         Ok(Self {
             address: address.to_owned(),
             store,
+            no_folders: Mutex::default(),
         })
     }
 
@@ -174,6 +182,7 @@ impl Remote {
         Self {
             address: format!("file://{}", root.display()),
             store: Box::new(folder::Folder::new(root)),
+            no_folders: Mutex::default(),
         }
     }
 
@@ -193,6 +202,16 @@ impl Remote {
             }
             _ => self.store.list(RECORDS).map_err(|error| self.lost(error))?,
         };
+        let is_key = |name: &&String| {
+            let key = name
+                .strip_prefix(RECORDS)
+                .and_then(|rest| rest.strip_prefix('/'));
+            key.is_some_and(|key| digest_of(key).is_some())
+        };
+        let links = names.iter().filter(is_key);
+        *held(&self.no_folders) = links
+            .map(|name| format!("{name} is a link or a file, and no folder of records"))
+            .collect();
         let all = names.iter().filter_map(|name| Shared::parse(name));
         let wanted = all.filter(|one| keys.is_none_or(|keys| keys.contains(&one.key)));
         Ok(wanted.collect())
@@ -219,6 +238,7 @@ impl Remote {
             cut: asked.err(),
             ..Pulled::default()
         };
+        pulled.refused.append(&mut held(&self.no_folders));
         pulled.refused.sort();
         let mut received = std::mem::take(&mut *held(&received));
         // Decisions first: a run that was set aside counts at no moment.

@@ -293,6 +293,55 @@ fn what_is_not_what_its_name_says_is_never_taken_and_is_repaired_from_a_host_tha
     assert_eq!(world.state(0), world.state(1));
 }
 
+/// Who may write to a remote folder must not choose where else the others read or write.
+#[test]
+fn no_link_in_a_remote_is_followed_and_what_is_no_file_is_told() {
+    let world = World::new();
+    let attempt = world.run(0, 1, 1, 10);
+    let [record, _, log] = names(&attempt);
+    let (remote, elsewhere) = (
+        world.folder.path().join("remote"),
+        world.folder.path().join("other"),
+    );
+    let make = |folder: &Path| {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .create(folder)
+            .unwrap()
+    };
+    for (place, is_of_records) in [
+        (Path::new("records"), true),
+        (Path::new(&record).parent().unwrap(), false),
+        (Path::new("objects"), false),
+        (Path::new(&log).parent().unwrap(), false),
+    ] {
+        make(&elsewhere);
+        let link = remote.join(place);
+        make(link.parent().unwrap());
+        std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+        let (to, cache) = (world.remote(), &world.hosts[0]);
+        let why = match to.list(None) {
+            Err(why) => why.to_string(),
+            Ok(listing) => {
+                assert!(!is_of_records, "{place:?}");
+                let pushed = to.push(cache, &cache.shared_records(None), &listing, &|_, _| Ok(()));
+                pushed.cut.unwrap().to_string()
+            }
+        };
+        assert!(why.contains("is a link"), "{place:?}: {why}");
+        if record.starts_with(place.to_str().unwrap()) && !is_of_records {
+            assert!(world.pull(1).refused[0].contains("is a link"), "{place:?}");
+        }
+        assert!(everything_below(&elsewhere).is_empty(), "{place:?}");
+        fs::remove_dir_all(&remote).unwrap();
+        make(&remote);
+    }
+    world.push(0);
+    fs::remove_file(remote.join(&record)).unwrap();
+    nix::unistd::mkfifo(&remote.join(&record), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(world.pull(1).refused[0].contains("it is a pipe"));
+}
+
 fn everything_below(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {

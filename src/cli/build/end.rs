@@ -11,6 +11,7 @@ use crate::{
         args::{BuildArgs, Globals, Require},
         blocked::Coverage,
         compare,
+        flags::Cells,
         output::{page, print, print_json},
         plan::{Row, rows},
     },
@@ -20,7 +21,7 @@ use crate::{
     files::Standing,
     graph::{Engine, State, Statuses},
     job::FailureClass,
-    plan::{Plan, PlanRequest},
+    plan::{CompareConfig, Plan, PlanRequest},
     publish,
     words::plain::counted,
 };
@@ -165,11 +166,35 @@ pub(super) fn finish(
         let (matrix, fresh) = (&engine.plan.matrix.name, count(State::Fresh));
         eprintln!("{matrix}: nothing to do, {fresh} tasks are fresh");
     } else if args.events.as_deref() != Some(Path::new("-")) {
-        show(args, engine.plan, comparison.as_deref(), &coverage)?;
+        let of_part = comparison.as_ref().map(|_| of_selected(engine, statuses));
+        let shown = of_part.transpose()?.flatten();
+        show(
+            args,
+            engine.plan,
+            shown.as_ref().or(comparison.as_deref()),
+            &coverage,
+        )?;
         let figures = (comparison.as_deref(), is_unread);
         eprintln!("{}", published(engine, statuses, request, figures));
     }
     Ok(code)
+}
+
+/// The comparison of the selected cells alone, where others are up to date as well: who builds a part
+/// asks for no table of the rest.
+fn of_selected(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
+    let cells = &engine.plan.cells;
+    if cells.iter().all(|cell| cell.selected || cell.left_out) {
+        return Ok(None);
+    }
+    let seeds = execute::derived::cell_seeds(engine, statuses)
+        .into_iter()
+        .zip(cells.iter());
+    let seeds = seeds.filter(|(_, cell)| cell.selected || cell.left_out);
+    let seeds = seeds.map(|(seed, _)| seed);
+    let settings = CompareConfig::of(engine.plan);
+    let skip = |_: &str, error| Err(error);
+    execute::derived::compare_cells(seeds, &settings, engine.cache, skip).map(Some)
 }
 
 /// Prints the figures, and which cells have none.
@@ -180,8 +205,16 @@ fn show(
     coverage: &Coverage,
 ) -> Result<()> {
     if let Some(comparison) = comparison {
+        let Cells {
+            only, skip, where_, ..
+        } = &args.selection.cells;
+        let filters = [("--only", only), ("--skip", skip), ("--where", where_)];
+        let filters = filters
+            .iter()
+            .flat_map(|(option, values)| values.iter().flat_map(|value| [*option, value.as_str()]));
+        let details: Vec<&str> = filters.chain(["--details"]).collect();
         let commands = crate::report::Commands {
-            details: plan.command("compare", &["--details"]),
+            details: plan.command("compare", &details),
             build: plan.command("build", &[]),
             // What this build did not measure, the same build would not measure either.
             can_run: args.cached_only && compare::can_run(plan, comparison),

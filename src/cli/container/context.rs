@@ -41,7 +41,7 @@ impl Context {
         if let Some(user) = user {
             check_word("user", user, |c| c.is_ascii_digit() || c == ':')?;
         }
-        let own = std::fs::read(root.join(NAME)).ok();
+        let own = crate::files::read(&root.join(NAME)).ok();
         let text = own
             .as_deref()
             .or_else(|| shipped_file(NAME))

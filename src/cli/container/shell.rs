@@ -20,7 +20,7 @@ use crate::{
     plan::execution,
     recipe::Recipe,
     run::container::home_variables,
-    words::secret::is_secret,
+    words::secret::public_value,
 };
 
 /// The caller's variables that a container gets, by name.
@@ -87,9 +87,9 @@ pub fn run(inputs: &Inputs, args: &ShellArgs) -> Result<i32> {
         Some(file) => words.extend(file.arguments()),
         // A secret's value is the reader's own to set.
         None => words.extend(declared.iter().flat_map(|(name, value)| {
-            let set = match is_secret(name) {
-                true => name.clone(),
-                false => format!("{name}={value}"),
+            let set = match public_value(name, value) == *value {
+                true => format!("{name}={value}"),
+                false => name.clone(),
             };
             ["--env".to_owned(), set]
         })),

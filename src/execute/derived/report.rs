@@ -293,7 +293,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .collect::<Result<Vec<_>>>()
     };
     let document = ComparisonDocument::of(&comparison);
-    let published = || put_comparison(cache, &document, JsonLayout::Readable);
+    let published = || put_comparison(cache, &document, JsonLayout::Dense);
     let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
     outputs.push(published?);

@@ -89,7 +89,7 @@ fn plain_lines_are_few_and_say_what_a_person_needs() {
         plain.report(&event);
     }
     let expected = "\
-2 of 12 tasks to do
+no run to do
 train cpu/native/llama/single#2: started (never run)
 train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
 train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
@@ -144,7 +144,7 @@ fn a_measurement_that_ends_says_how_far_the_build_is() {
         plain.report(&event);
     }
     let expected = "\
-5 of 9 tasks to do, 4 of them runs
+4 runs to do
 train a#1: started (never run)
 train a#1: ok after 300.0 s (2 of 4 runs over; about 5 min of measuring left, and 1 run of unknown length)
 train a#2: started (never run)

@@ -42,21 +42,13 @@ pub(super) fn sentence(event: &Event) -> String {
 
 fn words(event: &Event) -> String {
     match event {
-        Event::BuildStarted {
-            tasks, stale: 0, ..
-        } => format!("none of {tasks} tasks is to do"),
-        Event::BuildStarted {
-            tasks,
-            stale,
-            queue,
-        } => {
+        Event::BuildStarted { stale: 0, .. } => "nothing to do".to_owned(),
+        Event::BuildStarted { queue, .. } => {
             let runs = queue.iter().filter(|name| name.starts_with("train "));
-            let runs = match runs.count() {
-                0 => String::new(),
-                1 => ", 1 of them a run".to_owned(),
-                runs => format!(", {runs} of them runs"),
-            };
-            format!("{stale} of {tasks} tasks to do{runs}")
+            match runs.count() {
+                0 => "no run to do".to_owned(),
+                runs => format!("{} to do", counted(runs, "run")),
+            }
         }
         Event::TaskStarted { task, reason, .. } => format!("{task}: started ({reason})"),
         Event::TaskWaiting { task, what_for } => format!("{task}: waiting for {what_for}"),

@@ -138,6 +138,14 @@ fn a_command_that_does_not_say_what_it_reads_is_told() {
         &["mytool", "conf/a.yaml"],
         &["bash", "-c", "python train.py"],
         &["conda", "run", "-n", "x", "mytool"],
+        &[
+            "/opt/conda/bin/mamba",
+            "run",
+            "-n",
+            "x",
+            "python",
+            "conf/a.yaml",
+        ],
         &["python", "-m", "json.tool"],
     ] {
         let named = named(&root, words);
@@ -158,6 +166,55 @@ fn a_command_that_does_not_say_what_it_reads_is_told() {
             .unwrap()
             .starts_with("2006 files of code are below the project")
     );
+}
+
+#[test]
+fn what_conda_starts_has_its_inputs_stated_and_its_code_found() {
+    let (_folder, root) = project();
+    let named = named(&root, &["conda", "run", "-n", "x", "python", "train.py"]);
+    assert!(named.unknown.unwrap().starts_with("`conda run` starts"));
+    assert_eq!(named.code, OF_ROOT);
+}
+
+#[test]
+fn the_files_that_settings_name_are_inputs_as_well() {
+    let (_folder, root) = project();
+    let write = |name: &str, text: &str| {
+        write_atomically(&root.join(name), text.as_bytes(), Durability::Plain).unwrap();
+    };
+    write(
+        "conf/a.yaml",
+        "model: b.yaml\ndata: [data.txt, {of: conf/c.toml}]\nlr: 1.5\nout: out.json\ntext: see train.py\n\
+         key: ../shared.py\nhost: /etc/passwd\nat: http://train.py\nself: conf/a.yaml\n",
+    );
+    write(
+        "conf/c.toml",
+        "schedule = [\"conf/d.json\"]\n[x]\nlog = \"log\"\n",
+    );
+    write("conf/d.json", "{\"x\": {\"y\": \"conf/big.bin\"}}");
+    let big = std::fs::File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .open(root.join("conf/big.bin"));
+    big.unwrap().set_len(MOST_NAMED + 1).unwrap();
+    let named = named(&root, &["python", "train.py", "--config", "conf/a.yaml"]);
+    let mut files = named.files.clone();
+    files.sort();
+    assert_eq!(
+        files,
+        [
+            "conf/a.yaml",
+            "conf/b.yaml",
+            "conf/c.toml",
+            "conf/d.json",
+            "data.txt",
+            "train.py"
+        ]
+    );
+    assert_eq!(named.unfollowed, ["conf/big.bin"]);
+    // A run that makes it has written it.
+    assert!(named.absent.contains(&"out.json".to_owned()), "{named:?}");
 }
 
 #[test]

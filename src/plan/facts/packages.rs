@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::FactBook;
+use super::{super::command_words::is_conda_run, FactBook};
 use crate::{
     config::strings,
     error::{Error, Result},
@@ -93,6 +93,15 @@ impl FactBook {
         for folder in host::package_folders(&python.interpreter, &self.env) {
             let refused = Error::io("cannot read the folder", &folder);
             reads.list(&folder).map_err(refused)?;
+        }
+        for (name, folder) in self.editable(&python.interpreter) {
+            if host::state_around(&folder).is_ok_and(|state| state.is_none()) {
+                self.differing.push(format!(
+                    "the package `{name}` of `{}` is imported from {}, which is in no git repository, so edits there make nothing stale",
+                    python.interpreter.display(),
+                    folder.display()
+                ));
+            }
         }
         let locked = self.lock.section(platform);
         let Some(locked) = locked.and_then(|section| section.packages.get(&python.name)) else {
@@ -192,13 +201,22 @@ impl FactBook {
         Ok(found)
     }
 
+    /// Packages that are worked on outside of the project. What lies in it is an input by its files.
+    fn editable(&self, python: &Path) -> Vec<(String, PathBuf)> {
+        let mut editable = host::editable_packages(python, &self.env);
+        editable.retain(|(_, folder)| !folder.starts_with(&self.root));
+        editable
+    }
+
     /// The packages that a recipe depends on, as an interpreter has them.
     pub(super) fn packages_of(
         &self,
         recipe: &Recipe,
         python: &Path,
     ) -> Result<BTreeMap<String, String>, String> {
+        let editable = self.editable(python);
         let names = recipe.file.lock.packages.iter();
+        let names = names.chain(editable.iter().map(|(name, _)| name));
         let names: Vec<&str> = names.map(String::as_str).collect();
         let found = host::python_packages(python, &self.env, &names).map_err(|e| e.to_string())?;
         let installed = found.into_iter();
@@ -229,6 +247,14 @@ impl FactBook {
             });
         if let Some(stated) = self.pythons.get(id).filter(|_| is_one) {
             return named(stated.clone(), None);
+        }
+        if let Some(environment) = conda_environment(&words) {
+            let path = host::which(words[0], &self.env).and_then(|conda| {
+                let root = conda.canonicalize().ok()?.parent()?.parent()?.to_owned();
+                Some(root.join("envs").join(environment))
+            });
+            let path = path.unwrap_or_else(|| environment.into());
+            return named(path.join("bin/python"), Some(environment));
         }
         for word in &words {
             let base = word.rsplit('/').next().unwrap_or(word);
@@ -262,6 +288,15 @@ impl FactBook {
         file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The environment of `conda run -n NAME …` or `-p PATH`, by its name or path.
+fn conda_environment<'a>(words: &[&'a str]) -> Option<&'a str> {
+    if !is_conda_run(words) {
+        return None;
+    }
+    let is_option = |pair: &&[&str]| ["-n", "--name", "-p", "--prefix"].contains(&pair[0]);
+    words.windows(2).find(is_option).map(|pair| pair[1])
 }
 
 /// The interpreter of a script's first line: `#!/opt/env/bin/python`, `#!/usr/bin/env python3`.

@@ -46,25 +46,41 @@ pub fn controlled_by(path: &Path) -> Option<String> {
 
 /// Refuses a path below `root`, a project, that leads out of it by a link or `..`: whoever wrote
 /// the project would choose which file of the caller's is read, and messages quote what cannot be
-/// read. What is not there is not refused.
+/// read. Refuses it also where another user controls it or a folder on the way, as the project
+/// itself would be. What is not there is not refused.
 pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
+    let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
+    if !is_named(root, &trusted) {
+        let below = path
+            .ancestors()
+            .take_while(|part| *part != root && part.starts_with(root));
+        for part in below.filter(|part| part.exists()) {
+            require_own(
+                if part.is_dir() {
+                    "the folder"
+                } else {
+                    "the file"
+                },
+                part,
+            )?;
+        }
+    }
     if path.starts_with(root)
         && let (Ok(real), Ok(home)) = (path.canonicalize(), root.canonicalize())
+        && !real.starts_with(&home)
+        && !is_named(&real, &trusted)
     {
-        let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
-        if !real.starts_with(&home) && !is_named(&real, &trusted) {
-            let folder = folder_of(&real);
-            let problem = Problem::new(format!(
-                "{} leads out of the project, to {}",
-                path.display(),
-                real.display()
-            ));
-            let help = format!(
-                "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
-                folder.display()
-            );
-            return Err(Error::invalid(problem.help(help)));
-        }
+        let folder = folder_of(&real);
+        let problem = Problem::new(format!(
+            "{} leads out of the project, to {}",
+            path.display(),
+            real.display()
+        ));
+        let help = format!(
+            "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
+            folder.display()
+        );
+        return Err(Error::invalid(problem.help(help)));
     }
     Ok(())
 }
@@ -188,6 +204,14 @@ mod tests {
         }
         require_inside(&root, &secret).expect("the caller named it");
         require_inside(&root, &root.join("none")).unwrap();
+        // What anybody may put beside a file is anybody's to choose, also where it is not there yet.
+        let open = nix::sys::stat::Mode::from_bits_truncate(0o777);
+        let follow = nix::sys::stat::FchmodatFlags::FollowSymlink;
+        nix::sys::stat::fchmodat(nix::fcntl::AT_FDCWD, &root.join("real"), open, follow).unwrap();
+        for name in ["real/matrix.toml", "real/none", "real"] {
+            let error = require_inside(&root, &root.join(name)).unwrap_err();
+            assert!(error.to_string().contains("every user"), "{name}: {error}");
+        }
     }
 
     #[test]

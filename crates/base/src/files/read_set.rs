@@ -15,7 +15,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{MOST_BYTES, Stamp, open_regular, read_open, unix_now, what_else};
+use super::{MOST_BYTES, MOST_TEXT, Stamp, open_regular, read_open, unix_now, what_else};
 use crate::digest::Digest;
 
 /// Entries that one walk looks at. More are not what anybody means by the inputs of a training.
@@ -196,8 +196,21 @@ impl ReadSet {
         Ok(())
     }
 
+    /// The text of a file that people write; `None` where there is none.
+    pub fn read_text(&self, path: &Path) -> io::Result<Option<String>> {
+        let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8");
+        let bytes = self.read_at_most(path, MOST_TEXT)?;
+        bytes
+            .map(|bytes| String::from_utf8(bytes).map_err(not_text))
+            .transpose()
+    }
+
     /// The bytes of a file; `None` where there is none.
     pub fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        self.read_at_most(path, MOST_BYTES)
+    }
+
+    fn read_at_most(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         let taken = unix_now();
         let (file, metadata) = match open_regular(path) {
             Ok(opened) => opened,
@@ -208,7 +221,7 @@ impl ReadSet {
             Err(error) => return Err(error),
         };
         let stamp = Stamp::of_metadata(&metadata, taken);
-        let bytes = read_open(&file, metadata.len(), MOST_BYTES)?;
+        let bytes = read_open(&file, metadata.len(), most)?;
         self.note(
             path,
             Some(Known {
@@ -362,6 +375,14 @@ impl Walk<'_> {
         };
         if self.above.contains(&real) {
             return Ok(());
+        }
+        // Such a link makes a walk of the whole host, and of this folder once more.
+        let root = self.root.canonicalize().map_err(refused)?;
+        if root != real && root.starts_with(&real) {
+            let (link, to) = (below.display(), real.display());
+            return Err(format!(
+                "{link} leads to {to}, a folder above; remove the link"
+            ));
         }
         self.above.push(real);
         for Entry { name, kind } in self.reads.list_of(&folder, self.keeps).map_err(refused)? {

@@ -14,6 +14,10 @@ use nix::libc;
 /// The largest file that is read whole.
 pub const MOST_BYTES: u64 = 256 << 20;
 
+/// The largest text that people write, such as config.yaml: parsers of YAML and TOML take a thousand
+/// times as much memory for some that are larger.
+pub const MOST_TEXT: u64 = 4 << 20;
+
 /// Opens a regular file, or what a link leads to if that is one. Never waits for anybody.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     open_with(path, 0)

@@ -100,6 +100,13 @@ fn a_walk_follows_links_but_not_round_in_a_circle() {
             ("src/shared/net.py", file)
         ]
     );
+    // A link to a folder above would have the whole host looked through.
+    for above in ["/", ".."] {
+        symlink(above, outside.join("up")).unwrap();
+        let why = reads.walk(&outside, Path::new(""), usize::MAX).unwrap_err();
+        assert!(why.starts_with("up leads to /"), "{why}");
+        std::fs::remove_file(outside.join("up")).unwrap();
+    }
     // Two ways to each of thirty folders, and no circle: 2³⁰ paths.
     for n in 0..30 {
         create_dir_all(&root.join(format!("d{n}"))).unwrap();
