@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `interned` | – | values that most cells have alike, kept once |
 //! | `settings` | – | the one table of settings that are attested and contracted |
+//! | `unlisted` | – | what settings that are not in that table mean |
 //! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
 //! | `attest` | trace × claim | did the run do what it was asked to? |
 //! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
@@ -38,6 +39,7 @@ mod result;
 pub mod settings;
 pub mod stats;
 pub mod telemetry_samples;
+pub mod unlisted;
 pub mod words;
 
 pub use anomalies::{
