@@ -15,7 +15,7 @@ use super::{
     Claim, Kept, Known, Shared,
     anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, Setting, agree, show},
+    settings::{SETTINGS, Setting, agree},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

@@ -302,7 +302,8 @@ pub fn known_field(name: &str) -> bool {
 }
 
 /// Is it a setting of the table, by whichever of its names?
-fn is_in_table(name: &str) -> bool {
+#[must_use]
+pub fn is_in_table(name: &str) -> bool {
     let is_it = |s: &Setting| s.name == name || s.aliases.contains(&name);
     SETTINGS.iter().any(is_it)
 }
@@ -353,6 +354,13 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
             _ => {}
         }
     }
+    found
+}
+
+/// Of these, what is in no contract: what is harmless, and what nobody knows the meaning of.
+pub fn without_meaning(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let mut found = unlisted(stated);
+    found.retain(|name, _| tier_of(name).is_none());
     found
 }
 
