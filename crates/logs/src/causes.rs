@@ -78,7 +78,8 @@ impl Causes {
     /// A line that states a step. Hardly anything but numbers is in it, so it is searched only
     /// where something is glued on.
     pub fn step_line(&mut self, text: &str) {
-        if memmem::find(text.as_bytes(), b"Error").is_some() {
+        let is_glued = |words: &[u8]| memmem::find(text.as_bytes(), words).is_some();
+        if is_glued(b"Error") || is_glued(b"access fault") || is_glued(b"HSA_STATUS") {
             self.line(text);
         } else {
             self.at += text.len() as u64 + 1;

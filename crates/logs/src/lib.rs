@@ -10,8 +10,10 @@ mod causes;
 mod classify;
 mod compile;
 mod composer;
+mod dates;
 mod deepspeed;
 mod dump;
+mod encoding;
 mod engine;
 mod events;
 mod fields;
@@ -27,6 +29,7 @@ mod nemo_bars;
 mod numbers;
 mod parser;
 mod pattern;
+mod process;
 mod step_time_lines;
 mod table;
 mod tail;
@@ -57,13 +60,13 @@ pub use compile::PatternError;
 pub use events::{Event, events_schema};
 pub use format::names;
 pub use numbers::GIB;
-pub use parser::{Live, Parser, parse, parse_any, parse_dated};
+pub use parser::{Live, NEXT_RANK, Parser, parse, parse_any, parse_dated};
 pub use table::LogSection;
 pub use tail::tail;
 pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::{
     ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,
-    MemoryFigure, MemoryReport, RunningAverage, Step, TelemetrySample, Trace, UNREADABLE,
-    UnreadableLines,
+    MemoryFigure, MemoryReport, Process, RESTART, RunningAverage, SECOND_RUN, Step,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines,
 };

@@ -392,8 +392,12 @@ fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> O
 /// A time in the measured part that cannot be one: what the others would give is not the run's
 /// rate.
 fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<Reason> {
-    let first = 1 - result.workload.counts_from.min(1);
-    let is_measured = |step: u64| step.saturating_add(first) > statistics.warmup_steps;
+    let is_measured = |step: u64| {
+        let mut lines = result.trace.steps.iter();
+        lines
+            .find(|s| s.step == step)
+            .is_none_or(|s| is_measured(s, result, statistics))
+    };
     let mut anomalies = result.trace.anomalies.iter();
     let found = anomalies.find(|a| a.kind == ABSURD_STEP_TIME && a.step.is_none_or(is_measured))?;
     let text = format!("{}, which cannot be a step time", found.detail);
@@ -409,7 +413,7 @@ fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Chec
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
     }
-    let steady = steady(&result.trace.steps, &result.workload, statistics)?;
+    let steady = steady(result, statistics)?;
     let checked = clock::of_run(result, counts(result, Some(&steady), statistics))?;
     Ok((steady, checked))
 }
@@ -423,7 +427,7 @@ fn counts<'a>(
     let first_step = steady
         .and_then(|s| s.cut.as_ref())
         .map_or(0, |cut| cut.first_step);
-    move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
+    move |s| s.step >= first_step && is_measured(s, result, statistics)
 }
 
 /// When the measured part of a run that counts began and ended, seconds since 1970; none where it

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tprimat_job::{Job, RunOutcome};
-use tprimat_logs::{LogSection, parse_dated, tail};
+use tprimat_logs::{LogSection, NEXT_RANK, parse_dated, tail};
 
 use crate::results::{Reason, RunFacts, RunResult, Samples};
 
@@ -61,9 +61,7 @@ fn in_one<'a>(logs: &'a [Vec<u8>], times: &'a [u8]) -> (Cow<'a, [u8]>, Cow<'a, [
     let mut all = Vec::new();
     for log in others {
         all.extend_from_slice(log);
-        if log.last().is_some_and(|byte| *byte != b'\n') {
-            all.push(b'\n');
-        }
+        all.extend_from_slice(NEXT_RANK);
     }
     let before = all.len();
     all.extend_from_slice(own);
@@ -84,8 +82,8 @@ mod tests {
     fn the_first_rank_speaks_before_the_last_one_whose_times_stay_its_own() {
         let logs = [b"args".to_vec(), b"memory\n".to_vec(), b"step 1\n".to_vec()];
         let (both, times) = in_one(&logs, b"10.5 0\n11.25 6\ntorn");
-        assert_eq!(&*both, b"args\nmemory\nstep 1\n");
-        assert_eq!(&*times, b"10.5 12\n11.25 18\n");
+        assert_eq!(&*both, b"args\n\x1e\nmemory\n\n\x1e\nstep 1\n");
+        assert_eq!(&*times, b"10.5 17\n11.25 23\n");
         let (alone, times) = in_one(&logs[2..], b"10.5 0\n");
         assert_eq!((&*alone, &*times), (&b"step 1\n"[..], &b"10.5 0\n"[..]));
     }

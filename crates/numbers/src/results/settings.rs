@@ -104,6 +104,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Workload, "global_batch_size", &[], |j| {
         count(j.data.global_batch_size)
     }),
+    // Where they vary from step to step: the range.
+    setting(Workload, TOKENS_PER_STEP, &[], |_| None),
     setting(Workload, "num_gpus", &["world_size"], |j| {
         count(j.parallelism.num_gpus)
     }),
@@ -249,6 +251,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     }),
 ];
 
+pub const TOKENS_PER_STEP: &str = "tokens_per_step";
 pub const PRECISION: &str = "precision";
 pub const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";
@@ -303,6 +306,18 @@ impl Setting {
             .flat_map(|name| lookup(stated, name))
             .next()
             .map(canonical)
+    }
+
+    /// Takes out all that the trainer states of it.
+    pub fn forget(&self, stated: &mut BTreeMap<String, Value>) {
+        for name in std::iter::once(&self.name).chain(self.aliases) {
+            stated.remove(*name);
+            for group in GROUPS {
+                if let Some(Value::Object(group)) = stated.get_mut(group) {
+                    group.remove(*name);
+                }
+            }
+        }
     }
 }
 

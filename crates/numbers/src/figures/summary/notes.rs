@@ -395,13 +395,12 @@ fn is_left(
                 .iter()
                 .filter(|s| s.step_time_seconds.is_some_and(is_positive));
             let slow = slow_first_steps(&result.trace.steps);
+            let counts_from = result.workload.counts_from;
             let through = timed
                 .take(slow)
                 .last()
-                .map_or(0, |s| s.step.saturating_add(1));
-            !assessed
-                && through - result.workload.counts_from.min(1).min(through)
-                    > statistics.warmup_steps
+                .map_or(0, |s| result.trace.ordinal(s, counts_from));
+            !assessed && through > statistics.warmup_steps
         }
         "level_shift" => !assessed,
         // At another level every later step is as odd.
