@@ -145,8 +145,12 @@ impl Reader for HuggingFace {
         }
     }
 
+    fn settle(&mut self, out: &mut Builder) {
+        self.give(out);
+    }
+
     fn end(&mut self, out: &mut Builder) {
-        self.settle(out);
+        self.give(out);
         self.end_process(out);
         self.state.end(out);
     }
@@ -156,7 +160,7 @@ impl HuggingFace {
     /// A process begins, or says after which step it goes on.
     fn process(&mut self, text: &str, out: &mut Builder) {
         if has(text, "***** Running training *****") && self.last_step > 0 {
-            self.settle(out);
+            self.give(out);
             self.end_process(out);
             (self.bar, self.previous, self.gap) = (None, None, None);
             (self.last_step, self.clock, self.ranks) = (0, Elapsed::default(), Ranks::default());
@@ -203,16 +207,16 @@ impl HuggingFace {
                     Moment::Open if self.ranks.hold(fields) => return,
                     _ => {}
                 }
-                self.settle(out);
+                self.give(out);
                 self.begin(fields.clone(), rank, out);
             }
             Kind::Summary => {
-                self.settle(out);
+                self.give(out);
                 self.over = true;
                 self.summary(fields, out);
             }
             Kind::Evaluation => {
-                self.settle(out);
+                self.give(out);
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
                     fields
@@ -238,7 +242,7 @@ impl HuggingFace {
     }
 
     /// Gives the pending line its number, and lines that were held back theirs, if they are steps.
-    fn settle(&mut self, out: &mut Builder) {
+    fn give(&mut self, out: &mut Builder) {
         self.resolve(None, out);
         for fields in self.ranks.release(out) {
             self.begin(fields, None, out);

@@ -375,6 +375,10 @@ fn read(
     builder.beginning.clear();
     let reach = line.text.floor_char_boundary(dates::REACH);
     builder.beginning.push_str(part(&line.text, ..reach));
+    let said = process::said(&line.text);
+    if said.is_some() {
+        reader.settle(builder);
+    }
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
         extras.events.line(line, builder);
@@ -394,13 +398,14 @@ fn read(
     if builder.trace.step_lines > steps {
         causes.step_line(&line.text)
     } else {
-        if let Some(said) = process::said(&line.text) {
-            builder.begins(said);
-        }
         if is_banner(&line.text) {
             extras.banner.line(line, builder);
         }
-        causes.line(&line.text)
+        causes.line(&line.text);
+        if let Some(said) = said {
+            builder.begins(said);
+            causes.begins();
+        }
     }
 }
 

@@ -275,7 +275,7 @@ impl Builder {
         // Another rank that is late goes on behind the one that is ahead.
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let is_rank = begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
-        if is_rank || !self.is_again(&lines) {
+        if is_rank || !self.is_again(&lines, begun.is_some()) {
             return lines.into_iter().for_each(|(_, step)| self.put(step));
         }
         let (line, said) = (*line, Said::Begins);
@@ -285,24 +285,29 @@ impl Builder {
         }
     }
 
-    /// Were these steps done once more? Else another rank says what is known.
-    fn is_again(&self, lines: &[(u64, Step)]) -> bool {
-        let known = |step: &Step| self.known(step.step);
+    /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
+    /// dates decide.
+    fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
         let first = &lines[0].1;
-        let dates = (first.ended_at, known(first).and_then(|s| s.ended_at));
+        let before = self.known(first.step);
+        let then = before.and_then(|s| s.ended_at);
         let newest = self.processes.newest.and_then(|n| self.known(n)?.ended_at);
-        if let ((Some(now), Some(then)), Some(newest)) = (dates, newest)
+        if let (Some(now), Some(then), Some(newest)) = (first.ended_at, then, newest)
             && now > then
         {
-            return (now - newest).abs() < (now - then).abs();
+            let is_later = (now - newest).abs() < (now - then).abs();
+            if is_later || !is_said {
+                return is_later;
+            }
         }
-        let times = known(first)
+        let times = before
             .and_then(|s| s.step_time_seconds)
             .zip(first.step_time_seconds);
         let is_slow = times.is_some_and(|(then, now)| now > SLOW_START * then);
-        let other = lines
-            .iter()
-            .filter(|(_, step)| known(step).is_some_and(|known| differs(known, step)));
+        let other = lines.iter().filter(|(_, step)| {
+            self.known(step.step)
+                .is_some_and(|known| differs(known, step))
+        });
         is_slow || 2 * other.count() >= lines.len()
     }
 

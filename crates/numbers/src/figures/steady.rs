@@ -107,15 +107,14 @@ impl Timed<'_> {
 /// The measured part of one run, or why there is none.
 pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Steady, Reason> {
     let workload = &result.workload;
-    let timed = timed(result, statistics);
     if workload.tokens_per_step.is_none_or(|n| n == 0) && !workload.tokens_vary {
         return Err(tokens_not_known(result));
     }
+    let timed = timed(result, statistics)?;
     let num_gpus = workload
         .num_gpus
         .filter(|n| *n > 0)
-        .ok_or_else(|| devices_not_known(timed.as_deref().unwrap_or_default()))?;
-    let timed = timed?;
+        .ok_or_else(|| devices_not_known(&timed))?;
     if let Some(why) = mixed_units(&timed) {
         return Err(why);
     }
