@@ -302,7 +302,7 @@ fn read_logs(
             return Err(cache.gone(&log.digest, &log.name));
         }
         if !is_own {
-            take(b"\n");
+            take(logs::NEXT_RANK);
         }
     }
     Ok((parser.finish(), logs::tail(&end)))

@@ -1,6 +1,9 @@
 //! Paths as a user names them → units, each of them one run.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use super::Kind;
 use crate::{
@@ -32,7 +35,7 @@ impl Unit {
 /// What the names of event files have.
 const EVENTS: &str = ".tfevents.";
 /// How the names of logs and of results end.
-const LOGS: [&str; 5] = [".log", ".txt", ".out", ".err", ".jsonl"];
+const LOGS: [&str; 6] = [".log", ".txt", ".out", ".err", ".jsonl", ".log.gz"];
 const RESULTS: &str = ".json";
 
 /// Folders within folders that are looked into.
@@ -146,9 +149,23 @@ fn kind_of(path: &Path) -> Option<Kind> {
         Some(Kind::Events)
     } else if LOGS.iter().any(|ending| name.ends_with(ending)) {
         Some(Kind::Log)
+    } else if name.ends_with(RESULTS) {
+        Some(if has_history(path) {
+            Kind::Log
+        } else {
+            Kind::Result
+        })
     } else {
-        name.ends_with(RESULTS).then_some(Kind::Result)
+        None
     }
+}
+
+/// Is it the state of Hugging Face's Trainer, which holds its log?
+fn has_history(path: &Path) -> bool {
+    const HEAD: u64 = 64 << 10;
+    let mut head = Vec::new();
+    let read = open_regular(path).and_then(|(file, _)| file.take(HEAD).read_to_end(&mut head));
+    read.is_ok() && memchr::memmem::find(&head, b"\"log_history\"").is_some()
 }
 
 /// The rank in `rank-7.info.log`, `rank_7`, `log.rank7.txt`.

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Problem, Result},
     files::{open_regular, read_open},
     job::FailureClass,
-    logs::{ExitSummary, Failure, LogSection, Parser, Trace, classify},
+    logs::{ExitSummary, Failure, LogSection, NEXT_RANK, Parser, Trace, classify},
 };
 
 const CHUNK: usize = 1 << 20;
@@ -293,7 +293,7 @@ fn log(cache: &Cache, sources: &[Source], own: Option<&LogSection>) -> Result<Ol
         stream(cache, source, &mut feed)?;
         // The next rank's first line must not be glued to this one's last.
         if sources.len() > 1 {
-            feed(b"\n");
+            feed(NEXT_RANK);
         }
     }
     out.trace = all.finish();

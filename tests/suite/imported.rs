@@ -44,7 +44,9 @@ fn shards_and_the_variables_of_older_suites_hide_no_import() {
     for shard in ["1/2", "2/2"] {
         assert!(lists_it(&mut project.tprimat(&["list", "--shard", shard])));
     }
-    assert!(lists_it(project.tprimat(&["list"]).env("FRAMEWORKS", "tran")));
+    assert!(lists_it(
+        project.tprimat(&["list"]).env("FRAMEWORKS", "tran")
+    ));
     let of_another = ["list", "--only", "cpu/cmd/tiny"];
     assert!(!lists_it(&mut project.tprimat(&of_another)));
 }

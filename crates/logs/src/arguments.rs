@@ -16,6 +16,7 @@ use tprimat_base::words::part;
 use super::{
     builder::Builder,
     numbers::{after, finite_number},
+    process::Said,
 };
 
 /// Setting → the arguments that state it.
@@ -52,14 +53,13 @@ static KNOWN: LazyLock<HashSet<&str>> = LazyLock::new(|| {
 pub struct Arguments {
     stated: HashMap<&'static str, String>,
     told: bool,
+    /// Lines of steps that came before they were told.
+    steps: u64,
 }
 
 impl Arguments {
     /// `text` has a run of dots that begins at `dots`, behind a space.
-    pub fn line(&mut self, text: &str, dots: usize) {
-        if self.told {
-            return;
-        }
+    pub fn line(&mut self, text: &str, dots: usize, out: &mut Builder) {
         let mut words = part(text, ..dots).rsplit([' ', ':']);
         let name = words.find(|word| !word.is_empty());
         let Some(name) = name.and_then(|name| KNOWN.get(name)) else {
@@ -67,6 +67,14 @@ impl Arguments {
         };
         let rest = part(text, dots..).trim_start().trim_start_matches('.');
         if rest.starts_with(' ') {
+            if self.told {
+                // Behind steps they are those of a process that begins.
+                if out.trace.step_lines == self.steps {
+                    return;
+                }
+                *self = Self::default();
+            }
+            out.begins(Said::Begins);
             let value = || value_of(rest).to_owned();
             self.stated.entry(name).or_insert_with(value);
         }
@@ -111,6 +119,7 @@ impl Arguments {
             return;
         }
         self.told = true;
+        self.steps = out.trace.step_lines;
         tell(&TABLE.count, |key| self.count(key), out);
         self.model(out);
         self.precision(out);

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{
     Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step,
-    TelemetrySample, Trace, UNREADABLE, UnreadableLines, trace::NAN_LOSSES,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines, dates, process::Processes,
+    trace::NAN_LOSSES,
 };
 
 /// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is
@@ -41,6 +42,9 @@ pub struct Builder {
     /// Where two lines state the same step, the later one counts: the step was done again after a
     /// resume, and that is what the rest of the log builds on.
     pub latest: bool,
+    pub processes: Processes,
+    /// The beginning of the line that is read now, where its date is.
+    pub beginning: String,
     /// When the line that is read now was seen in the log: seconds since 1970.
     pub clock: Option<f64>,
     /// Hears which kind of line has read a line, by the line's number.
@@ -108,13 +112,21 @@ impl Builder {
                 .add("absurd_value", || format!("step {}", step.step));
         }
         self.trace.step_lines += 1;
+        step.ended_at = step.ended_at.or_else(|| dates::of(&self.beginning));
         if step.ended_at.is_none() {
             step.ended_at = self.clock;
             self.trace.dated_by_lines |= self.clock.is_some();
         } else {
             step.seen_at = self.clock;
         }
-        self.nan.step(&step, &self.notes);
+        if !self.is_over() {
+            self.nan.step(&step, &self.notes);
+            self.enter(step);
+        }
+    }
+
+    /// Puts a step in its place, or takes what is new of one that is there.
+    pub fn put(&mut self, step: Step) {
         let steps = &mut self.trace.steps;
         if steps.last().is_none_or(|last| last.step < step.step) {
             steps.push(step);
@@ -163,15 +175,8 @@ impl Builder {
     /// Forgets the step of the newest line, which is about to be stated again with the rest of that
     /// line.
     pub fn take_back(&mut self, step: u64) {
-        if self
-            .trace
-            .steps
-            .last()
-            .is_some_and(|last| last.step == step)
-            && self.condensed == 0
-        {
-            self.trace.steps.pop();
-            self.trace.step_lines -= 1;
+        if self.condensed == 0 {
+            self.leave(step);
         }
     }
 
@@ -188,15 +193,10 @@ impl Builder {
         }
     }
 
-    /// The step of the newest line, for a line that says more about it.
-    pub fn last_step(&mut self) -> Option<&mut Step> {
-        self.trace.steps.last_mut()
-    }
-
     /// A setting by the job's name, as the trainer states it. What is stated first counts.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         let value = value.into();
-        if value.is_null() {
+        if value.is_null() || self.is_over() {
             return;
         }
         match self.trace.effective.0.get(name) {
@@ -209,11 +209,15 @@ impl Builder {
             Some(first) => {
                 let detail = format!("{name} is {first}, later {value}; the first one counts");
                 self.notes.add("setting_restated", || detail);
+                self.states_again(name, &value);
             }
         }
     }
 
     pub fn memory(&mut self, report: MemoryReport) {
+        if self.is_over() {
+            return;
+        }
         self.trace.memory_lines += 1;
         if self.trace.memory.len() < MAX_REPORTS {
             self.trace.memory.push(report);
@@ -221,7 +225,7 @@ impl Builder {
     }
 
     pub fn evaluation(&mut self, evaluation: Evaluation) {
-        if self.trace.evaluations.len() < MAX_REPORTS {
+        if self.trace.evaluations.len() < MAX_REPORTS && !self.is_over() {
             self.trace.evaluations.push(evaluation);
         }
     }
@@ -264,6 +268,7 @@ impl Builder {
     /// A figure of the whole run; the last one counts.
     pub fn total(&mut self, name: &str, value: f64) {
         if value.is_finite()
+            && !self.is_over()
             && (self.trace.totals.len() < 64 || self.trace.totals.contains_key(name))
         {
             self.trace.totals.insert(name.to_owned(), value);
@@ -277,6 +282,8 @@ impl Builder {
     }
 
     pub fn finish(mut self) -> Trace {
+        self.settle_back(None);
+        self.choose_beginning();
         if self.averages {
             self.spread();
         }
@@ -325,16 +332,24 @@ impl Builder {
             return;
         };
         for at in 0..steps.len() {
-            if steps[at].steps_averaged.is_some() {
-                continue;
-            }
-            // Before the first line there is only its own number to go by.
-            let gap = if at == 0 {
-                steps[0].step.max(1)
-            } else {
-                gaps[at - 1]
+            let number = steps[at].step;
+            let is_first = at == 0 || steps[at].process > steps[at - 1].process;
+            let process = self.trace.processes.get(steps[at].process as usize);
+            let stated = process.and_then(|process| process.first_step);
+            let gap = match stated {
+                _ if !is_first => gaps[at - 1],
+                Some(first) if first < number => number + 1 - first,
+                // Lines that stand at the interval's multiples count from there; so does an odd one before them.
+                _ if gaps.get(at).is_some_and(|gap| *gap < usual) => match number % usual {
+                    0 => usual,
+                    odd => odd,
+                },
+                Some(_) if at > 0 => gaps[at - 1],
+                _ => number.max(1),
             };
-            steps[at].steps_averaged = Some(gap.min(usual)).filter(|n| *n > 1);
+            if steps[at].steps_averaged.is_none() {
+                steps[at].steps_averaged = Some(gap.min(usual)).filter(|n| *n > 1);
+            }
         }
     }
 
@@ -363,7 +378,10 @@ impl Builder {
                 .first()
                 .filter(|s| s.step > 1 && s.steps_averaged.is_none())
         {
-            missing(1, first.step - 1);
+            let began = self.trace.processes.first().and_then(|p| p.first_step);
+            if began != Some(first.step) {
+                missing(began.unwrap_or(1), first.step - 1);
+            }
         }
         for (pair, gap) in steps.windows(2).zip(&gaps) {
             if *gap > usual {
@@ -391,19 +409,29 @@ pub fn interval(first: u64, gaps: &[u64]) -> Option<u64> {
         .map(|(gap, _)| gap)
 }
 
+/// Do two lines about one step contradict each other?
+pub fn differs(a: &Step, b: &Step) -> bool {
+    let mut differs = false;
+    macro_rules! hold {
+        ($($field:ident),*) => {$(
+            if let (Some(a), Some(b)) = (a.$field, b.$field) {
+                let (a, b) = (a as f64, b as f64);
+                differs |= (a - b).abs() > SAME * a.abs().max(b.abs());
+            }
+        )*};
+    }
+    hold!(step_time_seconds, loss, learning_rate, grad_norm, tokens);
+    hold!(tokens_per_second_per_gpu, tflops_per_gpu);
+    hold!(global_batch_size, consumed_samples, steps_averaged);
+    differs
+}
+
 /// Takes what `a` lacks from `b`; true if they contradict each other.
 fn merge(a: &mut Step, b: Step) -> bool {
-    let mut differs = false;
+    let differs = differs(a, &b);
     macro_rules! take {
         ($($field:ident),*) => {$(
-            match (&a.$field, b.$field) {
-                (None, value) => a.$field = value,
-                (Some(first), Some(second)) => {
-                    let (first, second) = (*first as f64, second as f64);
-                    differs |= (first - second).abs() > SAME * first.abs().max(second.abs());
-                }
-                (Some(_), None) => {}
-            }
+            a.$field = a.$field.or(b.$field);
         )*};
     }
     take!(
@@ -440,6 +468,7 @@ fn mean_of(first: &Step, mut second: Step) -> Step {
     let mean = |a: Option<f64>, b: Option<f64>| Some((a? * n as f64 + b? * m as f64) / all as f64);
     let larger = first.memory_bytes > second.memory_bytes;
     second.steps_averaged = Some(all);
+    second.process = second.process.min(first.process);
     second.step_time_seconds = mean(first.step_time_seconds, second.step_time_seconds);
     second.loss = mean(first.loss, second.loss);
     second.grad_norm = mean(first.grad_norm, second.grad_norm);

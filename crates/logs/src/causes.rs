@@ -60,6 +60,8 @@ pub struct Causes {
     /// Between the head of a traceback and its exception.
     in_frames: bool,
     step_at: Option<u64>,
+    /// The place behind which a process began.
+    begun_at: Option<u64>,
     /// The last complaint of a shell: in which line, and what.
     shell: Option<(u64, String)>,
 }
@@ -78,7 +80,8 @@ impl Causes {
     /// A line that states a step. Hardly anything but numbers is in it, so it is searched only
     /// where something is glued on.
     pub fn step_line(&mut self, text: &str) {
-        if memmem::find(text.as_bytes(), b"Error").is_some() {
+        let is_glued = |words: &[u8]| memmem::find(text.as_bytes(), words).is_some();
+        if is_glued(b"Error") || is_glued(b"access fault") || is_glued(b"HSA_STATUS") {
             self.line(text);
         } else {
             self.at += text.len() as u64 + 1;
@@ -198,9 +201,16 @@ impl Causes {
         }
     }
 
-    /// Were there steps more than `slack` bytes after `at`?
+    /// A process begins behind the line that was read last.
+    pub fn begins(&mut self) {
+        self.begun_at = Some(self.at);
+    }
+
+    /// Were there steps more than `slack` bytes after `at`, or of a process that began there?
     fn went_on(&self, at: u64, slack: u64) -> bool {
-        self.step_at.is_some_and(|step| step > at + slack)
+        let began = self.begun_at.filter(|began| *began >= at);
+        self.step_at
+            .is_some_and(|step| step > at + slack || began.is_some_and(|began| step > began))
     }
 
     fn found(&self, class: Class) -> Option<&Found> {

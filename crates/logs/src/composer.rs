@@ -68,6 +68,10 @@ impl Reader for Log {
         }
     }
 
+    fn settle(&mut self, out: &mut Builder) {
+        self.flush(out);
+    }
+
     fn end(&mut self, out: &mut Builder) {
         self.flush(out);
     }

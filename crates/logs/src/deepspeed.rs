@@ -83,17 +83,20 @@ impl DeepSpeed {
     fn complete(&mut self, text: &str, out: &mut Builder) {
         let settings = &out.trace.effective.0;
         let single = settings.get("gradient_accumulation_steps") == Some(&1.into());
-        let Some(step) = out.trace.steps.last_mut() else {
+        let Some(step) = out.last_step() else {
             return;
         };
         step.other.append(&mut self.pending);
         if single && has(text, "Step Time:") {
+            let (number, time) = (step.step, step.other.remove("micro_step_time_seconds"));
             let mut checks = Checks {
-                step: step.step,
+                step: number,
                 notes: &mut out.notes,
             };
-            let time = step.other.remove("micro_step_time_seconds");
-            step.step_time_seconds = checks.seconds("Step Time", time);
+            let time = checks.seconds("Step Time", time);
+            if let Some(step) = out.last_step() {
+                step.step_time_seconds = time;
+            }
         }
     }
 

@@ -146,7 +146,7 @@ impl Engine {
     /// True if some kind of line, of those that `of` chooses, has read the line.
     pub fn read(&mut self, line: &Line<'_>, of: fn(About) -> bool, out: &mut Builder) -> bool {
         let (table, text) = (Arc::clone(&self.table), &*line.text);
-        let settled = self.started && self.has(Flag::SettingsBeforeSteps);
+        let settled = self.started && self.has(Flag::SettingsBeforeSteps) && !out.has_begun();
         let mut is_read = false;
         for rule in &table.rules {
             let about = rule.table.about;

@@ -24,6 +24,8 @@ use super::{
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
 pub trait Reader: Send {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder);
+    /// Another process may begin with the line that comes: what was read so far waits for nothing.
+    fn settle(&mut self, _out: &mut Builder) {}
     /// After the last line.
     fn end(&mut self, _out: &mut Builder) {}
 }

@@ -8,24 +8,28 @@
 mod fields;
 mod numbering;
 mod settings;
+mod state;
 #[cfg(test)]
 pub(super) mod tests;
+mod times;
 
 use tprimat_base::words::part;
 
 use super::{
     RunningAverage, Step,
-    builder::Builder,
+    builder::{Builder, MAX_STEPS},
     deepspeed::{Config, overflow},
     format::{Evidence, Reader},
     lines::Line,
     numbers::as_count,
+    process::{self, Said},
     tqdm::{Bar, bars, may_be_bar},
     values::{clock, count_after, dictionary, has, once},
 };
 use fields::{Fields, Kind, Table, classify, is_header, whole_number};
 use numbering::{Around, Line as Moment, Ranks, Redrawn, rank_of};
 use settings::Settings;
+use state::State;
 
 pub fn evidence(line: &str) -> Evidence {
     let mut stated = dictionaries(line);
@@ -63,6 +67,9 @@ pub struct HuggingFace {
     /// Ways in which step numbers were assumed, each told once.
     assumed: Vec<&'static str>,
     clock: Elapsed,
+    /// Steps, and seconds since the beginning when they ended, by bars or by the lines.
+    ends: Vec<(u64, f64)>,
+    state: State,
     summaries: Vec<f64>,
     /// The mean of a bar that was drawn to its end, and how far it is from elapsed / count.
     finished_bar: Option<f64>,
@@ -94,7 +101,12 @@ struct Elapsed {
 
 impl Reader for HuggingFace {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
-        let text = &*line.text;
+        let whole = match self.state.line(&line.text, out) {
+            state::Found::Nothing => None,
+            state::Found::Part => return,
+            state::Found::Whole(object) => Some(object),
+        };
+        let text = whole.as_deref().unwrap_or(&line.text);
         let mut at = 0;
         for (start, pairs, end) in dictionaries(text) {
             let kind = classify(&pairs);
@@ -126,19 +138,42 @@ impl Reader for HuggingFace {
         if has(text, "Training completed.") {
             out.trace.finished = true;
         }
+        self.process(text, out);
         self.metrics(text, out);
         if !self.deepspeed.line(text, out) {
             self.settings.line(text, out);
         }
     }
 
+    fn settle(&mut self, out: &mut Builder) {
+        self.give(out);
+    }
+
     fn end(&mut self, out: &mut Builder) {
-        self.settle(out);
-        std::mem::take(&mut self.redrawn).end(out);
+        self.give(out);
+        self.end_process(out);
+        self.state.end(out);
     }
 }
 
 impl HuggingFace {
+    /// A process begins, or says after which step it goes on.
+    fn process(&mut self, text: &str, out: &mut Builder) {
+        if has(text, "***** Running training *****") && self.last_step > 0 {
+            self.give(out);
+            self.end_process(out);
+            (self.bar, self.previous, self.gap) = (None, None, None);
+            (self.last_step, self.clock, self.ranks) = (0, Elapsed::default(), Ranks::default());
+        } else if let Some(Said::After(step)) = process::said(text) {
+            self.last_step = step;
+        }
+    }
+
+    fn end_process(&mut self, out: &mut Builder) {
+        std::mem::take(&mut self.redrawn).end(out);
+        times::derive(&std::mem::take(&mut self.ends), out);
+    }
+
     fn logged(&mut self, kind: Kind, fields: &Fields, rank: Option<u64>, out: &mut Builder) {
         if !self.started {
             self.started = true;
@@ -172,16 +207,16 @@ impl HuggingFace {
                     Moment::Open if self.ranks.hold(fields) => return,
                     _ => {}
                 }
-                self.settle(out);
+                self.give(out);
                 self.begin(fields.clone(), rank, out);
             }
             Kind::Summary => {
-                self.settle(out);
+                self.give(out);
                 self.over = true;
                 self.summary(fields, out);
             }
             Kind::Evaluation => {
-                self.settle(out);
+                self.give(out);
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
                     fields
@@ -207,7 +242,7 @@ impl HuggingFace {
     }
 
     /// Gives the pending line its number, and lines that were held back theirs, if they are steps.
-    fn settle(&mut self, out: &mut Builder) {
+    fn give(&mut self, out: &mut Builder) {
         self.resolve(None, out);
         for fields in self.ranks.release(out) {
             self.begin(fields, None, out);
@@ -256,6 +291,9 @@ impl HuggingFace {
             if self.pending.is_some() {
                 self.bar_total = Some(bar.total);
             }
+            if let Some(elapsed) = bar.elapsed_seconds {
+                self.ended(bar.count, elapsed);
+            }
             self.resolve(Some(drawn), out);
             self.bar = Some(drawn);
             if bar.count == bar.total && self.settings.total_steps.is_some() {
@@ -263,6 +301,17 @@ impl HuggingFace {
             }
         }
         any
+    }
+
+    /// A step ended so many seconds after the beginning; of a bar that is drawn again, the first one counts.
+    fn ended(&mut self, step: u64, seconds: f64) {
+        let is_next = self
+            .ends
+            .last()
+            .is_none_or(|(last, then)| *last < step && *then <= seconds);
+        if is_next && self.ends.len() < MAX_STEPS {
+            self.ends.push((step, seconds));
+        }
     }
 
     /// When it is closed, a bar shows its mean over all steps instead of the smoothed one.
@@ -346,6 +395,9 @@ impl HuggingFace {
         }
         if !counted {
             self.clock.differences(&mut step, &fields, out);
+            if let Some((seconds, _)) = fields.elapsed() {
+                self.ended(at, seconds);
+            }
         }
         self.last_step = self.last_step.max(at);
         let settled = fields.step().is_some() || fitting.is_some();
@@ -414,7 +466,7 @@ impl Elapsed {
             let each = (seen - tokens) / steps;
             // The first line of a resumed run has the tokens of the run before in its total.
             let whole_run = self.tokens.is_some() || step.step <= 1;
-            step.tokens = as_count(each).filter(|n| *n > 0 && whole_run);
+            step.tokens = as_count(each.round()).filter(|n| *n > 0 && whole_run);
             self.tokens = Some((step.step, seen));
         }
         let Some((now, resolution)) = fields.elapsed() else {

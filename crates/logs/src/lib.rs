@@ -10,8 +10,10 @@ mod causes;
 mod classify;
 mod compile;
 mod composer;
+mod dates;
 mod deepspeed;
 mod dump;
+mod encoding;
 mod engine;
 mod events;
 mod fields;
@@ -28,6 +30,7 @@ mod numbers;
 mod parser;
 mod pattern;
 mod places;
+mod process;
 mod step_time_lines;
 mod suggest;
 mod table;
@@ -60,7 +63,7 @@ pub use events::{Event, events_schema};
 pub use fields::TOTAL_RATE;
 pub use format::names;
 pub use numbers::GIB;
-pub use parser::{Dated, Live, Parser, parse, parse_any, parse_dated};
+pub use parser::{Dated, Live, NEXT_RANK, Parser, parse, parse_any, parse_dated};
 pub use suggest::{Suggestion, suggest};
 pub use table::LogSection;
 pub use tail::tail;
@@ -68,6 +71,6 @@ pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::{
     ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,
-    MemoryFigure, MemoryReport, RunningAverage, Step, TelemetrySample, Trace, UNREADABLE,
-    UnreadableLines,
+    MemoryFigure, MemoryReport, Process, RESTART, RunningAverage, SECOND_RUN, Step,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines,
 };

@@ -61,7 +61,6 @@ const MARKS: &[(&str, Take)] = &[
     ("padded vocab (size:", padded_vocabulary),
     ("using world size:", world),
     ("Theoretical memory footprints:", theoretical),
-    ("[before the start of training", Megatron::starts),
     ("[after training is done]", done),
     ("exits successfully", done),
     ("end of arguments", |megatron, _, out| {
@@ -75,8 +74,8 @@ const MARKS: &[(&str, Take)] = &[
         lines.iter_time(place.before(), place.behind(), out);
     }),
     ("iteration", Megatron::iteration),
-    (" ..", |megatron, place, _| {
-        megatron.arguments.line(place.text, place.start);
+    (" ..", |megatron, place, out| {
+        megatron.arguments.line(place.text, place.start, out);
         place.end = place.text.len();
     }),
 ];
@@ -92,8 +91,8 @@ static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
 /// The first iteration line, and whether the second one has come.
 struct Begin {
     number: u64,
-    /// It is the first of the run, not only of this piece of a log.
-    of_run: bool,
+    /// It is the first of its process, not only of this piece of a log.
+    of_process: bool,
     microseconds: bool,
     second: bool,
 }
@@ -102,7 +101,6 @@ struct Begin {
 pub struct Megatron {
     arguments: Arguments,
     begin: Option<Begin>,
-    started: bool,
     /// What took time since the last iteration line, besides training.
     between: Option<&'static str>,
     last: (u64, u64),
@@ -173,13 +171,14 @@ impl Megatron {
             return;
         }
         out.averages = true;
-        found.step.steps_averaged = self.averaged(&head, found.has_pairs);
+        if out.has_begun() {
+            self.begin = None;
+        }
+        found.step.steps_averaged = self.averaged(&head, found.has_pairs, out);
         let batch = found.step.global_batch_size;
         let stated = (batch.unwrap_or(0), head.total);
-        if std::mem::replace(&mut self.last, stated) != stated {
-            if let Some(batch) = batch {
-                out.set("global_batch_size", batch);
-            }
+        let is_new = std::mem::replace(&mut self.last, stated) != stated;
+        if is_new {
             out.set("train_iters", head.total);
             if let Some(ranks) = ranks_of(place.text) {
                 out.set("num_gpus", ranks);
@@ -193,15 +192,18 @@ impl Megatron {
         tell_oddities(&found, place.ended, out);
         self.step_time_lines.joins(&mut found.step, out);
         out.step(found.step);
+        if let Some(batch) = batch.filter(|_| is_new) {
+            out.set("global_batch_size", batch);
+        }
     }
 
     /// Core 0.16 and later print the first iteration without starting their sums anew: the line
     /// after it is the mean of both and all between.
-    fn averaged(&mut self, head: &Header, has_pairs: bool) -> Option<u64> {
+    fn averaged(&mut self, head: &Header, has_pairs: bool, out: &Builder) -> Option<u64> {
         let Some(begin) = &mut self.begin else {
             self.begin = Some(Begin {
                 number: head.number,
-                of_run: head.number == 1 || self.started,
+                of_process: head.number == 1 || out.has_begun(),
                 microseconds: head.microseconds,
                 second: false,
             });
@@ -211,7 +213,8 @@ impl Megatron {
             return None;
         }
         begin.second = true;
-        (begin.microseconds && begin.of_run && !has_pairs).then(|| head.number - begin.number + 1)
+        (begin.microseconds && begin.of_process && !has_pairs)
+            .then(|| head.number - begin.number + 1)
     }
 
     fn saves(&mut self, _: &mut Place<'_>, _: &mut Builder) {
@@ -241,16 +244,6 @@ impl Megatron {
             if let Some((value, _)) = number(value) {
                 out.evaluated(step, format!("{kind}_{name}"), value);
             }
-        }
-    }
-
-    fn starts(&mut self, _: &mut Place<'_>, out: &mut Builder) {
-        self.started = true;
-        // A run that goes on in the same log averages anew, and what it repeats is what the rest
-        // builds on.
-        if out.trace.step_lines > 1 {
-            self.begin = None;
-            out.latest = true;
         }
     }
 }
@@ -422,7 +415,9 @@ static PRIMUS: Pattern = Pattern::new(r"^\[.*?\]\[rank-[^\]/]*/[^\]]*\]");
 static DIALECTS: [(&str, Pattern); 4] = [
     (
         "primus",
-        Pattern::new(r"hip mem usage|rocm mem usage|^\[.*?\]\[rank-[^\]/]*/[^\]]*\]"),
+        Pattern::new(
+            r"hip mem usage|rocm mem usage|inst/harmonic mean|compute per GPU \(TFLOP|^\[.*?\]\[rank-[^\]/]*/[^\]]*\]",
+        ),
     ),
     (
         "megatron-bridge",

@@ -117,7 +117,8 @@ impl Entries {
             }
             "run_stop" => self.stop(time, about("status").and_then(Value::as_str), out),
             "tracked_stats" => {
-                self.stats(value, about("step").or_else(|| about("samples_count")), out)
+                let samples = about("step").or_else(|| about("samples_count"));
+                self.stats(value, samples, time, out)
             }
             "overall_throughput" => {
                 if let Some(rate) = number_of(value) {
@@ -160,11 +161,18 @@ impl Entries {
         }
     }
 
-    fn stats(&mut self, value: &Value, samples: Option<&Value>, out: &mut Builder) {
+    fn stats(
+        &mut self,
+        value: &Value,
+        samples: Option<&Value>,
+        milliseconds: Option<f64>,
+        out: &mut Builder,
+    ) {
         let Value::Object(stats) = value else { return };
         let samples = samples.and_then(whole);
         let mut step = Step {
             consumed_samples: samples.filter(|n| *n > 0),
+            ended_at: milliseconds.map(|ms| ms / 1e3),
             ..Step::default()
         };
         let by_samples = self.by_samples(samples);

@@ -111,6 +111,10 @@ impl Reader for Nemo {
         }
     }
 
+    fn settle(&mut self, out: &mut Builder) {
+        self.bars.flush(out);
+    }
+
     fn end(&mut self, out: &mut Builder) {
         if let Some(before) = self.broken.take() {
             self.progress(before.trim_start_matches("Training epoch "), out);

@@ -51,10 +51,18 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
         if bytes.get(sign + word).is_some_and(u8::is_ascii_digit) {
             return None;
         }
+        let rest = part(text, sign + word..);
         return Some((
             if text.starts_with('-') { -value } else { value },
-            part(text, sign + word..),
+            behind_nonfinite(rest),
         ));
+    }
+    // `1.#QNAN` and `-1.#IND`, as Windows writes them; `1.#INF` is none either.
+    if bytes.get(end) == Some(&b'#') {
+        let name = bytes[end + 1..]
+            .iter()
+            .take_while(|b| b.is_ascii_alphabetic());
+        return Some((f64::NAN, part(text, end + 1 + name.count()..)));
     }
     if bytes.get(end) == Some(&b'.') && digits(end + 1) > 0 {
         return None;
@@ -67,6 +75,19 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
         }
     }
     Some((part(text, ..end).parse().ok()?, part(text, end..)))
+}
+
+/// What follows a NaN or an infinity: bars print `nan.0`, and C libraries `-nan(ind)`.
+fn behind_nonfinite(rest: &str) -> &str {
+    let is_end = |rest: &&str| !rest.starts_with(|c: char| c.is_ascii_digit());
+    if let Some(rest) = rest.strip_prefix(".0").filter(is_end) {
+        return rest;
+    }
+    let payload = rest.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+    match payload {
+        Some((payload, rest)) if payload.bytes().all(|b| b.is_ascii_alphanumeric()) => rest,
+        _ => rest,
+    }
 }
 
 /// The finite number that a text begins with.
@@ -206,6 +227,17 @@ mod tests {
         assert_eq!(number("2.5. Then"), Some((2.5, ". Then")));
         assert!(number("-nanz)").is_none(), "a word that only begins so");
         assert!(number("nan)").unwrap().0.is_nan());
+        for text in [
+            "nan.0,",
+            "NaN,",
+            "-nan(ind),",
+            "nan(0x7),",
+            "1.#QNAN,",
+            "-1.#IND,",
+        ] {
+            let (value, rest) = number(text).unwrap();
+            assert!(value.is_nan() && rest == ",", "{text}");
+        }
         assert_eq!(number("-inf"), Some((f64::NEG_INFINITY, "")));
         for none in [
             "",

@@ -1,20 +1,26 @@
 //! Bytes, in chunks of any size → a [`Trace`]; the memory does not grow with the log.
 
-use tprimat_base::words::did_you_mean;
+use tprimat_base::words::{did_you_mean, part};
 
 use super::{
     Step, Trace,
     builder::Builder,
     causes::{CHARS, Causes},
     compile::{PatternError, Table},
+    dates,
+    encoding::Decoder,
     engine::Engine,
     format::{self, Evidence, Format, Reader, TABLE},
     lines::{Line, MAX_LINE, Splitter, cut},
-    mlperf,
+    mlperf, process,
     table::LogSection,
     tfevents::{self, TfEvents},
     tprimat,
 };
+
+/// A line between the logs of two ranks of one run that are read as one: steps come again, and no process begins.
+pub const NEXT_RANK: &[u8] = b"\n\x1e\n";
+const RANK_MARK: &str = "\x1e";
 
 /// The format that a recipe's patterns make up.
 const PATTERNS: &str = "regex";
@@ -94,6 +100,7 @@ const AFTER_EVIDENCE: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 
 pub struct Parser {
+    decoder: Decoder,
     splitter: Splitter,
     state: State,
     builder: Builder,
@@ -106,6 +113,8 @@ struct Extras {
     events: tprimat::Events,
     /// Evaluations and settings; the steps are the trainer's own lines.
     mlperf: mlperf::Entries,
+    /// What a launcher says of the run, above or between the trainer's lines.
+    banner: Engine,
     causes: Causes,
 }
 
@@ -114,6 +123,7 @@ impl Extras {
         Self {
             events: tprimat::Events::default(),
             mlperf: mlperf::Entries::beside(),
+            banner: Engine::new(format::shipped("banner")),
             causes: Causes::default(),
         }
     }
@@ -194,6 +204,7 @@ impl Parser {
 
     fn with(state: State) -> Self {
         Self {
+            decoder: Decoder::default(),
             splitter: Splitter::default(),
             state,
             builder: Builder::default(),
@@ -202,7 +213,15 @@ impl Parser {
     }
 
     pub fn feed(&mut self, chunk: &[u8]) {
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::Plain);
         for piece in chunk.chunks(PIECE) {
+            decoder.feed(piece, |text| self.text(text));
+        }
+        self.decoder = decoder;
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        for piece in text.chunks(PIECE) {
             self.piece(piece);
         }
     }
@@ -228,6 +247,7 @@ impl Parser {
             state,
             builder,
             extras,
+            ..
         } = self;
         match state {
             State::Reading(name, reader) => {
@@ -287,12 +307,12 @@ impl Parser {
         self.state = reading(format);
         self.splitter = Splitter::default();
         self.extras.causes = Causes::default();
-        self.feed(&head);
+        self.text(&head);
         if left_out > 0 {
             let kept = memchr::memchr_iter(b'\n', &recent).count() as u64;
             self.splitter.feeds = feeds.saturating_sub(kept);
         }
-        self.feed(&recent);
+        self.text(&recent);
     }
 
     #[must_use]
@@ -306,6 +326,8 @@ impl Parser {
 
     /// What the log says, and what it says of failures.
     pub(super) fn end(mut self) -> (Trace, Causes) {
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::Plain);
+        decoder.finish(|text| self.text(text));
         if let State::Detecting(detecting) = &mut self.state {
             // The last line, if it has no line end: it may be the only one.
             let (best, causes) = (&mut detecting.best, &mut self.extras.causes);
@@ -317,6 +339,7 @@ impl Parser {
             state,
             mut builder,
             mut extras,
+            ..
         } = self;
         let (name, mut reader) = match state {
             State::Reading(name, reader) => (name, reader),
@@ -332,6 +355,8 @@ impl Parser {
             }
         };
         splitter.finish(|line| read(&name, reader.as_mut(), line, &mut builder, &mut extras));
+        builder.settle_back(None);
+        builder.choose_beginning();
         reader.end(&mut builder);
         if splitter.cut > 0 {
             let count = splitter.cut;
@@ -353,6 +378,16 @@ fn read(
     extras: &mut Extras,
 ) {
     builder.notes.line = line.number;
+    if line.text == RANK_MARK {
+        return builder.next_rank();
+    }
+    builder.beginning.clear();
+    let reach = line.text.floor_char_boundary(dates::REACH);
+    builder.beginning.push_str(part(&line.text, ..reach));
+    let said = process::said(&line.text);
+    if said.is_some() {
+        reader.settle(builder);
+    }
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
         extras.events.line(line, builder);
@@ -372,8 +407,20 @@ fn read(
     if builder.trace.step_lines > steps {
         causes.step_line(&line.text)
     } else {
-        causes.line(&line.text)
+        if is_banner(&line.text) {
+            extras.banner.line(line, builder);
+        }
+        causes.line(&line.text);
+        if let Some(said) = said {
+            builder.begins(said);
+            causes.begins();
+        }
     }
+}
+
+/// Cheap, for lines of trainers.
+fn is_banner(text: &str) -> bool {
+    text.starts_with("# ") || text.contains("[Primus:Env]") || text.contains("seq_length: ")
 }
 
 /// One line's evidence for each format.

@@ -12,8 +12,9 @@ use super::{
     builder::{Builder, Notes},
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::as_count,
+    numbers::{as_count, whole_text_number},
     pattern::Pattern,
+    process::Said,
     values::Checks,
 };
 
@@ -132,6 +133,7 @@ impl Events {
     }
 
     fn start(&mut self, event: Map<String, Value>, out: &mut Builder) {
+        out.begins(Said::Begins);
         if let Some(first) = &self.start {
             let differing = differing(first, &event);
             if !differing.is_empty() {
@@ -272,7 +274,8 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     let ended_at = event
         .get("time")
         .and_then(number_of)
-        .filter(|t| t.is_finite() && *t > 0.0);
+        .filter(|t| t.is_finite() && *t > 0.0)
+        .map(in_seconds);
     Some(Step {
         step: number,
         ended_at,
@@ -288,6 +291,15 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         memory_source: with_memory("memory_source"),
         ..Step::default()
     })
+}
+
+/// A date in seconds, which some write in thousandths, millionths or thousandths of these: as seconds
+/// they would lie thousands of years ahead.
+fn in_seconds(mut date: f64) -> f64 {
+    while date > 1e11 {
+        date /= 1e3;
+    }
+    date
 }
 
 /// The JSON objects with a key `event` in a line, and whether something that looks like one could
@@ -380,7 +392,7 @@ pub fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 pub fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_f64(),
-        Value::String(s) => s.trim().parse().ok(),
+        Value::String(s) => whole_text_number(s),
         _ => None,
     }
 }

@@ -17,6 +17,10 @@ pub struct Trace {
     /// Lines that state a step, also those that other ranks or a resumed run repeat.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub step_lines: u64,
+    /// The processes of the trainer, where the log has several, or where its only one goes on from an
+    /// earlier one; `process` of a step is a place in it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub processes: Vec<Process>,
     pub effective: Effective,
     /// Settings that a later start states otherwise, or that only it states; the first one counts.
     #[serde(skip_serializing_if = "Effective::is_empty", default)]
@@ -63,6 +67,21 @@ pub struct Trace {
     pub finished: bool,
 }
 
+/// One process of the trainer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Process {
+    /// The line with which it begins, from 1; 0 where it is that of the log.
+    pub line: u64,
+    /// The first step that it does, or that the log shows of it; absent where it is the run's first.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub first_step: Option<u64>,
+}
+
+/// Kind of the anomaly of a log that goes on with another run, of which nothing is kept.
+pub const SECOND_RUN: &str = "second_run";
+/// Kind of the anomaly of a process that begins within the log.
+pub const RESTART: &str = "restart";
+
 /// Kind of the anomaly of a step whose time cannot be one; its detail begins with `step N: `.
 pub const ABSURD_STEP_TIME: &str = "absurd_step_time";
 
@@ -79,6 +98,15 @@ pub(super) const UNREADABLE_FIELD: &str = "unreadable_field";
 pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
 
 impl Trace {
+    /// The number of a step within its process, from 1; `counts_from`: the log's number of the run's
+    /// first step.
+    #[must_use]
+    pub fn ordinal(&self, step: &Step, counts_from: u64) -> u64 {
+        let process = self.processes.get(step.process as usize);
+        let first = process.and_then(|process| process.first_step);
+        (step.step.saturating_add(1)).saturating_sub(first.unwrap_or(counts_from.min(1)))
+    }
+
     /// What the log says of losses that are not numbers.
     pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
         self.anomalies
@@ -106,16 +134,23 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+fn is_first(process: &u32) -> bool {
+    *process == 0
+}
+
 /// One optimiser step, or the mean over `steps_averaged` of them ending with `step`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// The log's own number: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
     pub step: u64,
+    /// Which of the log's `processes` did it.
+    #[serde(skip_serializing_if = "is_first", default)]
+    pub process: u32,
     /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
-    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in
-    /// the log.
+    /// When it ended, in seconds since 1970, or since the process began where the log says no more: as
+    /// the trainer or the date of its line says, else when its line was seen in the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
     /// When tprimat saw the line, where `ended_at` is the trainer's own word.

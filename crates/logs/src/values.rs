@@ -6,7 +6,7 @@ use tprimat_base::words::part;
 use super::{
     ABSURD_STEP_TIME,
     builder::{Builder, Notes},
-    numbers::{after, as_count, grouped_number, setting},
+    numbers::{after, as_count, grouped_number, number, setting},
 };
 
 /// Is `needle` somewhere in `text`?
@@ -33,8 +33,11 @@ pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     Some(part(word, ..end).trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
 }
 
-/// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42` → seconds.
+/// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42`, `1h 2m 3s` → seconds.
 pub fn clock(text: &str) -> Option<f64> {
+    if text.trim_end().ends_with(['s', 'm', 'h', 'd']) && !text.contains(':') {
+        return in_units(text);
+    }
     let (days, time) = match text.split_once("day") {
         Some((days, rest)) => (
             days.trim().parse::<f64>().ok()?,
@@ -57,6 +60,21 @@ pub fn clock(text: &str) -> Option<f64> {
         .then_some(days * 86_400.0 + seconds)
 }
 
+/// `1d 2h 3m 4s`, any of them.
+fn in_units(text: &str) -> Option<f64> {
+    text.split_whitespace().try_fold(0.0, |sum, word| {
+        let (value, unit) = number(word)?;
+        let unit = match unit {
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        Some(sum + value * unit).filter(|s| (0.0..1e9).contains(s))
+    })
+}
+
 /// Bytes of a figure in `unit`s; `None` if it cannot be one.
 pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
     super::numbers::bytes(figure, unit).filter(|n| *n > 0)
@@ -65,8 +83,11 @@ pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
 /// A setting, unless it is stated already: of two sources that differ by nature the first one
 /// counts without a word.
 pub fn once(name: &str, value: impl Into<Value>, out: &mut Builder) {
-    if !out.trace.effective.0.contains_key(name) {
-        out.set(name, value);
+    let value = value.into();
+    match out.trace.effective.0.get(name) {
+        None => out.set(name, value),
+        Some(first) if *first != value => out.states_again(name, &value),
+        Some(_) => {}
     }
 }
 
@@ -253,6 +274,14 @@ mod tests {
             (Some(425.5), Some(919.0), Some(90_000.0))
         );
         assert_eq!((clock("7"), clock("?"), clock("1:nan")), (None, None, None));
+        assert_eq!(
+            (clock("1m 33s"), clock("7s"), clock("2h 0m 1s")),
+            (Some(93.0), Some(7.0), Some(7201.0))
+        );
+        assert_eq!(
+            (clock("7 apples"), clock("x s"), clock("s")),
+            (None, None, None)
+        );
     }
 
     #[test]

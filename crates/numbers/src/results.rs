@@ -14,6 +14,7 @@
 //! | `anomalies` | trace | what a reader must know of the steps |
 //! | `reason` | – | [`Reason`]: why something is as it is |
 //! | `words` | – | what sentences are made of |
+//! | `work` | trace | what the lines state of the work of each step |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
 //! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
@@ -43,6 +44,7 @@ pub mod stats;
 pub mod telemetry_samples;
 pub mod unlisted;
 pub mod words;
+mod work;
 
 pub use anomalies::{
     ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, anomaly, level_shift, of_losses, slow_first_steps,
@@ -61,7 +63,7 @@ pub use interned::{Kept, Known, Shared};
 pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
 pub use reason::{Reason, Severity};
-pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, Workload, devices};
+pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, TWO_RUNS, Workload, devices};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::{
     CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,

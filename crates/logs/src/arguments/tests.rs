@@ -5,7 +5,7 @@ use super::*;
 fn told(lines: &[&str]) -> serde_json::Map<String, Value> {
     let (mut arguments, mut out) = (Arguments::default(), Builder::default());
     for line in lines {
-        arguments.line(line, line.find(" ..").unwrap());
+        arguments.line(line, line.find(" ..").unwrap(), &mut Builder::default());
     }
     arguments.tell(&mut out);
     out.trace.effective.0.into_iter().collect()

@@ -4,7 +4,7 @@
 use crate::{
     MemoryFigure, Step,
     builder::{Builder, Notes},
-    numbers::{GIB, as_count, grouped_number},
+    numbers::{GIB, MIB, as_count, grouped_number},
     pattern::Pattern,
     values::{Checks, bytes, clock, has},
 };
@@ -22,6 +22,10 @@ pub fn classify(pairs: &[(&str, &str)]) -> Kind {
     let has = |key: &str| pairs.iter().any(|(k, _)| *k == key);
     let is_llama_factory = has("current_steps") && has("total_steps");
     let is_evaluation = |(key, _): &(&str, &str)| key.starts_with("eval_");
+    // fairseq's and metaseq's lines have these keys as well, and count updates.
+    if has("num_updates") {
+        return Kind::Other;
+    }
     if has("loss") && (has("learning_rate") || has("epoch") || is_llama_factory) {
         Kind::Step
     } else if is_llama_factory && has("eval_loss") {
@@ -183,8 +187,26 @@ static MEMORY: Pattern = Pattern::new(
     r"(?i)^memory/(max|device)[ _]?(?:mem[ _]?)?(allocated|reserved|active) ?\(gib\)$",
 );
 
+/// Names of others: kind, and bytes of a unit. ms-swift's is what the allocator reserved at most; Liger's
+/// MB are MiB.
+const OTHERS: [(&str, &str, f64); 4] = [
+    ("memory(GiB)", "peak_reserved", GIB),
+    ("total_peak_memory_allocated_MB", "peak_allocated", MIB),
+    ("total_peak_memory_reserved_MB", "peak_reserved", MIB),
+    ("step_peak_memory_allocated_MB", "peak_allocated", MIB),
+];
+
 /// Takes a figure of memory; false if it is none.
 fn memory(step: &mut Step, key: &str, value: f64) -> bool {
+    if let Some((_, kind, unit)) = OTHERS.iter().find(|(name, ..)| *name == key) {
+        let figure = bytes(value, *unit);
+        if let Some(figure) = figure.filter(|figure| Some(*figure) > step.memory_bytes) {
+            step.memory_bytes = Some(figure);
+            step.memory_kind = Some((*kind).into());
+            step.memory_source = Some("torch".into());
+        }
+        return true;
+    }
     let Some(name) = MEMORY.groups(key) else {
         return false;
     };

@@ -10,6 +10,7 @@ use super::fields::whole_number;
 use crate::{
     builder::Builder,
     numbers::{after, as_count, grouped_number},
+    pattern::Pattern,
     values::{Block, count_after, grouped_after, has, once, once_number},
 };
 
@@ -22,7 +23,17 @@ const BANNER: &[(&str, &str)] = &[
     ),
     ("Gradient Accumulation steps", "gradient_accumulation_steps"),
     ("Total optimization steps", "train_iters"),
+    // unsloth's, several to a line.
+    ("Num GPUs", "num_gpus"),
+    ("Num GPUs used", "num_gpus"),
+    ("Data Parallel GPUs", "num_gpus"),
+    ("Batch size per device", "micro_batch_size"),
+    ("Gradient accumulation steps", "gradient_accumulation_steps"),
+    ("Total batch size", "global_batch_size"),
+    ("Total steps", "train_iters"),
 ];
+/// `Total batch size (2 x 4 x 1) = 8`
+static PRODUCT: Pattern = Pattern::new(r"Total batch size \([0-9 x]+\) = ([0-9,]+)");
 
 /// `TrainingArguments` that are numbers.
 const ARGUMENTS: &[(&str, &str)] = &[
@@ -124,13 +135,17 @@ impl Settings {
     fn banner(&mut self, text: &str, out: &mut Builder) {
         let stated = |name: &str| grouped_after(text, &format!("{name} = "));
         for (words, name) in BANNER {
-            if let Some(n) = stated(words).and_then(as_count) {
+            if let Some(n) = stated(words).and_then(as_count).filter(|n| *n > 0) {
                 once(name, n, out);
                 if *name == "train_iters" {
                     self.total_steps.get_or_insert(n);
                 }
-                return;
             }
+        }
+        if let Some([size]) = PRODUCT.groups(text)
+            && let Ok(size) = size.replace(',', "").parse::<u64>()
+        {
+            once("global_batch_size", size, out);
         }
         if let Some(n) = stated("Num examples").and_then(as_count) {
             self.examples.get_or_insert(n);

@@ -154,9 +154,12 @@ impl Csv {
     }
 
     pub fn row(&self, text: &str, names: &'static Names, out: &mut Builder) -> Option<Reading> {
-        let cells: Vec<&str> = text.split(',').collect();
+        let cells = cells(text);
         if cells.len() != self.columns.len() {
-            out.notes.add("unreadable_line", || cut(text, 120));
+            let (has, wants) = (cells.len(), self.columns.len());
+            out.notes.add("unreadable_line", || {
+                format!("{has} cells below {wants} columns: {}", cut(text, 80))
+            });
             return None;
         }
         let mut reading = Reading::default();
@@ -165,4 +168,16 @@ impl Csv {
         }
         Some(reading)
     }
+}
+
+/// The cells of a row; one that stands in quotes may hold commas.
+fn cells(row: &str) -> Vec<&str> {
+    let mut is_quoted = false;
+    let is_end = |c: char| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    };
+    row.split(is_end)
+        .map(|cell| cell.trim().trim_matches('"'))
+        .collect()
 }

@@ -65,8 +65,18 @@ impl Reader for RocmSmi {
             .find("SCLK")
             .filter(|_| text.starts_with("GPU ") || text.starts_with("Device "))
         {
-            let columns = part(text, at..).split_whitespace();
-            self.columns = columns.map(str::to_owned).collect();
+            // Columns of older versions have two words.
+            let two = [
+                ("SCLK OD", "SCLK-OD"),
+                ("MCLK OD", "MCLK-OD"),
+                ("GPU use", "GPU%"),
+            ];
+            let columns = two
+                .iter()
+                .fold(part(text, at..).to_owned(), |all, (two, one)| {
+                    all.replace(two, one)
+                });
+            self.columns = columns.split_whitespace().map(str::to_owned).collect();
         } else if !self.columns.is_empty() {
             self.row(text, out);
         }

@@ -58,6 +58,8 @@ struct Scalar {
     step: i64,
     tag: String,
     value: f64,
+    /// Seconds since 1970, when it was written.
+    time: Option<f64>,
 }
 
 /// A writer gives each value of a step an event of its own: they are put together while the step is
@@ -113,6 +115,7 @@ impl Events {
         }
         let step = self.step.get_or_insert_with(|| Step {
             step: number,
+            ended_at: scalar.time,
             ..Step::default()
         });
         place.put(step, &scalar.tag, value, &mut out.notes);
@@ -191,9 +194,10 @@ impl Place<'_> {
 
 /// The scalars of one event.
 fn scalars(event: &[u8], found: &mut Vec<Scalar>) {
-    let (mut step, mut summary) = (0, None);
+    let (mut step, mut summary, mut time) = (0, None, None);
     for field in Fields(event) {
         match field {
+            (1, Wire::Fixed64(bits)) => time = Some(f64::from_bits(bits)),
             (2, Wire::Varint(n)) => step = n.cast_signed(),
             (5, Wire::Bytes(bytes)) => summary = Some(bytes),
             _ => {}
@@ -215,6 +219,7 @@ fn scalars(event: &[u8], found: &mut Vec<Scalar>) {
                 step,
                 tag: cut(tag, MAX_TAG),
                 value,
+                time: time.filter(|t| t.is_finite() && *t > 0.0),
             });
         }
     }

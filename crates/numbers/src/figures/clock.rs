@@ -154,20 +154,26 @@ pub(super) struct Timed<'a> {
     pub seconds: f64,
     /// Total time of all steps since the line before it, were they as long as this one.
     since: f64,
+    /// No line of its process is before it: what passed since the one before is no step's time.
+    is_first: bool,
 }
 
 pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>> {
-    let mut before = None;
+    let mut before: Option<&Step> = None;
     let timed = |line: &'a Step| {
         let time = line.step_time_seconds.filter(|t| is_positive(*t))?;
         let stated = line.count();
-        let since = before.replace(line.step).map_or(stated, |before: u64| {
-            line.step.saturating_sub(before).max(1)
+        let of_process = before
+            .replace(line)
+            .filter(|before| before.process == line.process);
+        let since = of_process.map_or(stated, |before| {
+            line.step.saturating_sub(before.step).max(1)
         });
         Some(Timed {
             line,
             seconds: time * stated.min(since) as f64,
             since: time * since as f64,
+            is_first: of_process.is_none(),
         })
     };
     steps.filter_map(timed).collect()
@@ -184,6 +190,7 @@ pub(super) fn of_run(
         .ended_at
         .zip(result.started_at)
         .map(|(end, start)| end - start)
+        .or_else(|| stated_run(result))
         .filter(|s| is_positive(*s));
     if let Some(run) = run {
         // A time of the warm-up that cannot be one does no harm.
@@ -242,6 +249,14 @@ pub(super) fn of_run(
     })
 }
 
+/// How long the run took by the log's own words.
+fn stated_run(result: &RunResult) -> Option<f64> {
+    let totals = &result.trace.totals;
+    let names = ["train_runtime_seconds", "run_duration_seconds"];
+    let stated = names.iter().find_map(|name| totals.get(*name).copied());
+    stated.filter(|_| result.trace.processes.len() < 2)
+}
+
 /// The measured steps held against one set of dates; `run`: how long the run took.
 fn against(
     result: &RunResult,
@@ -249,23 +264,24 @@ fn against(
     run: Option<f64>,
     dates: Dates,
 ) -> Result<Checked, Reason> {
+    // Lines of other steps may have no date.
+    let lines = measured.iter().map(|t| t.line);
+    let measured = &timed(lines.filter(|line| (dates.of)(line).is_some()))[..];
     let unchecked = |why: Unchecked| {
         Ok(Checked {
             clock: None,
             unchecked: Some(reason(why)),
         })
     };
-    let Some(ends) = measured
-        .iter()
-        .map(|t| (dates.of)(t.line))
-        .collect::<Option<Vec<f64>>>()
-    else {
-        return unchecked(NO_DATES);
+    let ends: Vec<f64> = measured.iter().filter_map(|t| (dates.of)(t.line)).collect();
+    let [first, .., _] = ends[..] else {
+        return unchecked(if ends.is_empty() { NO_DATES } else { FEW_STEPS });
     };
-    let [first, .., last] = ends[..] else {
-        return unchecked(FEW_STEPS);
-    };
-    let passed = last - first;
+    // From line to line of each process: what passes until the next one begins is in no step.
+    let passed_since: Vec<f64> = (ends.windows(2).zip(&measured[1..]))
+        .map(|(pair, of)| if of.is_first { 0.0 } else { pair[1] - pair[0] })
+        .collect();
+    let passed = passed_since.iter().sum::<f64>();
     // Reject a clock that runs backwards, stands still, or advances more than the whole run took:
     // it has another unit, or it was set during the run. Only lines may come all at once.
     let least = if dates.by_lines {
@@ -273,9 +289,9 @@ fn against(
     } else {
         f64::MIN_POSITIVE
     };
-    let was_set = ends
-        .windows(2)
-        .any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
+    let was_set = passed_since
+        .iter()
+        .any(|passed| *passed < -TOLERANCE_SECONDS);
     if !(least..f64::INFINITY).contains(&passed)
         || was_set
         || run.is_some_and(|run| is_more(passed, run))
@@ -285,13 +301,19 @@ fn against(
     // The first line may be written as late as the second step ends, and the last one as early as
     // its step begins: these two are left out.
     let between = measured.get(2..measured.len() - 1).unwrap_or_default();
-    let claimed: f64 = between.iter().map(|t| t.seconds).sum();
+    let between = || between.iter().filter(|t| !t.is_first);
+    let claimed: f64 = between().map(|t| t.seconds).sum();
     if is_more(claimed, passed) && !dates.by_lines {
-        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
+        return Err(longer_than_passed(
+            measured,
+            claimed,
+            passed,
+            WhoseClock::Trainer,
+        ));
     }
     // Steps without a line are as long as the next one that has one, unless slow steps are logged
     // more often than others.
-    let shown_as: f64 = between.iter().map(|t| t.since).sum();
+    let shown_as: f64 = between().map(|t| t.since).sum();
     if !dates.by_lines && is_far_more(shown_as, passed) {
         return Err(refuted(measured, shown_as, passed, WhoseClock::Trainer));
     }
@@ -299,14 +321,20 @@ fn against(
     if !dates.by_lines
         && let Some((claimed, passed)) = longer_than_between(&all, resolution(&ends))
     {
-        return Err(longer_than_passed(claimed, passed, WhoseClock::Trainer));
+        return Err(longer_than_passed(
+            measured,
+            claimed,
+            passed,
+            WhoseClock::Trainer,
+        ));
     }
     let mostly_held = 2 * all.iter().filter(|p| p.is_held).count() > all.len();
     // Steps whose lines were seen after the first measured one ended after that: a buffer is
     // emptied as a whole. Only the first of them may have begun before.
     if dates.by_lines && !mostly_held && all.len() >= LEAST_PAIRS {
         let later = measured.iter().zip(&ends).filter(|(_, end)| **end > first);
-        let shown_as = later.skip(1).map(|(t, _)| t.since).sum();
+        let later = later.skip(1).filter(|(t, _)| !t.is_first);
+        let shown_as = later.map(|(t, _)| t.since).sum();
         if is_far_more(shown_as, passed) {
             return Err(refuted(measured, shown_as, passed, WhoseClock::Lines));
         }
@@ -364,9 +392,17 @@ fn against(
     } else if is_resolved {
         at(0.5, |p| p.passed / p.claimed)
     } else {
-        quicker_half(&plain).filter(|ratio| *ratio > OUTSIDE)
+        // A bound that is beyond it is sure; how far it is beyond, all of them tell.
+        quicker_half(&plain)
+            .filter(|ratio| *ratio > OUTSIDE)
+            .map(|least| without_pauses(&plain).max(least))
     };
-    let steps: f64 = measured.iter().skip(1).map(|t| t.since).sum();
+    let steps: f64 = measured
+        .iter()
+        .skip(1)
+        .filter(|t| !t.is_first)
+        .map(|t| t.since)
+        .sum();
     let clock = is_positive(steps).then(|| Clock {
         passed_seconds: passed,
         steps_seconds: steps,
@@ -415,8 +451,22 @@ fn quicker_half(plain: &[&Pair]) -> Option<f64> {
     let mut pairs = plain.to_vec();
     pairs.sort_by(|a, b| (a.passed / a.claimed).total_cmp(&(b.passed / b.claimed)));
     pairs.truncate(pairs.len().div_ceil(2));
+    Some(passed_per_claimed(&pairs))
+}
+
+/// The same over all pairs, but for pauses after a few of them.
+fn without_pauses(plain: &[&Pair]) -> f64 {
+    let mut pairs = plain.to_vec();
+    pairs.sort_by(|a, b| (a.passed / a.claimed).total_cmp(&(b.passed / b.claimed)));
+    let all = passed_per_claimed(&pairs);
+    pairs.truncate(pairs.len() - pairs.len() / 10);
+    let most = passed_per_claimed(&pairs);
+    if all > 1.1 * most { most } else { all }
+}
+
+fn passed_per_claimed(pairs: &[&Pair]) -> f64 {
     let sum = |of: fn(&Pair) -> f64| pairs.iter().map(|p| of(p)).sum::<f64>();
-    Some(sum(|p| p.passed) / sum(|p| p.claimed))
+    sum(|p| p.passed) / sum(|p| p.claimed)
 }
 
 /// From one line to the next.
@@ -436,6 +486,9 @@ fn pairs(result: &RunResult, measured: &[Timed<'_>], dates: Dates) -> Vec<Pair> 
     evaluations.sort_unstable();
     let pair = |pair: &[Timed<'_>]| {
         let [a, b] = pair else { return None };
+        if b.is_first {
+            return None;
+        }
         let next = evaluations.partition_point(|step| *step < a.line.step);
         let is_evaluated = evaluations
             .get(next)
@@ -531,7 +584,7 @@ fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock)
     // A line of a mean over several steps stands for these.
     let (every, seconds) = (of(|t| (t.since / t.seconds).round()), of(|t| t.seconds));
     if every < 2.0 && clock != WhoseClock::Run {
-        return longer_than_passed(claimed, passed, clock);
+        return longer_than_passed(measured, claimed, passed, clock);
     }
     let (would, did) = (self::seconds(claimed), passed_by(passed, clock));
     let (code, text) = if every < 2.0 || !is_far_more(seconds * steps, passed) {
@@ -552,11 +605,26 @@ fn refuted(measured: &[Timed<'_>], claimed: f64, passed: f64, clock: WhoseClock)
     reason.with("claimed", claimed).with("passed", passed)
 }
 
-fn longer_than_passed(claimed: f64, passed: f64, clock: WhoseClock) -> Reason {
+fn longer_than_passed(
+    measured: &[Timed<'_>],
+    claimed: f64,
+    passed: f64,
+    clock: WhoseClock,
+) -> Reason {
+    let since = measured.iter().skip(1).filter(|t| !t.is_first);
+    let steps: f64 = since
+        .filter_map(|t| Some(t.since / t.line.step_time_seconds?))
+        .sum();
+    let times: Vec<f64> = measured
+        .iter()
+        .filter_map(|t| t.line.step_time_seconds)
+        .collect();
+    let each = step_time(quantile(&times, 0.5).unwrap_or_default());
     let text = format!(
-        "the log claims {} of steps while {}",
+        "the log claims {} of steps ({each} a step) while {} ({} a step)",
         seconds(claimed),
-        passed_by(passed, clock)
+        passed_by(passed, clock),
+        step_time(passed / steps.max(1.0))
     );
     let reason = Reason::excludes(codes::LONGER_THAN_PASSED, text);
     reason.with("claimed", claimed).with("passed", passed)

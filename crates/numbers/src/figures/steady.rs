@@ -1,12 +1,13 @@
 //! The measured part of a run: where it begins, and what its steps say.
 
 use crate::results::{
-    CUSUM, Changes, Reason, Workload, changes, is_positive, mean, outlier_limit, quantile, sd,
+    CUSUM, Changes, Reason, RunResult, changes, is_positive, mean, outlier_limit, quantile, sd,
+    words::step_time,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_base::words::plain::counted;
-use tprimat_logs::Step;
+use tprimat_logs::{Step, Trace};
 
 use super::{Statistics, StepTime, codes};
 
@@ -101,6 +102,7 @@ struct Timed<'a> {
     step: &'a Step,
     seconds: f64,
     weight: u64,
+    tokens: u64,
 }
 
 impl Timed<'_> {
@@ -110,30 +112,20 @@ impl Timed<'_> {
 }
 
 /// The measured part of one run, or why there is none.
-pub(super) fn steady(
-    steps: &[Step],
-    workload: &Workload,
-    statistics: &Statistics,
-) -> Result<Steady, Reason> {
-    let timed = timed(steps, workload, statistics)?;
-    let known = |n: Option<u64>, code, text| {
-        n.filter(|n| *n > 0)
-            .ok_or_else(|| Reason::excludes(code, text))
-    };
-    let tokens = known(
-        workload.tokens_per_step,
-        codes::TOKENS_NOT_KNOWN,
-        "tokens of an optimiser step are not known",
-    )?;
-    let num_gpus = known(
-        workload.num_gpus,
-        codes::DEVICES_NOT_KNOWN,
-        "the number of devices is not known",
-    )?;
+pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Steady, Reason> {
+    let workload = &result.workload;
+    if workload.tokens_per_step.is_none_or(|n| n == 0) && !workload.tokens_vary {
+        return Err(what_lacks(result, &own_rate(result)));
+    }
+    let timed = timed(result, statistics)?;
+    let num_gpus = workload
+        .num_gpus
+        .filter(|n| *n > 0)
+        .ok_or_else(|| what_lacks(result, &total_rate(&timed)))?;
     if let Some(why) = mixed_units(&timed) {
         return Err(why);
     }
-    let rate = |timed: &[Timed<'_>]| tokens as f64 / (mean_seconds(timed) * num_gpus as f64);
+    let rate = |timed: &[Timed<'_>]| rate(timed) / num_gpus as f64;
     let (from, mut cut) = cut(&timed, rate(&timed));
     let measured = &timed[from..];
     let shift = cut.level_shift.as_mut().and_then(|shift| {
@@ -172,26 +164,87 @@ pub(super) fn steady(
     })
 }
 
-/// Does the step come after the declared warm-up? A mean over several steps is dropped with the
-/// first of them.
-pub(super) fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
-    let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
+/// Does the step come after the declared warm-up of its process? A mean over several steps is
+/// dropped with the first of them.
+pub(super) fn is_measured(step: &Step, result: &RunResult, statistics: &Statistics) -> bool {
+    let ordinal = result.trace.ordinal(step, result.workload.counts_from);
     ordinal.saturating_sub(step.count()) >= statistics.warmup_steps
 }
 
+/// Why it is not known how many tokens a step has, or how many devices share them.
+fn what_lacks(result: &RunResult, known: &str) -> Reason {
+    let contract = &result.contract;
+    let mut anomalies = result.anomalies.iter();
+    if let Some(varies) = anomalies.find(|a| a.kind == "batch_size_changes") {
+        let text = format!("{}, so a step has no one number of tokens", varies.detail);
+        return Reason::excludes(codes::BATCH_VARIES, text);
+    }
+    let all = [
+        ("seq_length", codes::LENGTH_NOT_KNOWN, "the sequence length"),
+        (
+            "global_batch_size",
+            codes::BATCH_NOT_KNOWN,
+            "the global batch size",
+        ),
+        (
+            "num_gpus",
+            codes::DEVICES_NOT_KNOWN,
+            "the number of devices",
+        ),
+    ];
+    let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
+    let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
+    let Some((_, code, _)) = lacking.first() else {
+        let text = "batch size × sequence length is beyond what can be counted";
+        return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
+    };
+    let words: Vec<&str> = lacking.iter().map(|(.., words)| *words).collect();
+    let text = match &words[..] {
+        [one] => format!("the log does not state {one}, so there is no rate"),
+        [first, second] => {
+            format!("the log states neither {first} nor {second}, so there is no rate")
+        }
+        all => format!(
+            "the log states none of {}, so there is no rate",
+            all.join(", ")
+        ),
+    };
+    Reason::excludes(*code, text + known)
+}
+
+/// The trainer's own rate, for a run whose tokens are not known.
+fn own_rate(result: &RunResult) -> String {
+    let steps = result.trace.steps.iter();
+    let rates: Vec<f64> = steps.filter_map(|s| s.tokens_per_second_per_gpu).collect();
+    quantile(&rates, 0.5).map_or_else(String::new, |rate| {
+        format!("; the trainer's own rate is {rate:.0} tokens/s per device")
+    })
+}
+
+/// The rate of all devices together, for a run whose number of devices is not known.
+fn total_rate(timed: &[Timed<'_>]) -> String {
+    let all = rate(timed);
+    match all > 0.0 && all.is_finite() {
+        true => format!("; all together do {all:.0} tokens/s"),
+        false => String::new(),
+    }
+}
+
 /// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
-fn timed<'a>(
-    steps: &'a [Step],
-    workload: &Workload,
-    statistics: &Statistics,
-) -> Result<Vec<Timed<'a>>, Reason> {
+fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed<'a>>, Reason> {
+    let (steps, workload) = (&result.trace.steps, &result.workload);
     let timed = |step: &'a Step| {
-        let counts = is_measured(step, workload, statistics) && !step.includes_evaluation;
+        let counts = is_measured(step, result, statistics) && !step.includes_evaluation;
         let seconds = step.step_time_seconds.filter(|_| counts)?;
+        let tokens = match workload.tokens_vary {
+            true => step.tokens,
+            false => workload.tokens_per_step,
+        };
         Some(Timed {
             step,
             seconds,
             weight: step.count(),
+            tokens: tokens.unwrap_or_default(),
         })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
@@ -199,6 +252,13 @@ fn timed<'a>(
         let (step, seconds) = (bad.step.step, bad.seconds);
         let text = format!("step {step} has a time of {seconds} s, which cannot be");
         return Err(Reason::excludes("bad_time", text).with("step", step));
+    }
+    if let Some(bad) = timed.iter().find(|t| workload.tokens_vary && t.tokens == 0) {
+        let text = format!(
+            "the tokens of a step vary, and the log does not state those of step {}",
+            bad.step.step
+        );
+        return Err(Reason::excludes(codes::TOKENS_NOT_KNOWN, text));
     }
     if timed.is_empty() {
         let times = steps
@@ -208,24 +268,35 @@ fn timed<'a>(
         return Err(match (steps.len(), times) {
             (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
             (steps, 0) => {
+                let run = result.trace.totals.get("train_runtime_seconds");
+                let last = result.trace.steps.last().map_or(0, |s| s.step);
+                let mean = run.map_or_else(String::new, |run| {
+                    let each = step_time(run / last.max(1) as f64);
+                    format!("; over the whole run, start-up included, a step took {each}")
+                });
                 let text = format!(
-                    "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate"
+                    "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate{mean}"
                 );
                 Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
             }
-            (_, timed) => all_within_warm_up(timed, statistics.warmup_steps),
+            (_, timed) => all_within_warm_up(timed, statistics.warmup_steps, &result.trace),
         });
     }
     Ok(timed)
 }
 
-fn all_within_warm_up(timed: usize, warmup_steps: u64) -> Reason {
+fn all_within_warm_up(timed: usize, warmup_steps: u64, trace: &Trace) -> Reason {
     let which = match timed {
         1 => "the only timed step is".to_owned(),
         n => format!("all {n} timed steps are"),
     };
     let warm_up = counted(warmup_steps as usize, "step");
-    let text = format!("{which} within the declared warm-up of {warm_up}, so there is no rate");
+    let whose = match trace.processes.len() {
+        0 | 1 => String::new(),
+        n => format!(" of each of the log's {n} processes"),
+    };
+    let text =
+        format!("{which} within the declared warm-up of {warm_up}{whose}, so there is no rate");
     Reason::excludes(codes::ALL_WITHIN_WARM_UP, text)
         .with("timed", timed)
         .with("warmup_steps", warmup_steps)
@@ -264,6 +335,13 @@ fn without_outliers<'a>(measured: &[Timed<'a>], shift: usize) -> Vec<Timed<'a>> 
     [before, after].into_iter().flat_map(usual).collect()
 }
 
+/// Tokens per second of all devices together.
+fn rate(timed: &[Timed<'_>]) -> f64 {
+    let sum =
+        |of: fn(&Timed<'_>) -> f64| timed.iter().map(|t| of(t) * t.weight as f64).sum::<f64>();
+    sum(|t| t.tokens as f64) / sum(|t| t.seconds)
+}
+
 fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
     let total: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
     total / timed.iter().map(|t| t.weight as f64).sum::<f64>()
@@ -286,7 +364,7 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
         let text = format!("{lack} after the declared warm-up");
         Reason::detail(code, text)
     });
-    let times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
+    let times = series(timed);
     let found = if not_assessed.is_none() {
         changes(&times, half(timed))
     } else {
@@ -323,6 +401,18 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
             .max_by(|a, b| size(a).total_cmp(&size(b))),
     };
     (found.cut, cut)
+}
+
+/// The times that levels are looked for in. Where steps differ in their tokens, their times differ
+/// with them: then they are those of a step with the mean of all tokens.
+fn series(timed: &[Timed<'_>]) -> Vec<f64> {
+    let tokens: Vec<f64> = timed.iter().map(|t| t.tokens as f64).collect();
+    let usual = mean(&tokens).unwrap_or_default();
+    let time = |(t, tokens): (&Timed<'_>, &f64)| match *tokens == usual {
+        true => t.seconds,
+        false => t.seconds * usual / tokens,
+    };
+    timed.iter().zip(&tokens).map(time).collect()
 }
 
 /// How many of the first times stand for at most half of the steps.

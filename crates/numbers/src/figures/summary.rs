@@ -21,7 +21,6 @@ use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, Step};
 use super::{
     Clock, Cut, Dropped, Energy, Estimate, Note, Steady, Telemetry,
     clock::{self, Checked},
-    codes,
     interval::estimate,
     steady::{is_measured, steady, steady_state},
     telemetry,
@@ -393,8 +392,12 @@ fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> O
 /// A time in the measured part that cannot be one: what the others would give is not the run's
 /// rate.
 fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<Reason> {
-    let first = 1 - result.workload.counts_from.min(1);
-    let is_measured = |step: u64| step.saturating_add(first) > statistics.warmup_steps;
+    let is_measured = |step: u64| {
+        let mut lines = result.trace.steps.iter();
+        lines
+            .find(|s| s.step == step)
+            .is_none_or(|s| is_measured(s, result, statistics))
+    };
     let mut anomalies = result.trace.anomalies.iter();
     let found = anomalies.find(|a| a.kind == ABSURD_STEP_TIME && a.step.is_none_or(is_measured))?;
     let text = format!("{}, which cannot be a step time", found.detail);
@@ -410,56 +413,9 @@ fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Chec
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
     }
-    let steady = steady(&result.trace.steps, &result.workload, statistics);
-    let steady = steady.map_err(|why| {
-        match why.is(codes::TOKENS_NOT_KNOWN) || why.is(codes::DEVICES_NOT_KNOWN) {
-            true => what_lacks(result),
-            false => why,
-        }
-    })?;
+    let steady = steady(result, statistics)?;
     let checked = clock::of_run(result, counts(result, Some(&steady), statistics))?;
     Ok((steady, checked))
-}
-
-/// Why it is not known how many tokens a step has, or how many devices share them.
-fn what_lacks(result: &RunResult) -> Reason {
-    let contract = &result.contract;
-    let mut anomalies = result.anomalies.iter();
-    if let Some(varies) = anomalies.find(|a| a.kind == "batch_size_changes") {
-        let text = format!("{}, so a step has no one number of tokens", varies.detail);
-        return Reason::excludes(codes::BATCH_VARIES, text);
-    }
-    let all = [
-        ("seq_length", codes::LENGTH_NOT_KNOWN, "the sequence length"),
-        (
-            "global_batch_size",
-            codes::BATCH_NOT_KNOWN,
-            "the global batch size",
-        ),
-        (
-            "num_gpus",
-            codes::DEVICES_NOT_KNOWN,
-            "the number of devices",
-        ),
-    ];
-    let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
-    let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
-    let Some((_, code, _)) = lacking.first() else {
-        let text = "batch size × sequence length is beyond what can be counted";
-        return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
-    };
-    let words: Vec<&str> = lacking.iter().map(|(.., words)| *words).collect();
-    let text = match &words[..] {
-        [one] => format!("the log does not state {one}, so there is no rate"),
-        [first, second] => {
-            format!("the log states neither {first} nor {second}, so there is no rate")
-        }
-        all => format!(
-            "the log states none of {}, so there is no rate",
-            all.join(", ")
-        ),
-    };
-    Reason::excludes(*code, text)
 }
 
 /// Is a step one of those that the rate is made of?
@@ -471,7 +427,7 @@ fn counts<'a>(
     let first_step = steady
         .and_then(|s| s.cut.as_ref())
         .map_or(0, |cut| cut.first_step);
-    move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
+    move |s| s.step >= first_step && is_measured(s, result, statistics)
 }
 
 /// When the measured part of a run that counts began and ended, seconds since 1970; none where it

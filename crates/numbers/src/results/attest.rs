@@ -15,7 +15,7 @@ use super::{
     Claim, Kept, Known, Shared,
     anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, Setting, agree},
+    settings::{SETTINGS, Setting, TOKENS_PER_STEP, agree},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -203,6 +203,18 @@ fn tokens_per_step(
     is_claimed: bool,
 ) -> Option<FieldAttestation> {
     let tokens = batch.checked_mul(length).filter(|t| *t > 0)?;
+    if super::work::vary(trace) {
+        // Fewer are a smaller last batch, or sequences that are not filled.
+        let more = trace.steps.iter().find(|s| s.tokens > Some(tokens))?;
+        let (step, printed) = (more.step, more.tokens?);
+        let found = field("tokens_per_step", tokens.into(), Some(printed.into()));
+        return Some(FieldAttestation {
+            arithmetic: Some(format!(
+                "{batch} × {length} = {tokens}, and step {step} has {printed} tokens"
+            )),
+            ..found
+        });
+    }
     let mut printed = trace.steps.iter().filter_map(|s| Some((s.step, s.tokens?)));
     let first = printed.next();
     // One step that differs is enough to contradict.
@@ -260,7 +272,12 @@ fn other_devices(trace: &Trace) -> Option<FieldAttestation> {
 }
 
 /// What a rate is made of.
-const RATE: [&str; 3] = ["global_batch_size", "seq_length", "num_gpus"];
+const RATE: [&str; 4] = [
+    "global_batch_size",
+    "seq_length",
+    "num_gpus",
+    TOKENS_PER_STEP,
+];
 
 /// The steps up to the log's last line; of a log with a line every k steps, up to k − 1 more were
 /// run.

@@ -12,6 +12,7 @@ use super::{
     conventions::fitting_convention,
     quantile,
     words::thousands,
+    work,
 };
 
 /// Trainers round their rates, and clock them around other instants than their steps.
@@ -88,7 +89,10 @@ pub(crate) fn cross_check(
 ) -> CrossChecks {
     let mut crossed = CrossChecks::default();
     crossed.samples(trace, contract);
-    crossed.tokens(trace, contract);
+    crossed.devices(trace, contract);
+    if !work::vary(trace) {
+        crossed.tokens(trace, contract);
+    }
     crossed.published(trace, contract);
     crossed.flops(trace, claim, contract);
     crossed.first_loss(trace, claim, counts_from);
@@ -200,6 +204,29 @@ impl CrossChecks {
         );
     }
 
+    /// Tokens/s of all devices ÷ tokens/s of one = devices.
+    fn devices(&mut self, trace: &Trace, contract: &Contract) {
+        let of_step = |s: &Step| {
+            let all = ["tokens_per_second_global", "tps"]
+                .iter()
+                .find_map(|name| s.other.get(*name));
+            Some(all? / s.tokens_per_second_per_gpu?)
+        };
+        let total = |name: &str| trace.totals.get(name).copied();
+        let of_run =
+            || Some(total("system_tokens_per_second")? / total("tokens_per_second_per_gpu")?);
+        let ratios: Vec<f64> = trace.steps.iter().filter_map(of_step).collect();
+        let Some(ratio) = quantile(&ratios, 0.5)
+            .or_else(of_run)
+            .filter(|ratio| *ratio >= 0.99)
+        else {
+            return;
+        };
+        if contract.get("num_gpus").is_none() && (ratio / ratio.round() - 1.0).abs() <= 0.01 {
+            self.derived.push(("num_gpus", json!(ratio.round() as u64)));
+        }
+    }
+
     /// tokens/s/GPU × GPUs × step time = tokens of a step.
     fn tokens(&mut self, trace: &Trace, contract: &Contract) {
         let rates: Vec<(f64, f64)> = trace
@@ -224,7 +251,7 @@ impl CrossChecks {
             self.count(contract, "global_batch_size"),
             self.count(contract, "seq_length"),
         );
-        let Some(gpus) = contract.count("num_gpus").filter(|n| *n > 0) else {
+        let Some(gpus) = self.count(contract, "num_gpus") else {
             // Batch and length are known, so the devices follow.
             let Some(tokens) = batch.zip(length).and_then(|(b, s)| b.checked_mul(s)) else {
                 return;

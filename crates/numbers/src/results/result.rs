@@ -6,18 +6,20 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::{Job, RunOutcome};
-use tprimat_logs::{Anomaly, Trace};
+use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace};
 
 use super::{
     Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, Samples, Source,
     anomalies, attest,
     cross::{self, CrossChecks},
-    flops_per_token,
+    flops_per_token, work,
 };
 
 pub const RESULT_SCHEMA: &str = "tprimat.result/1";
 /// Settings that the recipe does not hand over and that the log does not state.
 pub const NOT_HANDED_OVER: &str = "not_handed_over";
+/// The log holds two runs.
+pub const TWO_RUNS: &str = "two_runs";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
@@ -64,6 +66,9 @@ pub struct Workload {
     /// Tokens of one optimiser step over all devices: global_batch_size × seq_length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
+    /// They vary: each step has its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tokens_vary: bool,
     /// `effective` where the trainer itself attests these tokens, `derived` where its own figures
     /// show them.
     pub tokens_source: Source,
@@ -135,8 +140,7 @@ impl RunResult {
             }
             _ => facts.outcome,
         };
-        let mut found = batch_of_steps(&mut trace, job);
-        length_of_steps(&mut trace);
+        let mut found = work::of_steps(&mut trace);
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
         found.extend(super::attest::ambiguous_optimizer(&attestation));
         let mut contract = Contract::of(&trace, claim);
@@ -156,19 +160,26 @@ impl RunResult {
         }
         found.extend(anomalies);
         let step_time_source = time_from_rate(&mut trace, &contract);
-        found.extend(anomalies::of_times(&trace.steps));
+        starts_slowly(&mut trace, counts_from);
+        // The time of a step that has more tokens than others says nothing by itself.
+        if !work::vary(&trace) {
+            found.extend(anomalies::of_times(&trace.steps));
+        }
         found.extend(anomalies::of_losses(&trace));
         let seq_length = contract.count("seq_length");
         let product = contract
             .count("global_batch_size")
             .zip(seq_length)
             .and_then(|(b, s)| b.checked_mul(s));
+        let varies = work::vary(&trace);
+        let each = trace.steps.iter().find_map(|s| s.tokens);
         let stated = attestation.is_attested("tokens_per_step")
             || ["global_batch_size", "seq_length"]
                 .iter()
                 .all(|f| contract.source(f) == Some(Source::Effective));
         let workload = Workload {
-            tokens_per_step: product.or(tokens_per_step),
+            tokens_per_step: product.or(tokens_per_step).or(each).filter(|_| !varies),
+            tokens_vary: varies,
             tokens_source: match attestation.attests_tokens() {
                 true if stated => Source::Effective,
                 true => Source::Derived,
@@ -195,7 +206,7 @@ impl RunResult {
             log_tail: Vec::new(),
             repeats_planned: None,
             suspect: None,
-            no_rate: None,
+            no_rate: two_runs(&trace),
             telemetry: None,
             trace,
         }
@@ -245,6 +256,39 @@ impl RunResult {
     }
 }
 
+/// Two runs in one log have no rate in common.
+fn two_runs(trace: &Trace) -> Option<Reason> {
+    let second = trace.anomalies.iter().find(|a| a.kind == SECOND_RUN)?;
+    let text = format!(
+        "the log holds two runs, and each needs a file of its own: {}",
+        second.detail
+    );
+    Some(Reason::excludes(TWO_RUNS, text))
+}
+
+/// A log that shows neither the run's first steps nor where its process began may be the middle of a run; its first step
+/// is that of a process all the same if it is as slow as one.
+fn starts_slowly(trace: &mut Trace, counts_from: u64) {
+    let Some(first) = trace.steps.first() else {
+        return;
+    };
+    let is_known = trace
+        .processes
+        .first()
+        .is_some_and(|process| process.first_step.is_some());
+    if is_known
+        || trace.ordinal(first, counts_from) <= first.count()
+        || anomalies::slow_first_steps(&trace.steps) == 0
+    {
+        return;
+    }
+    let began = (first.step + 1).saturating_sub(first.count());
+    if trace.processes.is_empty() {
+        trace.processes.push(Process::default());
+    }
+    trace.processes[0].first_step = Some(began);
+}
+
 /// Devices of the whole run, by the start event's `device`; a CPU counts otherwise.
 pub fn devices(trace: &Trace) -> Option<u64> {
     let device = trace
@@ -254,77 +298,31 @@ pub fn devices(trace: &Trace) -> Option<u64> {
     device.count.filter(|count| *count > 0)
 }
 
-/// Takes the sequence length that every line states as the trainer's setting, unless it changes.
-fn length_of_steps(trace: &mut Trace) {
-    let length = |s: &tprimat_logs::Step| s.other.get("actual_seq_length").copied();
-    let Some(first) = trace
-        .steps
-        .first()
-        .and_then(length)
-        .filter(|l| *l >= 1.0 && l.fract() == 0.0)
-    else {
-        return;
-    };
-    if trace.steps.iter().all(|s| length(s) == Some(first)) {
-        trace
-            .effective
-            .0
-            .entry("seq_length".to_owned())
-            .or_insert_with(|| (first as u64).into());
-    }
-}
-
-/// Takes the batch that every line states as the trainer's setting; one that changes is told.
-fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
-    let batches: std::collections::BTreeSet<u64> = trace
-        .steps
-        .iter()
-        .filter_map(|s| s.global_batch_size)
-        .collect();
-    let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
-        return Vec::new();
-    };
-    let stated = &mut trace.effective.0;
-    if batches.len() == 1 {
-        stated
-            .entry("global_batch_size".to_owned())
-            .or_insert_with(|| (*first).into());
-        return Vec::new();
-    }
-    // Tokens of a step are not one number then: what contradicts the claim stands, and without a
-    // claim nothing does.
-    stated.remove("global_batch_size");
-    let claimed = job.data.global_batch_size;
-    if let Some(other) = batches.iter().find(|b| **b != claimed && claimed > 0) {
-        stated.insert("global_batch_size".to_owned(), (*other).into());
-    }
-    let detail = format!("the global batch size goes from {first} to {last}");
-    vec![anomalies::anomaly("batch_size_changes", detail)]
-}
-
 /// Fills in step times of a trainer that prints only its rate: the tokens of a step over that rate.
 /// The rate is then the trainer's own, whoever says what a step is.
 fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
     let fields = ["global_batch_size", "seq_length", "num_gpus"];
-    let [Some(batch), Some(length), Some(gpus)] = fields.map(|field| contract.count(field)) else {
-        return None;
-    };
-    let tokens = batch.checked_mul(length)? as f64;
+    let [batch, length, gpus] = fields.map(|field| contract.count(field));
+    let all = batch
+        .zip(length)
+        .and_then(|(batch, length)| batch.checked_mul(length));
+    let varies = work::vary(trace);
+    let gpus = gpus.filter(|n| *n > 0 && (varies || all.is_some()))?;
     let rate = |step: &tprimat_logs::Step| {
-        let of_each = step
-            .tokens_per_second_per_gpu
-            .map(|rate| rate * gpus as f64);
+        let of_each = step.tokens_per_second_per_gpu;
+        let of_each = of_each.map(|rate| rate * gpus as f64);
         let of_all = || step.other.get(tprimat_logs::TOTAL_RATE).copied();
         of_each.or_else(of_all).filter(|rate| *rate > 0.0)
     };
-    if gpus == 0
-        || trace.steps.iter().any(|s| s.step_time_seconds.is_some())
+    if trace.steps.iter().any(|s| s.step_time_seconds.is_some())
         || !trace.steps.iter().any(|step| rate(step).is_some())
     {
         return None;
     }
     for step in &mut trace.steps {
-        step.step_time_seconds = rate(step).map(|rate| tokens / rate);
+        let tokens = if varies { step.tokens } else { all };
+        let timed = tokens.zip(rate(step));
+        step.step_time_seconds = timed.map(|(tokens, rate)| tokens as f64 / rate);
     }
     let is_stated = |field| contract.source(field) == Some(Source::Effective);
     let how = match fields.into_iter().all(is_stated) {

@@ -106,6 +106,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Workload, "global_batch_size", &[], |j| {
         count(j.data.global_batch_size)
     }),
+    // Where they vary from step to step: the range.
+    setting(Workload, TOKENS_PER_STEP, &[], |_| None),
     setting(Workload, "num_gpus", &["world_size"], |j| {
         count(j.parallelism.num_gpus)
     }),
@@ -254,6 +256,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     }),
 ];
 
+pub const TOKENS_PER_STEP: &str = "tokens_per_step";
 pub const PRECISION: &str = "precision";
 pub const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";
@@ -327,6 +330,18 @@ impl Setting {
     ) -> impl Iterator<Item = (&'static str, Value)> + 'a {
         let names = std::iter::once(&self.name).chain(self.aliases);
         names.flat_map(move |name| lookup(stated, name).map(move |v| (*name, canonical(v))))
+    }
+
+    /// Takes out all that the trainer states of it.
+    pub fn forget(&self, stated: &mut BTreeMap<String, Value>) {
+        for name in std::iter::once(&self.name).chain(self.aliases) {
+            stated.remove(*name);
+            for group in GROUPS {
+                if let Some(Value::Object(group)) = stated.get_mut(group) {
+                    group.remove(*name);
+                }
+            }
+        }
     }
 }
 

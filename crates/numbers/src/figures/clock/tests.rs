@@ -90,7 +90,7 @@ fn the_clock_worked_by_hand() {
     );
     let reason = "the log claims 10.0 ms a step, but 500 ms pass from one to the next by the trainer's own clock: the trainer may stop its timer before the device has finished";
     assert_eq!(refused(dated(&[0.01; 10], &every(0.5, 10), 60.0)), reason);
-    let reason = "the log claims 14.0 s of steps while 4.5 s passed by the trainer's own clock";
+    let reason = "the log claims 14.0 s of steps (2.00 s a step) while 4.5 s passed by the trainer's own clock (500 ms a step)";
     assert_eq!(refused(dated(&[2.0; 10], &every(0.5, 10), 60.0)), reason);
 }
 
@@ -149,7 +149,7 @@ fn a_step_longer_than_the_time_between_two_ends_gives_no_rate() {
     let reason = refused(claimed(0.1, 1.2));
     assert_eq!(
         reason,
-        "the log claims 4.7 s of steps while 3.9 s passed by the trainer's own clock"
+        "the log claims 4.7 s of steps (120 ms a step) while 3.9 s passed by the trainer's own clock (100 ms a step)"
     );
     assert_eq!(told(claimed(0.1, 1.0)), None);
     // A clock of whole seconds shows nothing of steps below one.
@@ -225,7 +225,7 @@ fn the_time_of_five_steps_is_not_that_of_one() {
     each.trace.dated_by_lines = true;
     assert_eq!(
         refused(each),
-        "the log claims 24.0 s of steps while 4.9 s passed by tprimat's clock"
+        "the log claims 24.0 s of steps (500 ms a step) while 4.9 s passed by tprimat's clock (100 ms a step)"
     );
 }
 

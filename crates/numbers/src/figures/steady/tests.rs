@@ -261,14 +261,7 @@ fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
         );
         assert_eq!(summary.repeats[0].curve.step_time_seconds[20], None);
         // In the warm-up it does no harm.
-        assert!(
-            super::steady(
-                &run(&times).trace.steps[..],
-                &run(&times).workload,
-                &Statistics { warmup_steps: 21 }
-            )
-            .is_ok()
-        );
+        assert!(super::steady(&run(&times), &Statistics { warmup_steps: 21 }).is_ok());
     }
     for (times, said) in [
         (vec![1e308; 40], "beyond what can be computed"),
@@ -288,14 +281,7 @@ fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
 fn a_batch_of_no_tokens_has_no_rate() {
     let mut result = run(&[2.0; 5]);
     result.workload.tokens_per_step = Some(0);
-    assert!(
-        super::steady(
-            &result.trace.steps,
-            &result.workload,
-            &Statistics::default()
-        )
-        .is_err()
-    );
+    assert!(super::steady(&result, &Statistics::default()).is_err());
 }
 
 #[test]

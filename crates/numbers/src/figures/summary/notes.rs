@@ -9,7 +9,7 @@ use crate::results::{
     words::{repeats as named, step_time, verb},
 };
 use tprimat_base::words::nearest;
-use tprimat_logs::{Anomaly, UNREADABLE, UnreadableLines};
+use tprimat_logs::{Anomaly, RESTART, UNREADABLE, UnreadableLines};
 
 use crate::figures::{
     Cut, Estimate, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Statistics,
@@ -36,6 +36,7 @@ pub(crate) fn notes(
     notes.extend(pauses(counted));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
     notes.extend(sources_of_step_times(repeats, results));
+    notes.extend(restarts(counted, statistics));
     notes.extend(unreadable_lines(counted));
     notes.extend(odd_in_the_log(counted));
     notes.extend(match estimate {
@@ -196,13 +197,36 @@ fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     found.into_iter().map(note).collect()
 }
 
+/// Where processes of the trainer begin within a log, and that their start-up is left out.
+fn restarts(counted: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -> Vec<Note> {
+    let note = |(repeat, result): &(&RepeatSummary, &RunResult)| {
+        let mut told = result.trace.anomalies.iter().filter(|a| a.kind == RESTART);
+        let first = told.next()?;
+        let more = match told.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let steps = match statistics.warmup_steps {
+            1 => "first step is",
+            _ => "first steps are",
+        };
+        let text = format!(
+            "repeat {}: the trainer started again within the log: {}{more}; its {steps} left out as warm-up",
+            repeat.repeat, first.detail
+        );
+        Some(Note::new(NoteKind::WarmUp, RESTART, text).with("repeat", repeat.repeat))
+    };
+    counted.iter().filter_map(note).collect()
+}
+
 fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
     for (repeat, result) in counted {
         let all = &result.trace.anomalies;
         // Lines that were counted have a note of their own.
-        let is_counted =
-            |kind: &&str| result.trace.unreadable.is_some() && UNREADABLE.contains(kind);
+        let is_counted = |kind: &&str| {
+            result.trace.unreadable.is_some() && UNREADABLE.contains(kind) || *kind == RESTART
+        };
         let kinds = all.iter().map(|a| a.kind.as_str());
         let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
         let first = |kind: &str| {
@@ -398,13 +422,12 @@ fn is_left(
                 .iter()
                 .filter(|s| s.step_time_seconds.is_some_and(is_positive));
             let slow = slow_first_steps(&result.trace.steps);
+            let counts_from = result.workload.counts_from;
             let through = timed
                 .take(slow)
                 .last()
-                .map_or(0, |s| s.step.saturating_add(1));
-            !assessed
-                && through - result.workload.counts_from.min(1).min(through)
-                    > statistics.warmup_steps
+                .map_or(0, |s| result.trace.ordinal(s, counts_from));
+            !assessed && through > statistics.warmup_steps
         }
         "level_shift" => !assessed,
         // At another level every later step is as odd.

@@ -427,9 +427,10 @@ fn a_trainer_that_prints_only_its_rate_gets_its_step_time_from_it() {
         json!({ "global_batch_size": 8 }),
         &Claim::of(&job),
     );
+    assert_eq!(declared.trace.steps[3].step_time_seconds, Some(0.5));
     assert_eq!(
-        declared.trace.steps[3].step_time_seconds, None,
-        "what a step is must be the trainer's statement"
+        declared.workload.step_time_source.as_deref(),
+        Some("derived from the trainer's tokens/s and the job's tokens per step")
     );
 }
 

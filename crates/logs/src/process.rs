@@ -1,0 +1,410 @@
+//! Where a process of the trainer begins: by what is printed then, or by step numbers that go back.
+//!
+//! A step that a later process does again counts once, as the later one did it: the rest of the log builds on that. Of a
+//! run that begins anew in the same log, the longer part counts. What follows a run that has ended, or states other
+//! settings, is another run; it is left out and told.
+
+use std::{collections::BTreeSet, sync::LazyLock};
+
+use aho_corasick::AhoCorasick;
+use serde_json::Value;
+
+use super::{
+    Process, Step,
+    builder::{Builder, differs},
+    pattern::Pattern,
+    trace::{RESTART, SECOND_RUN},
+    values::{count_after, has},
+};
+
+/// What a line says of the process that prints it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Said {
+    Begins,
+    /// The last step that was done before.
+    After(u64),
+    /// The first step that it does.
+    First(u64),
+}
+
+/// What is printed when a process begins, by trainers and their launchers.
+const BEGINS: [&str; 18] = [
+    "Training starts at step ",
+    "***** Running training *****",
+    "will start from random",
+    "[before the start of training",
+    " device mesh with",
+    "Trainer is initialized with local batch size",
+    "tarting worker group",
+    "Rendezvous complete for workers",
+    "DeepSpeed info: version=",
+    "using world size:",
+    "- arguments -",
+    "tokens per iteration will be:",
+    "==((====))==  Unsloth",
+    "# Primus Benchmark Run",
+    "Config param ",
+    "\"init_start\"",
+    "*** JOB ",
+    "*** STEP ",
+];
+/// Words of lines that may say so, or may not.
+const MAY_BEGIN: [&str; 6] = ["estart", "ESTART", "esum", "estor", "ontinuing", "oad"];
+
+static FINDER: LazyLock<AhoCorasick> =
+    LazyLock::new(|| AhoCorasick::new(BEGINS.iter().chain(&MAY_BEGIN)).expect("a few short words"));
+
+/// `successfully loaded checkpoint from … at iteration 50`, `Continuing training from global step 900`
+static NUMBERED: Pattern = Pattern::new(
+    r"(?i)\b(?:resum|restor|continu|load)\w*\b.{0,300}?\b(?:step|iteration|iter)s?[ =:_-]{1,3}([0-9][0-9,]*)",
+);
+static AGAIN: Pattern =
+    Pattern::new(r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b");
+
+/// Does a line that states no step say that a process begins?
+pub fn said(text: &str) -> Option<Said> {
+    let mut found = FINDER.find_iter(text).peekable();
+    found.peek()?;
+    if let Some(first) = count_after(text, BEGINS[0]) {
+        return Some(Said::First(first));
+    }
+    let is_of_training = || {
+        ["heckpoint", "ckpt", "raining", "esum"]
+            .iter()
+            .any(|word| has(text, word))
+    };
+    if let Some([number]) = NUMBERED.groups(text).filter(|_| is_of_training()) {
+        return number.replace(',', "").parse().ok().map(Said::After);
+    }
+    let is_plain = found.any(|word| word.pattern().as_usize() < BEGINS.len());
+    // Workers that load data come and go.
+    (is_plain || AGAIN.is_match(text) && !has(text, "ata")).then_some(Said::Begins)
+}
+
+/// A process that has stated no step yet.
+#[derive(Clone, Copy)]
+struct Begun {
+    line: u64,
+    said: Said,
+}
+
+impl Begun {
+    /// The first step that it does, where it says so and its first line bears it out.
+    fn first(&self, line: u64) -> Option<u64> {
+        let first = match self.said {
+            Said::Begins => return None,
+            Said::First(first) => first,
+            // Logs that count from 0 name the step that comes next.
+            Said::After(last) => last.saturating_add(1).min(line),
+        };
+        (first <= line).then_some(first)
+    }
+}
+
+/// The processes of a log, as far as it has been read.
+#[derive(Default)]
+pub struct Processes {
+    begun: Option<Begun>,
+    /// The newest step of the process that goes on.
+    newest: Option<u64>,
+    back: Back,
+    /// The steps of a run that has begun anew since.
+    before: Vec<Step>,
+    /// What follows is of the same processes: the log of another rank.
+    of_ranks: bool,
+    /// Values that the same process states of a setting besides the first one.
+    others: BTreeSet<String>,
+    /// A setting that the process that begins states otherwise than the one before.
+    differs: Option<String>,
+    is_over: bool,
+}
+
+/// Lines whose steps are not new, until it is known whether another rank or another process repeats
+/// them; with each the number of its line.
+#[derive(Default)]
+struct Back {
+    lines: Vec<(u64, Step)>,
+    begun: Option<Begun>,
+    /// Training had come to its end before them.
+    had_ended: bool,
+}
+
+/// Values of settings that are kept besides the first ones.
+const MOST_OTHERS: usize = 256;
+/// Lines that may wait until it is known whose they are.
+const MOST_BACK: usize = 4096;
+/// So few lines of steps that were there before are another rank's, or would be start-up anyway.
+const LEAST_BACK: usize = 3;
+/// A step that takes this many times as long as it took before was the first one of a process.
+const SLOW_START: f64 = 1.5;
+/// Relative difference of the pace at which two beginnings of one run go, up to which they are of one run.
+const SAME_PACE: f64 = 0.1;
+/// Steps of a beginning that show its pace, and those at its start that do not.
+const PACE_STEPS: usize = 4;
+const PACE_AFTER: usize = 2;
+
+/// Settings that a process may state otherwise, and the run is the same.
+const MAY_DIFFER: [&str; 6] = [
+    "train_iters",
+    "learning_rate",
+    "min_learning_rate",
+    "warmup_steps",
+    "seed",
+    "data_epochs",
+];
+
+impl Builder {
+    /// The line that is read now says that a process begins.
+    pub fn begins(&mut self, said: Said) {
+        let line = self.notes.line;
+        let begun = self.processes.begun.get_or_insert(Begun { line, said });
+        if said != Said::Begins {
+            begun.said = said;
+        }
+    }
+
+    /// A process has begun, and has stated no step yet.
+    pub fn has_begun(&self) -> bool {
+        self.processes.begun.is_some() && !self.processes.of_ranks
+    }
+
+    /// What is read from now on is what another rank of the same processes says.
+    pub fn next_rank(&mut self) {
+        self.settle_back(None);
+        self.processes.of_ranks = true;
+    }
+
+    /// What comes is of another run, of which nothing is kept.
+    pub fn is_over(&self) -> bool {
+        self.processes.is_over
+    }
+
+    /// A setting that is known is stated otherwise.
+    pub fn states_again(&mut self, name: &str, later: &Value) {
+        let is_of_next = self.has_begun() && self.processes.newest.is_some();
+        let value = format!("{name} {later}");
+        if !is_of_next && self.processes.others.len() < MOST_OTHERS {
+            self.processes.others.insert(value);
+        } else if is_of_next
+            && !MAY_DIFFER.contains(&name)
+            && !self.processes.others.contains(&value)
+        {
+            let first = &self.trace.effective.0[name];
+            let told = format!("{name} is {first} before, and {later} then");
+            self.processes.differs.get_or_insert(told);
+        }
+    }
+
+    /// The step of the line that is read now, of which a later line may say more.
+    pub fn last_step(&mut self) -> Option<&mut Step> {
+        match self.processes.back.lines.last_mut() {
+            Some((_, step)) => Some(step),
+            None => self.trace.steps.last_mut(),
+        }
+    }
+
+    /// Forgets a line's step, which is about to be stated again.
+    pub fn leave(&mut self, step: u64) {
+        let is_it = |last: Option<&Step>| last.is_some_and(|last| last.step == step);
+        if is_it(self.processes.back.lines.last().map(|(_, step)| step)) {
+            self.processes.back.lines.pop();
+        } else if is_it(self.trace.steps.last()) {
+            self.trace.steps.pop();
+            self.processes.newest = self.trace.steps.last().map(|s| s.step);
+        } else {
+            return;
+        }
+        self.trace.step_lines -= 1;
+    }
+
+    /// Finds the process of a step, and hands the step on; it may have to wait.
+    pub fn enter(&mut self, step: Step) {
+        if self.processes.of_ranks {
+            return self.put(step);
+        }
+        let number = step.step;
+        let goes_back = |of: &Processes| of.newest.is_some_and(|newest| number <= newest);
+        let goes_on = |back: &Back| back.lines.last().is_none_or(|(_, last)| last.step < number);
+        if goes_back(&self.processes)
+            && (self.has_begun()
+                || !goes_on(&self.processes.back)
+                || self.processes.back.lines.len() >= MOST_BACK)
+        {
+            self.settle_back(None);
+        }
+        if goes_back(&self.processes) {
+            if self.processes.back.lines.is_empty() {
+                self.processes.back.begun = self.processes.begun.take();
+                self.processes.back.had_ended = self.trace.ended();
+            }
+            return self.processes.back.lines.push((self.notes.line, step));
+        }
+        self.settle_back(Some(number));
+        let newest = self.processes.newest;
+        // A line that another rank prints late names a step that is done.
+        let is_late = |begun: &Begun| {
+            newest.is_some_and(|newest| begun.first(number).is_some_and(|first| first <= newest))
+        };
+        if let Some(begun) = self.processes.begun.take().filter(|begun| !is_late(begun)) {
+            let had_ended = self.trace.ended();
+            self.open(begun, number, had_ended);
+        }
+        self.take(step);
+    }
+
+    fn take(&mut self, mut step: Step) {
+        if self.processes.is_over {
+            return;
+        }
+        self.processes.newest = self.processes.newest.max(Some(step.step));
+        step.process =
+            u32::try_from(self.trace.processes.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        self.put(step);
+    }
+
+    /// Decides of what process the lines are that went back; `next`: a new step that comes after them.
+    pub fn settle_back(&mut self, next: Option<u64>) {
+        let Back {
+            lines,
+            begun,
+            had_ended,
+        } = std::mem::take(&mut self.processes.back);
+        let (Some((line, first)), Some((_, last))) = (lines.first(), lines.last()) else {
+            return;
+        };
+        // Another rank that is late goes on behind the one that is ahead.
+        let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
+        let is_rank = begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
+        if is_rank || !self.is_again(&lines, begun.is_some()) {
+            return lines.into_iter().for_each(|(_, step)| self.put(step));
+        }
+        let (line, said) = (*line, Said::Begins);
+        self.open(begun.unwrap_or(Begun { line, said }), first.step, had_ended);
+        for (_, step) in lines {
+            self.take(step);
+        }
+    }
+
+    /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
+    /// dates decide.
+    fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
+        let first = &lines[0].1;
+        let before = self.known(first.step);
+        let then = before.and_then(|s| s.ended_at);
+        let newest = self.processes.newest.and_then(|n| self.known(n)?.ended_at);
+        if let (Some(now), Some(then), Some(newest)) = (first.ended_at, then, newest)
+            && now > then
+        {
+            let is_later = (now - newest).abs() < (now - then).abs();
+            if is_later || !is_said {
+                return is_later;
+            }
+        }
+        let times = before
+            .and_then(|s| s.step_time_seconds)
+            .zip(first.step_time_seconds);
+        let is_slow = times.is_some_and(|(then, now)| now > SLOW_START * then);
+        let other = lines.iter().filter(|(_, step)| {
+            self.known(step.step)
+                .is_some_and(|known| differs(known, step))
+        });
+        is_slow || 2 * other.count() >= lines.len()
+    }
+
+    fn known(&self, step: u64) -> Option<&Step> {
+        let steps = &self.trace.steps;
+        steps
+            .binary_search_by_key(&step, |s| s.step)
+            .ok()
+            .map(|at| &steps[at])
+    }
+
+    /// A process begins whose first line is of step `number`.
+    fn open(&mut self, begun: Begun, number: u64, had_ended: bool) {
+        let differs = self.processes.differs.take();
+        let (line, first_step) = (begun.line, begun.first(number));
+        let Some(of_run) = self.trace.steps.first().map(|s| s.step) else {
+            let goes_on = first_step.filter(|first| *first > 1);
+            let process = goes_on.map(|_| Process { line, first_step });
+            return self.trace.processes.extend(process);
+        };
+        let is_anew = number <= of_run;
+        let why = differs.or_else(|| {
+            let why = || format!("the one before it has ended, and step {number} comes again");
+            (is_anew && had_ended).then(why)
+        });
+        if let Some(why) = why {
+            return self.second_run(line, &why);
+        }
+        let processes = &mut self.trace.processes;
+        if processes.is_empty() {
+            processes.push(Process::default());
+        }
+        let first_step = match is_anew {
+            true => processes[0].first_step,
+            false => first_step.or(Some(number)),
+        };
+        processes.push(Process { line, first_step });
+        self.trace.finished = false;
+        let last = self.processes.newest.unwrap_or(of_run);
+        self.notes.add_at(number, RESTART, || match is_anew {
+            true => format!("the run begins anew in line {line}, after step {last}; the longer one of both beginnings counts"),
+            false => format!("a process begins in line {line}, after step {last}"),
+        });
+        self.latest = true;
+        self.processes.newest = None;
+        if is_anew {
+            self.choose_beginning();
+            self.processes.before = std::mem::take(&mut self.trace.steps);
+        }
+    }
+
+    fn second_run(&mut self, line: u64, why: &str) {
+        self.processes.is_over = true;
+        let steps = self.trace.steps.len();
+        self.notes.add(SECOND_RUN, || {
+            format!("another run begins in line {line}: {why}; only the first one, of {steps} logged steps, is read")
+        });
+    }
+
+    /// Of two beginnings of a run the longer one stays, if both go at one pace.
+    pub fn choose_beginning(&mut self) {
+        let before = std::mem::take(&mut self.processes.before);
+        if before.is_empty() {
+            return;
+        }
+        if let (Some(a), Some(b)) = (pace(&before), pace(&self.trace.steps))
+            && (a / b).ln().abs() > SAME_PACE
+        {
+            let line = self
+                .trace
+                .processes
+                .last()
+                .map_or(0, |process| process.line);
+            let why = format!(
+                "it begins with step {} again, and goes at another pace",
+                before[0].step
+            );
+            self.second_run(line, &why);
+        }
+        if before.len() > self.trace.steps.len() {
+            self.trace.steps = before;
+        }
+    }
+}
+
+/// The median time or inverse rate of steps that are not the first ones.
+fn pace(steps: &[Step]) -> Option<f64> {
+    let time = |s: &Step| {
+        s.step_time_seconds
+            .or(s.tokens_per_second_per_gpu.map(|rate| 1.0 / rate))
+    };
+    let mut times: Vec<f64> = steps
+        .iter()
+        .skip(PACE_AFTER)
+        .filter_map(time)
+        .filter(|t| *t > 0.0)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (times.len() >= PACE_STEPS).then(|| times[times.len() / 2])
+}
