@@ -19,7 +19,7 @@ mod tests;
 pub use cache::{CacheCommand, GcArgs, RemoteArgs};
 pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs};
 pub use container::{BuildImageArgs, ContainerCommand, PullImageArgs, ShellArgs};
-pub use old::in_place_of;
+pub use old::told;
 pub use project::{
     ConfigArgs, DataCommand, GraphArgs, GraphFormat, InitArgs, LockArgs, PrintCommand,
     RecipeCommand, SchemaName,

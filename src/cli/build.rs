@@ -125,6 +125,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         project::keep_failed(own(&mut session))?;
     }
     if let Some(profiling) = profile::asked(&session.plan) {
+        profile::refuse_measuring(args)?;
         return profile::run(&session.plan, globals, profiling, &host, &events);
     }
     let engine_of = if args.cached_only {

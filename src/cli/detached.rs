@@ -354,12 +354,20 @@ impl Build {
     /// How to go on where a build stopped that did not come to its end.
     fn again(&self) -> String {
         let command = self.command();
-        let mut typed = self.started.iter().flat_map(|started| &started.arguments);
-        match typed.find(|word| word.contains("measured")) {
-            Some(word) => format!(
-                "`{command}` measures all of it anew; without {word} it goes on where it was"
+        let typed = self.started.iter().flat_map(|started| &started.arguments);
+        let mut lists = typed.scan(false, |is_next, word| {
+            let list = match word.strip_prefix("--force=") {
+                None if *is_next => Some(word.as_str()),
+                list => list,
+            };
+            *is_next = word == "--force";
+            Some(list.unwrap_or_default())
+        });
+        match lists.any(|list| list.split(',').any(|force| force == "measured")) {
+            true => format!(
+                "`{command}` measures all of it anew; without `--force=measured` it goes on where it was"
             ),
-            None => format!("`{command}` goes on where it was"),
+            false => format!("`{command}` goes on where it was"),
         }
     }
 }

@@ -113,7 +113,7 @@ pub struct Measured {
 #[derive(Args, Clone, Debug, Default)]
 pub struct Repeats {
     /// Measured runs per cell [overrides the matrix]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 }
 

@@ -202,7 +202,7 @@ fn share(text: &str) -> Result<f64> {
 }
 
 /// A baseline that can be believed as far as its figures go.
-fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
+pub(super) fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     let name = path.display().to_string();
     let write_to = |file: &str| asked.command("gate", &["--write", file]);
     // What is there and is not a baseline may be needed, so no command that replaces it is named.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::{
     args::{Globals, HistoryArgs},
     flags::matrix_and_cells,
+    gate::read_baseline,
     output::{leave_out, page, print, print_document},
     session::Project,
     targets::refuse_in_project,
@@ -21,7 +22,7 @@ use crate::{
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{self, Cell, Selection, glob},
-    plan::Plan,
+    plan::{Asked, Plan},
     report,
     words::plain::counted,
 };
@@ -29,6 +30,12 @@ use crate::{
 pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     let host = args.host.as_deref().map(|text| glob("--host", text));
     let host = host.transpose()?;
+    let asked = Asked::default();
+    let baseline = args
+        .baseline
+        .as_deref()
+        .map(|path| read_baseline(path, &asked));
+    let baseline = baseline.transpose()?;
     let mut project = Project::open_or_imports(globals, &args.sets)?;
     let matrices = matrix::files(project.root());
     let is_matrix = |word: &str| word.ends_with(".toml") || matrices.iter().any(|of| of == word);
@@ -47,7 +54,14 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
         known.retain(|id| plan.cells.iter().any(|cell| cell.id == *id));
     }
     let wanted = wanted(plan, known, names)?;
-    let (mut cells, undated) = histories(&engine, &statuses, &wanted, host.as_ref(), leave_out)?;
+    let (mut cells, undated) = histories(
+        &engine,
+        &statuses,
+        &wanted,
+        host.as_ref(),
+        baseline.as_ref(),
+        leave_out,
+    )?;
     let is_shown = |at: f64| args.since.is_none_or(|since| at >= since);
     for cell in &mut cells {
         cell.measurements.retain(|m| is_shown(m.started_at));

@@ -18,7 +18,7 @@ use crate::{
     figures::{RepeatStatus, Summary, UncountedRepeats},
     graph::{State, Statuses},
     import::{self, Imports},
-    matrix::{Cell, CellId},
+    matrix::{Cell, CellId, Selection},
     plan::Support,
     words::plain::counted,
 };
@@ -109,7 +109,14 @@ fn open(globals: &Globals, selection: &MatrixSelection) -> Result<(Session, Vec<
     let imports = Imports::of(&session.cache);
     let mut cells: Vec<Cell> = session.plan.matrix.cells.iter().cloned().collect();
     cells.extend(imports.kept_cells().map(Cell::of_id));
-    let mut passes = match wanted.select(&cells) {
+    // A shard, and the variables of the older suites, part the matrix alone.
+    let named = Selection {
+        shard: None,
+        frameworks: Vec::new(),
+        strategies: Vec::new(),
+        ..wanted.clone()
+    };
+    let mut passes = match named.select(&cells) {
         _ if cells.is_empty() => Vec::new(),
         Ok(passes) => passes,
         // A plan of these cells would say which line adds them.
@@ -120,6 +127,13 @@ fn open(globals: &Globals, selection: &MatrixSelection) -> Result<(Session, Vec<
         }
     };
     let of_imports = passes.split_off(session.plan.cells.len());
+    if named != wanted {
+        passes = match wanted.select(&session.plan.matrix.cells) {
+            Ok(passes) => passes,
+            Err(_) if of_imports.contains(&true) => vec![false; passes.len()],
+            Err(error) => return Err(error),
+        };
+    }
     let imported = imports.kept_cells().zip(of_imports);
     let imported = imported.filter(|(_, passes)| *passes);
     let imported = imported.map(|(cell, _)| cell.to_owned()).collect();

@@ -179,10 +179,8 @@ fn given_up(error: &clap::Error) -> Option<Error> {
         error.kind(),
         ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument
     );
-    let now = args::in_place_of(name).filter(|_| is_unknown)?;
-    Some(Error::invalid(Problem::new(format!(
-        "`{name}` is now `{now}`"
-    ))))
+    let told = args::told(name).filter(|_| is_unknown)?;
+    Some(Error::invalid(Problem::new(told)))
 }
 
 fn exit_code(code: i32) -> ExitCode {

@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     io::{Read, Seek, SeekFrom},
     path::Path,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{
@@ -26,11 +27,33 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
         Some(format) => parser(globals, format)?,
         None => Parser::detecting(),
     };
-    let parser = match args.lines && !globals.json {
-        true => parser.telling(|line, kind| drop(print(&format!("line {line}: {kind}\n")))),
+    if args.lines && globals.json {
+        return Err(Error::refused(
+            "--lines prints lines, and --json one value",
+            "give one of the two",
+        ));
+    }
+    let unwritten = Arc::new(Mutex::new(None));
+    let parser = match args.lines {
+        true => {
+            let unwritten = unwritten.clone();
+            parser.telling(move |line, kind| {
+                if let Err(error) = print(&format!("line {line}: {kind}\n")) {
+                    let mut first = unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(error);
+                }
+            })
+        }
         false => parser,
     };
     let trace = read(parser, &args.file)?;
+    let unwritten = unwritten
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    if let Some(error) = unwritten {
+        return Err(error);
+    }
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));
         if let Some(why) = import::why_not_read(&args.file) {

@@ -229,9 +229,14 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
             None => "--matrix NAME looks at another one".to_owned(),
         };
         format!(
-            "{} failed too, but the matrix `{}` does not have that cell: {how}",
+            "{} failed too, but the matrix `{}` does not have {}: {how}",
             blocked::few(&others),
-            plan.matrix.name
+            plan.matrix.name,
+            if others.len() == 1 {
+                "that cell"
+            } else {
+                "these cells"
+            },
         )
     });
     if plan.cells.iter().any(|cell| cell.selected) {

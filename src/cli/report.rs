@@ -85,7 +85,7 @@ fn history(of: &ComparisonView) -> Result<Option<Picture>> {
     let rows = comparison.rows.iter().map(|row| row.cell.clone());
     let absent = comparison.absent.iter().map(|cell| cell.cell.clone());
     let shown: BTreeSet<String> = rows.chain(absent).collect();
-    let (mut cells, _) = histories(engine, of.statuses, &shown, None, leave_out)?;
+    let (mut cells, _) = histories(engine, of.statuses, &shown, None, None, leave_out)?;
     cells.retain(|cell| cell.measurements.len() > 1);
     if cells.is_empty() {
         eprintln!(

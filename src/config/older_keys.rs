@@ -235,6 +235,7 @@ fn peak_mistake(
     let of = |a: &Accelerator, precision: &str| match precision {
         "bf16" | "fp16" => Some(a.bf16),
         "fp8" => a.fp8,
+        "fp4" => a.fp4,
         "tf32" => a.tf32,
         _ => None,
     };
@@ -269,7 +270,7 @@ fn peak_mistake(
             )
         },
     );
-    let confused = ["bf16", "fp8", "tf32"].into_iter().find(|other| {
+    let confused = ["bf16", "fp8", "fp4", "tf32"].into_iter().find(|other| {
         known
             .iter()
             .filter_map(|a| of(a, other))

@@ -166,6 +166,9 @@ impl<'a> ConfigReader<'a> {
 
     /// Puts the value that the file spells `from` at the canonical path `to`.
     fn place(&mut self, from: &str, to: &[String], value: Yaml) {
+        if value.is_null() {
+            return;
+        }
         let canonical = to.join(".");
         let mut shape = Shape::root();
         for key in to {
@@ -214,6 +217,8 @@ impl<'a> ConfigReader<'a> {
             value => json_of(value).map_err(told),
         };
         match value.and_then(|value| shape.accept(path, value)) {
+            // An empty variable is as if the line were left out; in `env` it takes a variable away.
+            Ok(Value::Null) if !canonical.split('.').any(|key| key == "env") => None,
             Ok(value) => {
                 self.config.layers.insert(canonical.to_owned(), Layer::File);
                 Some(value)

@@ -11,7 +11,9 @@ use crate::{
     cache::{Attempt, Cache, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, host_named},
+    figures::{
+        self, Baseline, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, host_named,
+    },
     graph::{Engine, Statuses, outcome_text, worded},
     import::{self, ImportedRun, Imports, OnDamage},
     job::{Job, RunOutcome},
@@ -26,12 +28,14 @@ use crate::{
 const NEVER_READ: &str = "no build here has read its log";
 
 /// The histories of these cells in order of their names, and how many imported runs have no date,
-/// so that they are in none. `host`: only of runs on hosts that match.
+/// so that they are in none. `host`: only of runs on hosts that match. `baseline`: what they are held
+/// against besides.
 pub fn histories(
     engine: &Engine,
     statuses: &Statuses,
     wanted: &BTreeSet<String>,
     host: Option<&GlobMatcher>,
+    baseline: Option<&Baseline>,
     on_damage: OnDamage,
 ) -> Result<(Vec<CellHistory>, usize)> {
     let (cache, plan) = (engine.cache, engine.plan);
@@ -94,7 +98,9 @@ pub fn histories(
                 changes.retain(|change| !is_import || is_known(change));
                 worded(&changes, &records.default_job)
             };
-            cells.extend(CellHistory::of(cell, is_import, measurements, changes));
+            let held = baseline.and_then(|of| of.cells.iter().find(|of| of.cell == *cell));
+            let of_cell = CellHistory::of(cell, is_import, measurements, held, changes);
+            cells.extend(of_cell);
         }
     }
     Ok((cells, undated))
@@ -155,13 +161,15 @@ impl Run {
         });
         let unstated = json!({ "fact": { "device": null, "host": null }, "train_key": null });
         let inputs = preimage::canonical("import", &stated, &unstated);
-        let started_at = result.started_at.unwrap_or(f64::NAN);
+        // An imported log is dated by its own steps, where nothing else dates it.
+        let (started_at, ended_at) = result.span();
+        let started_at = started_at.unwrap_or(f64::NAN);
         Self {
             past: PastRun {
                 attempt: run.recorded.id(),
                 repeat: run.number,
                 started_at,
-                ended_at: result.ended_at.unwrap_or(started_at),
+                ended_at: ended_at.unwrap_or(started_at),
                 ..PastRun::default()
             },
             host: result.host.clone(),
@@ -251,6 +259,7 @@ fn measurement(group: &[Run], statistics: &Statistics) -> Measurement {
         measurement.timer_factor = summary.timer_factor();
         measurement.tokens_per_second_per_gpu = summary.tokens_per_second_per_gpu;
         measurement.contract = summary.contract;
+        measurement.unlisted = summary.unlisted;
     } else if let Some(result) = group.iter().find_map(|run| run.result.as_ref().ok()) {
         // A run that failed says as well what work it was.
         measurement.contract = result.contract.clone();

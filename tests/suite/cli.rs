@@ -36,7 +36,7 @@ fn a_command_that_is_gone_is_answered_with_what_to_use() {
     let project = Project::new(ONE_RUN);
     for (command, instead) in [
         (&["attach", "20260101T000000.000Z"][..], "status --wait"),
-        (&["watch", "--port", "8000"], "build --detach"),
+        (&["watch", "--port", "8000"], "status"),
         (&["explain", "cpu/cmd/tiny/single"], "show CELL --stale"),
     ] {
         let told = project.run(command).ends_with(2).stderr;
@@ -227,6 +227,36 @@ fn a_command_takes_the_flags_that_mean_something_to_it_and_no_other() {
 }
 
 #[test]
+fn an_empty_variable_is_as_if_its_line_were_left_out() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "config.yaml",
+        "training:\n",
+        "training:\n  seed: ${SEED_OF_NOBODY:-}\n",
+    );
+    project.edit(
+        "config.yaml",
+        "benchmarking:\n",
+        "benchmarking:\n  output: { directory: }\n",
+    );
+    project.run(&["plan"]).ends_with(0);
+}
+
+#[test]
+fn a_build_that_only_profiles_takes_no_option_of_measurements() {
+    let project = Project::new(ONE_RUN);
+    for option in ["--cached-only", "--max-gpu-hours=1", "--force=measured"] {
+        let ran = project.run(&["build", option, "--set", "experiment.profiling=torch"]);
+        let told = ran.ends_with(2).stderr;
+        assert!(
+            told.contains("experiment.profiling measures nothing"),
+            "{told}"
+        );
+    }
+    assert_eq!(project.launches(), 0);
+}
+
+#[test]
 fn an_old_name_is_told_with_the_new_one() {
     let project = Project::empty();
     for (words, told) in [
@@ -237,11 +267,11 @@ fn an_old_name_is_told_with_the_new_one() {
         (&["image", "list"], "`image` is now `tprimat container`"),
         (
             &["build", "--remeasure"],
-            "`--remeasure` is now `tprimat build --force=measured`",
+            "`--remeasure` is now `--force=measured`",
         ),
         (
             &["build", "--locked"],
-            "`--locked` is now `tprimat build --require=locked`",
+            "`--locked` is now `--require=locked`",
         ),
     ] {
         let ran = project.run(words).ends_with(2);

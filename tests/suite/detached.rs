@@ -128,7 +128,7 @@ fn what_a_stopped_build_left_undone_is_told_after_another_build() {
     project.run(&stopped).ends_with(0);
     until("the trainer is up", || project.path("up").exists());
     let told = project.run(&["stop"]).ends_with(0).stderr;
-    let again = "`tprimat build matrix --force=measured` measures all of it anew; without --force=measured it goes on where it was";
+    let again = "`tprimat build matrix --force=measured` measures all of it anew; without `--force=measured` it goes on where it was";
     assert!(told.contains(again), "{told}");
     let told = format!("\n  it stopped with 2 runs to do; {again}\n");
     let status = project.run(&["status"]).ends_with(0).stdout;

@@ -32,6 +32,23 @@ fn import(project: &Project, cell: &str, file: &str) -> String {
     ran.ends_with(0).stdout
 }
 
+/// They part the matrix alone.
+#[test]
+fn shards_and_the_variables_of_older_suites_hide_no_import() {
+    let project = project();
+    import(&project, "cpu/cmd/other/single", "a.json");
+    let lists_it = |run: &mut std::process::Command| {
+        let output = run.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("cpu/cmd/other/single")
+    };
+    for shard in ["1/2", "2/2"] {
+        assert!(lists_it(&mut project.tprimat(&["list", "--shard", shard])));
+    }
+    assert!(lists_it(project.tprimat(&["list"]).env("FRAMEWORKS", "tran")));
+    let of_another = ["list", "--only", "cpu/cmd/tiny"];
+    assert!(!lists_it(&mut project.tprimat(&of_another)));
+}
+
 #[test]
 fn an_import_keeps_its_number_when_another_is_set_aside() {
     let project = project();

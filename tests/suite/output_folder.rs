@@ -281,9 +281,9 @@ fn matrices_of_a_project_publish_side_by_side() {
     );
     let built = project.run(&["build", "other"]).ends_with(0);
     assert!(
-        built
-            .stderr
-            .ends_with("results, table and picture: output/other\n"),
+        built.stderr.ends_with(
+            "results, table and picture: output/other; the page: output/other/report.html\n"
+        ),
         "{built:?}"
     );
     assert_eq!(

@@ -43,8 +43,10 @@ mod history;
 mod interval;
 mod judged;
 mod metrics;
+mod model_flops;
 mod not_counted;
 mod note;
+mod otherwise;
 mod peaks;
 mod same_run;
 mod steady;
@@ -76,11 +78,12 @@ pub use gate::{
     BASELINE_SCHEMA, Baseline, BaselineCell, GateCell, GateInput, GateReport, GateVerdict, gate,
 };
 pub use history::{
-    CellHistory, ChangedSetting, History, Level, Measurement, PastRun, Since, is_same_session,
+    CellHistory, ChangedSetting, FIRST_LEVEL, History, Level, Measurement, PastRun, Since,
+    is_same_session,
 };
 pub use interval::{
-    Estimate, IntervalKind, Run, SESSION_GAP_SECONDS, Unit, all_hosts, bootstrap_interval,
-    host_named,
+    Estimate, IntervalKind, LEVEL_SD, Run, SESSION_GAP_SECONDS, Unit, all_hosts,
+    bootstrap_interval, host_named,
 };
 pub use judged::Judged;
 pub(crate) use metrics::metrics_of;
@@ -106,7 +109,7 @@ pub use sweep_document::{
 };
 pub use telemetry::{Energy, Telemetry};
 pub use unified::{UNIFIED_SCHEMA, unified};
-pub use unstated::{Gaps, Stated};
+pub use unstated::{Gaps, Stated, unknown_differences};
 
 use crate::results::Reason;
 
@@ -114,6 +117,25 @@ use crate::results::Reason;
 #[must_use]
 pub fn texts(reasons: &[Reason]) -> Vec<&str> {
     reasons.iter().map(|reason| &*reason.text).collect()
+}
+
+/// `measured 30 days apart`; for cells of one session `measured one after the other, not in turns`.
+#[must_use]
+pub fn apart_words(seconds: f64) -> String {
+    if seconds <= SESSION_GAP_SECONDS {
+        return "measured one after the other, not in turns".to_owned();
+    }
+    let (n, unit) = hours_or_days(seconds);
+    format!("measured {n:.0} {unit} apart")
+}
+
+/// How far the level of a cell may move from one time to another, in the words of a sentence.
+#[must_use]
+pub fn level_words() -> String {
+    format!(
+        "so the interval allows for {:.0} % (standard deviation) by which the speed of each may move with time",
+        LEVEL_SD * 100.0
+    )
 }
 
 /// `(8, "hours")`, `(30, "days")`

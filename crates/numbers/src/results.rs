@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `interned` | – | values that most cells have alike, kept once |
 //! | `settings` | – | the one table of settings that are attested and contracted |
+//! | `unlisted` | – | what settings that are not in that table mean |
 //! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
 //! | `attest` | trace × claim | did the run do what it was asked to? |
 //! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
@@ -18,6 +19,7 @@
 //! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
 //! | `learning_rate` | a log's learning rates | do they follow the schedule that was asked for? |
 //! | `stats` | positive rates | intervals and tests |
+//! | `moderated` | spreads of several cells | what they say of the spread of each |
 //! | `parse_task` | what an attempt left | [`RunResult`]: the parse task |
 //! | `changes` | a series of step times | where its level changes |
 //! | `telemetry_samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
@@ -32,12 +34,14 @@ pub mod cross;
 pub mod flops;
 mod interned;
 mod learning_rate;
+mod moderated;
 mod parse_task;
 mod reason;
 mod result;
 pub mod settings;
 pub mod stats;
 pub mod telemetry_samples;
+pub mod unlisted;
 pub mod words;
 
 pub use anomalies::{
@@ -54,6 +58,7 @@ pub use contract::{
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use flops::{FlopsPerToken, flops_per_token};
 pub use interned::{Kept, Known, Shared};
+pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
 pub use reason::{Reason, Severity};
 pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, Workload, devices};
@@ -62,6 +67,7 @@ pub use stats::{
     CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,
     OUTLIER_LEAST, Welch, decimals_beside, deviation, geometric_mean, holm, is_positive, logs,
     mean, outlier_limit, quantile, repeats_to_tell, sd, t_interval, verdicts, welch,
+    welch_of_spread,
 };
 pub use telemetry_samples::{
     OtherProcess, Point, Reading, Samples, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine,

@@ -8,14 +8,15 @@ use serde::Serialize;
 use serde_json::Value;
 use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
-    Row, Speedup, Unit, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed, rate_unit, texts,
+    Row, Speedup, Unit, apart_words, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed,
+    rate_unit, texts,
 };
 use tprimat_numbers::results::{AttestationStatus, Reason, mean, sd};
 
 use super::{
     environment::words,
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
-    headline::{SpeedVerdict, duration, interval, ratio_intervals, same_as, times},
+    headline::{SpeedVerdict, interval, ratio_intervals, same_as, times},
     paint::Ink,
 };
 
@@ -490,6 +491,8 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
         _ => None,
     };
     let mut remarks: Vec<String> = verdict.map(str::to_owned).into_iter().collect();
+    // The notes say why.
+    remarks.extend((!speedup.doubts.is_empty()).then(|| "in doubt".to_owned()));
     if place == Place::Glance {
         let crossed = speedup.labels.iter().filter(|label| is_crossed(label));
         remarks.extend(crossed.map(|label| label.text.clone()));
@@ -497,8 +500,7 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
     }
     let reason = speedup.reason.as_ref();
     remarks.extend(reason.map(|reason| format!("no verdict: {reason}")));
-    let apart = speedup.apart_seconds;
-    remarks.extend(apart.map(|seconds| format!("measured {} apart", duration(seconds))));
+    remarks.extend(speedup.apart_seconds.map(apart_words));
     // On a page they stand beside the cell's name.
     if place == Place::Table {
         let labels = speedup.labels.iter().take(LABELS);

@@ -13,7 +13,7 @@ use tprimat_numbers::figures::{Comparison, Row, Speedup, SweepPoint, sweeps_unju
 
 pub use ranking::ranking;
 
-pub(super) use phrases::{duration, interval, ratio_intervals, same_as, times};
+pub(super) use phrases::{interval, ratio_intervals, same_as, times};
 pub(super) use uncompared::{across, contradicted};
 
 use super::{

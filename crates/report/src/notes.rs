@@ -40,9 +40,10 @@ pub(super) fn notes(comparison: &Comparison) -> Vec<NoteLine> {
         } else {
             format!("{}: {text}", listed(&cells, &rows))
         };
+        let stop = if text.ends_with('?') { "" } else { "." };
         NoteLine {
             kind,
-            text: format!("{text}."),
+            text: format!("{text}{stop}"),
         }
     };
     merged.into_iter().map(told).collect()

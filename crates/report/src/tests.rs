@@ -16,6 +16,7 @@ use crate::stand_ins::*;
 
 mod comment;
 mod impossible;
+mod stated;
 mod texts;
 
 const H100: Option<(&str, &str)> = Some(("cuda", "NVIDIA H100 80GB HBM3"));

@@ -83,6 +83,10 @@ pub struct HistoryArgs {
     /// Only runs on these hosts; globs allowed
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
+    /// Hold each measurement against this baseline too (`tprimat baseline -o FILE`) [default: against
+    /// the first measurements of its speed]
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
     /// Draw the speed over time into this file
     #[arg(short, long, value_name = "FILE.svg|FILE.png", value_parser = picture)]
     pub output: Option<PathBuf>,

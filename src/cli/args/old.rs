@@ -14,32 +14,39 @@ const COMMANDS: [(&str, &str); 13] = [
     ("schema", "print schema"),
     ("shell", "container shell"),
     ("version", "--version"),
-    ("watch", "build --detach"),
+    ("watch", "status"),
 ];
 
-/// The same of options.
-const OPTIONS: [(&str, &str); 11] = [
-    ("--details", "compare --details"),
-    ("--keep-going", "build"),
-    ("--locked", "build --require=locked"),
-    ("--profile", "build --set experiment.profiling=nsys"),
-    ("--remeasure", "build --force=measured"),
-    ("--remote", "build --set paths.remote=ADDRESS"),
-    ("--remote-required", "build --require=remote"),
-    ("--require-complete", "build --require=complete"),
-    ("--retry-failed", "build --force=failed"),
-    (
-        "--together",
-        "build --force=measured --only CELL --only CELL",
-    ),
-    ("--within-allocation", "build --executor allocation"),
+/// An option that there was, and what says the same now to the commands that have it.
+const OPTIONS: [(&str, &str); 9] = [
+    ("--locked", "--require=locked"),
+    ("--profile", "--set experiment.profiling=nsys"),
+    ("--remeasure", "--force=measured"),
+    ("--remote", "--set paths.remote=ADDRESS"),
+    ("--remote-required", "--require=remote"),
+    ("--require-complete", "--require=complete"),
+    ("--retry-failed", "--force=failed"),
+    ("--together", "--force=measured --only CELL --only CELL"),
+    ("--within-allocation", "--executor allocation"),
 ];
 
-/// What is used in place of a command or an option that there was, as the command line that does it.
-pub fn in_place_of(name: &str) -> Option<String> {
-    let mut all = COMMANDS.iter().chain(&OPTIONS);
-    let (_, now) = all.find(|(old, _)| *old == name)?;
-    Some(format!("tprimat {now}"))
+/// What is said of a command or an option that there was.
+pub fn told(name: &str) -> Option<String> {
+    let now = match name {
+        "--details" => "tprimat compare --details".to_owned(),
+        "--keep-going" => {
+            return Some(
+                "`--keep-going` is not needed: a build goes on after a failure".to_owned(),
+            );
+        }
+        name => {
+            let command = COMMANDS.iter().find(|(old, _)| *old == name);
+            let command = command.map(|(_, now)| format!("tprimat {now}"));
+            let option = OPTIONS.iter().find(|(old, _)| *old == name);
+            command.or_else(|| option.map(|(_, now)| (*now).to_owned()))?
+        }
+    };
+    Some(format!("`{name}` is now `{now}`"))
 }
 
 #[cfg(test)]
@@ -51,7 +58,11 @@ mod tests {
 
     #[test]
     fn what_is_named_in_place_of_an_old_name_exists() {
-        for (old, now) in COMMANDS.iter().chain(&OPTIONS) {
+        let options = OPTIONS
+            .iter()
+            .map(|(old, now)| (old, format!("build {now}")));
+        let commands = COMMANDS.iter().map(|(old, now)| (old, (*now).to_owned()));
+        for (old, now) in commands.chain(options) {
             let words = ["tprimat"].into_iter().chain(now.split(' '));
             if let Err(error) = Cli::try_parse_from(words) {
                 let is_name = matches!(

@@ -258,7 +258,10 @@ fn published(
     } else if comparison.is_none_or(|comparison| comparison.rows.is_empty()) {
         format!("a page that says what is not measured: {output}")
     } else {
-        format!("results, table and picture: {output}")
+        format!(
+            "results, table and picture: {output}; the page: {output}/{}",
+            crate::report::PAGE
+        )
     }
 }
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{
-        args::Globals,
+        args::{BuildArgs, Globals},
+        flags::Force,
         output::{self, print_json},
     },
     error::{Error, Problem, Result, exit},
@@ -48,6 +49,22 @@ pub fn told(plan: &Plan) -> Option<String> {
             value.map(crate::config::plain).unwrap_or_default()
         )
     })
+}
+
+/// What is asked of measurements means nothing where none is made.
+pub fn refuse_measuring(args: &BuildArgs) -> Result<()> {
+    let asked = [
+        (args.cached_only, "--cached-only"),
+        (args.max_gpu_hours.is_some(), "--max-gpu-hours"),
+        (args.overrides.has(Force::Measured), "--force=measured"),
+    ];
+    match asked.into_iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, option)) => Err(Error::refused(
+            format!("experiment.profiling measures nothing, so {option} means nothing beside it"),
+            format!("leave {option} out, or give --set experiment.profiling=false"),
+        )),
+        None => Ok(()),
+    }
 }
 
 pub fn run(

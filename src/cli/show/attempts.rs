@@ -200,7 +200,9 @@ fn line(
             "does not count: it was interrupted before its end".to_owned()
         }
         (None, RunOutcome::Failed { .. }, _) => {
-            let is_earlier = train.is_some_and(|train| train.key != Some(attempt.key));
+            let is_earlier = train
+                .and_then(|train| train.key)
+                .is_some_and(|key| key != attempt.key);
             let before = match is_earlier {
                 true => ", before its settings or files were edited",
                 false => "",

@@ -2,4 +2,5 @@
 mod noise;
 mod repeats;
 mod scipy;
+mod shapes;
 mod warm_up;

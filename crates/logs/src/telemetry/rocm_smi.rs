@@ -157,7 +157,8 @@ fn document(found: Option<Value>, out: &mut Builder) {
 fn entry(reading: &mut Reading, name: &str, value: &str) {
     let (name, unit) = key(name);
     // A card's model may be its number alone.
-    let is_number = name.contains("card ") && value.starts_with("0x");
+    let is_of_model = name.contains("card ") || name == "device name";
+    let is_number = is_of_model && value.starts_with("0x");
     if !is_number && !value.starts_with("N/A") {
         reading.take(names("rocm_keys"), &name, value, &unit);
     }

@@ -13,8 +13,13 @@ pub const NO_STEP: &str = "no_step";
 pub const OTHER_WARM_UP: &str = "other_warm_up";
 /// How the warm-up of a cell differs from that of its baseline.
 pub const WARM_UP: &str = "warm_up";
+/// Step times may be in another unit than seconds.
+pub const UNIT_ASKED: &str = "unit_asked";
+/// The level of a run's step times shifts for good, and which level counts decides.
+pub const LEVEL_SHIFT: &str = "level_shift";
 /// A variable of a run's environment that alone can decide a comparison.
 pub const DANGEROUS_VARIABLE: &str = "dangerous_variable";
+pub const FLOPS_NOT_KNOWN: &str = "flops_not_known";
 pub const DEVICE_NOT_NAMED: &str = "device_not_named";
 /// How speed-ups were tested.
 pub const TESTED: &str = "tested";
@@ -25,6 +30,9 @@ pub const SLOWER: &str = "slower";
 
 // Why runs have no rate. Each of these follows from what the trainer does and prints, so a
 // run that is launched the same ends the same: see `comes_again`.
+pub const LENGTH_NOT_KNOWN: &str = "length_not_known";
+pub const BATCH_NOT_KNOWN: &str = "batch_not_known";
+pub const BATCH_VARIES: &str = "batch_varies";
 pub const TOKENS_NOT_KNOWN: &str = "tokens_not_known";
 pub const DEVICES_NOT_KNOWN: &str = "devices_not_known";
 pub const MIXED_UNITS: &str = "mixed_units";

@@ -11,6 +11,7 @@ use crate::results::{
     contract::{classes, has_difference},
     differences,
     settings::{PRECISION, WARMUP, has_classes},
+    unlisted::is_of_precision,
     words::few,
 };
 use serde_json::Value;
@@ -146,7 +147,8 @@ fn workload(members: &[&Candidate<'_>], across: &[String]) -> String {
 /// Does this difference forbid putting two cells of these strategies side by side?
 pub(super) fn forbids(d: &FieldDifference, strategies: [&str; 2]) -> bool {
     let are_both = |strategy: &str| strategies.iter().all(|s| *s == strategy);
-    let may_differ = d.field == PRECISION && are_both(OPEN_STRATEGY);
+    let is_precision = d.field == PRECISION || is_of_precision(&d.field);
+    let may_differ = is_precision && are_both(OPEN_STRATEGY);
     d.is_known() && ((d.tier == Tier::Workload && !may_differ) || are_both(STRICT_STRATEGY))
 }
 
@@ -233,7 +235,11 @@ pub(super) fn group(candidates: &mut [Candidate<'_>], settings: &CompareSettings
             .collect();
         let contracts: Vec<&Contract> = of.iter().map(|i| &candidates[*i].contract).collect();
         let decides = |f: &ContractField| {
-            !is_crossed(f) && (strict || (f.tier == Tier::Workload && !has_classes(&f.field)))
+            let is_apart = || {
+                let may_fit = has_classes(&f.field) || is_of_precision(&f.field);
+                f.tier == Tier::Workload && !may_fit
+            };
+            !is_crossed(f) && (strict || is_apart())
         };
         for (i, classes) in of
             .into_iter()

@@ -5,24 +5,26 @@ mod notes;
 
 use std::collections::HashMap;
 
-use crate::results::{CONFIDENCE, Contract, FieldDifference, Reason, welch, words::evidence};
+use crate::results::{CONFIDENCE, Contract, FieldDifference, Reason, words::evidence};
 use rayon::prelude::*;
 use serde_json::json;
 
 use super::{
     Catalogue, ComparedEnvironment, Device, Figure, Metric, Metrics, Mfu, Note, NoteKind, Price,
     Summary, UncountedRepeats,
-    codes::{FAILED, NOT_COUNTED},
+    codes::{FAILED, FLOPS_NOT_KNOWN, NOT_COUNTED},
     comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
         refused_without_figures,
     },
     cost_ratio, environment_differences,
     interval::apart,
-    judged::{Judged, no_verdict, shared},
+    judged::{Judged, no_verdict, shared, tested_as_it_is},
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
+    model_flops::{flops_of, other_format},
+    otherwise::doubts,
     peaks::ceiling,
     same_run::shared_runs,
     warnings_of,
@@ -114,7 +116,8 @@ pub fn compare(
     };
     let judged = Judged::of_comparison(&comparison);
     let tests = judged.tests();
-    judged.into_ratios(&mut comparison);
+    judged.give_verdicts(&mut comparison);
+    doubt(&mut comparison, &judged);
     let mut notes = notes::notes(cells, &comparison, tests, settings);
     notes.extend(impossible);
     notes.extend(notes::of_losses(&candidates, &grouped, settings));
@@ -125,6 +128,21 @@ pub fn compare(
     Comparison {
         notes,
         ..comparison
+    }
+}
+
+/// What else would change what is said of the ratios.
+fn doubt(comparison: &mut Comparison, judged: &Judged) {
+    let by_cell: HashMap<&str, &Row> = comparison
+        .rows
+        .iter()
+        .map(|row| (row.cell.as_str(), row))
+        .collect();
+    for ratio in &mut comparison.speedups {
+        let cells = [ratio.a.as_str(), ratio.b.as_str()];
+        if let [Some(a), Some(b)] = cells.map(|cell| by_cell.get(cell)) {
+            ratio.doubts = doubts(ratio, [a, b], judged.least_of(cells));
+        }
     }
 }
 
@@ -298,7 +316,7 @@ fn speedups(
                 continue;
             }
             let of = [at, group.baseline].map(|at| &rows[at]);
-            let plain = welch(&a.estimate.units, &b.estimate.units)
+            let plain = tested_as_it_is(of, [0.0; 2])
                 .filter(|_| shared(of).is_none())
                 .and_then(|test| RatioInterval::of(test.interval(CONFIDENCE)?, CONFIDENCE));
             all.push(Speedup {
@@ -314,6 +332,7 @@ fn speedups(
                 p_value: None,
                 n_a: a.estimate.units.len(),
                 n_b: b.estimate.units.len(),
+                doubts: Vec::new(),
                 labels: rows[at].labels.clone(),
                 reason: no_verdict(of, settings.crosses_warmup()),
             });
@@ -443,8 +462,20 @@ pub fn mfu_of(
         Err(reason) => return Mfu::Error { reason },
     };
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
-    let is_stated = !["", "not stated"].contains(&precision);
-    let peak = if !is_stated {
+    let other_format = other_format(summary);
+    let is_stated = !["", "not stated"].contains(&precision) && other_format.is_none();
+    let flops = flops_of(summary);
+    if let Err(reason) = &flops
+        && !device.is_cpu()
+        && !reason.is(FLOPS_NOT_KNOWN)
+    {
+        return Mfu::Absent {
+            reason: reason.clone(),
+        };
+    }
+    let peak = if let Some(reason) = other_format {
+        Err(reason)
+    } else if !is_stated {
         let text = "the precision is not stated";
         Err(Reason::detail("precision_not_stated", text))
     } else if device.is_cpu() {
@@ -453,7 +484,7 @@ pub fn mfu_of(
     } else {
         catalogue.peaks.of_device(&device, precision)
     };
-    let (rate, flops) = (tokens_per_second_per_gpu, summary.flops_per_token());
+    let (rate, flops) = (tokens_per_second_per_gpu, flops.ok());
     match Mfu::of(rate, flops, peak) {
         Mfu::Absent { reason } if !device.is_cpu() => {
             let precision = is_stated.then(|| precision.to_lowercase());

@@ -1,9 +1,10 @@
 //! A baseline × the cells as they are now → has anything become slower?
 //!
-//! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit
-//! and the difference is significant after Holm's correction over the gate; it *passes* if the
-//! whole 95 % interval is within the limit; else it is *inconclusive*. Passing needs no correction,
-//! for a gate passes only if every cell does. A verdict needs [`MIN_REPEATS`] units of replication
+//! Per cell, now ÷ then by Student's t on logarithms, with a spread that the cells of a gate lend each
+//! other as far as they vary alike (`results::moderated`). It *fails* if the ratio is significantly
+//! beyond the limit after Holm's correction over the gate; it *passes* if the whole 95 % interval is
+//! within the limit; else it is *inconclusive*. Passing needs no correction, for a gate passes only if
+//! every cell does. A verdict needs [`MIN_REPEATS`] units of replication
 //! (repeats, or sessions or hosts where there are several) in both measurements; units that do not vary at
 //! all are taken as exact. Where the repeats are too few to tell, the reason says about how many
 //! would do at their spread.
@@ -17,12 +18,12 @@
 
 mod baseline;
 mod change;
+mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::results::{
-    AttestationStatus, CONFIDENCE, FieldDifference, MIN_REPEATS, MOST_REPEATS, Reason, differences,
-    geometric_mean, holm, repeats_to_tell, welch,
+    AttestationStatus, FieldDifference, MIN_REPEATS, Reason, differences, holm, words::few,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,22 +32,20 @@ use tprimat_base::words::plain::counted;
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
-    CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, Unit, all_hosts,
-    codes::{CONTRADICTED, SLOWER},
+    CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
+    codes::CONTRADICTED,
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
-    dropped_words, environment_differences, environment_words,
-    family::Family,
-    hours_or_days,
+    dropped_words, environment_differences, environment_words, hours_or_days,
+    otherwise::LARGE_SHIFT,
     summary::attempts,
+    unstated::unknown_differences,
     warnings_of,
 };
-use change::{Change, needed};
+use verdict::{Test, judge, limit, moderate};
 
 pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
-/// Level of significance over a whole gate.
-const LEVEL: f64 = 0.05;
 /// From this ratio on, less work than is declared is as likely a cause as more speed.
 const MUCH_FASTER: f64 = 1.25;
 /// Two rates nearer than this are one rate, rounded.
@@ -93,7 +92,7 @@ pub struct GateCell {
     pub ratio: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
-    /// After Holm's correction over the gate.
+    /// That the ratio is at the limit and not beyond it, after Holm's correction over the gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,12 +181,18 @@ pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> Ga
         .iter()
         .map(|cell| (cell.input.cell.as_str(), cell))
         .collect();
-    let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) = baseline
+    let (mut all, mut tests): (Vec<GateCell>, Vec<Option<Test>>) = baseline
         .cells
         .iter()
         .map(|then| compared(then, &by_name))
         .unzip();
-    let tested = correct(&mut all, baseline, &by_name);
+    let firsts = firsts(&all, baseline, &by_name);
+    moderate(&mut tests, &firsts);
+    let limit = limit(max_regression);
+    for (cell, test) in all.iter_mut().zip(&tests) {
+        (cell.ci95, cell.p_value) = (test.map(|t| t.ci95()), test.map(|t| t.p_against(limit)));
+    }
+    let tested = correct(&mut all, &firsts);
     for (cell, test) in all.iter_mut().zip(tests) {
         if let Some(test) = test {
             judge(cell, &test, max_regression, tested);
@@ -241,34 +246,51 @@ impl GateCell {
     }
 }
 
-/// Holm's correction over the tests of a gate, and how many these are. Cells that share their
-/// measurements, now and then, are one test.
-fn correct(
-    all: &mut [GateCell],
+/// For each cell the first one that asks the same question, which is that of the cells with the same
+/// measurements now and then. Places are those in `all`, which begins with the baseline's cells in their
+/// order.
+fn firsts(
+    all: &[GateCell],
     baseline: &Baseline,
     by_name: &BTreeMap<&str, &GateInput>,
-) -> usize {
-    // Places are those in `all`, which begins with the baseline's cells in their order.
-    let mut family: Family<f64, Question> = Family::default();
-    for (i, cell) in all.iter().enumerate() {
-        let Some(p) = cell.p_value else { continue };
-        let then = &baseline.cells[i];
-        let question = by_name
+) -> Vec<usize> {
+    let mut known: Vec<(Question<'_>, usize)> = Vec::new();
+    let mut firsts: Vec<usize> = (0..all.len()).collect();
+    for (at, then) in baseline.cells.iter().enumerate() {
+        let now = by_name
             .get(then.cell.as_str())
-            .and_then(|now| question(then, now));
-        family.add(i, p, question);
+            .filter(|_| all[at].ratio.is_some());
+        let Some(question) = now.and_then(|now| question(then, now)) else {
+            continue;
+        };
+        match known.iter().find(|(of, _)| *of == question) {
+            Some((_, first)) => firsts[at] = *first,
+            None => known.push((question, at)),
+        }
     }
-    let p_values: Vec<f64> = family.tests.iter().map(|(_, p)| *p).collect();
-    for ((i, _), p) in family.tests.iter().zip(holm(&p_values)) {
-        all[*i].p_value = Some(p);
+    firsts
+}
+
+/// Holm's correction over the tests of a gate, and how many these are: one a question.
+fn correct(all: &mut [GateCell], firsts: &[usize]) -> usize {
+    let is_test = |at: &usize| firsts[*at] == *at && all[*at].p_value.is_some();
+    let tests: Vec<usize> = (0..all.len()).filter(is_test).collect();
+    let p_values: Vec<f64> = tests.iter().filter_map(|at| all[*at].p_value).collect();
+    for (at, p) in tests.iter().zip(holm(&p_values)) {
+        all[*at].p_value = Some(p);
     }
-    for (i, of) in family.repeated {
-        all[i].p_value = all[of].p_value;
-        let with = &all[of].cell;
-        let text = format!("shares its measurements with {with}: one test for both");
-        all[i]
-            .notes
-            .push(Reason::detail("shares_measurements", text));
+    for at in 0..all.len() {
+        let of = firsts[at];
+        if of == at || all[at].p_value.is_none() {
+            continue;
+        }
+        all[at].p_value = all[of].p_value;
+        let text = format!(
+            "shares its measurements with {}: one test for both",
+            all[of].cell
+        );
+        let note = Reason::detail("shares_measurements", text);
+        all[at].notes.push(note);
     }
     p_values.len()
 }
@@ -467,11 +489,17 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         let text = format!("some settings are only declared: the log does not confirm them{more}");
         cell.notes.push(Reason::beside("not_attested", text));
     }
-    let test = Test::of(units_a, units_b, a.unit).map(|test| Test {
-        timer_factors: [now.timer_factor, then.timer_factor],
-        ..test
-    });
-    (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
+    // A shift of both alike is in both rates, at the same place or not.
+    let size = |of: &BaselineCell| {
+        of.level_shift
+            .as_ref()
+            .map_or(0.0, |shift| shift.ratio.ln())
+    };
+    let mut test = Test::of(units_a, units_b, a.unit);
+    if let Some(test) = &mut test {
+        test.timer_factors = [now.timer_factor, then.timer_factor];
+        test.shifts = (size(&now) - size(then)).abs() >= LARGE_SHIFT.ln_1p();
+    }
     (cell, test)
 }
 
@@ -488,6 +516,15 @@ fn cell_notes(
         note.with("field", &*field.field)
     });
     let mut notes: Vec<Reason> = fields.collect();
+    let unknown = unknown_differences(&now.unlisted, &then.unlisted);
+    if !unknown.is_empty() {
+        let words: Vec<String> = unknown.iter().map(FieldDifference::words).collect();
+        let text = format!(
+            "settings differ whose meaning is not known, so the work may not be the same: {}",
+            few(&words)
+        );
+        notes.push(Reason::beside("unknown_settings", text));
+    }
     notes.extend(warm_up.map(|text| Reason::beside("warm_up", text)));
     notes.extend(cell.notes_on_uncounted());
     notes.extend(warnings_of(&now.environment, &now.contract));
@@ -551,134 +588,6 @@ fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &Baseli
         let text = "the rate is another one because the same runs are evaluated in another way";
         cell.notes.push(Reason::beside("evaluated_anew", text));
     }
-}
-
-/// What a verdict rests on.
-#[derive(Clone, Copy)]
-struct Test {
-    ci95: [f64; 2],
-    p: f64,
-    /// Standard deviation of the logarithms of one side's units, were both sides to vary alike.
-    spread: f64,
-    unit: Unit,
-    /// How many times too high the rates now and then may be, by the clock.
-    timer_factors: [Option<f64>; 2],
-}
-
-impl Test {
-    /// None where there are too few units for a verdict.
-    fn of(now: &[f64], then: &[f64], unit: Unit) -> Option<Self> {
-        if now.len().min(then.len()) < MIN_REPEATS {
-            return None;
-        }
-        let ratio = geometric_mean(now)? / geometric_mean(then)?;
-        let per_unit = 1.0 / now.len() as f64 + 1.0 / then.len() as f64;
-        Some(match welch(now, then) {
-            Some(test) => Self {
-                ci95: test.interval(CONFIDENCE)?,
-                p: test.p,
-                spread: test.standard_error / per_unit.sqrt(),
-                unit,
-                timer_factors: [None; 2],
-            },
-            // Nothing varies in either side: the limit of the test is the comparison of two numbers.
-            None => {
-                let p = if (ratio - 1.0).abs() < ROUNDING {
-                    1.0
-                } else {
-                    0.0
-                };
-                Self {
-                    ci95: [ratio; 2],
-                    p,
-                    spread: 0.0,
-                    unit,
-                    timer_factors: [None; 2],
-                }
-            }
-        })
-    }
-
-    /// How many units would tell two ratios apart.
-    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
-        let distance = (ratio / other).ln().abs();
-        let n = repeats_to_tell(distance, self.spread, confidence);
-        needed(n, MOST_REPEATS, self.unit)
-    }
-}
-
-/// The verdict on a rate whose corrected p-value is known, one of `tested`.
-fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, tested: usize) {
-    let (Some(ratio), Some(p)) = (cell.ratio, cell.p_value) else {
-        return;
-    };
-    let [low, high] = test.ci95;
-    let limit = limit(max_regression);
-    let change = Change {
-        ratio,
-        ci95: test.ci95,
-        max_regression,
-    };
-    let (interval, allowed) = (change.interval(), change.allowed());
-    let reason = if ratio < limit && p < LEVEL {
-        let text = format!("{interval}: beyond the limit of {allowed}, and significant");
-        (GateVerdict::Fail, Reason::excludes(SLOWER, text))
-    } else if ratio < limit {
-        let over = if tested > 1 {
-            format!(" after Holm's correction over {tested} cells")
-        } else {
-            String::new()
-        };
-        let needed = test.needed(ratio, 1.0, 1.0 - LEVEL / tested.max(1) as f64);
-        let text = format!(
-            "{interval}: beyond the limit of {allowed}, but not significant{over}; {needed}"
-        );
-        inconclusive("not_significant", text)
-    } else if low >= limit && high < 1.0 {
-        let text =
-            format!("{interval}: slower than the baseline, but within the limit of {allowed}");
-        (GateVerdict::Pass, Reason::beside("within_but_slower", text))
-    } else if low >= limit {
-        let text = if low > 1.0 {
-            format!("{interval}: faster than the baseline; limit {allowed}")
-        } else {
-            format!("no significant change: {interval}; limit {allowed}")
-        };
-        (GateVerdict::Pass, Reason::detail("within", text))
-    } else {
-        let needed = test.needed(ratio, limit, CONFIDENCE);
-        let text = format!(
-            "{interval}: these repeats cannot tell whether it is beyond the limit of {allowed}; {needed}"
-        );
-        inconclusive("cannot_tell", text)
-    };
-    (cell.verdict, cell.reason) = reason;
-    // A rate can be too high for it, never too low. So it may hide that a cell is slower now, and
-    // one then may make it look so.
-    let [now, then] = test.timer_factors;
-    let now = now.map(|factor| ("its step times", factor));
-    let then = then.map(|factor| ("the baseline's step times", factor));
-    let doubted = match cell.verdict {
-        GateVerdict::Pass => now.or(then),
-        GateVerdict::Fail => then,
-        _ => None,
-    };
-    if let Some((of, factor)) = doubted {
-        let text = format!(
-            "{interval}: {of} leave out time that passes after most steps, so that rate may be {factor:.1}× too high; let the timer \
-             stop when the device has finished, and measure anew"
-        );
-        (cell.verdict, cell.reason) = inconclusive("short_step_times", text);
-    }
-}
-
-fn inconclusive(code: &'static str, text: String) -> (GateVerdict, Reason) {
-    (GateVerdict::Inconclusive, Reason::no_verdict(code, text))
-}
-
-/// The ratio below which a cell is slower than allowed.
-fn limit(max_regression: f64) -> f64 {
-    1.0 - max_regression - ROUNDING
 }
 
 #[cfg(test)]

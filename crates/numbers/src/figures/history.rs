@@ -1,18 +1,23 @@
 //! A cell's measurements over time: how fast each was, and where the speed changed.
 
+mod spread;
+
 use std::collections::BTreeMap;
 
 use crate::results::{
-    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Reason, Tier, Welch, differences,
-    settings::show, verdicts, welch,
+    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Reason, Tier, differences,
+    settings::{is_in_table, show},
+    welch,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Estimate, SESSION_GAP_SECONDS, host_named,
+    BaselineCell, Estimate, SESSION_GAP_SECONDS,
     judged::{no_variation, short_step_times},
+    unstated::unknown_differences,
 };
+use spread::{Rate, Spread};
 
 pub const HISTORY_SCHEMA: &str = "tprimat.history/1";
 
@@ -47,26 +52,39 @@ pub struct CellHistory {
     pub work: BTreeMap<String, String>,
     /// In order of time.
     pub measurements: Vec<Measurement>,
+    /// How far the level moves from session to session, as a standard deviation of logarithms: what
+    /// intervals allow for. Absent where nothing was judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_sd: Option<f64>,
 }
 
 impl CellHistory {
     /// The histories under a cell's name, a work each. `measurements`: all of them, in order of
-    /// time; `changes(earlier, later)` names what was changed between two of one work.
+    /// time; `baseline`: what they are held against beside each other; `changes(earlier, later)` names
+    /// what was changed between two of one work.
     pub fn of(
         cell: &str,
         imported: bool,
         measurements: Vec<Measurement>,
+        baseline: Option<&BaselineCell>,
         changes: impl Fn(&Measurement, &Measurement) -> Vec<ChangedSetting>,
     ) -> Vec<Self> {
         let works = works(measurements);
         let names: Vec<_> = works.iter().map(|work| told_apart(work, &works)).collect();
         let of_work = |(mut measurements, work): (Vec<Measurement>, _)| {
-            assess(&mut measurements, &changes);
+            let is_its = |of: &&BaselineCell| {
+                let mut all = measurements.iter();
+                let is_one = |m: &Measurement| other_workload(&m.contract, &of.contract).is_empty();
+                of.imported.is_empty() != imported && all.all(is_one)
+            };
+            let level = baseline.filter(is_its).and_then(Reference::of);
+            let session_sd = assess(&mut measurements, level, &changes);
             Self {
                 cell: cell.to_owned(),
                 imported,
                 work,
                 measurements,
+                session_sd,
             }
         };
         works.into_iter().zip(names).map(of_work).collect()
@@ -95,12 +113,19 @@ pub struct Measurement {
     /// before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
+    /// The same against the level of a baseline, else of the first measurements of one speed: what creeps
+    /// is not seen from one measurement to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_level: Option<Since>,
     /// Do runs of it count for the cell as it is configured now?
     pub counts_now: bool,
     pub runs: Vec<PastRun>,
     /// Decides whether two rates are rates of the same work.
     #[serde(skip)]
     pub contract: Contract,
+    /// Settings of unknown meaning, which may be among what changed.
+    #[serde(skip)]
+    pub unlisted: BTreeMap<String, serde_json::Value>,
     /// What its runs were started with, as lines; two such texts differ in what was changed.
     #[serde(skip)]
     pub inputs: String,
@@ -148,7 +173,7 @@ fn told_apart(work: &[Measurement], works: &[Vec<Measurement>]) -> BTreeMap<Stri
 }
 
 /// How a measurement differs from an earlier one of its cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Since {
     /// When the earlier measurement started, seconds since 1970.
     pub started_at: f64,
@@ -158,7 +183,8 @@ pub struct Since {
     /// different work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// At least 95 %: Holm's correction widens it over the changes of a cell's history.
+    /// At least 95 %: corrected for all that is asked of a cell's history, and wide enough for what its
+    /// sessions differ by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
     pub level: Level,
@@ -168,17 +194,26 @@ pub struct Since {
 }
 
 /// Whether the speed changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Faster,
     Slower,
     /// The difference is not significant.
     Same,
+    #[default]
     NotAssessed,
 }
 
 impl Level {
+    fn of(interval: [f64; 2]) -> Self {
+        match interval {
+            [low, _] if low > 1.0 => Self::Faster,
+            [_, high] if high < 1.0 => Self::Slower,
+            _ => Self::Same,
+        }
+    }
+
     /// Did the speed change, as far as that can be told?
     #[must_use]
     pub fn is_change(self) -> bool {
@@ -231,9 +266,36 @@ pub struct PastRun {
     pub why_not: Option<String>,
 }
 
-/// Between two sessions, or hosts, a smaller change of the speed is no news: docs/METRICS.md,
-/// "Speed over time".
-pub const SESSION_FLOOR: f64 = 0.03;
+/// So many measurements of one speed are the level that later ones are held against.
+pub const FIRST_LEVEL: usize = 3;
+
+/// A level that measurements are held against, and since when it is one.
+#[derive(Clone, Copy)]
+struct Reference {
+    started_at: f64,
+    rate: Rate,
+}
+
+impl Reference {
+    fn of(baseline: &BaselineCell) -> Option<Self> {
+        Some(Self {
+            started_at: baseline.measured.map_or(0.0, |[start, _]| start),
+            rate: Rate::of(&baseline.tokens_per_second_per_gpu)?,
+        })
+    }
+
+    /// The first of these measurements, which are of one speed; one alone is the one before as well.
+    fn of_first(all: &[(f64, Rate)]) -> Option<Self> {
+        let first = all
+            .get(..FIRST_LEVEL.min(all.len()))
+            .filter(|first| first.len() > 1)?;
+        let rates: Vec<Rate> = first.iter().map(|(_, rate)| *rate).collect();
+        Some(Self {
+            started_at: first[0].0,
+            rate: Rate::level(&rates)?,
+        })
+    }
+}
 
 /// Does a run that starts then belong to the session that ended at `until`?
 #[must_use]
@@ -251,70 +313,106 @@ pub fn earlier(measurements: &[Measurement], at: usize) -> Option<usize> {
 }
 
 /// Says of each measurement whether the speed changed; `changes(earlier, later)` names what else
-/// did.
-pub fn assess(
+/// did. `baseline`: the level that each is held against besides; where there is none, that of the first
+/// measurements, and after a change of those that follow it. Returns how far the level moves from
+/// session to session, where anything was judged.
+fn assess(
     measurements: &mut [Measurement],
+    baseline: Option<Reference>,
     changes: impl Fn(&Measurement, &Measurement) -> Vec<ChangedSetting>,
-) {
-    let mut found: Vec<Option<Since>> = Vec::new();
-    let mut tests: Vec<(usize, Welch)> = Vec::new();
-    for at in 0..measurements.len() {
-        found.push(earlier(measurements, at).map(|before| {
-            let (mut since, test) = since(&measurements[before], &measurements[at]);
-            since.changes = changes(&measurements[before], &measurements[at]);
-            tests.extend(test.map(|test| (at, test)));
-            since
-        }));
-    }
-    let judged = verdicts(&tests.iter().map(|(_, test)| *test).collect::<Vec<_>>());
-    for ((at, test), verdict) in tests.into_iter().zip(judged) {
-        let Some(since) = &mut found[at] else {
-            continue;
-        };
-        since.interval = verdict
-            .interval()
-            .filter(|ends| ends.iter().all(|end| end.is_finite()));
-        let before = earlier(measurements, at).map(|before| &measurements[before]);
-        let is_one_session = before.is_some_and(|before| {
-            host_named(&before.host).is_some_and(|host| host == measurements[at].host)
-                && is_same_session(before.ended_at, measurements[at].started_at)
+) -> Option<f64> {
+    let all: &[Measurement] = measurements;
+    let rate = |at: usize| Rate::of(all[at].tokens_per_second_per_gpu.as_ref()?);
+    let mut found: Vec<(Option<Since>, Option<Since>)> = Vec::new();
+    // The places of those that may be judged, and the rates before and now.
+    let mut judged: Vec<(usize, Rate, Rate)> = Vec::new();
+    for (at, now) in all.iter().enumerate() {
+        let before = earlier(all, at);
+        let since = before.map(|before| Since {
+            changes: [
+                changes(&all[before], now),
+                stated_changes(&all[before], now),
+            ]
+            .concat(),
+            ..since(&all[before], now)
         });
-        let is_small = test.ratio.max(1.0 / test.ratio) < 1.0 + SESSION_FLOOR;
-        if verdict.significant && !is_one_session && is_small {
-            let text = format!(
-                "two sessions may differ by {} % without a cause",
-                SESSION_FLOOR * 100.0
-            );
-            since.reason = Some(Reason::no_verdict("small_between_sessions", text));
-            continue;
+        let may_be = since.as_ref().is_some_and(|since| since.reason.is_none());
+        let rates = before
+            .filter(|_| may_be)
+            .and_then(|before| rate(before).zip(rate(at)));
+        judged.extend(rates.map(|(before, now)| (at, before, now)));
+        found.push((since, None));
+    }
+    let neighbours: Vec<(Rate, Rate)> = judged
+        .iter()
+        .map(|(_, before, now)| (*before, *now))
+        .collect();
+    let against_level = match baseline {
+        Some(_) => judged.len() + 1,
+        None => judged.len().saturating_sub(1),
+    };
+    let spread = Spread::of(&neighbours, judged.len() + against_level);
+    let mut judged = judged.into_iter().peekable();
+    let mut level: Vec<(f64, Rate)> = Vec::new();
+    for (at, (since, since_level)) in found.iter_mut().enumerate() {
+        if let Some((_, before, now)) = judged.next_if(|(of, ..)| *of == at)
+            && let (Some(since), Some(interval)) = (since.as_mut(), spread.interval(&now, &before))
+        {
+            (since.interval, since.level) = (Some(interval), Level::of(interval));
         }
-        since.level = match verdict.significant {
-            false => Level::Same,
-            true if test.ratio > 1.0 => Level::Faster,
-            true => Level::Slower,
+        // A rate that may be too high is no level.
+        let Some(now) = rate(at).filter(|_| all[at].timer_factor.is_none()) else {
+            continue;
         };
+        if let Some(reference) = baseline.or_else(|| Reference::of_first(&level))
+            && let Some(interval) = spread.interval(&now, &reference.rate)
+        {
+            *since_level = Some(Since {
+                started_at: reference.started_at,
+                ratio: Some((interval[0] * interval[1]).sqrt()),
+                interval: Some(interval),
+                level: Level::of(interval),
+                ..Since::default()
+            });
+        }
+        let mut both = [&*since, &*since_level].into_iter().flatten();
+        if both.any(|since| since.level.is_change()) {
+            level.clear();
+        }
+        level.push((all[at].started_at, now));
     }
-    for (measurement, since) in measurements.iter_mut().zip(found) {
-        measurement.since = since;
+    let sd = (!neighbours.is_empty()).then(|| spread.sd());
+    for (measurement, found) in measurements.iter_mut().zip(found) {
+        (measurement.since, measurement.since_level) = found;
     }
+    sd
 }
 
-/// The speeds of two measurements beside each other, and the test of whether they differ where
-/// there is to be a verdict.
-fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
+/// Settings that the logs state with other values and that no configuration names.
+fn stated_changes(before: &Measurement, now: &Measurement) -> Vec<ChangedSetting> {
+    let known = differences(&before.contract, &now.contract).into_iter();
+    let known = known.filter(|d| d.is_known() && !is_in_table(&d.field));
+    let unknown = unknown_differences(&before.unlisted, &now.unlisted);
+    let changed = |d: FieldDifference| ChangedSetting {
+        what: d.field,
+        how: None,
+        old: Some(show(d.a.as_ref())),
+        new: Some(show(d.b.as_ref())),
+    };
+    known.chain(unknown).map(changed).collect()
+}
+
+/// The speeds of two measurements beside each other, or why there is to be no verdict on them.
+fn since(before: &Measurement, now: &Measurement) -> Since {
     let mut since = Since {
         started_at: before.started_at,
-        changes: Vec::new(),
-        ratio: None,
-        interval: None,
-        level: Level::NotAssessed,
-        reason: None,
+        ..Since::default()
     };
     let (Some(then), Some(rate)) = (
         &before.tokens_per_second_per_gpu,
         &now.tokens_per_second_per_gpu,
     ) else {
-        return (since, None);
+        return since;
     };
     let fields: Vec<String> = other_workload(&now.contract, &before.contract)
         .into_iter()
@@ -323,7 +421,7 @@ fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
     if !fields.is_empty() {
         let text = format!("the work is not the same: {}", fields.join(", "));
         since.reason = Some(Reason::no_verdict("other_work", text).with("fields", fields));
-        return (since, None);
+        return since;
     }
     since.ratio = Some(rate.value / then.value).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
     let test = welch(&rate.units, &then.units);
@@ -344,14 +442,13 @@ fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
         None => Some(no_variation()),
         Some(_) => None,
     };
-    let test = test.filter(|_| since.reason.is_none());
-    (since, test)
+    since
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Run;
+    use crate::figures::{LEVEL_SD, Run};
 
     fn measured(day: f64, rates: &[f64]) -> Measurement {
         let at = day * 86_400.0;
@@ -385,7 +482,7 @@ mod tests {
             // It failed before it said anything.
             measured(4.0, &[]),
         ];
-        let of = |all: Vec<Measurement>| CellHistory::of("c", false, all, |_, _| Vec::new());
+        let of = |all: Vec<Measurement>| CellHistory::of("c", false, all, None, |_, _| Vec::new());
         let works = of(all.clone());
         let days = |work: &CellHistory| -> Vec<f64> {
             let all = work.measurements.iter();
@@ -413,13 +510,13 @@ mod tests {
             let rate = if day == 1.0 { 200.0 } else { 100.0 };
             measured(day, &[rate, rate + 0.3, rate - 0.3])
         });
-        assess(&mut doubled, |_, _| Vec::new());
+        assess(&mut doubled, None, |_, _| Vec::new());
         assert_eq!(
             levels(&doubled),
             [None, Some(Level::Faster), Some(Level::Slower)]
         );
         doubled[1].timer_factor = Some(2.0);
-        assess(&mut doubled, |_, _| Vec::new());
+        assess(&mut doubled, None, |_, _| Vec::new());
         assert_eq!(
             levels(&doubled),
             [None, Some(Level::NotAssessed), Some(Level::NotAssessed)]
@@ -429,7 +526,7 @@ mod tests {
         // Slower than before although the rate may be too high: that is certain.
         let mut slower = [100.0, 50.0].map(|rate| measured(rate, &[rate, rate + 0.3, rate - 0.3]));
         slower[1].timer_factor = Some(1.5);
-        assess(&mut slower, |_, _| Vec::new());
+        assess(&mut slower, None, |_, _| Vec::new());
         assert_eq!(levels(&slower), [None, Some(Level::Slower)]);
     }
 
@@ -448,7 +545,7 @@ mod tests {
             measured(3.0, &[]),
             measured(4.0, &[110.0, 110.3, 109.8]),
         ];
-        assess(&mut all, |before, now| {
+        assess(&mut all, None, |before, now| {
             vec![ChangedSetting {
                 what: format!("{}", before.started_at / 86_400.0),
                 how: None,
@@ -480,35 +577,119 @@ mod tests {
         );
     }
 
+    /// Whether they are of one session or of two: the level of a host moves from hour to hour as well.
     #[test]
-    fn between_sessions_a_small_difference_is_no_change() {
-        let (before, slower) = (measured(0.0, &[100.0, 100.1, 99.9]), [98.0, 98.1, 97.9]);
-        let level = |day: f64, host: &str| {
+    fn a_difference_that_comes_and_goes_with_time_is_no_change() {
+        let (before, rates) = (measured(0.0, &[100.0, 100.1, 99.9]), [1.0, 1.001, 0.999]);
+        let level = |day: f64, host: &str, factor: f64| {
             let mut all = [
                 before.clone(),
                 Measurement {
                     host: host.into(),
-                    ..measured(day, &slower)
+                    ..measured(day, &rates.map(|rate| rate * factor))
                 },
             ];
-            assess(&mut all, |_, _| Vec::new());
-            let since = all[1].since.clone().unwrap();
-            (since.level, since.reason.is_some())
+            assert_eq!(assess(&mut all, None, |_, _| Vec::new()), Some(LEVEL_SD));
+            all[1].since.clone().unwrap().level
         };
-        assert_eq!(level(0.1, "h"), (Level::Slower, false));
-        assert_eq!(level(1.0, "h"), (Level::NotAssessed, true));
-        assert_eq!(level(0.1, "g"), (Level::NotAssessed, true));
+        for (day, host) in [(0.1, "h"), (1.0, "h"), (0.1, "g")] {
+            assert_eq!(level(day, host, 98.0), Level::Same);
+            assert_eq!(level(day, host, 95.0), Level::Slower);
+            assert_eq!(level(day, host, 105.0), Level::Faster);
+        }
+    }
+
+    /// Each step is too small to be one; the last level is far from the first.
+    #[test]
+    fn what_creeps_is_seen_from_the_first_measurements_and_named_once() {
+        let weekly = |week: usize| {
+            let rate = 100.0 * 0.99f64.powi(week as i32);
+            measured(7.0 * week as f64, &[rate, rate + 0.3, rate - 0.3])
+        };
+        let mut all: Vec<Measurement> = (0..12).map(weekly).collect();
+        assess(&mut all, None, |_, _| Vec::new());
+        assert!(
+            all.iter()
+                .all(|m| m.since.as_ref().is_none_or(|s| !s.level.is_change()))
+        );
+        let named: Vec<usize> = (0..12)
+            .filter(|at| {
+                all[*at]
+                    .since_level
+                    .as_ref()
+                    .is_some_and(|s| s.level == Level::Slower)
+            })
+            .collect();
+        assert!(!named.is_empty() && named.len() <= 3, "{named:?}");
+        // A baseline is the level of all of them.
+        let level = Reference {
+            started_at: 0.0,
+            rate: Rate::of(all[0].tokens_per_second_per_gpu.as_ref().unwrap()).unwrap(),
+        };
+        assess(&mut all, Some(level), |_, _| Vec::new());
+        let last = all[11].since_level.as_ref().unwrap();
+        assert_eq!(last.level, Level::Slower);
+        assert!((last.ratio.unwrap() - 0.99f64.powi(11)).abs() < 1e-3);
     }
 
     #[test]
     fn few_repeats_give_a_ratio_and_no_verdict() {
         let mut all = [measured(0.0, &[100.0, 101.0]), measured(1.0, &[50.0, 50.5])];
-        assess(&mut all, |_, _| Vec::new());
+        assess(&mut all, None, |_, _| Vec::new());
         let since = all[1].since.as_ref().unwrap();
         assert_eq!(
             (since.level, &*since.reason.as_ref().unwrap().code),
             (Level::NotAssessed, "few_repeats")
         );
         assert!(since.ratio.is_some() && since.interval.is_some());
+    }
+
+    /// Nights of a host whose sessions differ by 1 %: at most one history in twenty names a change that is
+    /// none, however long it is.
+    #[test]
+    fn a_long_history_names_no_change_that_is_none() {
+        const TRIALS: u32 = 200;
+        let mut state = 5u64;
+        // SplitMix64.
+        let mut uniform = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0
+        };
+        let mut normal =
+            || (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
+        for (session, run) in [(0.005, 0.003), (0.01, 0.003), (0.01, 0.01), (0.015, 0.003)] {
+            for nights in [2, 7, 30, 90] {
+                let mut named = 0;
+                for _ in 0..TRIALS {
+                    let mut night = |day: usize| {
+                        let level = session * normal();
+                        let rates = [(); 5].map(|()| (level + run * normal()).exp());
+                        measured(day as f64, &rates)
+                    };
+                    let mut all: Vec<Measurement> = (0..nights).map(&mut night).collect();
+                    assess(&mut all, None, |_, _| Vec::new());
+                    let is_named = |m: &Measurement| {
+                        let both = [&m.since, &m.since_level];
+                        both.into_iter()
+                            .flatten()
+                            .any(|since| since.level.is_change())
+                    };
+                    named += u32::from(all.iter().any(is_named));
+                }
+                let share = f64::from(named) / f64::from(TRIALS);
+                println!(
+                    "sessions {session}, runs {run}, {nights} nights: {:.1} %",
+                    share * 100.0
+                );
+                let most = if nights > 30 { 0.08 } else { 0.05 };
+                assert!(
+                    session > 0.01 || share <= most,
+                    "{session} {run} {nights}: {share}"
+                );
+            }
+        }
     }
 }

@@ -188,8 +188,12 @@ fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
     (Unit::Repeat, runs.iter().map(|r| vec![r.rate]).collect())
 }
 
-/// Seconds between the nearest runs of two cells, where no session has runs of both; none where a
-/// date is not known.
+/// How far the level of one cell moves from one time to another, as a standard deviation of logarithms:
+/// clocks, heat, placement, a busy network. docs/METRICS.md, "Sessions".
+pub const LEVEL_SD: f64 = 0.01;
+
+/// Seconds between the nearest runs of two cells that were not measured in turns: no session has runs
+/// of both, or all runs of one were made before those of the other. None where a date is not known.
 pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
     let spans = |repeats: &[RepeatSummary]| -> Option<Vec<(f64, f64)>> {
         let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
@@ -212,23 +216,29 @@ pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
         .chain(b.iter().map(|s| (*s, false)))
         .collect();
     runs.sort_by(|(x, _), (y, _)| x.0.total_cmp(&y.0));
-    // The sessions of all runs in order of time: whose runs the present one has, and the shortest
-    // pause at which it changed.
-    let mut nearest: Option<f64> = None;
-    let mut before: Option<(f64, bool)> = None;
+    // All runs in order of time: the pauses at which they change from one cell to the other.
+    let mut changes: Vec<f64> = Vec::new();
+    let mut before: Option<((f64, f64), bool)> = None;
     for ((start, end), is_a) in runs {
-        if let Some((until, was_a)) = before {
-            let pause = start - until;
-            if was_a != is_a {
-                if pause <= SESSION_GAP_SECONDS {
-                    return None;
-                }
-                nearest = Some(nearest.map_or(pause, |known: f64| known.min(pause)));
+        if let Some(((last, until), was_a)) = before
+            && was_a != is_a
+        {
+            // Runs that begin together are in turns.
+            if start <= last {
+                return None;
             }
+            changes.push(start - until);
         }
-        before = Some((before.map_or(end, |(until, _)| until.max(end)), is_a));
+        let until = before.map_or(end, |((_, until), _)| until.max(end));
+        before = Some(((start, until), is_a));
     }
-    nearest
+    // One run of each is in some order, which says nothing.
+    if a.len().min(b.len()) < 2 && changes.iter().all(|pause| *pause <= SESSION_GAP_SECONDS) {
+        return None;
+    }
+    let is_shared = changes.iter().any(|pause| *pause <= SESSION_GAP_SECONDS);
+    let nearest = changes.iter().copied().reduce(f64::min)?.max(0.0);
+    (changes.len() == 1 || !is_shared).then_some(nearest)
 }
 
 /// Rates by session, in order of time, without those of runs whose start is not known.

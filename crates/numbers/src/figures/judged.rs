@@ -4,12 +4,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::results::{CorrectedTest, MIN_REPEATS, Reason, Welch, verdicts, welch};
+use crate::results::{
+    CONFIDENCE, CorrectedTest, MIN_REPEATS, Reason, Welch, verdicts, welch, welch_of_spread,
+};
 
 use super::{
-    Comparison, Gaps, RatioInterval, Row, Speedup, codes::OTHER_WARM_UP,
-    comparability::measure_alike, family::Family, same_run::shared_runs, summary::attempts,
-    sweep::Unjudged, sweep::unjudged,
+    Comparison, Gaps, RatioInterval, Row, Speedup, Unit,
+    codes::{OTHER_WARM_UP, UNIT_ASKED},
+    comparability::measure_alike,
+    family::Family,
+    interval::{LEVEL_SD, apart},
+    otherwise::level_decides,
+    same_run::shared_runs,
+    summary::attempts,
+    sweep::Unjudged,
+    sweep::unjudged,
 };
 
 /// The verdicts of a comparison by pairs of rows.
@@ -24,6 +33,32 @@ pub struct Judged {
     /// Lists the ratios whose runs an earlier ratio has under another name: the place of each in the
     /// comparison, and that of the earlier one.
     same: Vec<(usize, usize)>,
+    /// Holds for each row the least variance that its sweep shows its logarithms to have.
+    least: Vec<f64>,
+}
+
+/// The test of the ratio of the first row to the second, over these units. `least`: the least variance
+/// of their logarithms. The levels of arms that were not measured in turns vary besides; where their
+/// units are sessions or hosts, the units show it.
+pub(super) fn tested(rows: [&Row; 2], units: [&[f64]; 2], least: [f64; 2]) -> Option<Welch> {
+    let test = welch_of_spread(units[0], units[1], least)?;
+    let in_one_piece = rows
+        .iter()
+        .filter(|row| row.tokens_per_second_per_gpu.unit == Unit::Repeat);
+    let moving = in_one_piece.count() as f64 * LEVEL_SD.powi(2);
+    match apart(&rows[0].repeats, &rows[1].repeats) {
+        Some(_) if moving > 0.0 => test.wider(moving),
+        _ => Some(test),
+    }
+}
+
+/// The same over the units that the rates are made of.
+pub(super) fn tested_as_it_is(rows: [&Row; 2], least: [f64; 2]) -> Option<Welch> {
+    tested(
+        rows,
+        rows.map(|row| &*row.tokens_per_second_per_gpu.units),
+        least,
+    )
 }
 
 impl Judged {
@@ -62,6 +97,13 @@ impl Judged {
         let pairs = ratios
             .filter_map(of_ratio)
             .chain(of_sweeps.map(|(a, b)| (after, a, b)));
+        let mut least = vec![0.0; rows.len()];
+        for (row, variance) in sweeps
+            .iter()
+            .flat_map(|one| one.least_variances(comparison))
+        {
+            least[row] = variance;
+        }
         let counted: Vec<BTreeSet<&str>> = rows.iter().map(|row| attempts(&row.repeats)).collect();
         let mut family: Family<([usize; 2], Welch), (usize, usize)> = Family::default();
         for (place, a, b) in pairs {
@@ -70,8 +112,8 @@ impl Judged {
             if pair[0] == pair[1] || !counted[a].is_disjoint(&counted[b]) {
                 continue;
             }
-            let [a, b] = pair.map(|at| &rows[at].tokens_per_second_per_gpu.units);
-            if let Some(test) = welch(a, b) {
+            if let Some(test) = tested_as_it_is(pair.map(|at| &rows[at]), pair.map(|at| least[at]))
+            {
                 family.add(place, (pair, test), Some(unordered(pair)));
             }
         }
@@ -87,6 +129,7 @@ impl Judged {
             runs,
             tests,
             same,
+            least,
         }
     }
 
@@ -106,8 +149,22 @@ impl Judged {
         })
     }
 
+    /// The least variance of the logarithms of each of two rows.
+    pub(super) fn least(&self, rows: [usize; 2]) -> [f64; 2] {
+        rows.map(|row| self.least[self.runs[row]])
+    }
+
+    /// The least variances for two cells.
+    pub(super) fn least_of(&self, cells: [&str; 2]) -> [f64; 2] {
+        cells.map(|cell| {
+            self.rows
+                .get(cell)
+                .map_or(0.0, |row| self.least[self.runs[*row]])
+        })
+    }
+
     /// Gives the ratios of the comparison their verdicts.
-    pub(super) fn into_ratios(self, comparison: &mut Comparison) {
+    pub(super) fn give_verdicts(&self, comparison: &mut Comparison) {
         let ratios = comparison.speedups.iter_mut();
         for ratio in ratios.filter(|ratio| ratio.reason.is_none()) {
             let found = self.rows.get(&ratio.a).zip(self.rows.get(&ratio.b));
@@ -117,8 +174,8 @@ impl Judged {
                 ratio.interval = RatioInterval::of_test(&test);
             }
         }
-        for (place, of) in self.same {
-            comparison.speedups[place].same_as = Some(comparison.speedups[of].a.clone());
+        for (place, of) in &self.same {
+            comparison.speedups[*place].same_as = Some(comparison.speedups[*of].a.clone());
         }
     }
 }
@@ -163,18 +220,29 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<Reason
         let text = "they drop different warm-up steps";
         return Some(Reason::no_verdict(OTHER_WARM_UP, text));
     }
+    let asks = rows
+        .into_iter()
+        .any(|row| row.asks_for_its_unit().is_some());
+    if asks && !(1.0 / OTHER_UNIT..OTHER_UNIT).contains(&(of_a.value / of_b.value)) {
+        let text = "step times of one of them may not be in seconds";
+        return Some(Reason::no_verdict(UNIT_ASKED, text));
+    }
     let factors = rows.map(|row| row.timer_factor);
     if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
         return Some(short_step_times(factor));
     }
-    (n < MIN_REPEATS).then(|| {
+    if n < MIN_REPEATS {
         let text = format!(
             "{}, and a verdict needs {MIN_REPEATS}",
             fewer.unit.counted(n)
         );
-        Reason::no_verdict("few_units", text).with("n", n)
-    })
+        return Some(Reason::no_verdict("few_units", text).with("n", n));
+    }
+    level_decides(rows, CONFIDENCE)
 }
+
+/// Rates this many times apart, of which one asks for its unit, get no verdict.
+const OTHER_UNIT: f64 = 50.0;
 
 pub(super) fn no_variation() -> Reason {
     let text = "the repeats do not vary, so there is no interval";

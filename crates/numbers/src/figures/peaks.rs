@@ -4,7 +4,10 @@ use crate::results::{FlopsPerToken, Reason, words::short};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Accelerator, Device, Figure, accelerators::accelerators_of, codes::DEVICE_NOT_NAMED};
+use super::{
+    Accelerator, Device, Figure, accelerators::accelerators_of, codes::DEVICE_NOT_NAMED,
+    model_flops::flops_not_known,
+};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -189,11 +192,6 @@ impl Mfu {
             peak,
         }
     }
-}
-
-pub(super) fn flops_not_known() -> Reason {
-    let text = "FLOPs per token of this model are not known";
-    Reason::detail("flops_not_known", text)
 }
 
 pub(super) fn bad_rate(rate: f64) -> Reason {

@@ -1,6 +1,8 @@
 //! The measured part of a run: where it begins, and what its steps say.
 
-use crate::results::{CUSUM, Changes, Reason, Workload, changes, is_positive, mean, quantile, sd};
+use crate::results::{
+    CUSUM, Changes, Reason, Workload, changes, is_positive, mean, outlier_limit, quantile, sd,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_base::words::plain::counted;
@@ -37,6 +39,9 @@ pub struct Steady {
     pub step_time: StepTime,
     pub tokens_per_second: f64,
     pub tokens_per_second_per_gpu: f64,
+    /// The same without the steps that are outliers at their level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_outliers: Option<f64>,
     /// Where the measured part begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
@@ -78,6 +83,9 @@ pub struct LevelShift {
     pub step: u64,
     /// Median step time from there on ÷ before.
     pub ratio: f64,
+    /// tokens/s/GPU before and from there on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<[f64; 2]>,
 }
 
 impl Cut {
@@ -107,6 +115,7 @@ pub(super) fn steady(
     workload: &Workload,
     statistics: &Statistics,
 ) -> Result<Steady, Reason> {
+    let timed = timed(steps, workload, statistics)?;
     let known = |n: Option<u64>, code, text| {
         n.filter(|n| *n > 0)
             .ok_or_else(|| Reason::excludes(code, text))
@@ -121,13 +130,19 @@ pub(super) fn steady(
         codes::DEVICES_NOT_KNOWN,
         "the number of devices is not known",
     )?;
-    let timed = timed(steps, workload, statistics)?;
     if let Some(why) = mixed_units(&timed) {
         return Err(why);
     }
     let rate = |timed: &[Timed<'_>]| tokens as f64 / (mean_seconds(timed) * num_gpus as f64);
-    let (from, cut) = cut(&timed, rate(&timed));
+    let (from, mut cut) = cut(&timed, rate(&timed));
     let measured = &timed[from..];
+    let shift = cut.level_shift.as_mut().and_then(|shift| {
+        let at = measured.iter().position(|t| t.first_step() >= shift.step)?;
+        let parts = measured.split_at(at);
+        shift.rates = Some([rate(parts.0), rate(parts.1)]);
+        Some(at)
+    });
+    let usual = without_outliers(measured, shift.unwrap_or(0));
     let times: Vec<f64> = measured.iter().map(|t| t.seconds).collect();
     let mean_seconds = mean_seconds(measured);
     let sd_seconds = sd(&times);
@@ -150,6 +165,7 @@ pub(super) fn steady(
         },
         tokens_per_second: ours * num_gpus as f64,
         tokens_per_second_per_gpu: ours,
+        without_outliers: (usual.len() < measured.len()).then(|| rate(&usual)),
         cut: Some(cut),
         // Times that were made from the trainer's rate cannot check it.
         cross_check: cross_check(measured, ours).filter(|_| workload.step_time_source.is_none()),
@@ -235,6 +251,19 @@ fn mixed_units(timed: &[Timed<'_>]) -> Option<Reason> {
     Some(reason.with("low", low).with("high", high))
 }
 
+/// The times that are no outliers of their level; the second one begins at `shift`.
+fn without_outliers<'a>(measured: &[Timed<'a>], shift: usize) -> Vec<Timed<'a>> {
+    let (before, after) = measured.split_at(shift);
+    let usual = |level: &[Timed<'a>]| -> Vec<Timed<'a>> {
+        let times: Vec<f64> = level.iter().map(|t| t.seconds).collect();
+        let median = quantile(&times, 0.5).unwrap_or(0.0);
+        let limit = outlier_limit(&times, median).unwrap_or(f64::INFINITY);
+        let is_usual = |t: &&Timed<'_>| (t.seconds - median).abs() <= limit;
+        level.iter().filter(is_usual).copied().collect()
+    };
+    [before, after].into_iter().flat_map(usual).collect()
+}
+
 fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
     let total: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
     total / timed.iter().map(|t| t.weight as f64).sum::<f64>()
@@ -270,6 +299,7 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
         Some(LevelShift {
             step: timed[*at].first_step(),
             ratio,
+            rates: None,
         })
     };
     let size = |shift: &LevelShift| shift.ratio.ln().abs();

@@ -11,7 +11,7 @@ use std::{
 use crate::results::{
     Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, Reason, RunResult,
     Tier, Workload, differences, is_positive, mean,
-    settings::{show, unlisted},
+    settings::{show, without_meaning},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, Step};
 use super::{
     Clock, Cut, Dropped, Energy, Estimate, Note, Steady, Telemetry,
     clock::{self, Checked},
+    codes,
     interval::estimate,
     steady::{is_measured, steady, steady_state},
     telemetry,
@@ -69,7 +70,7 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
     pub contract: Contract,
-    /// What the trainer states and tprimat has no setting for.
+    /// What the trainer states and tprimat does not know the meaning of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unlisted: BTreeMap<String, serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -339,7 +340,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         attested: speaker.map(|r| r.attestation.clone()),
         contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
         unlisted: speaker
-            .map(|r| unlisted(&r.trace.effective.0))
+            .map(|r| without_meaning(&r.trace.effective.0))
             .unwrap_or_default(),
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker
@@ -409,9 +410,56 @@ fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Chec
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
     }
-    let steady = steady(&result.trace.steps, &result.workload, statistics)?;
+    let steady = steady(&result.trace.steps, &result.workload, statistics);
+    let steady = steady.map_err(|why| {
+        match why.is(codes::TOKENS_NOT_KNOWN) || why.is(codes::DEVICES_NOT_KNOWN) {
+            true => what_lacks(result),
+            false => why,
+        }
+    })?;
     let checked = clock::of_run(result, counts(result, Some(&steady), statistics))?;
     Ok((steady, checked))
+}
+
+/// Why it is not known how many tokens a step has, or how many devices share them.
+fn what_lacks(result: &RunResult) -> Reason {
+    let contract = &result.contract;
+    let mut anomalies = result.anomalies.iter();
+    if let Some(varies) = anomalies.find(|a| a.kind == "batch_size_changes") {
+        let text = format!("{}, so a step has no one number of tokens", varies.detail);
+        return Reason::excludes(codes::BATCH_VARIES, text);
+    }
+    let all = [
+        ("seq_length", codes::LENGTH_NOT_KNOWN, "the sequence length"),
+        (
+            "global_batch_size",
+            codes::BATCH_NOT_KNOWN,
+            "the global batch size",
+        ),
+        (
+            "num_gpus",
+            codes::DEVICES_NOT_KNOWN,
+            "the number of devices",
+        ),
+    ];
+    let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
+    let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
+    let Some((_, code, _)) = lacking.first() else {
+        let text = "batch size × sequence length is beyond what can be counted";
+        return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
+    };
+    let words: Vec<&str> = lacking.iter().map(|(.., words)| *words).collect();
+    let text = match &words[..] {
+        [one] => format!("the log does not state {one}, so there is no rate"),
+        [first, second] => {
+            format!("the log states neither {first} nor {second}, so there is no rate")
+        }
+        all => format!(
+            "the log states none of {}, so there is no rate",
+            all.join(", ")
+        ),
+    };
+    Reason::excludes(*code, text)
 }
 
 /// Is a step one of those that the rate is made of?

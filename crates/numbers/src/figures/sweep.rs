@@ -7,12 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::results::{CONFIDENCE, FieldDifference, Reason, Tier, differences, welch};
+use crate::results::{
+    CONFIDENCE, FieldDifference, MIN_REPEATS, Reason, Tier, differences, logs, quantile, sd,
+};
 
 use super::{
     Comparison, RatioInterval, Row,
     interval::apart,
-    judged::{Judged, no_verdict},
+    judged::{Judged, no_verdict, tested_as_it_is},
 };
 
 /// Values of the axis from which on cells are a sweep; two are a pair.
@@ -220,6 +222,25 @@ impl Unjudged {
         of_lines.chain(of_settings)
     }
 
+    /// The least variance of the logarithms of each row: half of the upper quartile of its line. Three
+    /// repeats of a cell whose runs fall into two modes are often of one mode, and show no spread to
+    /// speak of; points of one line vary about alike. docs/METRICS.md, "Sweeps".
+    pub(super) fn least_variances(&self, comparison: &Comparison) -> Vec<(usize, f64)> {
+        let variance = |point: &SweepPoint| {
+            let units = &comparison.rows[point.row].tokens_per_second_per_gpu.units;
+            let units = logs(units).filter(|units| units.len() >= MIN_REPEATS)?;
+            Some(sd(&units)?.powi(2))
+        };
+        let of_line = |surface: &Surface| {
+            let variances: Vec<f64> = surface.points.iter().filter_map(variance).collect();
+            let upper = quantile(&variances, 0.75).filter(|_| variances.len() >= LEAST);
+            let least = upper.unwrap_or(0.0) / 2.0;
+            let rows = surface.points.iter().map(move |point| (point.row, least));
+            rows.collect::<Vec<_>>()
+        };
+        self.sweep.surfaces.iter().flat_map(of_line).collect()
+    }
+
     fn judged(self, comparison: &Comparison, judged: &Judged) -> Sweep {
         let Self { mut sweep, rivals } = self;
         for (surface, all) in sweep.surfaces.iter_mut().zip(&rivals) {
@@ -248,7 +269,7 @@ impl Unjudged {
             let tests = between.max(judged.tests());
             for pair in &mut sweep.pairs {
                 let points = [pair.a, pair.b].map(|at| &sweep.surfaces[at].points[..]);
-                pair.highest = highest(comparison, points, tests);
+                pair.highest = highest(comparison, judged, points, tests);
             }
         }
         sweep
@@ -527,7 +548,12 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
 /// lead over the largest of `b` is not below that point's smallest lead over a point of `b`; likewise
 /// from above. Where the intervals of all pairs hold at once (Bonferroni, over `tests`: all that the
 /// comparison makes, or all pairs of points if they are more), these ends are an interval of it.
-fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) -> Option<Highest> {
+fn highest(
+    comparison: &Comparison,
+    judged: &Judged,
+    points: [&[SweepPoint]; 2],
+    tests: usize,
+) -> Option<Highest> {
     let rows =
         points.map(|all| -> Vec<&Row> { all.iter().map(|p| &comparison.rows[p.row]).collect() });
     let [a, b] = &rows;
@@ -550,7 +576,6 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for (i, own) in a.iter().enumerate() {
         for (j, its) in b.iter().enumerate() {
-            let units = [own, its].map(|row| &row.tokens_per_second_per_gpu.units);
             found.reason = undecided(comparison, [own, its]);
             if found.reason.is_some() {
                 return Some(found);
@@ -558,7 +583,8 @@ fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) ->
             if i != at[0] && j != at[1] {
                 continue;
             }
-            let ends = welch(units[0], units[1])?.interval(confidence)?;
+            let least = judged.least([points[0][i].row, points[1][j].row]);
+            let ends = tested_as_it_is([*own, *its], least)?.interval(confidence)?;
             if i == at[0] {
                 low = low.min(ends[0]);
             }

@@ -1,9 +1,12 @@
 //! What the logs of two cells leave open: settings of the work that only one of them states, or
 //! neither.
 
+use std::collections::BTreeMap;
+
 use crate::results::{
-    Contract, Tier, differences,
-    settings::{DETERMINISTIC, show},
+    Contract, FieldDifference, Tier, differences,
+    settings::{DETERMINISTIC, agree, is_in_table, is_off, show},
+    unlisted::{is_harmless, is_usual},
 };
 use serde_json::Value;
 
@@ -19,18 +22,15 @@ const CORE: [&str; 6] = [
     "num_gpus",
 ];
 
-/// Parts of the names of settings that tprimat's table does not have, and that change the work or its
-/// arithmetic. Logs state many others, such as the name of an attention kernel.
-const CHANGE_THE_WORK: [&str; 9] = [
-    "adapter",
-    "checkpointing",
-    "fp8",
-    "freeze",
-    "lora",
-    "quant",
-    "recompute",
-    "sliding_window",
-    "trainable",
+/// Settings that decide the work or the data, and that are always named where only one side states
+/// them.
+const NAMED: [&str; 6] = [
+    "packing",
+    "attention_mask",
+    "dropout",
+    "optimizer_state_precision",
+    "dataset",
+    "tokenizer_name",
 ];
 
 /// Settings of the work that two contracts leave open, core settings first.
@@ -55,52 +55,51 @@ impl Gaps {
         let neither = CORE
             .into_iter()
             .filter(|field| a.get(field).is_none() && b.get(field).is_none());
+        let is_meant = |d: &FieldDifference| {
+            is_in_table(&d.field) && (d.tier == Tier::Workload || NAMED.contains(&&*d.field))
+        };
         Self {
             neither: neither.map(str::to_owned).collect(),
-            ..Self::of_tier(a, b, Tier::Workload)
+            ..Self::of_fields(a, b, is_meant)
         }
     }
 
     /// Settings of how the work is done. They may differ, so nobody has to state them.
     #[must_use]
     pub fn of_execution(a: &Contract, b: &Contract) -> Self {
-        Self::of_tier(a, b, Tier::Execution)
+        Self::of_fields(a, b, |d| d.tier == Tier::Execution)
     }
 
     /// Settings that may explain a difference in speed and that only one of two logs states: how the
     /// work is done, and what changes the work and is not in tprimat's table.
     #[must_use]
     pub fn of_speed(a: &Row, b: &Row) -> Self {
-        let mut gaps = Self::of_execution(&a.contract, &b.contract);
+        let is_meant = |d: &FieldDifference| d.tier == Tier::Execution || !is_in_table(&d.field);
+        let mut gaps = Self::of_fields(&a.contract, &b.contract, is_meant);
         let on_one_device = [a, b].map(|row| row.contract.count("num_gpus")) == [Some(1); 2];
-        for (one, other, side) in [(a, b, &mut gaps.only_a), (b, a, &mut gaps.only_b)] {
+        for (one, side) in [(a, &mut gaps.only_a), (b, &mut gaps.only_b)] {
             // Trainers that do not pad, or have no such mode, say nothing of it.
             let is_usual = |field: &str| match field {
                 "padded_vocab_size" => one.contract.get(field) == one.contract.get("vocab_size"),
                 DETERMINISTIC => one.contract.get(field).is_some_and(is_off),
                 // On one device there is nothing to shard, so it does not matter which log says how.
                 "sharding" => on_one_device,
-                _ => false,
+                "tensor_model_parallel_size"
+                | "pipeline_model_parallel_size"
+                | "context_parallel_size" => one.contract.count(field) == Some(1),
+                _ if is_in_table(field) => false,
+                _ => (one.contract.get(field)).is_some_and(|value| is_usual(field, value)),
             };
             side.retain(|stated| !is_usual(&stated.field));
-            let only = one.unlisted.iter().filter(|(name, value)| {
-                !other.unlisted.contains_key(*name)
-                    && !is_off(value)
-                    && CHANGE_THE_WORK.iter().any(|part| name.contains(part))
-            });
-            side.extend(only.map(|(field, value)| Stated {
-                field: field.clone(),
-                value: show(Some(value)),
-            }));
         }
         gaps
     }
 
-    fn of_tier(a: &Contract, b: &Contract, tier: Tier) -> Self {
+    fn of_fields(a: &Contract, b: &Contract, is_meant: impl Fn(&FieldDifference) -> bool) -> Self {
         let mut gaps = Self::default();
         for found in differences(a, b)
             .into_iter()
-            .filter(|d| d.tier == tier && !d.is_known())
+            .filter(|d| !d.is_known() && is_meant(d))
         {
             let value = show(found.a.as_ref().or(found.b.as_ref()));
             let side = if found.a.is_some() {
@@ -161,14 +160,14 @@ impl Gaps {
     }
 }
 
-/// Every core setting, and the first few of the others.
+/// Every core setting and every other that is always named, and the first few of the rest.
 fn stated(side: &[Stated]) -> String {
     const MOST: usize = 3;
-    let core = side
+    let always = side
         .iter()
-        .filter(|stated| rank(&stated.field) < CORE.len())
+        .filter(|stated| rank(&stated.field) < UNRANKED)
         .count();
-    let (named, more) = side.split_at(side.len().min(core + MOST));
+    let (named, more) = side.split_at(side.len().min(always + MOST));
     let mut words: Vec<String> = named
         .iter()
         .map(|s| format!("{} ({})", s.field, s.value))
@@ -179,18 +178,30 @@ fn stated(side: &[Stated]) -> String {
     words.join(", ")
 }
 
-fn is_off(value: &Value) -> bool {
-    matches!(value, Value::Bool(false) | Value::Null)
-        || value.as_f64() == Some(0.0)
-        || value
-            .as_str()
-            .is_some_and(|word| ["none", "false", "off"].contains(&word))
-}
+const UNRANKED: usize = CORE.len() + NAMED.len();
 
 fn rank(field: &str) -> usize {
-    CORE.iter()
-        .position(|core| *core == field)
-        .unwrap_or(CORE.len())
+    let place = CORE.iter().chain(&NAMED).position(|of| *of == field);
+    place.unwrap_or(UNRANKED - usize::from(!is_in_table(field)))
+}
+
+/// Settings that both logs state, with other values, and of which nobody here knows what they mean.
+#[must_use]
+pub fn unknown_differences(
+    a: &BTreeMap<String, Value>,
+    b: &BTreeMap<String, Value>,
+) -> Vec<FieldDifference> {
+    let both = a
+        .iter()
+        .filter_map(|(name, of_a)| Some((name, of_a, b.get(name)?)));
+    both.filter(|(name, of_a, of_b)| !agree(of_a, of_b) && !is_harmless(name))
+        .map(|(name, of_a, of_b)| FieldDifference {
+            field: name.clone(),
+            tier: Tier::Execution,
+            a: Some(of_a.clone()),
+            b: Some(of_b.clone()),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -229,7 +240,7 @@ mod tests {
         );
         assert_eq!(
             gaps.words("A", "B"),
-            "only A states precision (fp8), optimizer (adamw), num_layers (2), hidden_size (64), vocab_size (256), 2 more; \
+            "only A states precision (fp8), optimizer (adamw), packing (none), dropout (0), num_layers (2), hidden_size (64), vocab_size (256); \
              only B states global_batch_size (8); neither states data, num_gpus"
         );
     }

@@ -1,5 +1,7 @@
 //! Did the run do what its job asked for? Every setting that the trainer states, against the job.
 
+mod itself;
+
 use std::thread::LocalKey;
 
 use schemars::JsonSchema;
@@ -13,7 +15,7 @@ use super::{
     Claim, Kept, Known, Shared,
     anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, Setting, agree, show},
+    settings::{SETTINGS, Setting, agree},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -37,7 +39,8 @@ pub struct Attestation {
 pub struct FieldAttestation {
     /// A setting by the job's name; `steps_run` (steps up to the log's last line),
     /// `tokens_per_step` (as printed) and `batch_product` (micro-batch × data-parallel ×
-    /// accumulation against the batch) besides; and cross-checks of the trainer's own figures:
+    /// accumulation against the batch), `degree_product` (degrees of parallelism against the
+    /// devices) and `num_experts` besides; and cross-checks of the trainer's own figures:
     /// `tokens_per_step_from_rate`, `flops_per_token_from_rate`, `global_batch_size_from_samples`,
     /// `first_loss`, `learning_rate_schedule`, and of a published file
     /// `tokens_per_step_from_published` and `avg_step_time_from_steps`.
@@ -144,12 +147,7 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     if complete && job.train_iters > 0 && claim.covers("train_iters") {
         fields.push(steps_run(trace, job.train_iters));
     }
-    let stated_count = |name| {
-        let setting = SETTINGS.iter().find(|s| s.name == name)?;
-        // The labels of an imported file must agree with each other, too.
-        let label = || claim.declared(setting).filter(|_| claim.fields.is_some());
-        setting.effective(stated).or_else(label)?.as_u64()
-    };
+    let stated_count = |name| stated_count(trace, claim, name);
     let batch_is_claimed = claim.covers("global_batch_size") && claim.covers("seq_length");
     let of_job = (job.data.global_batch_size, job.data.seq_length);
     if batch_is_claimed {
@@ -171,13 +169,30 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         });
     }
     fields.extend(other_devices(trace));
-    restated(trace, &mut fields);
+    for found in itself::contradictions(trace, claim) {
+        match fields.iter_mut().find(|known| known.field == found.field) {
+            Some(known) if found.declared.is_none() => {
+                (known.status, known.arithmetic) = (found.status, found.arithmetic);
+            }
+            Some(known) => *known = found,
+            None => fields.push(found),
+        }
+    }
     let mut attestation = Attestation {
         status: AttestationStatus::NotStated,
         fields: Vec::new(),
     };
     attestation.extend(fields);
     attestation
+}
+
+/// A count that the log states, or, since these must agree with each other too, the labels of an
+/// imported file.
+fn stated_count(trace: &Trace, claim: &Claim, name: &str) -> Option<u64> {
+    let setting = SETTINGS.iter().find(|s| s.name == name)?;
+    let label = || claim.declared(setting).filter(|_| claim.fields.is_some());
+    let stated = setting.effective(&trace.effective.0);
+    stated.or_else(label)?.as_u64()
 }
 
 /// The tokens that steps print, against batch × length: what is claimed, or what the log itself
@@ -218,50 +233,21 @@ fn tokens_per_step(
     })
 }
 
-/// A log that states a setting twice with two values does not attest it: nobody knows which one was
-/// run.
-fn restated(trace: &Trace, fields: &mut Vec<FieldAttestation>) {
-    let of_setting = |setting: &super::settings::Setting| {
-        let (first, later) = (
-            setting.effective(&trace.effective.0)?,
-            setting.effective(&trace.restated.0)?,
-        );
-        (!agree(&first, &later)).then_some((setting.name, first, later))
-    };
-    let parameters = trace
-        .num_parameters
-        .map(Value::from)
-        .zip(trace.restated.0.get("num_parameters"));
-    let parameters = parameters.map(|(first, later)| ("num_parameters", first, later.clone()));
-    for (name, first, later) in SETTINGS.iter().filter_map(of_setting).chain(parameters) {
-        let at = fields
-            .iter()
-            .position(|f| f.field == name)
-            .unwrap_or_else(|| {
-                fields.push(FieldAttestation {
-                    declared: None,
-                    ..field(name, Value::Null, Some(first.clone()))
-                });
-                fields.len() - 1
-            });
-        fields[at].status = AttestationStatus::Contradicted;
-        fields[at].arithmetic = Some(format!(
-            "{name} is {} at first, later {}",
-            show(Some(&first)),
-            show(Some(&later))
-        ));
-    }
-}
-
 /// A start event has the devices of the whole run in two places: `num_gpus`, and `count` of
 /// `device`.
 fn other_devices(trace: &Trace) -> Option<FieldAttestation> {
     let count = super::result::devices(trace)?;
     let setting = SETTINGS.iter().find(|s| s.name == "num_gpus")?;
+    let nodes = SETTINGS.iter().find(|s| s.name == "num_nodes")?;
+    let nodes = nodes.effective(&trace.effective.0).and_then(|n| n.as_u64());
+    // PyTorch counts the devices of one node.
+    let is_all = |stated: u64| {
+        stated == count || nodes.is_some_and(|n| n.checked_mul(count) == Some(stated))
+    };
     let stated = setting
         .effective(&trace.effective.0)?
         .as_u64()
-        .filter(|stated| *stated != count)?;
+        .filter(|stated| !is_all(*stated))?;
     let arithmetic = Some(format!(
         "num_gpus is {stated}, but the log lists the device {count} times"
     ));

@@ -98,7 +98,22 @@ impl Contract {
                 .into(),
             )
         };
-        Self(SETTINGS.iter().filter_map(field).collect())
+        // What else the trainer states and two cells are kept apart by.
+        let others = settings::unlisted(&trace.effective.0).into_iter();
+        let others = others.filter_map(|(field, value)| {
+            let tier = settings::tier_of(&field)?;
+            let source = Source::Effective;
+            Some(
+                ContractField {
+                    field,
+                    tier,
+                    value,
+                    source,
+                }
+                .into(),
+            )
+        });
+        Self(SETTINGS.iter().filter_map(field).chain(others).collect())
     }
 
     #[must_use]

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tprimat_job::{Job, Sharding};
 
+use super::unlisted;
+
 /// How much hangs on a setting when two summaries are compared.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -140,9 +142,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Execution, "compile_mode", &[], |j| {
         only_if(j.compile, word(&j.compile_mode))
     }),
-    setting(Execution, "activation_checkpointing", &[], |j| {
-        flag(j.activation_checkpointing)
-    }),
+    setting(
+        Execution,
+        "activation_checkpointing",
+        &["gradient_checkpointing"],
+        |j| flag(j.activation_checkpointing),
+    ),
     setting(Execution, "sac_frequency", &[], |j| {
         only_if(j.activation_checkpointing, count(j.sac_frequency))
     }),
@@ -289,20 +294,39 @@ pub fn fields() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|s| s.name).chain([WARMUP])
 }
 
-/// Is `name` one of [`fields`]?
+/// Is `name` one of [`fields`], or a name by which trainers state something else that cells are kept
+/// apart by?
 #[must_use]
 pub fn known_field(name: &str) -> bool {
-    fields().any(|field| field == name)
+    fields().any(|field| field == name) || !is_in_table(name) && unlisted::tier(name).is_some()
+}
+
+/// Is it a setting of the table, by whichever of its names?
+#[must_use]
+pub fn is_in_table(name: &str) -> bool {
+    let is_it = |s: &Setting| s.name == name || s.aliases.contains(&name);
+    SETTINGS.iter().any(is_it)
+}
+
+/// How much hangs on a setting, in the table or not; none where nothing does or nobody knows.
+pub(crate) fn tier_of(name: &str) -> Option<Tier> {
+    let listed = SETTINGS.iter().find(|s| s.name == name);
+    listed.map_or_else(|| unlisted::tier(name), |s| Some(s.tier))
 }
 
 impl Setting {
     /// What the trainer states, in canonical spelling.
     pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
+        self.stated(stated).next().map(|(_, value)| value)
+    }
+
+    /// Every value that the trainer states, each with the name that it uses.
+    pub fn stated<'a>(
+        &'a self,
+        stated: &'a BTreeMap<String, Value>,
+    ) -> impl Iterator<Item = (&'static str, Value)> + 'a {
         let names = std::iter::once(&self.name).chain(self.aliases);
-        names
-            .flat_map(|name| lookup(stated, name))
-            .next()
-            .map(canonical)
+        names.flat_map(move |name| lookup(stated, name).map(move |v| (*name, canonical(v))))
     }
 }
 
@@ -311,11 +335,7 @@ const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
 
 /// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
 pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    let is_known = |name: &str| {
-        SETTINGS
-            .iter()
-            .any(|s| s.name == name || s.aliases.contains(&name))
-    };
+    let is_known = is_in_table;
     let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
     let mut found = BTreeMap::new();
     for (name, value) in stated {
@@ -337,6 +357,13 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     found
 }
 
+/// Of these, what is in no contract: what is harmless, and what nobody knows the meaning of.
+pub fn without_meaning(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let mut found = unlisted(stated);
+    found.retain(|name, _| tier_of(name).is_none());
+    found
+}
+
 /// Every name of the settings that a trainer does not state.
 pub fn names_not_stated(stated: &BTreeMap<String, Value>) -> impl Iterator<Item = &'static str> {
     SETTINGS
@@ -347,7 +374,7 @@ pub fn names_not_stated(stated: &BTreeMap<String, Value>) -> impl Iterator<Item 
 }
 
 /// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
-fn lookup<'a>(
+pub(super) fn lookup<'a>(
     stated: &'a BTreeMap<String, Value>,
     name: &'a str,
 ) -> impl Iterator<Item = &'a Value> {
@@ -409,10 +436,24 @@ pub fn agree(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A value as a number, where it is one; `inf` and `nan` are words.
+/// Does the value say that the setting is not in use?
+#[must_use]
+pub fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Bool(false) | Value::Null => true,
+        Value::String(word) => {
+            ["none", "null", "false", "off", "no", "disabled"].contains(&word.as_str())
+        }
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        _ => false,
+    }
+}
+
+/// A value as a number, where it is one; what is not in use is 0, and `inf` and `nan` are words.
 fn number(value: &Value) -> Option<f64> {
     let number = match value {
         Value::Number(n) => n.as_f64(),
+        _ if is_off(value) => Some(0.0),
         Value::String(s) => s.parse::<f64>().ok(),
         Value::Bool(b) => Some(f64::from(u8::from(*b))),
         _ => None,

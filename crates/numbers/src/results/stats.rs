@@ -147,29 +147,57 @@ pub struct Welch {
 /// `a` ÷ `b`; none where an arm has fewer than two values or where nothing varies at all.
 #[must_use]
 pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
+    welch_of_spread(a, b, [0.0; 2])
+}
+
+/// The same where the variance of an arm's logarithms is known to be at least `least`, whatever its few
+/// values show.
+#[must_use]
+pub fn welch_of_spread(a: &[f64], b: &[f64], least: [f64; 2]) -> Option<Welch> {
     let (a, b) = (logs(a)?, logs(b)?);
     let (n_a, n_b) = (a.len() as f64, b.len() as f64);
-    let (v_a, v_b) = (sd(&a)?.powi(2) / n_a, sd(&b)?.powi(2) / n_b);
+    let v_a = sd(&a)?.powi(2).max(least[0]) / n_a;
+    let v_b = sd(&b)?.powi(2).max(least[1]) / n_b;
     let variance = v_a + v_b;
     if variance < NO_VARIANCE {
         return None;
     }
     let freedom = variance.powi(2) / (v_a.powi(2) / (n_a - 1.0) + v_b.powi(2) / (n_b - 1.0));
     let difference = mean(&a)? - mean(&b)?;
-    let standard_error = variance.sqrt();
-    let p = 2.0
-        * StudentsT::new(0.0, 1.0, freedom)
-            .ok()?
-            .cdf(-(difference / standard_error).abs());
-    Some(Welch {
-        ratio: difference.exp(),
-        p,
-        freedom,
-        standard_error,
-    })
+    Welch::of(difference, variance, freedom)
 }
 
 impl Welch {
+    /// The test of a difference of logarithms whose variance is estimated with `freedom` degrees of
+    /// freedom.
+    #[must_use]
+    pub fn of(difference: f64, variance: f64, freedom: f64) -> Option<Self> {
+        let test = Self {
+            ratio: difference.exp(),
+            p: 1.0,
+            freedom,
+            standard_error: variance.sqrt(),
+        };
+        let p = test.p_against(1.0)?;
+        Some(Self { p, ..test })
+    }
+
+    /// Two-sided: that the ratio is `other`.
+    #[must_use]
+    pub fn p_against(&self, other: f64) -> Option<f64> {
+        let away = (self.ratio / other).ln() / self.standard_error;
+        let student = StudentsT::new(0.0, 1.0, self.freedom).ok()?;
+        Some(2.0 * student.cdf(-away.abs()))
+    }
+
+    /// The same difference where more than the repeats show varies: by `variance`, which is known.
+    #[must_use]
+    pub fn wider(self, variance: f64) -> Option<Self> {
+        let own = self.standard_error.powi(2);
+        let freedom = self.freedom * ((own + variance) / own).powi(2);
+        Self::of(self.ratio.ln(), own + variance, freedom.min(1e6))
+    }
+
     /// The two-sided interval of the ratio.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> Option<[f64; 2]> {

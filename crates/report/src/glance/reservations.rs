@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_numbers::figures::{Comparison, Difference, NoteKind};
+use tprimat_numbers::figures::{Comparison, Difference, NoteKind, apart_words, level_words};
 use tprimat_numbers::results::{AttestationStatus, Reason, is_of_model};
 
 use crate::{
-    headline::{across, contradicted, duration},
+    headline::{across, contradicted},
     notes::notes,
     sweep::line_of_cell,
 };
@@ -66,10 +66,14 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         .iter()
         .find(|speedup| speedup.apart_seconds.is_some())
     {
-        let apart = duration(speedup.apart_seconds.unwrap_or_default());
+        let apart = apart_words(speedup.apart_seconds.unwrap_or_default());
         all.push(format!(
-            "{} and {} were measured {apart} apart, and no interval covers what changed in between. `{build} --force=measured --only {} --only {}` measures both anew, in turns.",
-            speedup.a, speedup.b, speedup.a, speedup.b
+            "{} and {} were {apart}, {}. `{build} --force=measured --only {} --only {}` measures both anew, in turns.",
+            speedup.a,
+            speedup.b,
+            level_words(),
+            speedup.a,
+            speedup.b
         ));
     }
     let contradicted = contradicted(comparison);

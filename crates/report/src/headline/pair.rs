@@ -2,15 +2,14 @@
 
 use tprimat_base::words::plain::counted;
 use tprimat_numbers::figures::{
-    EnvironmentDifference, Gaps, Group, Price, Row, Speedup, codes::WARM_UP,
+    EnvironmentDifference, Gaps, Group, Price, Row, Speedup, apart_words, codes::WARM_UP,
+    level_words, unknown_differences,
 };
 use tprimat_numbers::results::{FieldDifference, Reason, Tier, differences, settings::show};
 
 use super::{
     SpeedVerdict,
-    phrases::{
-        duration, over_hosts, same_as, short_step_times, times, unit, unnamed_hosts, warned,
-    },
+    phrases::{over_hosts, same_as, short_step_times, times, unit, unnamed_hosts, warned},
 };
 use crate::{
     format::{change_range, faster, number, ratio, ratio_beside_1},
@@ -96,10 +95,13 @@ pub(super) fn pair_sentence(
     let declared = only_declared(&pair).filter(|_| !by_labels_only(a) || !by_labels_only(b));
     // Recomputation that only one log states costs as much as recomputation in which both differ.
     let unstated = unstated_speed(&pair);
+    let (gaps, unknown) = (gaps_words(&pair), unknown_settings(&pair));
     let of_timer = |(row, name): Named<'_>| short_step_times(row, &format!("The rate of {name}"));
     let doubts: Vec<String> = sides.into_iter().filter_map(of_timer).collect();
     let leading = parts.iter().take(2).cloned();
     let short = leading
+        .chain(unknown)
+        .chain(gaps)
         .chain(unstated.clone())
         .chain(declared)
         .chain(doubts.clone());
@@ -111,11 +113,13 @@ pub(super) fn pair_sentence(
     parts.extend(reason.map(|reason| format!("No verdict: {}", reason.text.clone())));
     parts.extend(speedup.apart_seconds.map(|seconds| {
         format!(
-            "They were measured {} apart, and the interval does not cover what changed in between: \
-             a build with --force=measured and --only for both measures them anew, in turns",
-            duration(seconds)
+            "They were {}, {}: a build with --force=measured and --only for both measures them anew, in turns",
+            apart_words(seconds),
+            level_words()
         )
     }));
+    let doubts = speedup.doubts.iter();
+    parts.extend(doubts.map(|doubt| format!("In doubt: {doubt}")));
     let added = sides.iter().filter(|(row, _)| row.repeats_added_later);
     let added: Vec<&str> = added.map(|(_, name)| *name).collect();
     if !added.is_empty() {
@@ -232,14 +236,17 @@ fn follows(field: &str, all: &[FieldDifference]) -> bool {
 /// The first sentence answers that; the others are its reservations.
 fn workload(pair: &Pair<'_>) -> Vec<String> {
     let crossed = pair.different_settings(Tier::Workload).join(", ");
-    let execution = pair.different_settings(Tier::Execution).join(", ");
+    let mut others = pair.different_settings(Tier::Execution);
+    others.extend(pair.different_settings(Tier::Convergence));
+    let others = others.join(", ");
+    let unknown = unknown_settings(pair);
     let by_labels = by_labels_only(pair.first) && by_labels_only(pair.second);
     let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
     let is_open = !gaps.is_empty() || unstated_speed(pair).is_some();
     let mut parts = Vec::new();
     if !crossed.is_empty() {
         parts.push(format!("Not the same workload: {crossed}"));
-        parts.extend((!execution.is_empty()).then(|| format!("Also different: {execution}")));
+        parts.extend((!others.is_empty()).then(|| format!("Also different: {others}")));
     } else if by_labels {
         parts.push(if !is_open {
             "Same workload by their labels only: neither log confirms any of it".to_owned()
@@ -251,18 +258,19 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
         let (same, except) = match (is_open, only_declared(pair).is_some()) {
             (true, _) => ("Same workload as far as it is stated", ", except"),
             (false, true) => ("Declared the same workload", ", except"),
+            (false, false) if unknown.is_some() => {
+                ("Same workload as far as it is known", ", except")
+            }
             (false, false) => ("Same workload", " except"),
         };
-        let except = format!("{except}: {execution}");
+        let except = format!("{except}: {others}");
         parts.push(format!(
             "{same}{}",
-            if execution.is_empty() { "" } else { &except }
+            if others.is_empty() { "" } else { &except }
         ));
     }
-    if !gaps.is_empty() {
-        let gaps = gaps.words(pair.first_name, pair.second_name);
-        parts.push(capital(&gaps));
-    }
+    parts.extend(unknown);
+    parts.extend(gaps_words(pair));
     if !by_labels {
         parts.extend(only_declared(pair));
     }
@@ -275,6 +283,27 @@ fn workload(pair: &Pair<'_>) -> Vec<String> {
     let of_warm_up = labels.filter(|label| label.is(WARM_UP));
     parts.extend(of_warm_up.map(|label| format!("{name}: {label}")));
     parts
+}
+
+/// What of the work only one of the two states, or neither.
+fn gaps_words(pair: &Pair<'_>) -> Option<String> {
+    let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
+    let words = || capital(&gaps.words(pair.first_name, pair.second_name));
+    (!gaps.is_empty()).then(words)
+}
+
+/// How many settings differ whose meaning nobody knows, and what lists them.
+fn unknown_settings(pair: &Pair<'_>) -> Option<String> {
+    let found = unknown_differences(&pair.first.unlisted, &pair.second.unlisted);
+    let (a, b) = (&pair.second.cell, &pair.first.cell);
+    let (settings, differ, their) = match found.len() {
+        0 => return None,
+        1 => ("1 setting".to_owned(), "differs", "its"),
+        n => (format!("{n} settings"), "differ", "their"),
+    };
+    Some(format!(
+        "{settings} {differ} and tprimat does not know {their} meaning: `tprimat compare {a} {b} --details` lists them"
+    ))
 }
 
 /// Settings that may explain the difference in speed and that only one side states.

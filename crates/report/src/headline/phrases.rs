@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use tprimat_numbers::figures::{
-    RatioInterval, RepeatStatus, Row, Speedup, Unit, host_named, hours_or_days, rate_unit,
-    unit_in_prose,
+    RatioInterval, RepeatStatus, Row, Speedup, Unit, host_named, rate_unit, unit_in_prose,
 };
 use tprimat_numbers::results::{CONFIDENCE, Reason};
 
@@ -121,10 +120,4 @@ pub(in super::super) fn interval(speedup: &Speedup, head: &str) -> Option<String
         ratio_beside_1(low, Some(width)),
         ratio_beside_1(high, Some(width))
     ))
-}
-
-/// `30 days`, `8 hours`
-pub(in super::super) fn duration(seconds: f64) -> String {
-    let (n, unit) = hours_or_days(seconds);
-    format!("{n:.0} {unit}")
 }

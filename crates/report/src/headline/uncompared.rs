@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tprimat_numbers::figures::{AbsentCell, Comparison, Difference, Row};
+use tprimat_numbers::results::settings::is_in_table;
 
 use super::{
     Headline, SpeedVerdict,
@@ -87,7 +88,8 @@ const CROSSABLE: [&str; 6] = [
 /// ` `--across precision` compares them anyway.`; nothing where no field in the way is one to
 /// compare across: tokens/s of two models say nothing of each other.
 pub(in super::super) fn across(fields: &[&str]) -> String {
-    if fields.iter().all(|field| CROSSABLE.contains(field)) {
+    let is_crossable = |field: &&str| CROSSABLE.contains(field) || !is_in_table(field);
+    if fields.iter().all(is_crossable) {
         format!(" `--across {}` compares them anyway.", fields.join(","))
     } else {
         String::new()

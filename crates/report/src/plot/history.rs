@@ -104,7 +104,15 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory) {
         });
         let point = (at, rate.value);
         course.push(point);
-        match m.since.as_ref().map(|since| since.level) {
+        let changed = [&m.since, &m.since_level]
+            .into_iter()
+            .flatten()
+            .map(|since| since.level);
+        let changed = changed
+            .clone()
+            .find(|level| level.is_change())
+            .or(changed.clone().next());
+        match changed {
             Some(Level::Faster) => lines.marks.push((Mark::Up, point, INK)),
             Some(Level::Slower) => lines.marks.push((Mark::Down, point, INK)),
             Some(Level::Same) => lines.marks.push((Mark::Disc, point, own)),

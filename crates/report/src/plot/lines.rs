@@ -135,7 +135,12 @@ impl Lines {
         [left + Y_LABELS, left + width - room]
     }
 
+    /// Without anything in it the title alone, which says so: empty axes would look like a measurement.
     fn draw(&self, canvas: &mut Canvas, [left, top, width, height]: [i32; 4]) {
+        let has_lines = !self.curves.is_empty() || !self.dashes.is_empty();
+        if !has_lines && self.whiskers.is_empty() && self.marks.is_empty() {
+            return canvas.fit(&self.title, (left + 8, top), width - 16, SMALL, INK);
+        }
         let across = self.across(left, width);
         let [upper, lower] = [top + ABOVE, top + height - BELOW];
         let x = self.x.on(across);

@@ -17,6 +17,8 @@ use super::{
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
 const POINTS: usize = 120;
+/// Parts of the steps below and above which a panel may end.
+const LEVELS: [f64; 2] = [0.05, 0.95];
 /// Repeats drawn in a panel; all are counted.
 const DRAWN: usize = 40;
 /// Outliers marked in a panel; all are counted.
@@ -67,6 +69,15 @@ fn times(repeat: &RepeatSummary) -> Series {
     of_repeat(repeat, |curve| &curve.step_time_seconds)
 }
 
+/// The steps of a counted repeat after its declared warm-up, of which the first may have been found to be
+/// warm-up as well.
+fn declared_steps(repeat: &RepeatSummary) -> Series {
+    let first = cut(repeat).map_or(0, declared) as f64;
+    let mut steps = times(repeat);
+    steps.retain(|(step, _)| *step >= first);
+    steps
+}
+
 /// The steps of a counted repeat that are measured.
 fn measured(repeat: &RepeatSummary) -> Series {
     let first = cut(repeat).map_or(0, |cut| cut.first_step) as f64;
@@ -80,15 +91,21 @@ fn panel(cell: &Cell, outliers: &Series) -> Lines {
     let of_all = |steps: &mut dyn Iterator<Item = Series>| -> Vec<f64> {
         steps.flatten().map(|(_, seconds)| seconds).collect()
     };
-    let mut seconds = of_all(&mut counted(cell.row).map(measured));
+    let mut seconds = of_all(&mut counted(cell.row).map(declared_steps));
     if seconds.is_empty() {
         seconds = of_all(&mut repeats.iter().map(times));
     }
     let median = quantile(&seconds, 0.5).unwrap_or(1.0);
+    // What a twentieth of the steps reaches is no lone outlier: a level is shown at its height.
+    let [lower, upper] = LEVELS.map(|part| quantile(&seconds, part).unwrap_or(median));
     let [low, high] = extent(seconds).unwrap_or([0.0, 1.0]);
     let y = Scale::new([
-        (median * 0.9).min(low).max(median * 0.5),
-        (median * 1.1).max(high).min(median * 1.5),
+        (median * 0.9)
+            .min(low)
+            .max((median * 0.5).min(lower * 0.95)),
+        (median * 1.1)
+            .max(high)
+            .min((median * 1.5).max(upper * 1.05)),
     ]);
     let mut drawn: Vec<(bool, Series)> = repeats
         .iter()
@@ -156,15 +173,23 @@ fn declared(cut: &Cut) -> u64 {
     cut.first_step.saturating_sub(cut.dropped_steps)
 }
 
-/// Measured steps far from the median of their run, in either direction.
+/// Measured steps far from the median of their run, or of their level where that changes for good, in
+/// either direction.
 fn outliers(row: &Row) -> Series {
     let of_repeat = |repeat| {
-        let mut steps = measured(repeat);
-        let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
-        let median = quantile(&seconds, 0.5).unwrap_or(0.0);
-        let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
-        steps.retain(|(_, seconds)| (seconds - median).abs() > limit);
-        steps
+        let of_level = |mut steps: Series| {
+            let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
+            let median = quantile(&seconds, 0.5).unwrap_or(0.0);
+            let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
+            steps.retain(|(_, seconds)| (seconds - median).abs() > limit);
+            steps
+        };
+        let shift = cut(repeat).and_then(|cut| cut.level_shift.as_ref());
+        let shift = shift.map_or(f64::INFINITY, |shift| shift.step as f64);
+        let (before, after) = measured(repeat)
+            .into_iter()
+            .partition(|(step, _)| *step < shift);
+        [of_level(before), of_level(after)].concat()
     };
     counted(row).flat_map(of_repeat).collect()
 }

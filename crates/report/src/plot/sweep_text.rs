@@ -1,7 +1,7 @@
 //! What is said of a sweep, beside its picture and its table.
 
 use tprimat_numbers::figures::{
-    Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, hours_or_days,
+    Comparison, LineBest, Surface, SurfacePair, Sweep, SweepPoint, apart_words, level_words,
 };
 use tprimat_numbers::results::words::few;
 
@@ -108,7 +108,7 @@ impl Told<'_> {
                 let lead = interval
                     .filter(|_| is_told)
                     .map_or_else(String::new, |words| {
-                        format!(" (the first is {size} than the second, {words})")
+                        format!(" (the first is {size} {than} the second, {words})")
                     });
                 let values = one_of(&values);
                 format!("{values} is {fastest}; the runs do not tell which{lead}.")
@@ -133,10 +133,8 @@ impl Told<'_> {
             said += &format!(" {own} leaves {free} of {capacity} free ({kind}).");
         }
         if let Some(seconds) = best.apart_seconds {
-            let (count, unit) = hours_or_days(seconds);
-            said += &format!(
-                " {own} and {next} were measured {count:.0} {unit} apart, and the interval does not cover what changed in between."
-            );
+            let (apart, allows) = (apart_words(seconds), level_words());
+            said += &format!(" {own} and {next} were {apart}, {allows}.");
         }
         Some(format!("{name}: {said}"))
     }
@@ -255,9 +253,10 @@ impl Told<'_> {
             ));
         }
         let apart = pair.apart_seconds.map_or_else(String::new, |seconds| {
-            let (count, unit) = hours_or_days(seconds);
             format!(
-                " Some of these runs were made {count:.0} {unit} apart, and no interval covers what changed in between."
+                " Some of these were {}, {}.",
+                apart_words(seconds),
+                level_words()
             )
         });
         (all > 0).then(|| format!("{name} {}.{apart}", parts.join("; ")))

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, num::NonZeroUsize};
 
 use crate::results::{
     Attestation, AttestationStatus, Contract, CorrectedTest, FieldDifference, Reason,
-    settings::WARMUP,
+    settings::WARMUP, words::short,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,13 @@ use tprimat_job::FailureClass;
 
 use crate::figures::{
     Dropped, Estimate, Figure, Memory, Metrics, Mfu, Note, Price, RepeatStatus, RepeatSummary,
-    StepTime, Summary, UncountedRepeats, codes::NOT_COUNTED, summary::attempts,
+    StepTime, Summary, UncountedRepeats,
+    codes::{NOT_COUNTED, UNIT_ASKED},
+    summary::attempts,
 };
+
+/// A share of the peak that no training of a size to compare stays below.
+pub(crate) const LOW_MFU: f64 = 0.01;
 
 pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
 
@@ -308,6 +313,27 @@ impl Row {
         }
     }
 
+    /// The question whether its step times are in seconds, where they are of a size that asks for it.
+    #[must_use]
+    pub fn asks_for_its_unit(&self) -> Option<Reason> {
+        const LONG: f64 = 10.0;
+        const VERY_LONG: f64 = 1000.0;
+        let seconds = self.step_time.mean_seconds;
+        let mfu = self.mfu.value();
+        let asks = match mfu {
+            Some(mfu) => mfu < LOW_MFU && seconds >= LONG,
+            None => seconds >= VERY_LONG && !is_host(&self.platform),
+        };
+        let low = mfu.map_or_else(String::new, |mfu| {
+            format!(" and an MFU of {} %", short(mfu * 100.0))
+        });
+        asks.then(|| {
+            let seconds = short(seconds);
+            let text = format!("{seconds} s a step{low}: are its step times in milliseconds?");
+            Reason::beside(UNIT_ASKED, text).with("step_time", self.step_time.mean_seconds)
+        })
+    }
+
     /// Steps declared to be warm-up, and the name of the rule that found the measured part.
     #[must_use]
     pub fn warm_up(&self) -> (u64, &str) {
@@ -367,8 +393,8 @@ pub struct Speedup {
     /// What a GPU-hour of a and of b costs, where both are stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Box<[Price; 2]>>,
-    /// Seconds between the nearest runs of a and b, where no session has runs of both: what changes
-    /// from session to session is not in the interval.
+    /// Seconds between the nearest runs of a and b, where these were not measured in turns: no session
+    /// has runs of both, or all runs of one were made before those of the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apart_seconds: Option<f64>,
     /// Absent with one unit in a candidate, or where nothing varies.
@@ -386,6 +412,10 @@ pub struct Speedup {
     /// Units of replication: repeats, sessions or hosts, as the rows' estimates say.
     pub n_a: usize,
     pub n_b: usize,
+    /// What would change the verdict, or move the ratio by more than its interval: steps that were left
+    /// out as warm-up, and outliers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<Reason>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<Reason>,
     /// Why there is no interval or no verdict.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::results::{
     AttestationStatus, FieldDifference,
     settings::{WARMUP, agree, show},
+    unlisted::is_harmless,
     words::few,
 };
 
@@ -13,6 +14,7 @@ use crate::figures::{
     Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Unit, all_hosts,
     codes::{OTHER_WARM_UP, TESTED},
     comparability::{Candidate, Grouped, of_convergence},
+    compare::data::LOW_MFU,
     environment_words, texts,
 };
 
@@ -42,7 +44,25 @@ pub(super) fn notes(
         );
         notes.push(Note::new(NoteKind::Differs, OTHER_WARM_UP, text));
     }
+    for speedup in speedups {
+        let doubts = speedup.doubts.iter();
+        notes.extend(doubts.map(|doubt| Note {
+            kind: NoteKind::Doubtful,
+            cell: Some(speedup.a.clone()),
+            reason: doubt.clone(),
+        }));
+    }
     for row in rows {
+        if let Some(reason) = row.asks_for_its_unit() {
+            notes.push(Note {
+                kind: NoteKind::Doubtful,
+                cell: Some(row.cell.clone()),
+                reason,
+            });
+        } else if row.mfu.value().is_some_and(|mfu| mfu < LOW_MFU) {
+            let text = "MFU is below 1 %: are the model and the batch this small, or is a setting not what it seems?";
+            notes.push(Note::new(NoteKind::Remark, "mfu_low", text).of(&row.cell));
+        }
         if let Mfu::Error { reason } = &row.mfu {
             let text = format!("MFU is impossible: {reason}");
             notes.push(Note::new(NoteKind::Doubtful, "mfu_impossible", text).of(&row.cell));
@@ -170,10 +190,13 @@ fn unlisted(row: &Row, base: &Row) -> String {
             (Some(own), Some(other)) if agree(own, other) => {}
             (own, None) => sides[0].push(format!("{name} ({})", show(own))),
             (None, other) => sides[1].push(format!("{name} ({})", show(other))),
+            _ if is_harmless(name) => {}
             _ => sides[2].push(format!("{name} ({} against {})", show(own), show(other))),
         }
     }
-    let [own, other, both] = sides.each_ref().map(|side| few(side));
+    // Those that differ are all told: a sentence counts them and refers to this list.
+    let [own, other] = [&sides[0], &sides[1]].map(|side| few(side));
+    let both = sides[2].join(", ");
     let parts = [
         (own, "only this cell's log states".to_owned()),
         (other, format!("only the log of {} states", base.cell)),

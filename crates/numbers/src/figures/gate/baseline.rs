@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::results::{Contract, Reason, geometric_mean, words::evidence};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::GateInput;
 use crate::figures::{
-    AbsentState, CellEnvironment, CellState, ComparedEnvironment, Dropped, Estimate, RepeatStatus,
-    RepeatSummary,
+    AbsentState, CellEnvironment, CellState, ComparedEnvironment, Dropped, Estimate, LevelShift,
+    RepeatStatus, RepeatSummary,
     codes::{ABSENT, FAILED},
     compare::candidate,
+    otherwise::largest_shift,
     summary::attempts,
 };
 
@@ -40,6 +41,9 @@ pub struct BaselineCell {
     pub warmup_steps: u64,
     pub steady_state: String,
     pub contract: Contract,
+    /// What the trainer states and tprimat does not know the meaning of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unlisted: BTreeMap<String, Value>,
     pub environment: CellEnvironment,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
@@ -57,6 +61,9 @@ pub struct BaselineCell {
     /// against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
+    /// The largest change of a repeat's step times for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level_shift: Option<LevelShift>,
     /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and
     /// replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -155,6 +162,8 @@ impl BaselineCell {
             warmup_steps: candidate.summary.warmup_steps,
             steady_state: candidate.summary.steady_state.clone(),
             contract: candidate.contract.clone(),
+            unlisted: candidate.summary.unlisted.clone(),
+            level_shift: largest_shift(&candidate.summary.repeats).cloned(),
             environment: cell.input.environment.clone().public(),
             versions: candidate.summary.versions.clone(),
             hosts: candidate.summary.hosts.clone(),

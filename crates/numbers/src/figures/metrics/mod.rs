@@ -23,7 +23,7 @@ use tprimat_base::words::plain::counted;
 
 use super::{
     CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, codes, mfu_of,
-    peaks::{bad_rate, flops_not_known},
+    model_flops::flops_of, peaks::bad_rate,
 };
 
 const TRILLION: f64 = 1e12;
@@ -298,9 +298,7 @@ fn per_device(rate: f64) -> String {
 
 fn tflops(of: &Subject) -> Computed {
     let rate = of.rate()?;
-    let flops = of.summary.flops_per_token().ok_or_else(|| Figure::Absent {
-        reason: flops_not_known(),
-    })?;
+    let flops = flops_of(of.summary).map_err(|reason| Figure::Absent { reason })?;
     // What is beyond the peak was not achieved.
     if let Mfu::Error { reason } = mfu_of(of.cell, of.summary, rate, of.catalogue)
         && of.device.is_ok()

@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 use crate::results::{
     MIN_REPEATS, Reason, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
-    cross, decimals_beside, differences, is_positive, outlier_limit, quantile, settings,
-    slow_first_steps,
+    cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
     words::{repeats as named, step_time, verb},
 };
 use tprimat_base::words::nearest;
 use tprimat_logs::{Anomaly, UNREADABLE, UnreadableLines};
 
 use crate::figures::{
-    Cut, Estimate, LevelShift, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS,
-    Statistics, StepTime, Unit, clock, codes::NOT_COUNTED, short_name, summary, telemetry,
+    Cut, Estimate, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Statistics,
+    StepTime, Unit, clock,
+    codes::{LEVEL_SHIFT, NOT_COUNTED},
+    otherwise::{LARGE_SHIFT, largest_shift, shift_words},
+    short_name, summary, telemetry,
 };
 
 pub(crate) fn notes(
@@ -27,6 +29,7 @@ pub(crate) fn notes(
     let mut notes = outcomes(repeats);
     notes.extend(repeats.iter().filter_map(cross_check));
     notes.extend(repeats.iter().flat_map(steadiness));
+    notes.extend(level_shifts(counted));
     notes.extend(not_assessed(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
@@ -417,8 +420,7 @@ fn is_left(
     }
 }
 
-/// Says where the measured part begins, if not after the declared warm-up, and whether step times change
-/// in it for good.
+/// Says where the measured part begins, if not after the declared warm-up.
 fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     let Some((steady, cut)) = repeat
         .steady
@@ -446,17 +448,28 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
         let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
         notes.push(note.with("steps", cut.dropped_steps));
     }
-    if let Some(LevelShift { step, ratio }) = cut.level_shift {
-        let percent = (ratio - 1.0) * 100.0;
-        let decimals = decimals_beside(percent, 0.0, 1);
-        let text = format!(
-            "repeat {}: the median step time changes by {percent:+.decimals$} % near step {step} and stays there: the rate is a mean of \
-             both",
-            repeat.repeat
-        );
-        notes.push(remark("level_shift", text).with("ratio", ratio));
-    }
     notes
+}
+
+/// Step times that change for good, in one note: of the repeat in which they change the most.
+fn level_shifts(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let repeats = || counted.iter().map(|(r, _)| *r);
+    let shift = largest_shift(repeats())?;
+    let shift_of = |r: &RepeatSummary| r.cut()?.level_shift.clone();
+    let of = repeats().filter(|r| shift_of(r).is_some());
+    let of: Vec<u32> = of.map(|r| r.repeat).collect();
+    let mut own = repeats().filter(|r| shift_of(r).as_ref() == Some(shift));
+    let first = own.next().filter(|_| of.len() > 1);
+    let figures = first.map_or_else(String::new, |r| {
+        format!(" (figures of repeat {})", r.repeat)
+    });
+    let text = format!("{}{figures}: {}", named(&of), shift_words(shift));
+    let kind = match shift.ratio.ln().abs() >= LARGE_SHIFT.ln_1p() {
+        true => NoteKind::Doubtful,
+        false => NoteKind::Remark,
+    };
+    let note = Note::new(kind, LEVEL_SHIFT, text);
+    Some(note.with("ratio", shift.ratio).with("repeats", of))
 }
 
 /// Repeats that are too short to look for more warm-up; the reason is the first one's.

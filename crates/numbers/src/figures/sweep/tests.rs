@@ -1,4 +1,4 @@
-use crate::results::CUSUM;
+use crate::results::{CUSUM, welch};
 use proptest::prelude::*;
 
 use super::*;

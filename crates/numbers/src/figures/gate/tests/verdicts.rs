@@ -1,6 +1,7 @@
 //! The verdict on a rate: limits, significance, units of replication.
 
 use super::*;
+use crate::{figures::Unit, results::geometric_mean};
 
 #[test]
 fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
@@ -166,7 +167,8 @@ fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
     cell.ratio = geometric_mean(now)
         .zip(geometric_mean(then))
         .map(|(a, b)| a / b);
-    (cell.ci95, cell.p_value) = (Some(test.ci95), Some(test.p));
+    let beside = super::super::limit(limit);
+    (cell.ci95, cell.p_value) = (Some(test.ci95()), Some(test.p_against(beside)));
     judge(&mut cell, &test, limit, 1);
     cell
 }
@@ -300,4 +302,69 @@ fn error_rates_are_those_that_the_definition_promises() {
     // At the limit itself at most 2.5 % pass.
     let (_, passed) = shares(0.97, 0.03);
     assert!(passed <= 0.035, "at the limit: {passed} pass");
+}
+
+/// What a gate says of so many cells of three repeats, all with 1 % of noise, of which all became
+/// `factor` of what they were: failures and passes of 500 gates.
+fn of_gates(cells: usize, factor: f64) -> (f64, f64) {
+    const TRIALS: u32 = 500;
+    let mut random = Normal(7);
+    let (mut failed, mut passed) = (0, 0);
+    for _ in 0..TRIALS {
+        let mut arm = |rate: f64| random.rates(rate)[..3].to_vec();
+        let arms: Vec<_> = (0..cells)
+            .map(|_| (arm(100.0), arm(100.0 * factor)))
+            .collect();
+        let one = |(then, now): &(Vec<f64>, Vec<f64>)| Test::of(now, then, Unit::Repeat);
+        let mut tests: Vec<Option<Test>> = arms.iter().map(one).collect();
+        let firsts: Vec<usize> = (0..cells).collect();
+        moderate(&mut tests, &firsts);
+        let beside = super::super::limit(0.03);
+        let mut all: Vec<GateCell> = Vec::new();
+        for ((then, now), test) in arms.iter().zip(tests.iter().flatten()) {
+            let ratio = geometric_mean(now).zip(geometric_mean(then));
+            all.push(GateCell {
+                ratio: ratio.map(|(a, b)| a / b),
+                ci95: Some(test.ci95()),
+                p_value: Some(test.p_against(beside)),
+                ..GateCell::new("c", GateVerdict::Inconclusive, Reason::stated(""))
+            });
+        }
+        let tested = correct(&mut all, &firsts);
+        for (cell, test) in all.iter_mut().zip(tests.iter().flatten()) {
+            judge(cell, test, 0.03, tested);
+        }
+        failed += u32::from(all.iter().any(|c| c.verdict == GateVerdict::Fail));
+        passed += u32::from(all.iter().all(|c| c.verdict == GateVerdict::Pass));
+    }
+    (
+        f64::from(failed) / f64::from(TRIALS),
+        f64::from(passed) / f64::from(TRIALS),
+    )
+}
+
+#[test]
+fn nine_cells_of_three_repeats_pass_where_nothing_changed_and_not_where_all_did() {
+    for cells in [1, 3, 9] {
+        for factor in [1.0, 0.99, 0.98, 0.97, 0.95, 0.92] {
+            let (failed, passed) = of_gates(cells, factor);
+            println!(
+                "{cells} cells, {factor}: {:.0} % fail, {:.0} % pass",
+                failed * 100.0,
+                passed * 100.0
+            );
+        }
+    }
+    let (failed, passed) = of_gates(9, 1.0);
+    assert!(
+        passed > 0.5 && failed < 0.01,
+        "no change: {passed} pass, {failed} fail"
+    );
+    for cells in [3, 9] {
+        let (failed, passed) = of_gates(cells, 0.97);
+        assert!(
+            passed < 0.04 && failed < 0.06,
+            "at the limit: {passed} pass, {failed} fail"
+        );
+    }
 }

@@ -1,0 +1,161 @@
+//! What a log says against itself: one setting with two values, and counts that do not fit each other.
+//! Nobody knows which of the two was run, so neither is attested.
+
+use serde_json::Value;
+use tprimat_logs::Trace;
+
+use super::{AttestationStatus, FieldAttestation, padding_parameters, stated_count};
+use crate::results::{
+    Claim, count_parameters,
+    settings::{SETTINGS, Setting, agree, class, lookup, show},
+    unlisted::is_count_of_experts,
+};
+
+/// How far a count of parameters among a trainer's settings may be from that of the shape: it may be
+/// rounded, and trainers differ in whether adapters and position embeddings are in it.
+const PARAMETERS_TOLERANCE: f64 = 0.02;
+/// Names by which trainers state the count of all parameters.
+const PARAMETERS: [&str; 5] = [
+    "num_parameters",
+    "num_params",
+    "n_params",
+    "total_parameters",
+    "total_params",
+];
+
+pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestation> {
+    let spelled = SETTINGS
+        .iter()
+        .filter_map(|setting| spelled(trace, setting));
+    let restated = SETTINGS
+        .iter()
+        .filter_map(|setting| restated(trace, setting));
+    let counts = [
+        restated_parameters(trace),
+        parameters(trace, claim),
+        degrees(trace, claim),
+        experts(trace, claim),
+    ];
+    spelled
+        .chain(restated)
+        .chain(counts.into_iter().flatten())
+        .collect()
+}
+
+fn contradicted(
+    field: &str,
+    declared: Option<Value>,
+    effective: Value,
+    arithmetic: String,
+) -> FieldAttestation {
+    FieldAttestation {
+        field: field.to_owned(),
+        declared,
+        effective: Some(effective),
+        status: AttestationStatus::Contradicted,
+        arithmetic: Some(arithmetic),
+    }
+}
+
+/// A setting in two spellings that disagree.
+fn spelled(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
+    // Trainers write −1 where nothing is set.
+    let is_set = |value: &Value| !value.as_f64().is_some_and(|n| n < 0.0);
+    let is_one = |a: &Value, b: &Value| {
+        let classes = [a, b].map(|value| class(setting.name, value));
+        let is_one_work = classes[0].is_some() && classes[0] == classes[1];
+        agree(a, b) || is_one_work && setting.name != crate::results::settings::PRECISION
+    };
+    let mut all = setting
+        .stated(&trace.effective.0)
+        .filter(|(_, value)| is_set(value));
+    let (name, first) = all.next()?;
+    let (other, second) = all.find(|(_, value)| !is_one(&first, value))?;
+    let [a, b] = [&first, &second].map(|value| show(Some(value)));
+    let text = format!("the log states {name} {a} and {other} {b}, which are one setting");
+    Some(contradicted(setting.name, None, first, text))
+}
+
+/// A setting that is stated again later, with another value.
+fn restated(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
+    let (first, later) = (
+        setting.effective(&trace.effective.0)?,
+        setting.effective(&trace.restated.0)?,
+    );
+    (!agree(&first, &later)).then(|| at_first(setting.name, first, &later))
+}
+
+fn restated_parameters(trace: &Trace) -> Option<FieldAttestation> {
+    let first = Value::from(trace.num_parameters?);
+    let later = trace.restated.0.get("num_parameters")?;
+    (!agree(&first, later)).then(|| at_first("num_parameters", first, later))
+}
+
+fn at_first(name: &str, first: Value, later: &Value) -> FieldAttestation {
+    let [a, b] = [&first, later].map(|value| show(Some(value)));
+    let text = format!("{name} is {a} at first, later {b}");
+    contradicted(name, None, first, text)
+}
+
+/// The count of parameters among the settings, beside that of the shape.
+fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
+    let model = &claim.job.model;
+    let of_shape = count_parameters(model)? + padding_parameters(trace, model);
+    let all = PARAMETERS.iter();
+    let mut all = all.flat_map(|name| {
+        let values = lookup(&trace.effective.0, name);
+        values.filter_map(move |value| Some((*name, value.as_f64()?)))
+    });
+    let is_other = |stated: f64| (stated / of_shape as f64 - 1.0).abs() > PARAMETERS_TOLERANCE;
+    let (name, stated) = all.find(|(_, stated)| *stated > 0.0 && is_other(*stated))?;
+    let text = format!("the log states {name} {stated}, and its model's shape has {of_shape}");
+    let declared = Some(of_shape.into());
+    Some(contradicted(
+        "num_parameters",
+        declared,
+        stated.into(),
+        text,
+    ))
+}
+
+/// The degrees of parallelism, whose product is the number of devices. A degree that is not stated may
+/// be any.
+fn degrees(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
+    const DEGREES: [(&str, &str); 4] = [
+        ("tensor_model_parallel_size", "TP"),
+        ("pipeline_model_parallel_size", "PP"),
+        ("context_parallel_size", "CP"),
+        ("data_parallel_size", "DP"),
+    ];
+    let devices = stated_count(trace, claim, "num_gpus").filter(|n| *n > 0)?;
+    let stated = DEGREES.map(|(field, name)| Some((name, stated_count(trace, claim, field)?)));
+    let is_whole = stated.iter().all(Option::is_some);
+    let stated: Vec<(&str, u64)> = stated.into_iter().flatten().collect();
+    let product = stated
+        .iter()
+        .try_fold(1u64, |product, (_, n)| product.checked_mul((*n).max(1)))?;
+    let fits = product == devices || !is_whole && devices.is_multiple_of(product);
+    (!fits).then(|| {
+        let factors = stated.iter().map(|(name, n)| format!("{name} {n}"));
+        let factors = factors.collect::<Vec<_>>().join(" × ");
+        let text = format!("{factors} = {product}, and the log states {devices} devices");
+        contradicted("degree_product", None, product.into(), text)
+    })
+}
+
+/// Several experts a layer, where the model is one whose layers have one feed-forward part.
+fn experts(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
+    const DENSE: [&str; 4] = ["llama", "qwen2", "mistral", "gpt2"];
+    let setting = SETTINGS.iter().find(|s| s.name == "architecture")?;
+    let architecture = claim
+        .declared(setting)
+        .or_else(|| setting.effective(&trace.effective.0))?;
+    let architecture = architecture.as_str().filter(|of| DENSE.contains(of))?;
+    let all = crate::results::settings::unlisted(&trace.effective.0).into_iter();
+    let mut experts = all.filter(|(name, _)| is_count_of_experts(name));
+    let (name, count) = experts.find(|(_, count)| count.as_u64().is_some_and(|n| n > 1))?;
+    let text = format!(
+        "the log states {name} {count}, a mixture of experts, and {architecture} is a dense architecture"
+    );
+    Some(contradicted("num_experts", Some(1.into()), count, text))
+}
