@@ -188,6 +188,7 @@ impl Rendered {
 fn notes(plan: &Plan, rendered: &Rendered) -> Vec<String> {
     let mut notes: Vec<String> = plan.told_implied().into_iter().collect();
     notes.extend(profile::told(plan));
+    notes.extend(plan.facts.differing.iter().cloned());
     notes.extend(plan.notes.iter().cloned());
     let descriptive = plan.config.descriptive();
     if !descriptive.is_empty() {

@@ -351,6 +351,7 @@ pub fn notes(plan: &Plan) -> Vec<String> {
     let mut notes: Vec<String> = plan.told_implied().into_iter().collect();
     notes.extend(profile::told(plan));
     notes.extend(plan.unmet.iter().cloned());
+    notes.extend(plan.facts.differing.iter().cloned());
     match plan.notes.len() {
         0 => {}
         1 => notes.push(plan.notes[0].clone()),

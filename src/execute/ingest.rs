@@ -242,6 +242,12 @@ fn disturbance(
 /// Where an exception of Python was raised that a log ends in: the last line of code that is not a
 /// package's, as in `train.py, line 15`.
 fn raised_at(log: &str, said: &str) -> Option<String> {
+    // A launcher puts the rank before each line.
+    let behind_rank = |line: &'_ str| -> usize {
+        let prefix = line.starts_with('[').then(|| line.find("]: ")).flatten();
+        prefix.map_or(0, |at| at + 3)
+    };
+    let said = part(said, behind_rank(said)..);
     let is_exception = |name: &str| name.ends_with("Error") || name.ends_with("Exception");
     let name = said.split(':').next()?;
     let is_one_word = name
@@ -250,11 +256,6 @@ fn raised_at(log: &str, said: &str) -> Option<String> {
     if !is_one_word || !is_exception(name) {
         return None;
     }
-    // A launcher puts the rank before each line.
-    let behind_rank = |line: &'_ str| -> usize {
-        let prefix = line.starts_with('[').then(|| line.find("]: ")).flatten();
-        prefix.map_or(0, |at| at + 3)
-    };
     let lines = log.lines().map(|line| part(line, behind_rank(line)..));
     let lines: Vec<&str> = lines.collect();
     let mut above = lines.into_iter().rev();

@@ -60,8 +60,11 @@ pub fn python_packages(
 pub fn editable_packages(python: &Path, env: &BTreeMap<String, String>) -> Vec<(String, PathBuf)> {
     let folders = package_folders(python, env);
     let all = folders.iter().flat_map(|folder| distributions(folder));
-    all.filter_map(|(name, metadata)| Some((name, editable_from(&metadata)?)))
-        .collect()
+    // A folder may be listed twice, by its name and by a link's.
+    let found: BTreeMap<_, _> = all
+        .filter_map(|(name, metadata)| Some((name, editable_from(&metadata)?)))
+        .collect();
+    found.into_iter().collect()
 }
 
 /// The folder that a distribution is imported from, where it was not copied when it was installed.

@@ -184,8 +184,7 @@ impl Plan {
         }
         find_inputs(root, &config, &recipes, &matrix.cells, &mut cells, &reads)?;
         facts.gather_packages(&recipes, &matrix.cells, &mut cells, &reads)?;
-        let mut notes = notes(&config, &recipes, &cells);
-        notes.append(&mut facts.differing);
+        let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
         let cells = cells.into();
