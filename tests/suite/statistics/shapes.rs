@@ -111,7 +111,7 @@ fn arms_that_were_not_measured_in_turns_are_not_told_apart_by_what_moves_the_mac
                 "phi {phi}, {n} repeats: one after the other {plain:.1} %, wider {wide:.1} %, in turns {turns:.1} %"
             );
             assert!(
-                wide <= 5.0 && turns <= 5.0 && plain > 20.0,
+                wide <= 5.0 && turns <= 5.0 && plain > 10.0,
                 "{phi} {n}: {plain} {wide} {turns}"
             );
         }

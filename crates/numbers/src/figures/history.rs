@@ -343,15 +343,16 @@ fn assess(
         judged.extend(rates.map(|(before, now)| (at, before, now)));
         found.push((since, None));
     }
-    let neighbours: Vec<(Rate, Rate)> = judged
-        .iter()
-        .map(|(_, before, now)| (*before, *now))
-        .collect();
+    // What sessions differ by is seen where nothing else was changed.
+    let is_unchanged = |at: usize| found[at].0.as_ref().is_some_and(|s| s.changes.is_empty());
+    let unchanged = judged.iter().filter(|(at, ..)| is_unchanged(*at));
+    let unchanged: Vec<(Rate, Rate)> = unchanged.map(|(_, before, now)| (*before, *now)).collect();
     let against_level = match baseline {
         Some(_) => judged.len() + 1,
         None => judged.len().saturating_sub(1),
     };
-    let spread = Spread::of(&neighbours, judged.len() + against_level);
+    let spread = Spread::of(&unchanged, judged.len() + against_level);
+    let is_any = !judged.is_empty();
     let mut judged = judged.into_iter().peekable();
     let mut level: Vec<(f64, Rate)> = Vec::new();
     for (at, (since, since_level)) in found.iter_mut().enumerate() {
@@ -381,7 +382,7 @@ fn assess(
         }
         level.push((all[at].started_at, now));
     }
-    let sd = (!neighbours.is_empty()).then(|| spread.sd());
+    let sd = is_any.then(|| spread.sd());
     for (measurement, found) in measurements.iter_mut().zip(found) {
         (measurement.since, measurement.since_level) = found;
     }

@@ -61,8 +61,8 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// From neighbours in time. A change of the speed is among them at most now and then, so the median
-    /// of their differences does not see it.
+    /// From neighbours in time between which nothing that tprimat records was changed. A change of the
+    /// speed is among them at most now and then, so the median of their differences does not see it.
     pub fn of(neighbours: &[(Rate, Rate)], tests: usize) -> Self {
         let differences: Vec<f64> = neighbours.iter().map(|(a, b)| b.log - a.log).collect();
         let repeats: Vec<f64> = neighbours

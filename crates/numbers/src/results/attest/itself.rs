@@ -2,9 +2,10 @@
 //! Nobody knows which of the two was run, so neither is attested.
 
 use serde_json::Value;
+use tprimat_base::words::plain::counted;
 use tprimat_logs::Trace;
 
-use super::{AttestationStatus, FieldAttestation, padding_parameters, stated_count};
+use super::{AttestationStatus, FieldAttestation, padding_parameters};
 use crate::results::{
     Claim, count_parameters,
     settings::{SETTINGS, Setting, agree, class, lookup, show},
@@ -33,7 +34,7 @@ pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestati
     let counts = [
         restated_parameters(trace),
         parameters(trace, claim),
-        degrees(trace, claim),
+        degrees(trace),
         experts(trace, claim),
     ];
     spelled
@@ -118,17 +119,22 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     ))
 }
 
+fn count(trace: &Trace, name: &str) -> Option<u64> {
+    let setting = SETTINGS.iter().find(|s| s.name == name)?;
+    setting.effective(&trace.effective.0)?.as_u64()
+}
+
 /// The degrees of parallelism, whose product is the number of devices. A degree that is not stated may
 /// be any.
-fn degrees(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
+fn degrees(trace: &Trace) -> Option<FieldAttestation> {
     const DEGREES: [(&str, &str); 4] = [
         ("tensor_model_parallel_size", "TP"),
         ("pipeline_model_parallel_size", "PP"),
         ("context_parallel_size", "CP"),
         ("data_parallel_size", "DP"),
     ];
-    let devices = stated_count(trace, claim, "num_gpus").filter(|n| *n > 0)?;
-    let stated = DEGREES.map(|(field, name)| Some((name, stated_count(trace, claim, field)?)));
+    let devices = count(trace, "num_gpus").filter(|n| *n > 0)?;
+    let stated = DEGREES.map(|(field, name)| Some((name, count(trace, field)?)));
     let is_whole = stated.iter().all(Option::is_some);
     let stated: Vec<(&str, u64)> = stated.into_iter().flatten().collect();
     let product = stated
@@ -138,7 +144,10 @@ fn degrees(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     (!fits).then(|| {
         let factors = stated.iter().map(|(name, n)| format!("{name} {n}"));
         let factors = factors.collect::<Vec<_>>().join(" × ");
-        let text = format!("{factors} = {product}, and the log states {devices} devices");
+        let text = format!(
+            "{factors} = {product}, and the log states {}",
+            counted(devices as usize, "device")
+        );
         contradicted("degree_product", None, product.into(), text)
     })
 }
