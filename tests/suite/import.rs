@@ -27,12 +27,13 @@ pub(crate) fn primus(first: u64, last: u64) -> String {
     for step in first..=last {
         _ = writeln!(
             log,
-            "[20260101 10:00:{step:02}][rank-1/2][INFO ] [--------trainer.py:2578] :  iteration {step:8}/      12 | \
+            "[20260101 10:00:{:06.3}][rank-1/2][INFO ] [--------trainer.py:2578] :  iteration {step:8}/      12 | \
              consumed samples: {:12} | elapsed time per iteration (ms): 256.{step}/256.0 | \
              hip mem usage/free/total/usage_ratio: 10.00GB/181.98GB/191.98GB/5.21% | \
              throughput per GPU (TFLOP/s/GPU): 0.1/0.1 | tokens per GPU (tokens/s/GPU): 2000.0/2000.0 | \
              learning rate: 1.000000E-05 | global batch size: {:5} | lm loss: 3.{step:02}E+00 | loss scale: 1.0 | \
              grad norm: 1.5 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+            0.256 * step as f64,
             step * 8,
             8
         );

@@ -138,6 +138,11 @@ impl Builder {
         match steps.binary_search_by_key(&step.step, |s| s.step) {
             Ok(at) => {
                 let number = step.step;
+                // What another process did says nothing of this one.
+                if step.process > steps[at].process {
+                    steps[at] = step;
+                    return;
+                }
                 let (which, other) = if self.latest {
                     ("last", std::mem::replace(&mut steps[at], step))
                 } else {

@@ -69,6 +69,8 @@ pub struct HuggingFace {
     clock: Elapsed,
     /// Steps, and seconds since the beginning when they ended, by bars or by the lines.
     ends: Vec<(u64, f64)>,
+    /// A process has begun, and its bar may go back.
+    has_begun: bool,
     state: State,
     summaries: Vec<f64>,
     /// The mean of a bar that was drawn to its end, and how far it is from elapsed / count.
@@ -160,13 +162,22 @@ impl HuggingFace {
     /// A process begins, or says after which step it goes on.
     fn process(&mut self, text: &str, out: &mut Builder) {
         if has(text, "***** Running training *****") && self.last_step > 0 {
-            self.give(out);
-            self.end_process(out);
-            (self.bar, self.previous, self.gap) = (None, None, None);
-            (self.last_step, self.clock, self.ranks) = (0, Elapsed::default(), Ranks::default());
-        } else if let Some(Said::After(step)) = process::said(text) {
-            self.last_step = step;
+            self.restart(out);
+        } else if let Some(said) = process::said(text) {
+            self.has_begun = true;
+            if let Said::After(step) = said {
+                self.last_step = step;
+            }
         }
+    }
+
+    /// What follows is numbered as from the beginning of a log.
+    fn restart(&mut self, out: &mut Builder) {
+        self.give(out);
+        self.end_process(out);
+        (self.bar, self.previous, self.gap) = (None, None, None);
+        (self.last_step, self.clock, self.ranks) = (0, Elapsed::default(), Ranks::default());
+        self.has_begun = false;
     }
 
     fn end_process(&mut self, out: &mut Builder) {
@@ -288,10 +299,16 @@ impl HuggingFace {
                 count: bar.count,
                 seconds_per_iteration: bar.seconds_per_iteration,
             };
+            if self.has_begun && self.bar.is_some_and(|before| drawn.count < before.count) {
+                self.restart(out);
+            }
             if self.pending.is_some() {
                 self.bar_total = Some(bar.total);
             }
             if let Some(elapsed) = bar.elapsed_seconds {
+                if self.has_begun && self.ends.last().is_some_and(|(_, then)| elapsed < *then) {
+                    times::derive(&std::mem::take(&mut self.ends), out);
+                }
                 self.ended(bar.count, elapsed);
             }
             self.resolve(Some(drawn), out);

@@ -385,8 +385,9 @@ fn read(
     let reach = line.text.floor_char_boundary(dates::REACH);
     builder.beginning.push_str(part(&line.text, ..reach));
     let said = process::said(&line.text);
-    if said.is_some() {
+    if let Some(said) = said {
         reader.settle(builder);
+        builder.begins(said);
     }
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
@@ -411,8 +412,7 @@ fn read(
             extras.banner.line(line, builder);
         }
         causes.line(&line.text);
-        if let Some(said) = said {
-            builder.begins(said);
+        if said.is_some() {
             causes.begins();
         }
     }

@@ -275,7 +275,9 @@ impl Builder {
         // Another rank that is late goes on behind the one that is ahead.
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let is_rank = begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
-        if is_rank || !self.is_again(&lines, begun.is_some()) {
+        // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
+        let goes_on = begun.is_some() && next.is_some() && !is_behind;
+        if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
             return lines.into_iter().for_each(|(_, step)| self.put(step));
         }
         let (line, said) = (*line, Said::Begins);
@@ -290,7 +292,8 @@ impl Builder {
     fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
         let first = &lines[0].1;
         let before = self.known(first.step);
-        let then = before.and_then(|s| s.ended_at);
+        let at = self.trace.steps.partition_point(|s| s.step < first.step);
+        let then = self.trace.steps.get(at).and_then(|s| s.ended_at);
         let newest = self.processes.newest.and_then(|n| self.known(n)?.ended_at);
         if let (Some(now), Some(then), Some(newest)) = (first.ended_at, then, newest)
             && now > then
@@ -304,10 +307,12 @@ impl Builder {
             .and_then(|s| s.step_time_seconds)
             .zip(first.step_time_seconds);
         let is_slow = times.is_some_and(|(then, now)| now > SLOW_START * then);
-        let other = lines.iter().filter(|(_, step)| {
+        // A rank has a line where the others have one.
+        let is_other = |step: &Step| {
             self.known(step.step)
-                .is_some_and(|known| differs(known, step))
-        });
+                .is_none_or(|known| differs(known, step))
+        };
+        let other = lines.iter().filter(|(_, step)| is_other(step));
         is_slow || 2 * other.count() >= lines.len()
     }
 
@@ -408,3 +413,6 @@ fn pace(steps: &[Step]) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     (times.len() >= PACE_STEPS).then(|| times[times.len() / 2])
 }
+
+#[cfg(test)]
+mod tests;

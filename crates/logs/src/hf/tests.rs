@@ -306,3 +306,41 @@ fn rows_of_a_table_stand_below_its_header() {
     let spaced = parse_any(b"  Step    Training Loss\n  10      1.500000\n  20      1.250000\n");
     assert_eq!((spaced.steps.len(), spaced.steps[1].loss), (2, Some(1.25)));
 }
+
+#[test]
+fn bars_of_two_processes_give_the_times_of_each() {
+    let line = |step: u64, at: u64| {
+        let bar = format!(
+            "{step:3}%|#  | {step}/60 [{:02}:{:02}<01:00,  2.00s/it]",
+            2 * at / 60,
+            2 * at % 60
+        );
+        format!(
+            "\r{bar}{{'loss': 2.5, 'grad_norm': 1.0, 'learning_rate': 2e-05, 'epoch': 0.{step:03}}}\n\r{bar}"
+        )
+    };
+    let first: String = (1..=30).map(|n| line(n, n)).collect();
+    for (back, steps) in [(0, 60), (5, 60)] {
+        let second: String = (31 - back..=60).map(|n| line(n, n + back - 30)).collect();
+        let log = format!("{first}\nwill restart worker group\n{second}");
+        let trace = parse(&log);
+        let timed = |process: u32| {
+            trace
+                .steps
+                .iter()
+                .filter(|s| s.process == process && s.step_time_seconds == Some(2.0))
+                .count()
+        };
+        assert_eq!(trace.steps.len(), steps, "{:?}", trace.anomalies);
+        let told: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.process, s.ended_at, s.step_time_seconds))
+            .collect();
+        assert!(
+            timed(0) > 3 && timed(1) > 3,
+            "{back}: {told:?} {:?}",
+            trace.anomalies
+        );
+    }
+}

@@ -27,7 +27,8 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
     let is_known = evaluated.len() == evaluations.len() && evaluations.len() < MAX_REPORTS;
     let is_own = |step: &&mut Step| step.process as usize == process;
     let steps = &mut out.trace.steps;
-    let is_timed = steps.iter().any(|s| s.step_time_seconds.is_some());
+    let mut own = steps.iter().filter(|s| s.process as usize == process);
+    let is_timed = own.any(|s| s.step_time_seconds.is_some());
     let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
         return;
     };

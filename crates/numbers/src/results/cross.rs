@@ -262,6 +262,25 @@ impl CrossChecks {
             }
             return;
         };
+        // The log's own batch says how many devices there are, and the rate that it calls one device's is that of all.
+        let stated = |f: &str| {
+            contract
+                .count(f)
+                .filter(|_| contract.source(f) == Some(Source::Effective))
+        };
+        let of_one = || Some(stated("micro_batch_size")? * stated("gradient_accumulation_steps")?);
+        if gpus > 1
+            && let (Some(batch), Some(length)) = (stated("global_batch_size"), length)
+            && of_one().and_then(|of_one| of_one.checked_mul(gpus)) == Some(batch)
+            && (product / (batch as f64 * length as f64) - 1.0).abs() <= 2.0 * TOKENS_TOLERANCE
+        {
+            let detail = format!(
+                "{} tokens/s, which the log calls the rate of one device, are {gpus} times what its steps give: the rate of all",
+                thousands(rate)
+            );
+            self.anomalies.push(anomaly(RATE_DISAGREES, detail));
+            return;
+        }
         let tokens = product * gpus as f64;
         let arithmetic = format!(
             "{} tokens/s per device × {gpus} × {time:.3} s = {} tokens per step",

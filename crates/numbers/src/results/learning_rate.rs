@@ -118,12 +118,43 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
             "{best} of {all} logged rates fit the schedule that was asked for, {asked}; {rates}"
         )
     });
-    field.status = if best as f64 >= MOST * logged.len() as f64 {
+    let is_most = |fitting: usize| fitting as f64 >= MOST * logged.len() as f64;
+    field.status = if is_most(best) {
         AttestationStatus::Attested
+    } else if trace.format == TRAINER && is_most(falling(&logged, optimizer, iters)) {
+        // The speed does not depend on it, and the Trainer does so unless it is told otherwise.
+        field.arithmetic = Some(format!(
+            "the rates fall linearly, as Hugging Face's Trainer lets them by default, and a cosine was asked for: {rates}"
+        ));
+        AttestationStatus::NotStated
     } else {
         AttestationStatus::Contradicted
     };
     Some(field)
+}
+
+/// The format of Hugging Face's Trainer.
+const TRAINER: &str = "hf-trainer";
+
+/// How many rates are those of a linear decay to 0 behind the warm-up that was asked for, or behind none.
+fn falling(logged: &[(u64, f64)], optimizer: &OptimizerJob, iters: u64) -> usize {
+    let fits = |(warmup, shift): (u64, i64)| {
+        let expected = |s: u64| {
+            let s = s.saturating_add_signed(shift).min(iters);
+            let (done, all) = match s <= warmup {
+                true => (s, warmup),
+                false => (iters - s, iters.saturating_sub(warmup)),
+            };
+            optimizer.learning_rate * done as f64 / all.max(1) as f64
+        };
+        let allowed = TOLERANCE * optimizer.learning_rate;
+        let is_it = |(s, lr): &&(u64, f64)| (lr - expected(*s)).abs() <= allowed;
+        logged.iter().filter(is_it).count()
+    };
+    let ways = [0, optimizer.warmup_steps]
+        .into_iter()
+        .flat_map(|warmup| [(warmup, 0), (warmup, -1)]);
+    ways.map(fits).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -132,6 +163,18 @@ mod tests {
 
     use super::*;
     use crate::results::attest::tests::job;
+
+    #[test]
+    fn the_trainers_own_schedule_contradicts_no_cosine_in_its_logs() {
+        let (mut trace, claim) = run(|s| 3e-4 * (40 - (s - 1)) as f64 / 40.0);
+        let status = |trace: &Trace| check(trace, &claim, 1).unwrap().status;
+        assert_eq!(status(&trace), AttestationStatus::Contradicted);
+        trace.format = TRAINER.to_owned();
+        assert_eq!(status(&trace), AttestationStatus::NotStated);
+        let (mut other, _) = run(|s| 3e-4 / (s as f64).sqrt());
+        other.format = TRAINER.to_owned();
+        assert_eq!(status(&other), AttestationStatus::Contradicted);
+    }
 
     fn run(rates: impl Fn(u64) -> f64) -> (Trace, Claim) {
         let mut job = job();

@@ -143,3 +143,6 @@ fn difference(steps: &[Step], at: usize, counter: fn(&Step) -> Option<u64>) -> O
     let since = now.step.checked_sub(before.step)?;
     (since > 0 && before.process == now.process).then_some((grown, since))
 }
+
+#[cfg(test)]
+mod tests;

@@ -450,3 +450,24 @@ fn an_absurd_step_is_no_panic() {
     assert_eq!(counts_from(&[step(u64::MAX, None), step(7, None)], None), 1);
     run(vec![step(u64::MAX, None)], json!({}), &Claim::of(&job()));
 }
+
+#[test]
+fn a_rate_of_all_devices_that_is_called_one_s_is_told_where_the_batch_says_how_many_there_are() {
+    let mut job = job();
+    job.parallelism.num_gpus = 4;
+    let claim = Claim::of(&job);
+    // 8 × 128 tokens in half a second are 2,048 tokens/s.
+    let rated = |s: &mut Step| s.tokens_per_second_per_gpu = Some(2048.0);
+    let of = |accumulation: u64| {
+        let stated = json!({ "global_batch_size": 8, "micro_batch_size": 2, "gradient_accumulation_steps": accumulation });
+        let result = run(steps(rated), stated, &claim);
+        let is_told = result.anomalies.iter().any(|a| a.kind == RATE_DISAGREES);
+        (
+            is_told,
+            field(&result.attestation, "tokens_per_step_from_rate").map(|f| f.status),
+        )
+    };
+    assert_eq!(of(1), (true, None));
+    // By these there is one device, and its rate is right.
+    assert_eq!(of(4), (false, Some(AttestationStatus::Contradicted)));
+}

@@ -1,0 +1,210 @@
+use super::*;
+use crate::{LogSection, NEXT_RANK, Trace, parse, parse_any, testing};
+
+fn megatron(date: u64, step: u64, ms: f64, rest: &str) -> String {
+    format!(
+        " [2026-08-04 10:{:02}:{:02}.000000] iteration {step:8}/ 200 | consumed samples: {} | elapsed time per iteration (ms): {ms} | \
+         lm loss: {:.3}E+00 |{rest}\n",
+        date / 60,
+        date % 60,
+        step * 32,
+        3.0 - 0.01 * step as f64,
+    )
+}
+
+fn lines(dates: u64, steps: std::ops::RangeInclusive<u64>) -> String {
+    let first = *steps.start();
+    let of = |step| {
+        megatron(
+            dates + 2 * (step - first),
+            step,
+            if step == first { 9000.0 } else { 2000.0 },
+            "",
+        )
+    };
+    steps.map(of).collect()
+}
+
+fn numbers(trace: &Trace) -> Vec<(u64, u32)> {
+    trace.steps.iter().map(|s| (s.step, s.process)).collect()
+}
+
+#[test]
+fn words_that_begin_a_process() {
+    for (line, expected) in [
+        (
+            " successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 50",
+            Some(Said::After(50)),
+        ),
+        (
+            "[titan] - root - INFO - Training starts at step 101.",
+            Some(Said::First(101)),
+        ),
+        (
+            "Loading the checkpoint from ./outputs/checkpoint/step-100.",
+            Some(Said::After(100)),
+        ),
+        (
+            "  Continuing training from global step 1,900",
+            Some(Said::After(1900)),
+        ),
+        (
+            "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
+            Some(Said::Begins),
+        ),
+        ("***** Running training *****", Some(Said::Begins)),
+        ("Resuming training from out", Some(Said::Begins)),
+        ("restarting data loader workers", None),
+        ("saving checkpoint at iteration 50 to /ckpt", None),
+        ("loaded 400 examples in step 3", None),
+        ("lr_scheduler: cosine_with_restarts", None),
+    ] {
+        assert_eq!(said(line), expected, "{line}");
+    }
+}
+
+#[test]
+fn a_resumed_process_begins_behind_its_checkpoint() {
+    let log =
+        "successfully loaded checkpoint from /c at iteration 50\n".to_owned() + &lines(0, 51..=60);
+    let trace = parse_any(log.as_bytes());
+    assert_eq!(
+        trace.processes,
+        [Process {
+            line: 1,
+            first_step: Some(51)
+        }]
+    );
+    assert_eq!(
+        (
+            trace.ordinal(&trace.steps[0], 1),
+            trace.ordinal(&trace.steps[9], 1)
+        ),
+        (1, 10)
+    );
+    assert_eq!(
+        trace.steps[1].steps_averaged,
+        Some(2),
+        "its sums were not started anew"
+    );
+    assert!(trace.anomalies.is_empty(), "{:?}", trace.anomalies);
+    // The middle of a run has no start.
+    let middle = parse_any(lines(0, 51..=60).as_bytes());
+    assert_eq!(
+        (middle.processes.len(), middle.steps[1].steps_averaged),
+        (0, None)
+    );
+}
+
+#[test]
+fn steps_that_a_later_process_does_again_count_once_and_as_it_did_them() {
+    for banner in ["", "will restart worker group\n"] {
+        let log = lines(0, 1..=30) + banner + &lines(100, 21..=40);
+        let trace = parse_any(log.as_bytes());
+        let expected: Vec<(u64, u32)> = (1..=40).map(|n| (n, u32::from(n > 20))).collect();
+        assert_eq!(numbers(&trace), expected, "{banner}");
+        assert_eq!(trace.steps[20].step_time_seconds, Some(9.0));
+        assert_eq!(trace.processes[1].first_step, Some(21));
+        assert!(testing::kinds(&trace).contains(&RESTART));
+    }
+    // At the end of the log it is start-up, and the next step shows no more of it.
+    let short = parse_any(
+        (lines(0, 1..=30) + "will restart worker group\n" + &lines(100, 31..=33)).as_bytes(),
+    );
+    assert_eq!(numbers(&short)[29..], [(30, 0), (31, 1), (32, 1), (33, 1)]);
+}
+
+#[test]
+fn another_rank_begins_no_process() {
+    let both: String = (1..=30)
+        .map(|n| megatron(2 * n, n, 2000.0, "") + &megatron(2 * n, n, 2010.0, ""))
+        .collect();
+    let late: String = (1..=30)
+        .map(|n| {
+            megatron(2 * n, n, 2000.0, "")
+                + &if n > 3 {
+                    megatron(2 * n - 6, n - 3, 2001.0, "")
+                } else {
+                    String::new()
+                }
+        })
+        .collect();
+    let cat = lines(0, 1..=30) + &lines(0, 1..=30);
+    let files = lines(0, 1..=30)
+        + std::str::from_utf8(NEXT_RANK).unwrap()
+        + "using world size: 8\n"
+        + &lines(0, 1..=30);
+    for log in [both, late, cat, files] {
+        let trace = parse(&LogSection::named("megatron"), log.as_bytes());
+        assert_eq!((trace.steps.len(), trace.processes.len()), (30, 0), "{log}");
+        assert!(!testing::kinds(&trace).contains(&SECOND_RUN), "{log}");
+    }
+}
+
+#[test]
+fn what_follows_a_run_that_has_ended_is_another_run() {
+    let settings =
+        |iters: u64| format!("  seq_length ........ 4096\n  train_iters ....... {iters}\n");
+    let run = |dates, iters: u64| {
+        settings(iters) + &lines(dates, 1..=iters).replace("/ 200", &format!("/ {iters}"))
+    };
+    let trace = parse_any((run(0, 20) + &run(100, 60)).as_bytes());
+    assert_eq!(
+        (trace.steps.len(), trace.effective.0["train_iters"].as_u64()),
+        (20, Some(20))
+    );
+    let told = trace
+        .anomalies
+        .iter()
+        .find(|a| a.kind == SECOND_RUN)
+        .unwrap();
+    assert!(
+        told.detail.contains("in line 23") && told.detail.contains("20 logged steps"),
+        "{told:?}"
+    );
+    // One that is broken off and begun anew is one run, unless it goes at another pace or is another.
+    let anew = lines(0, 1..=20) + "will restart worker group\n" + &lines(100, 1..=30);
+    let trace = parse_any(anew.as_bytes());
+    assert_eq!((trace.steps.len(), trace.steps[0].process), (30, 1));
+    let slower = anew.replace("2000", "2600").replacen("2600", "2000", 19);
+    assert!(testing::kinds(&parse_any(slower.as_bytes())).contains(&SECOND_RUN));
+    let other = |world: u64| format!("using world size: {world}, data-parallel size: {world}\n");
+    let elastic = other(8) + &lines(0, 1..=20) + &other(16) + &lines(100, 21..=40);
+    let told = parse_any(elastic.as_bytes());
+    assert!(
+        testing::kinds(&told).contains(&SECOND_RUN),
+        "{:?}",
+        told.anomalies
+    );
+}
+
+#[test]
+fn the_first_line_of_a_process_stands_for_the_steps_since_its_start() {
+    let line = |step: u64, tps: u64| {
+        format!(
+            "[titan] - INFO - step: {step}  loss: 3.1  grad_norm: 1.0  memory: 3.31GiB(4%)  tps: {tps}  mfu: 9%\n"
+        )
+    };
+    let of = |log: String| -> Vec<(u64, u64)> {
+        let trace = parse_any(log.as_bytes());
+        trace.steps.iter().map(|s| (s.step, s.count())).collect()
+    };
+    let rest = || line(110, 8192) + &line(120, 8192) + &line(130, 8192);
+    assert_eq!(
+        of("Training starts at step 101\n".to_owned() + &line(101, 819) + &rest()),
+        [(101, 1), (110, 9), (120, 10), (130, 10)]
+    );
+    assert_eq!(of(line(101, 819) + &rest())[0], (101, 1));
+    assert_eq!(
+        of("Training starts at step 106\n".to_owned() + &rest())[0],
+        (110, 5)
+    );
+    assert_eq!(of(rest())[0], (110, 10));
+    let again = line(1, 900)
+        + &line(10, 8192)
+        + &line(20, 8192)
+        + "Training starts at step 16\n"
+        + &line(20, 4000)
+        + &line(30, 8192);
+    assert_eq!(of(again), [(1, 1), (10, 9), (20, 5), (30, 10)]);
+}

@@ -1,0 +1,99 @@
+use serde_json::json;
+use tprimat_job::RunOutcome;
+use tprimat_logs::parse_any;
+
+use super::*;
+use crate::results::{AttestationStatus, Claim, RunResult, Source};
+use crate::run_stand_ins::facts;
+
+fn log(settings: &str, lines: impl Fn(u64) -> String) -> RunResult {
+    let lines = |n: u64| {
+        format!(
+            " iteration {n:8}/ 99 | elapsed time per iteration (ms): 500.0 | lm loss: 9.5E+00 |{}\n",
+            lines(n)
+        )
+    };
+    let log = settings.to_owned() + &(1..=40).map(lines).collect::<String>();
+    RunResult::of_claim(
+        parse_any(log.as_bytes()),
+        &Claim::of_model(None),
+        facts(RunOutcome::Ok),
+        false,
+    )
+}
+
+const ARGUMENTS: &str =
+    "  seq_length ........ 2048\n  world_size ........ 8\n  global_batch_size . 256\n";
+
+#[test]
+fn lengths_of_lines_are_stronger_than_an_argument() {
+    let seqlen = log(ARGUMENTS, |_| {
+        " global batch size: 256 | actual seqlen: 512 |".to_owned()
+    });
+    let counted = log(ARGUMENTS, |n| {
+        format!(
+            " consumed samples: {} | consumed tokens: {} |",
+            256 * n,
+            256 * 512 * n
+        )
+    });
+    for result in [seqlen, counted] {
+        assert_eq!(
+            (
+                result.contract.count("seq_length"),
+                result.workload.tokens_per_step
+            ),
+            (Some(512), Some(256 * 512))
+        );
+        assert_eq!(
+            result.contract.source("seq_length"),
+            Some(Source::Effective)
+        );
+        assert!(
+            result
+                .anomalies
+                .iter()
+                .any(|a| a.kind == "line_beats_argument")
+        );
+    }
+    let plain = log(ARGUMENTS, |_| " actual seqlen: 2048 |".to_owned());
+    assert!(
+        plain
+            .anomalies
+            .iter()
+            .all(|a| a.kind != "line_beats_argument")
+    );
+}
+
+#[test]
+fn what_varies_has_a_range_and_each_step_its_tokens() {
+    let curriculum = log(ARGUMENTS, |n| {
+        format!(
+            " global batch size: 256 | actual seqlen: {} |",
+            64 * n.min(32)
+        )
+    });
+    assert_eq!(
+        curriculum.contract.get("seq_length"),
+        Some(&json!("64 to 2048"))
+    );
+    assert_eq!(curriculum.trace.steps[9].tokens, Some(256 * 640));
+    let ramp = log(ARGUMENTS, |n| {
+        format!(" global batch size: {} |", if n < 20 { 128 } else { 256 })
+    });
+    assert_eq!(
+        ramp.contract.get("global_batch_size"),
+        Some(&json!("128 to 256"))
+    );
+    assert_eq!(
+        ramp.contract.get(TOKENS_PER_STEP),
+        Some(&json!("262144 to 524288"))
+    );
+    for result in [curriculum, ramp] {
+        assert_eq!(
+            (result.workload.tokens_per_step, result.workload.tokens_vary),
+            (None, true)
+        );
+        assert_eq!(result.attestation.status, AttestationStatus::Attested);
+    }
+}
