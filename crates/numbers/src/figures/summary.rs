@@ -459,7 +459,7 @@ fn what_lacks(result: &RunResult) -> Reason {
             all.join(", ")
         ),
     };
-    Reason::excludes(*code, text)
+    Reason::excludes(code, text)
 }
 
 /// Is a step one of those that the rate is made of?
