@@ -444,7 +444,7 @@ fn what_lacks(result: &RunResult) -> Reason {
     ];
     let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
     let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
-    let Some((_, code, _)) = lacking.first() else {
+    let Some(&(_, code, _)) = lacking.first() else {
         let text = "batch size × sequence length is beyond what can be counted";
         return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
     };
