@@ -194,7 +194,7 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
     ];
     let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
     let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
-    let Some((_, code, _)) = lacking.first() else {
+    let Some(&(_, code, _)) = lacking.first() else {
         let text = "batch size × sequence length is beyond what can be counted";
         return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
     };
@@ -209,7 +209,7 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
             all.join(", ")
         ),
     };
-    Reason::excludes(*code, text + known)
+    Reason::excludes(code, text + known)
 }
 
 /// The trainer's own rate, for a run whose tokens are not known.

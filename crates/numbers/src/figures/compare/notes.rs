@@ -36,6 +36,14 @@ pub(super) fn notes(
         ..
     } = comparison;
     let mut notes = of_contracts(rows, groups, differences);
+    for speedup in speedups {
+        let doubts = speedup.doubts.iter();
+        notes.extend(doubts.map(|doubt| Note {
+            kind: NoteKind::Doubtful,
+            cell: Some(speedup.a.clone()),
+            reason: doubt.clone(),
+        }));
+    }
     let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (&*row.cell, row)).collect();
     notes.extend(cells.iter().flat_map(|cell| of_cell(cell, &by_cell)));
     if speedups
@@ -46,14 +54,6 @@ pub(super) fn notes(
             "cells that drop different warm-up steps get no verdict; `--across {WARMUP}` gives one anyway"
         );
         notes.push(Note::new(NoteKind::Differs, OTHER_WARM_UP, text));
-    }
-    for speedup in speedups {
-        let doubts = speedup.doubts.iter();
-        notes.extend(doubts.map(|doubt| Note {
-            kind: NoteKind::Doubtful,
-            cell: Some(speedup.a.clone()),
-            reason: doubt.clone(),
-        }));
     }
     for row in rows {
         if let Some(reason) = row.asks_for_its_unit() {
