@@ -83,7 +83,7 @@ pub struct HistoryArgs {
     /// Only runs on these hosts; globs allowed
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Hold each measurement against this baseline too (`tprimat baseline -o FILE`) [default: against
+    /// Hold each measurement against this baseline too (`tprimat gate --write FILE`) [default: against
     /// the first measurements of its speed]
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
