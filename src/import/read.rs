@@ -83,7 +83,7 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
 pub fn why_not_read(path: &Path) -> Option<String> {
     let mut head = Vec::new();
     let (file, _) = open_regular(path).ok()?;
-    file.take(8).read_to_end(&mut head).ok()?;
+    file.take(1 << 16).read_to_end(&mut head).ok()?;
     let shown = path.display();
     let packed: [(&[u8], &str); 5] = [
         (b"\x1f\x8b", "gzip -d"),
@@ -94,6 +94,12 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     ];
     if let Some((_, unpack)) = packed.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(format!("it is compressed; `{unpack} {shown}` unpacks it"));
+    }
+    if memchr::memmem::find(&head, b"\"log_history\"").is_some() {
+        return Some(
+            "it is the state of a Hugging Face Trainer, which says of no step when it ended; import what the run printed"
+                .to_owned(),
+        );
     }
     let is_utf16 = head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff");
     is_utf16.then(|| {
