@@ -200,14 +200,11 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
     };
     let words: Vec<&str> = lacking.iter().map(|(.., words)| *words).collect();
     let text = match &words[..] {
-        [one] => format!("the log does not state {one}, so there is no rate"),
+        [one] => format!("the log does not state {one}"),
         [first, second] => {
-            format!("the log states neither {first} nor {second}, so there is no rate")
+            format!("the log states neither {first} nor {second}")
         }
-        all => format!(
-            "the log states none of {}, so there is no rate",
-            all.join(", ")
-        ),
+        all => format!("the log states none of {}", all.join(", ")),
     };
     Reason::excludes(code, text + known)
 }
@@ -275,7 +272,7 @@ fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed
                     format!("; over the whole run, start-up included, a step took {each}")
                 });
                 let text = format!(
-                    "none of the {steps} steps has a time (`step_time_seconds` in an event), so there is no rate{mean}"
+                    "none of the {steps} steps has a time (`step_time_seconds` in an event){mean}"
                 );
                 Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
             }
@@ -295,8 +292,7 @@ fn all_within_warm_up(timed: usize, warmup_steps: u64, trace: &Trace) -> Reason 
         0 | 1 => String::new(),
         n => format!(" of each of the log's {n} processes"),
     };
-    let text =
-        format!("{which} within the declared warm-up of {warm_up}{whose}, so there is no rate");
+    let text = format!("{which} within the declared warm-up of {warm_up}{whose}");
     Reason::excludes(codes::ALL_WITHIN_WARM_UP, text)
         .with("timed", timed)
         .with("warmup_steps", warmup_steps)
