@@ -166,8 +166,12 @@ impl Plan {
         let mut problems: Vec<Problem> = Vec::new();
         for (cell, of) in self.matrix.cells.with_ids() {
             let states_settings = |pattern: &String| pattern.contains("effective_");
-            let log = &self.recipe(cell).file.log;
-            if log.patterns.is_empty() || log.patterns.iter().any(states_settings) {
+            let recipe = self.recipe(cell);
+            let log = &recipe.file.log;
+            if !is_own(recipe)
+                || log.patterns.is_empty()
+                || log.patterns.iter().any(states_settings)
+            {
                 continue;
             }
             let lost = self.unreached(cell);
