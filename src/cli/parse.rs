@@ -69,6 +69,12 @@ pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
         }
         return Err(Error::invalid(problem.help(suggested(&args.file))));
     }
+    let has_nothing =
+        trace.steps.is_empty() && trace.failure.is_none() && trace.telemetry.is_empty();
+    if args.format.is_some() && has_nothing && trace.effective.0.is_empty() {
+        let problem = Problem::new(format!("{}: no line reads so", args.file.display()));
+        return Err(Error::invalid(problem.help(suggested(&args.file))));
+    }
     answer(globals, "trace", &trace, || text(&trace))?;
     Ok(exit::OK)
 }

@@ -181,6 +181,8 @@ impl Arguments {
         if let [Some(hidden), Some(attention)] = dropouts {
             out.set("dropout", hidden.max(attention));
         }
+        put(out, "hidden_dropout", dropouts[0]);
+        put(out, "attention_dropout", dropouts[1]);
     }
 
     /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.

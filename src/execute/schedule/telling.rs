@@ -16,6 +16,7 @@ use crate::{
     logs::Parser,
     matrix::CellId,
     plan::Plan,
+    recipe::COMMAND,
     report,
     results::Reason,
     run::executor::Interrupted,
@@ -247,6 +248,14 @@ impl Scheduler<'_> {
             (!trace.steps.is_empty() && trace.format != own).then_some(trace.format)
         });
         let id = &recipe.id;
+        let line = format!("frameworks.{id}.log");
+        if recipe.launch.has_option(COMMAND) && plan.config.get(&line).is_some() {
+            return format!(
+                "no line of the log is as `{line}` in config.yaml says; `tprimat logs {}#1` shows them, and `tprimat parse` proposes a \
+                 line for a saved log; that takes no new run",
+                plan.cells[cell].id
+            );
+        }
         let file = format!("recipes/{id}/recipe.toml");
         let place = if plan.root.join(&file).is_file() {
             file

@@ -137,7 +137,7 @@ fn neox_pads_its_values() {
         "  pipe_parallel_size .............. 0...........................default",
         "  no_weight_tying ................. True........................updated",
     ]);
-    let expected = json!({"global_batch_size": 64, "dropout": 0.1, "optimizer": "adamw", "beta1": 0.9, "beta2": 0.95,
+    let expected = json!({"global_batch_size": 64, "dropout": 0.1, "hidden_dropout": 0.0, "attention_dropout": 0.1, "optimizer": "adamw", "beta1": 0.9, "beta2": 0.95,
             "eps": 1e-8, "precision": "bf16", "pipeline_model_parallel_size": 1, "tie_embeddings": false});
     assert_eq!(Value::Object(told), expected);
 }

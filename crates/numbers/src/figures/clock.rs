@@ -204,11 +204,17 @@ pub(super) fn of_run(
             .map(|t| t.seconds)
             .sum();
         if is_more(claimed, run) {
-            let text = format!(
-                "the log claims {} of steps in a run of {}",
-                seconds(claimed),
-                seconds(run)
-            );
+            let (claimed_as, run_as) = (seconds(claimed), seconds(run));
+            let text = match (
+                &result.workload.step_time_source,
+                result.workload.tokens_per_step,
+            ) {
+                (Some(_), Some(tokens)) => format!(
+                    "at the log's tokens/s, steps of {tokens} tokens would take {claimed_as} in a run of {run_as}: the \
+                     trainer's steps have fewer; does the batch size reach it?"
+                ),
+                _ => format!("the log claims {claimed_as} of steps in a run of {run_as}"),
+            };
             let reason = Reason::excludes(codes::LONGER_THAN_RUN, text);
             return Err(reason.with("claimed", claimed).with("run", run));
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tprimat_base::words::plain::counted;
 use tprimat_logs::{Step, Trace};
 
-use super::{Statistics, StepTime, codes};
+use super::{Statistics, StepTime, codes, otherwise::LARGE_SHIFT};
 
 /// The declared warm-up is all that is dropped.
 pub const DECLARED: &str = "declared";
@@ -361,10 +361,9 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
         Reason::detail(code, text)
     });
     let times = series(timed);
-    let found = if not_assessed.is_none() {
-        changes(&times, half(timed))
-    } else {
-        Changes::default()
+    let found = match not_assessed {
+        None => found(&times, timed),
+        Some(_) => Changes::default(),
     };
     let measured = &times[found.cut..];
     let shift = |at: &usize| {
@@ -397,6 +396,20 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
             .max_by(|a, b| size(a).total_cmp(&size(b))),
     };
     (found.cut, cut)
+}
+
+/// Where the warm-up ends, and where the level changes later. A warm-up is a slower beginning: where the
+/// step time rises, the level changes. Clocks that settle may slow the steps by a few per cent, and are
+/// warm-up all the same.
+fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
+    let mut found = changes(times, half(timed));
+    let (before, after) = times.split_at(found.cut);
+    let ratio = quantile(after, 0.5).zip(quantile(before, 0.5));
+    if ratio.is_some_and(|(after, before)| after > before * (1.0 + LARGE_SHIFT)) {
+        found.shifts.insert(0, found.cut);
+        found.cut = 0;
+    }
+    found
 }
 
 /// The times that levels are looked for in. Where steps differ in their tokens, their times differ

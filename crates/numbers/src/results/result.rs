@@ -144,6 +144,7 @@ impl RunResult {
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
         found.extend(super::attest::ambiguous_optimizer(&attestation));
         let mut contract = Contract::of(&trace, claim);
+        share_rate(&mut trace, &contract);
         let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
         let CrossChecks {
             fields,
@@ -298,6 +299,19 @@ pub fn devices(trace: &Trace) -> Option<u64> {
     device.count.filter(|count| *count > 0)
 }
 
+/// Takes a rate of all devices as one of each, so that it is held against the step times as those are.
+fn share_rate(trace: &mut Trace, contract: &Contract) {
+    let Some(gpus) = contract.count("num_gpus").filter(|n| *n > 0) else {
+        return;
+    };
+    for step in &mut trace.steps {
+        let of_all = step.other.get(tprimat_logs::TOTAL_RATE).copied();
+        step.tokens_per_second_per_gpu = step
+            .tokens_per_second_per_gpu
+            .or(of_all.map(|rate| rate / gpus as f64));
+    }
+}
+
 /// Fills in step times of a trainer that prints only its rate: the tokens of a step over that rate.
 /// The rate is then the trainer's own, whoever says what a step is.
 fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
@@ -309,10 +323,8 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
     let varies = work::vary(trace);
     let gpus = gpus.filter(|n| *n > 0 && (varies || all.is_some()))?;
     let rate = |step: &tprimat_logs::Step| {
-        let of_each = step.tokens_per_second_per_gpu;
-        let of_each = of_each.map(|rate| rate * gpus as f64);
-        let of_all = || step.other.get(tprimat_logs::TOTAL_RATE).copied();
-        of_each.or_else(of_all).filter(|rate| *rate > 0.0)
+        let of_each = step.tokens_per_second_per_gpu.filter(|rate| *rate > 0.0);
+        of_each.map(|rate| rate * gpus as f64)
     };
     if trace.steps.iter().any(|s| s.step_time_seconds.is_some())
         || !trace.steps.iter().any(|step| rate(step).is_some())

@@ -60,9 +60,11 @@ pub fn of_steps(trace: &mut Trace) -> Vec<Anomaly> {
     told
 }
 
-/// Tokens of each step where they vary; else absent.
+/// Do the tokens of its steps vary? Then their range is a setting, as a text; a trainer that states a
+/// number of its own says nothing of this.
 pub fn vary(trace: &Trace) -> bool {
-    trace.effective.0.contains_key(TOKENS_PER_STEP)
+    let range = trace.effective.0.get(TOKENS_PER_STEP);
+    range.is_some_and(Value::is_string)
 }
 
 /// Puts what lines state of a setting in the place of what an argument says; true if it varies.

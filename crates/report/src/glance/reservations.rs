@@ -67,13 +67,18 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         .find(|speedup| speedup.apart_seconds.is_some())
     {
         let apart = apart_words(speedup.apart_seconds.unwrap_or_default());
+        let (a, b) = (&speedup.a, &speedup.b);
+        let mut rows = comparison.rows.iter();
+        let is_import = rows.any(|row| [a, b].contains(&&row.cell) && !row.imported.is_empty());
+        let anew = match is_import {
+            true => String::new(),
+            false => format!(
+                " `{build} --force=measured --only {a} --only {b}` measures both anew, in turns."
+            ),
+        };
         all.push(format!(
-            "{} and {} were {apart}, {}. `{build} --force=measured --only {} --only {}` measures both anew, in turns.",
-            speedup.a,
-            speedup.b,
-            level_words(),
-            speedup.a,
-            speedup.b
+            "{a} and {b} were {apart}, {}.{anew}",
+            level_words()
         ));
     }
     let contradicted = contradicted(comparison);

@@ -111,9 +111,16 @@ pub(super) fn pair_sentence(
     parts.extend(cost(&pair, speedup));
     let reason = speedup.reason.as_ref();
     parts.extend(reason.map(|reason| format!("No verdict: {}", reason.text.clone())));
+    let is_ours = sides.iter().all(|(row, _)| row.imported.is_empty());
     parts.extend(speedup.apart_seconds.map(|seconds| {
+        let anew = match is_ours {
+            true => {
+                ": a build with --force=measured and --only for both measures them anew, in turns"
+            }
+            false => "",
+        };
         format!(
-            "They were {}, {}: a build with --force=measured and --only for both measures them anew, in turns",
+            "They were {}, {}{anew}",
             apart_words(seconds),
             level_words()
         )

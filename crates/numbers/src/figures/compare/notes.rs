@@ -18,9 +18,6 @@ use crate::figures::{
     environment_words, texts,
 };
 
-/// A smaller part of a device's peak is a mistake of units before it is a result.
-const LEAST_MFU: f64 = 0.01;
-
 /// All but what is to be known of losses and environments. `tests`: how many the comparison made.
 pub(super) fn notes(
     cells: &[CellInput],
@@ -69,17 +66,6 @@ pub(super) fn notes(
         if let Mfu::Error { reason } = &row.mfu {
             let text = format!("MFU is impossible: {reason}");
             notes.push(Note::new(NoteKind::Doubtful, "mfu_impossible", text).of(&row.cell));
-        }
-        // Where dates bear the times out, the model is small.
-        if let Mfu::Ok { value, .. } = row.mfu
-            && value < LEAST_MFU
-            && row.repeats.iter().all(|repeat| repeat.clock.is_none())
-        {
-            let text = format!(
-                "MFU is {:.2} %: are its step times in seconds, and its tokens those of all devices?",
-                100.0 * value
-            );
-            notes.push(Note::new(NoteKind::Doubtful, "mfu_low", text).of(&row.cell));
         }
     }
     let kinds: BTreeSet<_> = rows
