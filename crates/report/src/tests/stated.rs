@@ -59,7 +59,7 @@ fn said(a: Map<String, Value>, b: Map<String, Value>) -> String {
 
 const EARNED: &str = "Same workload.";
 /// Settings that are not in the table: some change the work, some do not, some nobody knows.
-const OTHERS: [&str; 24] = [
+const OTHERS: [&str; 23] = [
     "lora_rank",
     "freeze_layers",
     "trainable_parameters",
@@ -67,7 +67,6 @@ const OTHERS: [&str; 24] = [
     "fp8_format",
     "quantization",
     "sliding_window",
-    "num_experts",
     "moe_router_topk",
     "mtp_num_layers",
     "main_params_dtype",
