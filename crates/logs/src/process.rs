@@ -353,7 +353,7 @@ impl Builder {
         self.trace.finished = false;
         let last = self.processes.newest.unwrap_or(of_run);
         self.notes.add_at(number, RESTART, || match is_anew {
-            true => format!("the run begins anew in line {line}, after step {last}; the longer one of both beginnings counts"),
+            true => format!("the run begins anew in line {line}, after step {last}"),
             false => format!("a process begins in line {line}, after step {last}"),
         });
         self.latest = true;
@@ -390,7 +390,8 @@ impl Builder {
                 "it begins with step {} again, and goes at another pace",
                 before[0].step
             );
-            self.second_run(line, &why);
+            self.trace.steps = before;
+            return self.second_run(line, &why);
         }
         if before.len() > self.trace.steps.len() {
             self.trace.steps = before;
