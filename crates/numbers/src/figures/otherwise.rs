@@ -49,9 +49,7 @@ impl Choice {
     fn words(self) -> &'static str {
         match self {
             Self::WithWarmUp => "with the steps that were left out as further warm-up",
-            Self::WithoutOutliers => {
-                "without the few steps that took much longer or shorter (a pause, a recompilation)"
-            }
+            Self::WithoutOutliers => "without the steps that took much longer or shorter than most",
             Self::Before => "before the step time changes for good",
             Self::After => "after the step time has changed for good",
         }
