@@ -67,6 +67,11 @@ fn what_the_matrix_varies_must_reach_the_command() {
     ] {
         assert!(refused.contains(part), "{refused}");
     }
+    let refused = project.run(&["build"]).ends_with(2).stderr;
+    assert!(refused.contains("would have no rate"), "{refused}");
+    // A log that could state the setting may have a rate; this one does not state it.
+    let lines = format!("log: [\"{LINE}\", \"length <effective_seq_length>\"]");
+    project.edit("config.yaml", &format!("log: \"{LINE}\""), &lines);
     project.run(&["build"]);
     let compared = project.run(&["compare", "--json"]).json();
     assert_eq!(
