@@ -85,8 +85,7 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     let (file, _) = open_regular(path).ok()?;
     file.take(1 << 16).read_to_end(&mut head).ok()?;
     let shown = path.display();
-    let packed: [(&[u8], &str); 5] = [
-        (b"\x1f\x8b", "gzip -d"),
+    let packed: [(&[u8], &str); 4] = [
         (b"\x28\xb5\x2f\xfd", "zstd -d"),
         (b"\xfd7zXZ", "xz -d"),
         (b"BZh", "bzip2 -d"),
@@ -95,15 +94,25 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     if let Some((_, unpack)) = packed.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(format!("it is compressed; `{unpack} {shown}` unpacks it"));
     }
+    if head.is_empty() {
+        return Some("it is empty".to_owned());
+    }
     if memchr::memmem::find(&head, b"\"log_history\"").is_some() {
         return Some(
             "it is the state of a Hugging Face Trainer, which says of no step when it ended; import what the run printed"
                 .to_owned(),
         );
     }
-    let is_utf16 = head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff");
-    is_utf16.then(|| {
-        format!("it is a text in UTF-16; `iconv -f UTF-16 -t UTF-8 {shown} > run.log` makes one that is read")
+    // A log that gzip packed is read: what comes here was looked through, and no log was found in it.
+    let name = shown.to_string();
+    head.starts_with(b"\x1f\x8b").then(|| {
+        if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
+            format!("it is an archive; `tar xzf {name}` unpacks it")
+        } else {
+            format!(
+                "it is compressed and holds nothing that reads as a log; `gzip -d {name}` unpacks it"
+            )
+        }
     })
 }
 

@@ -146,14 +146,23 @@ impl Plan {
             let place = (&of.framework, &of.platform, &of.parallelism);
             let resolved = &prepared.resolved;
             let command = prepared.job().framework.get(COMMAND).map(Value::to_string);
-            let with = (command, &resolved.env, format!("{:?}", prepared.inputs));
+            // Cells with the same inputs share them.
+            let with = (command, &resolved.env, Arc::as_ptr(&prepared.inputs));
             alike.entry((place, with)).or_default().push(cell);
         }
         let mut lost = HashMap::new();
         for cells in alike.into_values().filter(|cells| cells.len() > 1) {
             let prepared: Vec<&Prepared> = cells.iter().filter_map(|c| self.prepared(*c)).collect();
+            let command = prepared[0].job().framework.get(COMMAND);
+            let words = command.map(strings).unwrap_or_default();
+            // Mostly the script itself opens it, and nothing else is looked at.
+            if names_the_job(&self.root, words) {
+                continue;
+            }
             let varied: Arc<[Unreached]> = varied(prepared.iter().map(|p| p.job())).into();
-            if !varied.is_empty() && !opens_job(&self.root, prepared[0]) {
+            let inputs = prepared[0].inputs.files.iter();
+            let inputs = inputs.map(|input| input.name.as_str());
+            if !varied.is_empty() && !names_the_job(&self.root, inputs) {
                 lost.extend(cells.into_iter().map(|cell| (cell, varied.clone())));
             }
         }
@@ -295,26 +304,20 @@ fn is_own(recipe: &Recipe) -> bool {
     launch.reads_job && launch.has_option(COMMAND)
 }
 
-/// Does the command, or a file that is among its inputs, name the variable of the job's file?
-fn opens_job(root: &Path, prepared: &Prepared) -> bool {
+/// Is the variable of the job's file in one of these words, or in a file of the project that it is?
+fn names_the_job<'w>(root: &Path, words: impl IntoIterator<Item = &'w str>) -> bool {
     const VARIABLE: &str = "TPRIMAT_JOB";
     /// A program that reads its job is no longer.
     const MOST: u64 = 4 << 20;
-    let command = prepared.job().framework.get(COMMAND);
-    let words = command.map(strings).unwrap_or_default();
-    if words.iter().any(|word| word.contains(VARIABLE)) {
-        return true;
-    }
-    // A word may be a file that is taken back from the inputs.
-    let inputs = prepared
-        .inputs
-        .files
-        .iter()
-        .map(|input| input.name.as_str());
-    inputs.chain(words).any(|name| {
-        let path = root.join(name);
-        let is_short = path.metadata().is_ok_and(|file| file.len() <= MOST);
-        let text = is_short.then(|| std::fs::read(path)).and_then(Result::ok);
-        text.is_some_and(|text| memchr::memmem::find(&text, VARIABLE.as_bytes()).is_some())
+    words.into_iter().any(|word| {
+        let path = root.join(word);
+        let is_short = path
+            .metadata()
+            .is_ok_and(|file| file.is_file() && file.len() <= MOST);
+        let text = is_short
+            .then(|| crate::files::read(&path))
+            .and_then(Result::ok);
+        let is_in = |text: Vec<u8>| memchr::memmem::find(&text, VARIABLE.as_bytes()).is_some();
+        word.contains(VARIABLE) || text.is_some_and(is_in)
     })
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::Environment;
 use serde_json::Value;
 
 use crate::{config::strings, error::did_you_mean, job::Job};
@@ -120,12 +120,6 @@ fn used(text: &str) -> std::collections::HashSet<String> {
 }
 
 fn fill(text: &str, known: &BTreeMap<String, Value>, for_shell: bool) -> Result<String, Unfilled> {
-    static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
-        let mut env = Environment::new();
-        env.set_undefined_behavior(UndefinedBehavior::Strict);
-        env.set_fuel(Some(10_000));
-        env
-    });
     if !text.contains(BEGIN) {
         return Ok(text.to_owned());
     }
@@ -140,22 +134,15 @@ fn fill(text: &str, known: &BTreeMap<String, Value>, for_shell: bool) -> Result<
         ));
     }
     if let Some(name) = names.iter().find(|name| known[*name].is_null()) {
-        return Err(wrong(
-            format!("`{{{{ {name} }}}}`: `{name}` has no value here"),
-            None,
-        ));
+        let message = format!("`{{{{ {name} }}}}`: `{name}` has no value here");
+        return Err(wrong(message, None));
     }
     let used = known.iter().filter(|(name, _)| names.contains(*name));
     let context = minijinja::Value::from_pairs(
         used.map(|(name, value)| (name.as_str(), shown(value, for_shell))),
     );
-    let filled = ENVIRONMENT.render_str(text, context);
-    filled.map_err(|error| {
-        let why = error
-            .detail()
-            .map_or_else(|| error.kind().to_string(), str::to_owned);
-        wrong(format!("`{text}` cannot be filled in: {why}"), None)
-    })
+    super::render::fill(text, context)
+        .map_err(|why| wrong(format!("`{text}` cannot be filled in: {why}"), None))
 }
 
 /// A text is one word also where a shell reads it.
@@ -230,6 +217,13 @@ mod tests {
         );
         let other = json!(["awk", "{print $1}"]);
         assert_eq!(of(&other), Ok(other));
+    }
+
+    /// A stranger's config.yaml must not take the memory of whoever looks at it.
+    #[test]
+    fn a_command_has_the_limits_of_a_template() {
+        let wrong = of(&json!(["{{ 'x'|indent(1000000000) }}"])).unwrap_err();
+        assert!(wrong.message.contains("cannot be filled in"), "{wrong:?}");
     }
 
     #[test]

@@ -7,7 +7,10 @@
 
 mod watch;
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
 use minijinja::{
     AutoEscape, Environment, ErrorKind, Output, State, UndefinedBehavior, Value,
@@ -135,6 +138,17 @@ impl Templates {
             bytes,
         })
     }
+}
+
+/// Fills in a word of a command, with the limits of a template; why it cannot be done.
+pub fn fill(text: &str, context: Value) -> Result<String, String> {
+    static PLAIN: LazyLock<Templates> = LazyLock::new(Templates::default);
+    if let Some(problem) = too_much(&Source::new("command", text)) {
+        return Err(problem.message);
+    }
+    let _watched = Watched::begin("command");
+    let filled = PLAIN.env.render_str(text, context);
+    filled.map_err(|error| problem(&error, None).message)
 }
 
 /// A filter whose result may be far longer than what it is given: its numbers, those within its

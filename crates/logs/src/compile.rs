@@ -184,7 +184,12 @@ impl Pattern {
         known: &dyn Fn(&str) -> Option<Target>,
         must_find: bool,
     ) -> Compiling<Self> {
-        let regex = regex(at, &pattern_of(text))?;
+        // A kind of line may have no group, and then what stands in angle brackets is text.
+        let text = match must_find {
+            true => &pattern_of(text),
+            false => text,
+        };
+        let regex = regex(at, text)?;
         let mut groups = Vec::new();
         for (place, name) in regex.capture_names().enumerate() {
             let Some(name) = name else { continue };

@@ -3,6 +3,8 @@
 //! Clocks of logs have no zone mostly, so a date is good for comparing lines of one log, and to some hours for saying
 //! when it was written.
 
+use jiff::civil::Date;
+
 /// Bytes of a line that its date is looked for in.
 pub const REACH: usize = 160;
 
@@ -83,9 +85,7 @@ fn day_before(bytes: &[u8]) -> Option<i64> {
         named(date)
     };
     let (year, month, day) = ymd?;
-    let is_date =
-        (1970..2200).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    is_date.then(|| days(year, month, day))
+    days(year, month, day)
 }
 
 const MONTHS: [&[u8]; 12] = [
@@ -114,12 +114,17 @@ fn digits(bytes: &[u8], at: usize, count: usize) -> Option<i64> {
     text.iter().try_fold(0, digit)
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar, by years that begin in March.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+/// Days from 1970-01-01 to a day of the calendar; none where there is no such day.
+fn days(year: i64, month: i64, day: i64) -> Option<i64> {
+    let year = i16::try_from(year)
+        .ok()
+        .filter(|y| (1970..2200).contains(y))?;
+    let date = Date::new(year, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()?;
+    Some(
+        date.duration_since(jiff::civil::date(1970, 1, 1))
+            .as_hours()
+            / 24,
+    )
 }
 
 #[cfg(test)]
@@ -167,8 +172,8 @@ mod tests {
         ] {
             assert_eq!(of(none), None, "{none}");
         }
-        assert_eq!(days(1970, 1, 1), 0);
-        assert_eq!(days(2000, 3, 1), 11_017);
+        assert_eq!(days(2000, 3, 1), Some(11_017));
+        assert_eq!(days(2026, 2, 30), None);
     }
 
     proptest! {

@@ -66,7 +66,8 @@ pub const PLAIN: &[(&str, Field)] = &[
     ("rank", Field::Rank),
     ("nothing", Field::Nothing),
 ];
-/// Tokens a second of all devices together: only with their number it says more than that.
+/// Tokens a second of all devices together. What one device does follows only where their number is
+/// known, so the figure is kept apart until then.
 pub const TOTAL_RATE: &str = "tokens_per_second";
 /// Parts of a second.
 const TIMES: &[(&str, f64)] = &[

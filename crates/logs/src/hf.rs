@@ -320,7 +320,8 @@ impl HuggingFace {
         any
     }
 
-    /// A step ended so many seconds after the beginning; of a bar that is drawn again, the first one counts.
+    /// Notes how many seconds after the beginning a step ended. A bar is drawn several times for one step; the
+    /// first time counts.
     fn ended(&mut self, step: u64, seconds: f64) {
         let is_next = self
             .ends

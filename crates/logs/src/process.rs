@@ -372,7 +372,8 @@ impl Builder {
         });
     }
 
-    /// Of two beginnings of a run the longer one stays, if both go at one pace.
+    /// Decides between two beginnings of one run. At one pace they are attempts at the same run, and the
+    /// longer one is kept; at two paces they are two runs, and the first one is kept.
     pub fn choose_beginning(&mut self) {
         let before = std::mem::take(&mut self.processes.before);
         if before.is_empty() {

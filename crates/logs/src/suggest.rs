@@ -47,7 +47,7 @@ const BEHIND: &[(&str, &str)] = &[
     ("gb", "memory_gb"),
     ("mib", "memory_mib"),
 ];
-/// At least so many lines must be alike.
+/// A pattern is proposed only where this many lines are alike.
 const ALIKE: usize = 3;
 
 /// What the end of a log looks like.

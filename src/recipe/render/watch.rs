@@ -2,7 +2,7 @@
 //!
 //! The engine bounds loops and calls, but a single `~` may double a text and a single filter may
 //! go through a long one. So a thread looks at what rendering takes, and ends the program where it
-//! is far more than any launch file needs. Templates are rendered before anything is run.
+//! is far more than any launch file needs. A run that goes on then is taken in by the next build.
 
 use std::{
     fs,

@@ -55,14 +55,12 @@ pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
             .ancestors()
             .take_while(|part| *part != root && part.starts_with(root));
         for part in below.filter(|part| part.exists()) {
-            require_own(
-                if part.is_dir() {
-                    "the folder"
-                } else {
-                    "the file"
-                },
-                part,
-            )?;
+            let what = if part.is_dir() {
+                "the folder"
+            } else {
+                "the file"
+            };
+            require_own(what, part)?;
         }
     }
     if path.starts_with(root)

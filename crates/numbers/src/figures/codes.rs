@@ -32,7 +32,6 @@ pub const SLOWER: &str = "slower";
 // run that is launched the same ends the same: see `comes_again`.
 pub const LENGTH_NOT_KNOWN: &str = "length_not_known";
 pub const BATCH_NOT_KNOWN: &str = "batch_not_known";
-pub const BATCH_VARIES: &str = "batch_varies";
 pub const TOKENS_NOT_KNOWN: &str = "tokens_not_known";
 pub const DEVICES_NOT_KNOWN: &str = "devices_not_known";
 pub const MIXED_UNITS: &str = "mixed_units";

@@ -174,11 +174,6 @@ pub(super) fn is_measured(step: &Step, result: &RunResult, statistics: &Statisti
 /// Why it is not known how many tokens a step has, or how many devices share them.
 fn what_lacks(result: &RunResult, known: &str) -> Reason {
     let contract = &result.contract;
-    let mut anomalies = result.anomalies.iter();
-    if let Some(varies) = anomalies.find(|a| a.kind == "batch_size_changes") {
-        let text = format!("{}, so a step has no one number of tokens", varies.detail);
-        return Reason::excludes(codes::BATCH_VARIES, text);
-    }
     let all = [
         ("seq_length", codes::LENGTH_NOT_KNOWN, "the sequence length"),
         (
@@ -192,7 +187,11 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
             "the number of devices",
         ),
     ];
-    let is_lacking = |(field, ..): &(&str, _, _)| contract.count(field).is_none_or(|n| n == 0);
+    // What varies is stated as a range, which is no number and no lack.
+    let is_lacking = |(field, ..): &(&str, _, _)| match contract.get(field) {
+        Some(value) => !value.is_string() && value.as_u64().is_none_or(|n| n == 0),
+        None => true,
+    };
     let lacking: Vec<_> = all.into_iter().filter(is_lacking).collect();
     let Some(&(_, code, _)) = lacking.first() else {
         let text = "batch size × sequence length is beyond what can be counted";

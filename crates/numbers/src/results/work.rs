@@ -90,7 +90,7 @@ fn line_beats_argument(
     }
     if let Some(argument) = argument.filter(|_| !varies) {
         let detail = format!(
-            "the lines of the steps say {name} {least}, an argument says {}",
+            "the lines of the steps say {name} {least}, and it is stated as {} elsewhere",
             show(Some(&argument))
         );
         told.push(anomaly("line_beats_argument", detail));

@@ -22,10 +22,10 @@ const LEVEL: f64 = 0.05;
 /// What a verdict rests on.
 #[derive(Clone, Copy)]
 pub(super) struct Test {
-    /// Of logarithms, now − then.
+    /// The logarithm of the ratio now ÷ then.
     difference: f64,
-    /// Of the logarithms of single units of either side, with its degrees of freedom; 0 where nothing
-    /// varies in either side.
+    /// The variance of the logarithm of one unit, estimated from both sides with `freedom` degrees of
+    /// freedom; 0 where nothing varies in either side.
     variance: f64,
     freedom: f64,
     /// 1 ÷ units now + 1 ÷ units then.

@@ -6,20 +6,21 @@ use crate::results::{
 
 use crate::figures::{Estimate, LEVEL_SD};
 
-/// How much the usual spread of sessions ([`LEVEL_SD`]) weighs beside that of the history: as so many
-/// degrees of freedom.
+/// The usual spread of sessions ([`LEVEL_SD`]) counts as if it had been estimated with this many degrees
+/// of freedom, beside what the history itself shows.
 const USUAL: f64 = 10.0;
 /// Differences below which a history says nothing of its sessions: one change of the speed would be
 /// too many of them.
 const LEAST: usize = 8;
-/// The median absolute deviation of differences that share their ends is worth this part of them.
+/// A spread that is taken from n differences by their median absolute deviation counts as if it had been
+/// estimated with this part of n degrees of freedom: neighbouring differences share a measurement.
 const EFFICIENCY: f64 = 0.2;
 
 /// The logarithm of a rate.
 #[derive(Clone, Copy)]
 pub(super) struct Rate {
     log: f64,
-    /// Of its mean, by the repeats, with their degrees of freedom.
+    /// The variance of the mean of its repeats, estimated with `freedom` degrees of freedom.
     variance: f64,
     freedom: f64,
     /// In how many sessions it was measured.

@@ -107,14 +107,13 @@ pub fn failure_class(why: &Reason) -> Option<FailureClass> {
 /// another repeat decides the other reasons; a log that ends early may be cut off.
 #[must_use]
 pub fn comes_again(why: &Reason) -> bool {
-    const ALWAYS: [&str; 15] = [
+    const ALWAYS: [&str; 14] = [
         CONTRADICTED,
         NO_STEP,
         NOT_HANDED_OVER,
         codes::TOKENS_NOT_KNOWN,
         codes::LENGTH_NOT_KNOWN,
         codes::BATCH_NOT_KNOWN,
-        codes::BATCH_VARIES,
         codes::DEVICES_NOT_KNOWN,
         codes::MIXED_UNITS,
         codes::NO_STEP_IS_TIMED,

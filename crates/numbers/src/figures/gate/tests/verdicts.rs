@@ -304,7 +304,7 @@ fn error_rates_are_those_that_the_definition_promises() {
     assert!(passed <= 0.035, "at the limit: {passed} pass");
 }
 
-/// What a gate says of so many cells of three repeats, all with 1 % of noise, of which all became
+/// The verdicts of a gate of this many cells, three repeats each with 1 % of noise, all of which became
 /// `factor` of what they were: failures and passes of 500 gates.
 fn of_gates(cells: usize, factor: f64) -> (f64, f64) {
     const TRIALS: u32 = 500;
