@@ -201,6 +201,7 @@ pub fn compared(
         ));
     }
     let comparison = derived::compare_cells(seeds, &settings, cache, leave_out)?;
+    check_stated(&asked.across, &comparison)?;
     let imported = ["imports".to_owned()];
     let shown = if is_of_imports { &imported[..] } else { &named };
     let one_by_one = chosen.one_by_one && !is_of_imports;
@@ -445,4 +446,27 @@ fn check_across(across: &[String]) -> Result<()> {
     };
     let help = did_you_mean(unknown, crate::results::fields()).unwrap_or_else(all);
     Err(Error::invalid(problem.help(help)))
+}
+
+/// Refuses a setting outside tprimat's table that no cell states: a slip in its name would otherwise cross
+/// nothing, unseen.
+fn check_stated(across: &[String], comparison: &Comparison) -> Result<()> {
+    let rows = || comparison.rows.iter();
+    let of_contracts = rows().flat_map(|row| row.contract.0.iter().map(|field| &*field.field));
+    let unlisted = rows().flat_map(|row| row.unlisted.keys().map(String::as_str));
+    let stated: BTreeSet<&str> = of_contracts.chain(unlisted).collect();
+    let is_free = |field: &&String| {
+        !stated.contains(field.as_str()) && !crate::results::fields().any(|known| known == **field)
+    };
+    match across.iter().find(is_free) {
+        Some(field) if !stated.is_empty() => {
+            let problem = Problem::new(format!(
+                "--across {field}: no cell that is compared states a setting of this name"
+            ));
+            let help = did_you_mean(field, stated)
+                .unwrap_or_else(|| "`tprimat compare --details` lists what the cells state".into());
+            Err(Error::invalid(problem.help(help)))
+        }
+        _ => Ok(()),
+    }
 }

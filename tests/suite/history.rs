@@ -355,6 +355,11 @@ fn a_history_can_be_narrowed_and_drawn() {
             .starts_with(b"\x89PNG")
     );
     project.run(&["history"]).ends_with(0);
+    let write = ["gate", "--write", "baseline.json", "--only", SMALL];
+    project.run(&write).ends_with(0);
+    let against = ["history", SMALL, "--baseline", "baseline.json"];
+    let told = project.run(&against).ends_with(0).stdout;
+    assert!(told.contains("against the baseline"), "{told}");
 }
 
 /// The published results of two measurements of one cell: another train key, and nothing in the

@@ -10,7 +10,7 @@ use tprimat_numbers::results::{AttestationStatus, Tier};
 
 use super::{
     advice::advice,
-    columns::{self, Of, Place, Shown, ink_of},
+    columns::{self, Of, Place, ink_of},
     environment::following_words,
     format::{MISSING, bytes, number, percent, seconds},
     headline::{headlines, same_as},
@@ -18,6 +18,7 @@ use super::{
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Layout, Sheet, Text, Word},
+    shown::Shown,
 };
 
 /// None where the comparison has no such cell.

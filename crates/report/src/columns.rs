@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use crate::plot::loss_apart;
-use serde::Serialize;
 use serde_json::Value;
 use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
@@ -18,6 +17,7 @@ use super::{
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
     headline::{SpeedVerdict, interval, ratio_intervals, same_as, times},
     paint::Ink,
+    shown::Shown,
 };
 
 /// A cell with figures, and what else the comparison has of it.
@@ -231,84 +231,6 @@ pub(super) fn why_absent(figure: &Figure) -> Option<String> {
         Figure::Ok { .. } => None,
         Figure::Absent { reason } => Some(reason.text.clone()),
         Figure::Error { reason } => Some(format!("impossible: {}", reason.text.clone())),
-    }
-}
-
-/// A figure as people read it.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Shown {
-    pub text: String,
-    /// In parentheses or below it: its interval, spread or kind.
-    pub detail: Option<String>,
-    /// What else is to be known of it.
-    pub remarks: Vec<String>,
-    /// What forbids putting it beside the baseline's.
-    pub warning: Option<String>,
-    /// What the column is sorted by.
-    pub value: Option<f64>,
-    /// Why there is no figure.
-    pub reason: Option<String>,
-    #[serde(skip)]
-    pub ink: Ink,
-    pub impossible: bool,
-}
-
-impl Shown {
-    fn of(text: impl Into<String>, value: f64) -> Self {
-        let text = text.into();
-        Self {
-            ink: if text == MISSING {
-                Ink::Dim
-            } else {
-                Ink::Plain
-            },
-            text,
-            value: Some(value).filter(|value| value.is_finite()),
-            ..Self::default()
-        }
-    }
-
-    pub fn inked(text: impl Into<String>, ink: Ink) -> Self {
-        let text = text.into();
-        Self {
-            text,
-            ink,
-            ..Self::default()
-        }
-    }
-
-    fn missing(reason: impl Into<String>) -> Self {
-        Self {
-            reason: Some(reason.into()),
-            ..Self::inked(MISSING, Ink::Dim)
-        }
-    }
-
-    fn impossible(reason: impl Into<String>) -> Self {
-        Self {
-            reason: Some(reason.into()),
-            impossible: true,
-            ..Self::inked("impossible", Ink::Alarm)
-        }
-    }
-
-    fn detailed(self, detail: impl Into<Option<String>>) -> Self {
-        Self {
-            detail: detail.into(),
-            ..self
-        }
-    }
-
-    /// In one line: `1.23× (1.10–1.38), faster; precision: fp8, not bf16`.
-    pub fn line(&self) -> String {
-        let mut line = self.text.clone();
-        if let Some(detail) = &self.detail {
-            line += &format!(" ({detail})");
-        }
-        if !self.remarks.is_empty() {
-            line += &format!(", {}", self.remarks.join("; "));
-        }
-        line
     }
 }
 

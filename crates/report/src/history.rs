@@ -20,11 +20,12 @@ const IN_FULL: usize = 3;
 #[must_use]
 pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> String {
     let mut out = Text::new(page);
+    let has_baseline = cells.iter().any(|cell| cell.is_against_baseline);
     if let Some(command) = each.filter(|_| cells.len() > IN_FULL) {
         let mut sheet = sheet(cells, &[("cell", false)]);
         for cell in cells {
             let name = Word::plain(title(cell));
-            let row = |m| [vec![name.clone()], row(m)].concat();
+            let row = |m| [vec![name.clone()], row(m, has_baseline)].concat();
             sheet.rows.extend(telling(&cell.measurements).map(row));
         }
         out.sheet(&sheet);
@@ -37,6 +38,7 @@ pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> S
             let count = counted(cell.measurements.len(), "measurement");
             out.inked(Ink::Strong, &format!("{}: {count}", title(cell)));
             let mut sheet = sheet(std::slice::from_ref(cell), &[]);
+            let row = |m| row(m, cell.is_against_baseline);
             sheet.rows.extend(cell.measurements.iter().map(row));
             out.sheet(&sheet);
             for note in cell.measurements.iter().flat_map(notes) {
@@ -71,12 +73,17 @@ pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> S
         } else {
             format!("{low} to {high}")
         };
+        let level = if has_baseline {
+            "the baseline".to_owned()
+        } else {
+            format!("the first {FIRST_LEVEL} of its speed")
+        };
         out.inked(
             Ink::Dim,
             &format!(
                 "Clocks, heat and placement vary from one measurement to the next: intervals allow for {range} % of it (standard \
                  deviation, from this history and from what is usual). Each measurement is held against the one before, and \
-                 against the first {FIRST_LEVEL} of its speed, so that what creeps is seen."
+                 against {level}, so that what creeps is seen."
             ),
         );
     }
@@ -121,18 +128,21 @@ fn telling(all: &[Measurement]) -> impl Iterator<Item = &Measurement> {
 fn sheet(cells: &[CellHistory], before: &[(&str, bool)]) -> Sheet {
     let rate = rate_unit_of(cells.iter().map(|cell| cell.cell.as_str()));
     let rate = format!("{rate} (95 % CI)");
-    let columns = [
+    let mut columns = vec![
         ("started (UTC)", false),
         ("host", false),
         ("repeats", false),
-        (&rate, true),
+        (&*rate, true),
         ("against the one before", false),
         ("changed before it", false),
     ];
+    if cells.iter().any(|cell| cell.is_against_baseline) {
+        columns.insert(4, ("against the baseline", false));
+    }
     Sheet::new(&[before, &columns].concat(), Layout::Framed)
 }
 
-fn row(m: &Measurement) -> Vec<Word> {
+fn row(m: &Measurement, has_baseline: bool) -> Vec<Word> {
     let counts = m.runs.iter().filter(|run| run.counts).count();
     let repeats = match m.runs.len() {
         all if all == counts => counts.to_string(),
@@ -148,7 +158,7 @@ fn row(m: &Measurement) -> Vec<Word> {
         |text: Option<String>, ink| text.map_or_else(Word::missing, |text| Word::inked(text, ink));
     let since = m.since.as_ref();
     let now = if m.counts_now { " (now)" } else { "" };
-    vec![
+    let mut row = vec![
         Word::plain(minute(m.started_at) + now),
         Word::plain(host_named(&m.host).unwrap_or("not stated")),
         Word::plain(repeats),
@@ -156,15 +166,20 @@ fn row(m: &Measurement) -> Vec<Word> {
             m.tokens_per_second_per_gpu.as_ref().map(estimated),
             Ink::Plain,
         ),
-        known(since.map(|since| told(m, since, mark)), ink),
+        known(since.map(|since| told(m, since, mark, has_baseline)), ink),
         known(since.map(|since| causes(since, usize::MAX)), Ink::Plain),
-    ]
+    ];
+    if has_baseline {
+        let level = m.since_level.as_ref();
+        row.insert(4, known(level.map(speed), Ink::Plain));
+    }
+    row
 }
 
 /// `▼ 4.9 % slower (95 % CI 3.8–6.1 %)`, and what is so of the level that it is held against, where that
 /// is another thing.
-fn told(m: &Measurement, since: &Since, mark: &str) -> String {
-    let of_level = crept(m).map(|level| {
+fn told(m: &Measurement, since: &Since, mark: &str, has_baseline: bool) -> String {
+    let of_level = crept(m).filter(|_| !has_baseline).map(|level| {
         let at = minute(level.started_at);
         format!("; since the level of {at}: {}", speed(level))
     });

@@ -25,6 +25,7 @@ pub mod plot;
 #[path = "../../numbers/src/results/stand_ins_for_tests.rs"]
 mod run_stand_ins;
 mod sheet;
+mod shown;
 #[cfg(test)]
 #[path = "../../numbers/src/figures/stand_ins_for_tests.rs"]
 mod stand_ins;

@@ -10,9 +10,10 @@ use tabled::{
 use tprimat_base::words::plain::is_active;
 
 use super::{
-    columns::{Shown, Table},
+    columns::Table,
     format::MISSING,
     paint::{Ink, Page, Paint},
+    shown::Shown,
 };
 
 #[derive(Clone, Debug)]

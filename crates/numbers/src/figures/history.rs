@@ -52,6 +52,9 @@ pub struct CellHistory {
     pub work: BTreeMap<String, String>,
     /// In order of time.
     pub measurements: Vec<Measurement>,
+    /// Is each measurement's level that of the baseline that was named?
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_against_baseline: bool,
     /// How far the level moves from session to session, as a standard deviation of logarithms: what
     /// intervals allow for. Absent where nothing was judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,11 +82,13 @@ impl CellHistory {
             };
             let level = baseline.filter(is_its).and_then(Reference::of);
             let session_sd = assess(&mut measurements, level, &changes);
+            let is_against_baseline = level.is_some();
             Self {
                 cell: cell.to_owned(),
                 imported,
                 work,
                 measurements,
+                is_against_baseline,
                 session_sd,
             }
         };

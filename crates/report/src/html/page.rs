@@ -8,12 +8,13 @@ use tprimat_numbers::figures::{AbsentCell, Comparison, Judged, sweeps};
 
 use super::{
     super::{
-        columns::{Of, Place, Shown, marks, rows_of},
+        columns::{Of, Place, marks, rows_of},
         document::{LEADING, Section, sections},
         format::mark,
         headline::{Headline, SpeedVerdict, headlines},
         names::short_names,
         notes::notes,
+        shown::Shown,
         sweep::{SweepTable, line_of_cell, sweep_tables},
     },
     MOST,
