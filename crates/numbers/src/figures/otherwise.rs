@@ -212,3 +212,6 @@ fn relation(ratio: f64) -> (String, &'static str) {
         size => (format!("{size:.1} % {word}"), "than"),
     }
 }
+
+#[cfg(test)]
+mod tests;

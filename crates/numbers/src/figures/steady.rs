@@ -355,13 +355,18 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
     } else {
         None
     };
+    let too_short_by = too_short.as_ref().map(|(code, _)| *code);
     let not_assessed = too_short.map(|(code, lack)| {
         let text = format!("{lack} after the declared warm-up");
         Reason::detail(code, text)
     });
     let times = series(timed);
-    let found = match not_assessed {
+    let found = match too_short_by {
         None => found(&times, timed),
+        Some("few_seconds") => Changes {
+            cut: 0,
+            shifts: rises(&times),
+        },
         Some(_) => Changes::default(),
     };
     let measured = &times[found.cut..];
@@ -409,6 +414,22 @@ fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
         found.cut = 0;
     }
     found
+}
+
+/// Where the step time of a run that is too short for its warm-up to be told becomes longer for good. Where
+/// it becomes shorter, that may be the end of the warm-up.
+fn rises(times: &[f64]) -> Vec<usize> {
+    let is_rise = |at: &usize| {
+        let [before, after] = [&times[..*at], &times[*at..]].map(|part| quantile(part, 0.5));
+        before
+            .zip(after)
+            .is_some_and(|(before, after)| after > before * (1.0 + LARGE_SHIFT))
+    };
+    changes(times, 0)
+        .shifts
+        .into_iter()
+        .filter(is_rise)
+        .collect()
 }
 
 /// The times that levels are looked for in. Where steps differ in their tokens, their times differ

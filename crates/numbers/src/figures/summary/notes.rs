@@ -409,11 +409,9 @@ fn is_left(
     result: &RunResult,
     statistics: &Statistics,
 ) -> bool {
-    let assessed = repeat
-        .steady
-        .as_ref()
-        .and_then(|s| s.cut.as_ref())
-        .is_some_and(Cut::is_assessed);
+    let cut = repeat.steady.as_ref().and_then(|s| s.cut.as_ref());
+    let assessed = cut.is_some_and(Cut::is_assessed);
+    let is_shifted = cut.is_some_and(|cut| cut.level_shift.is_some());
     match anomaly.kind.as_str() {
         SLOW_FIRST_STEPS if repeat.steady.is_some() => {
             let timed = result
@@ -429,15 +427,11 @@ fn is_left(
                 .map_or(0, |s| result.trace.ordinal(s, counts_from));
             !assessed && through > statistics.warmup_steps
         }
-        "level_shift" => !assessed,
+        "level_shift" => !assessed && !is_shifted,
         // At another level every later step is as odd.
         "last_step_outlier" => {
-            let cut = repeat.steady.as_ref().and_then(|s| s.cut.as_ref());
-            let is_shifted = match cut {
-                Some(cut) if assessed => cut.level_shift.is_some(),
-                _ => result.anomalies.iter().any(|a| a.kind == "level_shift"),
-            };
-            !is_shifted
+            let is_level_shift = |a: &Anomaly| a.kind == "level_shift";
+            !is_shifted && (assessed || !result.anomalies.iter().any(is_level_shift))
         }
         _ => true,
     }
