@@ -212,6 +212,9 @@ fn text(trace: &Trace) -> String {
             show(step.grad_norm)
         );
     }
+    for (name, value) in &trace.totals {
+        let _ = writeln!(text, "total {name} = {value}");
+    }
     for anomaly in &trace.anomalies {
         let _ = writeln!(text, "anomaly {}: {}", anomaly.kind, anomaly.detail);
     }

@@ -46,115 +46,118 @@ pub enum Evidence {
 
 pub struct Format {
     pub name: &'static str,
-    pub evidence: fn(&str) -> Evidence,
-    pub reader: fn() -> Box<dyn Reader>,
+    by: By,
+}
+
+/// Who reads a format.
+enum By {
+    /// Its table in formats.toml alone.
+    Table,
+    Code {
+        evidence: fn(&str) -> Evidence,
+        reader: fn() -> Box<dyn Reader>,
+    },
+}
+
+impl Format {
+    const fn of_table(name: &'static str) -> Self {
+        Self {
+            name,
+            by: By::Table,
+        }
+    }
+
+    const fn of_code(
+        name: &'static str,
+        evidence: fn(&str) -> Evidence,
+        reader: fn() -> Box<dyn Reader>,
+    ) -> Self {
+        let by = By::Code { evidence, reader };
+        Self { name, by }
+    }
+
+    /// How much a line says for the format.
+    pub fn evidence(&self, line: &str) -> Evidence {
+        match self.by {
+            By::Table => shipped(self.name).evidence(line),
+            By::Code { evidence, .. } => evidence(line),
+        }
+    }
+
+    pub fn reader(&self) -> Box<dyn Reader> {
+        match self.by {
+            By::Table => Box::new(Engine::new(shipped(self.name))),
+            By::Code { reader, .. } => reader(),
+        }
+    }
 }
 
 /// In order of precedence: a format stands before those whose lines it prints as well.
 pub static TABLE: &[Format] = &[
-    Format {
-        name: "tprimat",
-        evidence: tprimat::evidence,
-        reader: || Box::<tprimat::Events>::default(),
-    },
-    Format {
-        name: "torchtitan",
-        evidence: |line| shipped("torchtitan").evidence(line),
-        reader: || Box::<torchtitan::Torchtitan>::default(),
-    },
-    Format {
-        name: "nemo",
-        evidence: |line| nemo::evidence(line).max(shipped("nemo").evidence(line)),
-        reader: || Box::<nemo::Nemo>::default(),
-    },
-    Format {
-        name: "automodel",
-        evidence: |line| shipped("automodel").evidence(line),
-        reader: || Box::new(Engine::new(shipped("automodel"))),
-    },
-    Format {
-        name: "primus",
-        evidence: megatron::primus,
-        reader: || Box::<Megatron>::default(),
-    },
-    Format {
-        name: "megatron-bridge",
-        evidence: megatron::bridge,
-        reader: || Box::<Megatron>::default(),
-    },
-    Format {
-        name: "gpt-neox",
-        evidence: megatron::neox,
-        reader: || Box::<Megatron>::default(),
-    },
-    Format {
-        name: "megatron-deepspeed",
-        evidence: megatron::deepspeed,
-        reader: || Box::<Megatron>::default(),
-    },
-    Format {
-        name: "megatron",
-        evidence: megatron::megatron,
-        reader: || Box::<Megatron>::default(),
-    },
-    Format {
-        name: "nanogpt",
-        evidence: |line| shipped("nanogpt").evidence(line),
-        reader: || Box::new(Engine::new(shipped("nanogpt"))),
-    },
-    Format {
-        name: "llm.c",
-        evidence: |line| shipped("llm.c").evidence(line),
-        reader: || Box::new(Engine::new(shipped("llm.c"))),
-    },
-    Format {
-        name: "maxtext",
-        evidence: |line| shipped("maxtext").evidence(line),
-        reader: || Box::new(Engine::new(shipped("maxtext"))),
-    },
-    Format {
-        name: "composer",
-        evidence: |line| shipped("composer").evidence(line),
-        reader: || Box::<composer::Log>::default(),
-    },
-    Format {
-        name: "llama-recipes",
-        evidence: |line| shipped("llama-recipes").evidence(line),
-        reader: || Box::new(Engine::new(shipped("llama-recipes"))),
-    },
-    Format {
-        name: "hf-trainer",
-        evidence: hf::evidence,
-        reader: || Box::<hf::HuggingFace>::default(),
-    },
+    Format::of_code("tprimat", tprimat::evidence, || {
+        Box::<tprimat::Events>::default()
+    }),
+    Format::of_code(
+        "torchtitan",
+        |line| shipped("torchtitan").evidence(line),
+        || Box::<torchtitan::Torchtitan>::default(),
+    ),
+    Format::of_code(
+        "nemo",
+        |line| nemo::evidence(line).max(shipped("nemo").evidence(line)),
+        || Box::<nemo::Nemo>::default(),
+    ),
+    Format::of_table("automodel"),
+    Format::of_code("primus", megatron::primus, || Box::<Megatron>::default()),
+    Format::of_code("megatron-bridge", megatron::bridge, || {
+        Box::<Megatron>::default()
+    }),
+    Format::of_code("gpt-neox", megatron::neox, || Box::<Megatron>::default()),
+    Format::of_code("megatron-deepspeed", megatron::deepspeed, || {
+        Box::<Megatron>::default()
+    }),
+    Format::of_code("megatron", megatron::megatron, || {
+        Box::<Megatron>::default()
+    }),
+    Format::of_table("nanogpt"),
+    Format::of_table("llm.c"),
+    Format::of_table("maxtext"),
+    Format::of_code(
+        "composer",
+        |line| shipped("composer").evidence(line),
+        || Box::<composer::Log>::default(),
+    ),
+    Format::of_table("llama-recipes"),
+    Format::of_table("nanochat"),
+    Format::of_table("torchtune"),
+    Format::of_table("olmo-core"),
+    Format::of_table("verl"),
+    Format::of_table("prime-rl"),
+    Format::of_table("nanotron"),
+    Format::of_table("madengine"),
+    Format::of_code("hf-trainer", hf::evidence, || {
+        Box::<hf::HuggingFace>::default()
+    }),
     // After those that run on it and print its lines as well.
-    Format {
-        name: "deepspeed",
-        evidence: |line| shipped("deepspeed").evidence(line),
-        reader: || Box::<deepspeed::DeepSpeed>::default(),
-    },
+    Format::of_code(
+        "deepspeed",
+        |line| shipped("deepspeed").evidence(line),
+        || Box::<deepspeed::DeepSpeed>::default(),
+    ),
     // After the trainers whose steps it goes with: their own lines say more of a step.
-    Format {
-        name: "mlperf",
-        evidence: mlperf::evidence,
-        reader: || Box::<mlperf::Entries>::default(),
-    },
+    Format::of_code("mlperf", mlperf::evidence, || {
+        Box::<mlperf::Entries>::default()
+    }),
     // Readings of devices; a trainer's log may show some before it begins.
-    Format {
-        name: "nvidia-smi",
-        evidence: telemetry::nvidia_smi_evidence,
-        reader: || Box::<telemetry::NvidiaSmi>::default(),
-    },
-    Format {
-        name: "rocm-smi",
-        evidence: telemetry::rocm_smi_evidence,
-        reader: || Box::<telemetry::RocmSmi>::default(),
-    },
-    Format {
-        name: "amd-smi",
-        evidence: telemetry::amd_smi_evidence,
-        reader: || Box::<telemetry::AmdSmi>::default(),
-    },
+    Format::of_code("nvidia-smi", telemetry::nvidia_smi_evidence, || {
+        Box::<telemetry::NvidiaSmi>::default()
+    }),
+    Format::of_code("rocm-smi", telemetry::rocm_smi_evidence, || {
+        Box::<telemetry::RocmSmi>::default()
+    }),
+    Format::of_code("amd-smi", telemetry::amd_smi_evidence, || {
+        Box::<telemetry::AmdSmi>::default()
+    }),
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.

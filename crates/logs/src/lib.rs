@@ -47,6 +47,7 @@ mod tests {
     mod maxtext;
     mod nanogpt;
     mod regex;
+    mod tables;
 }
 mod tfevents;
 mod torchtitan;

@@ -69,7 +69,7 @@ impl LogSection {
                 format!("the format `{}` takes no patterns", self.format),
                 Some("format = \"regex\" reads logs by patterns".to_owned()),
             ),
-            Some(format) => Ok((format.name.to_owned(), (format.reader)())),
+            Some(format) => Ok((format.name.to_owned(), format.reader())),
             None if self.lines.is_empty() && self.patterns.is_empty() && own => error(
                 "the format `regex` needs `patterns` or `lines`".to_owned(),
                 None,
@@ -432,14 +432,14 @@ fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
     }
     for (best, format) in best.iter_mut().zip(TABLE) {
         if *best != Evidence::Strong {
-            *best = (*best).max((format.evidence)(&line.text));
+            *best = (*best).max(format.evidence(&line.text));
         }
     }
     causes.line(&line.text);
 }
 
 fn reading(format: &'static Format) -> State {
-    State::Reading(format.name.to_owned(), (format.reader)())
+    State::Reading(format.name.to_owned(), format.reader())
 }
 
 /// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly
