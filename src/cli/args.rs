@@ -25,7 +25,7 @@ pub use project::{
     RecipeCommand, SchemaName,
 };
 pub use results::{
-    Annotations, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs, ReportArgs,
+    Annotations, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs, ReportArgs, WhyArgs,
 };
 pub use running::{BuildArgs, DoctorArgs, PlanArgs, Require, StatusArgs, StopArgs};
 
@@ -117,6 +117,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Show what tprimat reads from a log
     Parse(ParseArgs),
+    /// Show where the time of a step goes, from a profiler's trace; of two cells or traces, what makes the difference
+    Why(WhyArgs),
     /// Show or update what tprimat.lock pins
     Lock(LockArgs),
     /// Share the runs of the cache, show what it holds, verify it, tidy it, set a run aside

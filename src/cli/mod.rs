@@ -42,6 +42,7 @@ mod show;
 mod targets;
 mod train_host;
 mod verbosity;
+mod why;
 
 use std::{path::Path, process::ExitCode};
 
@@ -158,6 +159,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Recipe(command) => recipe::run(globals, &command),
         Command::Import(args) => import::run(globals, &args),
         Command::Parse(args) => parse::run(globals, &args),
+        Command::Why(args) => why::run(globals, &args),
         Command::Lock(args) => lock::run(globals, &args),
         Command::Cache(command) => cache::run(globals, &command),
         Command::Container(command) => container::run(globals, &command),

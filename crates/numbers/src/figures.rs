@@ -28,9 +28,11 @@
 //! | `family` | the tests of one table | the tests without those that ask the same question again |
 //! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
+//! | `breakdown` | a profiler's trace | where the time of a step goes |
 //! | `unified` | a cell's job and results | the JSON that is published |
 
 mod accelerators;
+mod breakdown;
 mod clock;
 pub mod codes;
 mod comparability;
@@ -61,6 +63,7 @@ mod unstated;
 pub use accelerators::{
     Accelerator, Device, accelerator, accelerator_names, accelerators_like, device_vendor,
 };
+pub use breakdown::{Breakdown, PartTime, StepPart};
 
 pub use clock::Clock;
 pub use comparability::{is_crossed, not_identical};

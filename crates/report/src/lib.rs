@@ -32,6 +32,7 @@ mod stand_ins;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod why;
 
 pub use self::csv::{csv, csv_repeats};
 pub use advice::advice;
@@ -50,6 +51,7 @@ pub use plot::format::{bytes, mark, number, seconds};
 pub use plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
 use plot::{format, hardware};
 pub use sheet::wrapped;
+pub use why::why_text;
 
 #[cfg(test)]
 use tprimat_numbers::figures;

@@ -132,3 +132,17 @@ pub struct ParseArgs {
     #[arg(long)]
     pub lines: bool,
 }
+
+#[derive(Args, Clone, Debug)]
+pub struct WhyArgs {
+    /// A trace that torch's profiler exported (JSON, plain or gzip), or a cell that was built with
+    /// --set experiment.profiling=torch; of two, the second is held against the first
+    #[arg(value_name = "CELL | TRACE", required = true, num_args = 1..=2)]
+    pub names: Vec<String>,
+    /// The matrix that has the cells [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}

@@ -204,7 +204,7 @@ fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
 }
 
 /// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.
-fn file_name(plan: &Plan, cell: CellId) -> String {
+pub fn file_name(plan: &Plan, cell: CellId) -> String {
     let of = &plan.matrix.cells[cell];
     let axes = of
         .axes

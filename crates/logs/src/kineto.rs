@@ -1,0 +1,251 @@
+//! Traces that PyTorch's profiler exports (Kineto's JSON, plain or gzip): what ran on the device, and
+//! where its steps begin. Read event by event; memory grows with the kernels alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    io::{BufRead, BufReader, Read},
+};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+
+/// Why a trace cannot be used, as a sentence without its end.
+pub type Unusable = String;
+
+/// What a device did, as a profiler saw it. Times are in microseconds of the trace's own clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceTrace {
+    /// Begin and end of each profiled step as the host sees it, in order of time.
+    pub steps: Vec<[f64; 2]>,
+    /// The same as the device sees it, where the trace says.
+    pub device_steps: Vec<[f64; 2]>,
+    /// Names of kernels and copies; each once.
+    pub names: Vec<String>,
+    pub spans: Vec<DeviceSpan>,
+    /// Numbers of the devices that something ran on.
+    pub devices: BTreeSet<u64>,
+}
+
+/// One kernel or copy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceSpan {
+    /// Its place among the trace's names.
+    pub name: usize,
+    pub is_copy: bool,
+    pub start: f64,
+    pub end: f64,
+}
+
+/// One event of Chrome's trace format, as far as it is of use.
+#[derive(Deserialize)]
+struct Event {
+    #[serde(default)]
+    ph: String,
+    #[serde(default)]
+    cat: String,
+    #[serde(default, deserialize_with = "text")]
+    name: String,
+    ts: Option<f64>,
+    dur: Option<f64>,
+    #[serde(default)]
+    args: Arguments,
+}
+
+#[derive(Default, Deserialize)]
+struct Arguments {
+    #[serde(default, deserialize_with = "number")]
+    device: Option<u64>,
+}
+
+/// Some events are named by a number.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(value.as_str().unwrap_or_default().to_owned())
+}
+
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    Ok(serde_json::Value::deserialize(from)?.as_u64())
+}
+
+/// What a trace says of its device.
+///
+/// # Errors
+///
+/// Where it is no such trace, breaks off, or has nothing that ran on a device, or on several.
+pub fn device_trace(from: impl Read) -> Result<DeviceTrace, Unusable> {
+    let mut from = BufReader::with_capacity(1 << 16, from);
+    let start = from
+        .fill_buf()
+        .map_err(|e| format!("cannot be read: {e}"))?;
+    if start.starts_with(&[0x1f, 0x8b]) {
+        return read(BufReader::with_capacity(
+            1 << 16,
+            flate2::read::MultiGzDecoder::new(from),
+        ));
+    }
+    read(from)
+}
+
+fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
+    let mut into = Reading::default();
+    let mut json = serde_json::Deserializer::from_reader(from);
+    if let Err(error) = Whole(&mut into).deserialize(&mut json) {
+        return Err(if error.is_eof() {
+            format!("breaks off after {} events", into.events)
+        } else {
+            format!("is no trace of PyTorch's profiler: {error}")
+        });
+    }
+    let mut trace = into.trace;
+    for steps in [&mut trace.steps, &mut trace.device_steps] {
+        steps.sort_by(|a, b| a[0].total_cmp(&b[0]));
+    }
+    match trace.devices.len() {
+        _ if into.events == 0 => Err("has no events".to_owned()),
+        _ if trace.spans.is_empty() => Err(
+            "has nothing that ran on a device: it is of a run on the CPU, or was made without CUDA's activity"
+                .to_owned(),
+        ),
+        0 | 1 => Ok(trace),
+        count => Err(format!(
+            "is of {count} devices at once; a trace of one rank is wanted"
+        )),
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    trace: DeviceTrace,
+    places: BTreeMap<String, usize>,
+    events: u64,
+}
+
+impl Reading {
+    fn take(&mut self, event: Event) {
+        self.events += 1;
+        let (Some(start), Some(duration)) = (event.ts, event.dur) else {
+            return;
+        };
+        let is_whole = event.ph == "X" && start.is_finite() && duration >= 0.0;
+        let span = [start, start + duration];
+        let is_step = event.name.starts_with("ProfilerStep");
+        match event.cat.as_str() {
+            _ if !is_whole => {}
+            "user_annotation" if is_step => self.trace.steps.push(span),
+            "gpu_user_annotation" if is_step => self.trace.device_steps.push(span),
+            "kernel" | "gpu_memcpy" | "gpu_memset" => {
+                let names = &mut self.trace.names;
+                let name = *self.places.entry(event.name).or_insert_with_key(|name| {
+                    names.push(name.clone());
+                    names.len() - 1
+                });
+                self.trace.devices.extend(event.args.device);
+                self.trace.spans.push(DeviceSpan {
+                    name,
+                    is_copy: event.cat != "kernel",
+                    start: span[0],
+                    end: span[1],
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The whole file: an object with `traceEvents`, or these alone.
+struct Whole<'a>(&'a mut Reading);
+
+impl<'de> DeserializeSeed<'de> for Whole<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Whole<'_> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with `traceEvents`")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(name) = members.next_key::<String>()? {
+            if name == "traceEvents" {
+                members.next_value_seed(Whole(self.0))?;
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<(), A::Error> {
+        while let Some(event) = events.next_element::<Event>()? {
+            self.0.take(event);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": [
+        {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}},
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 300, "dur": 100},
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 200.5, "dur": 99.5},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 201, "dur": 4},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 210, "dur": 50, "args": {"device": 0, "stream": 7}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 310, "dur": 50, "args": {"device": 0, "stream": 7}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 270, "dur": 5, "args": {"device": 0}},
+        {"ph": "i", "cat": "x", "name": 3, "ts": 1}], "traceName": "t.json"}"#;
+
+    #[test]
+    fn kernels_copies_and_steps_are_read_and_nothing_else() {
+        let trace = device_trace(TRACE.as_bytes()).unwrap();
+        assert_eq!(trace.steps, [[200.5, 300.0], [300.0, 400.0]]);
+        assert_eq!(trace.names, ["gemm", "Memcpy HtoD"]);
+        let spans: Vec<_> = trace
+            .spans
+            .iter()
+            .map(|s| (s.name, s.is_copy, s.start, s.end))
+            .collect();
+        let wanted = [
+            (0, false, 210.0, 260.0),
+            (0, false, 310.0, 360.0),
+            (1, true, 270.0, 275.0),
+        ];
+        assert_eq!(spans, wanted);
+    }
+
+    #[test]
+    fn a_compressed_trace_is_the_same_trace() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(TRACE.as_bytes()).unwrap();
+        let packed = packed.finish().unwrap();
+        assert_eq!(device_trace(&*packed), device_trace(TRACE.as_bytes()));
+    }
+
+    #[test]
+    fn what_is_no_whole_trace_of_one_device_is_refused_with_the_reason() {
+        let cut = &TRACE[..TRACE.find("gpu_memcpy").unwrap()];
+        let two = TRACE.replacen("\"device\": 0", "\"device\": 1", 1);
+        let on_cpu = TRACE
+            .replace("kernel", "cpu_op")
+            .replace("gpu_memcpy", "cpu_op");
+        for (text, why) in [
+            (cut, "breaks off after 6 events"),
+            (&two, "of 2 devices at once"),
+            (&on_cpu, "nothing that ran on a device"),
+            ("{}", "no events"),
+            ("step 3 loss 2.5", "no trace of PyTorch's profiler"),
+        ] {
+            let told = device_trace(text.as_bytes()).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Where the time of a step goes, as text: one breakdown, or from one to another.
+
+use tprimat_numbers::figures::{Breakdown, PartTime, StepPart};
+
+use super::{
+    paint::{Ink, Page},
+    sheet::{Layout, Sheet, Text, Word},
+};
+
+/// Columns of a bar that is the whole step.
+const BAR: f64 = 30.0;
+/// Parts below this share of a step are left out of a sentence.
+const LEAST: f64 = 0.005;
+/// A kernel's name is cut to so many characters.
+const NAME: usize = 70;
+
+/// Breakdowns with their names: one, or two of which the second is held against the first.
+#[must_use]
+pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
+    let mut out = Text::new(page);
+    match all {
+        [(a_name, a), (b_name, b)] => {
+            out.inked(Ink::Strong, &difference(a_name, a, b_name, b));
+            out.gap();
+            out.sheet(&waterfall(a_name, a, b_name, b));
+        }
+        _ => {
+            for (name, of) in all {
+                out.inked(Ink::Strong, &one(name, of));
+                out.gap();
+                out.sheet(&bars(of));
+            }
+        }
+    }
+    out.gap();
+    for (name, of) in all {
+        notes(name, of)
+            .iter()
+            .for_each(|note| out.item("  ", Ink::Dim, note));
+    }
+    out.finish()
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1}", seconds * 1e3)
+}
+
+fn signed(seconds: f64) -> String {
+    format!("{:+.1}", seconds * 1e3).replace('-', "−")
+}
+
+/// What the profiler adds to a step, where the step is measured without it.
+fn cost(of: &Breakdown) -> Option<f64> {
+    Some(of.step_seconds - of.measured_step_seconds?)
+}
+
+/// The step that is explained: the measured one where it is known.
+fn step(of: &Breakdown) -> f64 {
+    of.measured_step_seconds.unwrap_or(of.step_seconds)
+}
+
+fn one(name: &str, of: &Breakdown) -> String {
+    let unit = if of.is_by_step {
+        "a step takes"
+    } else {
+        "the trace spans"
+    };
+    let mut parts: Vec<&PartTime> = of.parts.iter().collect();
+    parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let share = |part: &&PartTime| part.seconds / of.step_seconds;
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|part| share(part) >= LEAST)
+        .map(|part| format!("{} {:.0} %", part.part.words(), 100.0 * share(part)))
+        .collect();
+    format!(
+        "{name}: {unit} {} ms under the profiler: {}.",
+        milliseconds(of.step_seconds),
+        told.join(", ")
+    )
+}
+
+/// What each part takes more in the second than in the first, and what the profiler itself explains.
+fn steps_between(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
+    let parts = StepPart::ALL.iter().zip(a.parts.iter().zip(&b.parts));
+    let mut all: Vec<_> = parts
+        .map(|(part, (a, b))| (part.words(), b.seconds - a.seconds))
+        .collect();
+    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
+        all.push(("the profiler's own cost, taken off", of_a - of_b));
+    }
+    all
+}
+
+/// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
+fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
+    let both_measured = a.measured_step_seconds.is_some() && b.measured_step_seconds.is_some();
+    let [of_a, of_b] = [a, b].map(|of| {
+        if both_measured {
+            step(of)
+        } else {
+            of.step_seconds
+        }
+    });
+    let total = of_b - of_a;
+    let mut steps = steps_between(a, b);
+    steps.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
+    let told: Vec<String> = steps
+        .iter()
+        .filter(|(_, seconds)| seconds.abs() >= LEAST * of_a)
+        .map(|(words, seconds)| format!("{words} {}", signed(*seconds)))
+        .collect();
+    let than = if total < 0.0 { "less" } else { "more" };
+    let of = if both_measured {
+        ""
+    } else {
+        " under the profiler"
+    };
+    let parts = if told.is_empty() {
+        "no part differs by half a per cent of it".to_owned()
+    } else {
+        told.join(", ")
+    };
+    format!(
+        "A step of {b_name} takes {} ms {than}{of} than one of {a_name} ({} for {} ms, {}): {parts}.",
+        milliseconds(total.abs()),
+        milliseconds(of_b),
+        milliseconds(of_a),
+        format!("{:+.1} %", 100.0 * total / of_a).replace('-', "−")
+    )
+}
+
+fn bars(of: &Breakdown) -> Sheet {
+    let columns = [("part", false), ("ms", true), ("share", true), ("", false)];
+    let mut sheet = Sheet::new(&columns, bare());
+    sheet.rows = of
+        .parts
+        .iter()
+        .filter(|part| part.seconds > 0.0)
+        .map(|part| {
+            let share = part.seconds / of.step_seconds;
+            vec![
+                Word::plain(part.part.words()),
+                Word::plain(milliseconds(part.seconds)),
+                Word::plain(format!("{:.1} %", 100.0 * share)),
+                Word::inked("█".repeat((share * BAR).round() as usize), Ink::Dim),
+            ]
+        })
+        .collect();
+    sheet
+}
+
+fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet {
+    let columns = [
+        ("part", false),
+        (a_name, true),
+        (b_name, true),
+        ("difference", true),
+        ("", false),
+    ];
+    let mut sheet = Sheet::new(&columns, bare());
+    let longest = a.step_seconds.max(b.step_seconds);
+    let row = |name: &str, [a, b]: [Option<f64>; 2], more: f64| {
+        let ms = |seconds: Option<f64>| {
+            seconds.map_or_else(Word::missing, |s| Word::plain(milliseconds(s)))
+        };
+        let bar = "█".repeat((more.abs() / longest * BAR).round() as usize);
+        let ink = if more > 0.0 { Ink::Bad } else { Ink::Good };
+        vec![
+            Word::plain(name),
+            ms(a),
+            ms(b),
+            Word::plain(signed(more)),
+            Word::inked(bar, ink),
+        ]
+    };
+    let parts = a.parts.iter().zip(&b.parts);
+    let shown = parts.filter(|(a, b)| a.seconds > 0.0 || b.seconds > 0.0);
+    sheet.rows = shown
+        .map(|(a, b)| {
+            row(
+                a.part.words(),
+                [Some(a.seconds), Some(b.seconds)],
+                b.seconds - a.seconds,
+            )
+        })
+        .collect();
+    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
+        sheet.rows.push(row(
+            "the profiler's own cost",
+            [Some(-of_a), Some(-of_b)],
+            of_a - of_b,
+        ));
+        let steps = [step(a), step(b)];
+        sheet
+            .rows
+            .push(row("step, measured", steps.map(Some), steps[1] - steps[0]));
+    } else {
+        let steps = [a.step_seconds, b.step_seconds];
+        sheet
+            .rows
+            .push(row("step, profiled", steps.map(Some), steps[1] - steps[0]));
+    }
+    sheet
+}
+
+fn bare() -> Layout {
+    Layout::Bare {
+        least: 2,
+        breaks: std::collections::BTreeSet::new(),
+    }
+}
+
+/// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.
+fn notes(name: &str, of: &Breakdown) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !of.is_by_step {
+        notes.push(format!(
+            "{name}: the trace marks no steps, so its times are of all of it; `profiler.step()` after each step marks them"
+        ));
+    }
+    if let (Some(cost), Some(measured)) = (cost(of), of.measured_step_seconds) {
+        notes.push(format!(
+            "{name}: measured without the profiler, a step takes {} ms ({:+.1} %)",
+            milliseconds(measured),
+            -100.0 * cost / of.step_seconds
+        ));
+    }
+    if of.hidden_exchange_seconds > 0.0 {
+        notes.push(format!(
+            "{name}: {} ms of exchange a step are hidden behind what computes",
+            milliseconds(of.hidden_exchange_seconds)
+        ));
+    }
+    for part in &of.parts {
+        if part.seconds < LEAST * of.step_seconds || part.part == StepPart::Idle {
+            continue;
+        }
+        let kernels: Vec<String> = part
+            .largest
+            .iter()
+            .map(|(kernel, seconds)| format!("{} ms {}", milliseconds(*seconds), cut(kernel)))
+            .collect();
+        notes.push(format!(
+            "{name}: {}: {}",
+            part.part.words(),
+            kernels.join("; ")
+        ));
+    }
+    notes
+}
+
+fn cut(kernel: &str) -> String {
+    let mut name: String = kernel.chars().take(NAME).collect();
+    if name.len() < kernel.len() {
+        name.push('…');
+    }
+    name
+}
