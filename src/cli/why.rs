@@ -18,7 +18,7 @@ use crate::{
         derived,
         reading::{self, FigureScope},
     },
-    figures::Breakdown,
+    figures::{Breakdown, Row},
     import::Imports,
     logs, publish, report,
 };
@@ -96,5 +96,12 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
         found.measured_step_seconds = row.map(|row| row.step_time.mean_seconds);
         Ok((id, found))
     };
-    args.names.iter().map(one).collect()
+    let mut found = args.names.iter().map(one).collect::<Result<Vec<_>>>()?;
+    let row_of = |(id, _): &(String, Breakdown)| comparison.rows.iter().find(|row| row.cell == *id);
+    let rows: Option<Vec<&Row>> = found.iter().map(row_of).collect();
+    if let Some(rows) = rows.filter(|rows| rows.len() > 1) {
+        let names = report::short_names(&rows).into_iter();
+        found = names.zip(found).map(|(name, (_, of))| (name, of)).collect();
+    }
+    Ok(found)
 }

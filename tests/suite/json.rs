@@ -9,7 +9,7 @@ use crate::support::{ONE_RUN, Project, dataset::write_dataset};
 const CELL: &str = "cpu/cmd/tiny/single";
 
 /// Command lines without `--json`, and the form that each prints.
-const PRINTED: [(&[&str], &str); 32] = [
+const PRINTED: [(&[&str], &str); 33] = [
     (&["build"], "build"),
     // A second build takes the shorter way, since nothing is left to do.
     (&["build"], "build"),
@@ -40,6 +40,7 @@ const PRINTED: [(&[&str], &str); 32] = [
     ),
     (&["report"], "report"),
     (&["parse", "a.log"], "trace"),
+    (&["why", "trace.json"], "why"),
     (
         &["import", "nvd/unknown/tiny/large", "--log", "a.log"],
         "imported",
@@ -101,6 +102,7 @@ fn every_command_prints_an_object_that_names_its_form_or_refuses() {
         &[vec![vec![1, 2, 3]]],
     );
     project.write("a.log", include_str!("../fixtures/logs/primus.log"));
+    project.write("trace.json", &crate::why::trace(3, 2));
     let mut tried = BTreeSet::new();
     for (arguments, form) in PRINTED {
         let ran = project.run(&[arguments, &["--json"]].concat());

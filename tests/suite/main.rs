@@ -69,3 +69,4 @@ mod supervision;
 mod telemetry;
 mod trainer_env;
 mod twins;
+mod why;

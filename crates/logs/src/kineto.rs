@@ -111,7 +111,7 @@ fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
         ),
         0 | 1 => Ok(trace),
         count => Err(format!(
-            "is of {count} devices at once; a trace of one rank is wanted"
+            "is of {count} devices at once; expected a trace of one rank"
         )),
     }
 }

@@ -48,7 +48,9 @@ pub use junit::gate_junit;
 pub use markdown::markdown;
 pub use paint::{Ink, Page, Paint};
 pub use plot::format::{bytes, mark, number, seconds};
-pub use plot::{LeftOut, Picture, Pictures, history_picture, left_out, pictures, title_of};
+pub use plot::{
+    LeftOut, Picture, Pictures, history_picture, left_out, pictures, short_names, title_of,
+};
 use plot::{format, hardware};
 pub use sheet::wrapped;
 pub use why::why_text;

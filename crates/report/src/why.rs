@@ -11,6 +11,8 @@ use super::{
 const BAR: f64 = 30.0;
 /// Parts below this share of a step are left out of a sentence.
 const LEAST: f64 = 0.005;
+/// Of two breakdowns, so many parts are told with their kernels.
+const DECISIVE: usize = 2;
 /// A kernel's name is cut to so many characters.
 const NAME: usize = 70;
 
@@ -33,16 +35,19 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
         }
     }
     out.gap();
+    let named = match all {
+        [(_, a), (_, b)] => decisive(a, b),
+        _ => StepPart::ALL.into(),
+    };
     for (name, of) in all {
-        notes(name, of)
-            .iter()
-            .for_each(|note| out.item("  ", Ink::Dim, note));
+        let notes = notes(name, of, &named);
+        notes.iter().for_each(|note| out.item("  ", Ink::Dim, note));
     }
     out.finish()
 }
 
 fn milliseconds(seconds: f64) -> String {
-    format!("{:.1}", seconds * 1e3)
+    format!("{:.1}", seconds * 1e3).replace('-', "−")
 }
 
 fn signed(seconds: f64) -> String {
@@ -90,6 +95,22 @@ fn steps_between(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
         all.push(("the profiler's own cost, taken off", of_a - of_b));
     }
     all
+}
+
+/// The parts whose kernels are named: the [`DECISIVE`] that differ most.
+fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
+    let more = |part: &StepPart| {
+        let seconds = |of: &Breakdown| {
+            of.parts
+                .iter()
+                .find(|p| p.part == *part)
+                .map_or(0.0, |p| p.seconds)
+        };
+        (seconds(b) - seconds(a)).abs()
+    };
+    let mut parts = StepPart::ALL;
+    parts.sort_by(|x, y| more(y).total_cmp(&more(x)));
+    parts[..DECISIVE].into()
 }
 
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
@@ -212,7 +233,7 @@ fn bare() -> Layout {
 }
 
 /// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.
-fn notes(name: &str, of: &Breakdown) -> Vec<String> {
+fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     let mut notes = Vec::new();
     if !of.is_by_step {
         notes.push(format!(
@@ -221,9 +242,9 @@ fn notes(name: &str, of: &Breakdown) -> Vec<String> {
     }
     if let (Some(cost), Some(measured)) = (cost(of), of.measured_step_seconds) {
         notes.push(format!(
-            "{name}: measured without the profiler, a step takes {} ms ({:+.1} %)",
+            "{name}: measured without the profiler, a step takes {} ms; the profiler adds {:.1} %",
             milliseconds(measured),
-            -100.0 * cost / of.step_seconds
+            100.0 * cost / measured
         ));
     }
     if of.hidden_exchange_seconds > 0.0 {
@@ -233,7 +254,8 @@ fn notes(name: &str, of: &Breakdown) -> Vec<String> {
         ));
     }
     for part in &of.parts {
-        if part.seconds < LEAST * of.step_seconds || part.part == StepPart::Idle {
+        let is_small = part.seconds < LEAST * of.step_seconds;
+        if is_small || part.part == StepPart::Idle || !named.contains(&part.part) {
             continue;
         }
         let kernels: Vec<String> = part

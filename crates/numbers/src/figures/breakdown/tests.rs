@@ -72,6 +72,14 @@ fn names_of_libraries_and_compilers_are_known() {
             NormsAndElementwise,
         ),
         ("triton_red_fused__fused_rms_norm_5", NormsAndElementwise),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>",
+            NormsAndElementwise,
+        ),
+        (
+            "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>",
+            Attention,
+        ),
         ("my_mystery", Other),
     ] {
         assert_eq!(StepPart::of_kernel(name), part, "{name}");
