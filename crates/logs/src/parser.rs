@@ -24,6 +24,9 @@ const RANK_MARK: &str = "\x1e";
 
 /// The format that a recipe's patterns make up.
 const PATTERNS: &str = "regex";
+/// Events, or else whatever known format the log has.
+const ANY: &str = "any";
+const EVENTS: &str = "tprimat";
 
 impl LogSection {
     #[must_use]
@@ -64,7 +67,12 @@ impl LogSection {
             })
         };
         let own = self.is_of_patterns();
-        match format::named(&self.format) {
+        let name = if self.format == ANY {
+            EVENTS
+        } else {
+            &self.format
+        };
+        match format::named(name) {
             Some(_) if own => error(
                 format!("the format `{}` takes no patterns", self.format),
                 Some("format = \"regex\" reads logs by patterns".to_owned()),
@@ -79,7 +87,7 @@ impl LogSection {
                 Ok((self.format.clone(), Box::new(Engine::new(table))))
             }
             None => {
-                let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+                let known: Vec<_> = format::names().chain([PATTERNS, ANY]).collect();
                 let near = did_you_mean(&self.format, known.iter().copied());
                 let near = near.map_or_else(String::new, |question| question + " ");
                 let help = format!("{near}formats: {}", known.join(", "));
@@ -461,6 +469,8 @@ pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
 /// The same in chunks.
 pub struct Dated {
     parser: Result<Parser, Trace>,
+    /// Where the format is not stated: reads the log in case that it has no events.
+    detecting: Option<Parser>,
     /// When the log had which length, the first one last.
     growth: Vec<(f64, usize)>,
     done: usize,
@@ -481,6 +491,7 @@ impl Dated {
         growth.reverse();
         Self {
             parser: Parser::new(section).map_err(unknown),
+            detecting: (section.format == ANY).then(Parser::detecting),
             growth,
             done: 0,
         }
@@ -488,12 +499,15 @@ impl Dated {
 
     /// A chunk of a log that comes before the one whose times are known.
     pub fn feed_before(&mut self, chunk: &[u8]) {
-        if let Ok(parser) = &mut self.parser {
+        for parser in self.parser.iter_mut().chain(&mut self.detecting) {
             parser.feed(chunk);
         }
     }
 
     pub fn feed(&mut self, mut chunk: &[u8]) {
+        if let Some(detecting) = &mut self.detecting {
+            detecting.feed(chunk);
+        }
         let Ok(parser) = &mut self.parser else {
             return;
         };
@@ -512,7 +526,12 @@ impl Dated {
 
     #[must_use]
     pub fn finish(self) -> Trace {
-        self.parser.map_or_else(|trace| trace, Parser::finish)
+        let trace = self.parser.map_or_else(|trace| trace, Parser::finish);
+        let other = self.detecting.filter(|_| trace.steps.is_empty());
+        let other = other.map(Parser::finish);
+        other
+            .filter(|other| !other.steps.is_empty())
+            .unwrap_or(trace)
     }
 }
 

@@ -558,7 +558,7 @@ fn a_log_that_is_read_otherwise_releases_the_repeats_that_were_not_started() {
     let patterns = r"'it (?P<step>\d+) took (?P<step_time_seconds>\S+) loss (?P<loss>\S+)'";
     project.edit(
         "recipes/cmd/recipe.toml",
-        "format = \"tprimat\"",
+        "format = \"any\"",
         &format!("format = \"regex\"\npatterns = [{patterns}]"),
     );
     let plan = project.plan(&[]);
