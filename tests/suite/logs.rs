@@ -39,6 +39,16 @@ fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
         "{shown}"
     );
     assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
+    let tail = project.run(&["logs", CELL, "-n", "2"]).ends_with(0).stdout;
+    assert!(
+        tail.lines().count() == 2 && shown.ends_with(&tail),
+        "{tail}"
+    );
+    let none = project
+        .run(&["logs", CELL, "--tail", "0"])
+        .ends_with(0)
+        .stdout;
+    assert_eq!(none, "");
 }
 
 #[test]

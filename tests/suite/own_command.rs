@@ -1,6 +1,8 @@
 //! A script of the user's own: its command takes the job's settings, one line says how its log
 //! reads, and what the matrix varies has to reach it.
 
+use std::collections::BTreeSet;
+
 use crate::support::{ONE_RUN, Project};
 
 /// Prints a rate and no time, as scripts do; its steps take what the rate says.
@@ -196,4 +198,63 @@ fn a_model_of_the_scripts_own_has_a_rate_and_no_flops() {
         refused.contains("or other, for a model of which"),
         "{refused}"
     );
+}
+
+/// A build would pay for runs that give no figure: it is refused with the line to add.
+#[test]
+fn lines_without_a_time_are_refused_before_a_run() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", ", tokens/s <tokens_per_second>", "");
+    for command in ["check", "build"] {
+        let refused = project.run(&[command]).ends_with(2).stderr;
+        for part in [
+            "no line that `mine` prints has a step time or a rate",
+            "config.yaml:",
+            "<tokens_per_second>",
+        ] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+    project.write(
+        "recipes/other/recipe.toml",
+        "id = \"other\"\nname = \"other\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = []\ncommand = [\"true\"]\n\n[log]\n\
+         format = \"regex\"\npatterns = [\"step <step> loss <loss>\"]\n",
+    );
+    project.edit("matrix.toml", "\"mine\"", "\"other\"");
+    let refused = project.run(&["build"]).ends_with(2).stderr;
+    assert!(
+        refused.contains("`patterns` of its recipe.toml"),
+        "{refused}"
+    );
+}
+
+/// A stranger's first two commands, in an empty folder: a table of what really trained, without a
+/// run that does not count.
+#[test]
+fn what_init_writes_is_built_at_once() {
+    let project = Project::empty();
+    let told = project.run(&["init"]).ends_with(0).stderr;
+    assert!(told.contains("next: `tprimat build`"), "{told}");
+    project.run(&["check"]).ends_with(0);
+    let built = project.run(&["build", "--repeats", "1"]).ends_with(0);
+    assert!(
+        built
+            .stderr
+            .contains("4 of 4 selected cells measured; 4 runs made")
+            && built.stderr.contains("output/report.html"),
+        "{}",
+        built.stderr
+    );
+    let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+    let rows = compared["rows"].as_array().unwrap().iter();
+    let losses: BTreeSet<_> = rows.map(|row| row["loss_at_end"].to_string()).collect();
+    assert_eq!(
+        losses.len(),
+        3,
+        "as many tokens train it as far: {losses:?}"
+    );
+    // The script is the user's from now on.
+    project.edit("train.py", "(5 * letter", "(7 * letter");
+    project.run(&["init"]).ends_with(0);
+    assert!(project.read("train.py").contains("(7 * letter"));
 }

@@ -53,6 +53,12 @@ impl LogSection {
         self.format == PATTERNS || !self.lines.is_empty() || !self.patterns.is_empty()
     }
 
+    /// Is the format not stated? Then a log without events is read once more, by what it looks like.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.format == ANY
+    }
+
     /// Why logs cannot be read so, if they cannot.
     pub fn check(&self) -> Result<(), PatternError> {
         self.reader().map(drop)
@@ -469,8 +475,6 @@ pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
 /// The same in chunks.
 pub struct Dated {
     parser: Result<Parser, Trace>,
-    /// Where the format is not stated: reads the log in case that it has no events.
-    detecting: Option<Parser>,
     /// When the log had which length, the first one last.
     growth: Vec<(f64, usize)>,
     done: usize,
@@ -491,7 +495,6 @@ impl Dated {
         growth.reverse();
         Self {
             parser: Parser::new(section).map_err(unknown),
-            detecting: (section.format == ANY).then(Parser::detecting),
             growth,
             done: 0,
         }
@@ -499,15 +502,12 @@ impl Dated {
 
     /// A chunk of a log that comes before the one whose times are known.
     pub fn feed_before(&mut self, chunk: &[u8]) {
-        for parser in self.parser.iter_mut().chain(&mut self.detecting) {
+        if let Ok(parser) = &mut self.parser {
             parser.feed(chunk);
         }
     }
 
     pub fn feed(&mut self, mut chunk: &[u8]) {
-        if let Some(detecting) = &mut self.detecting {
-            detecting.feed(chunk);
-        }
         let Ok(parser) = &mut self.parser else {
             return;
         };
@@ -526,12 +526,7 @@ impl Dated {
 
     #[must_use]
     pub fn finish(self) -> Trace {
-        let trace = self.parser.map_or_else(|trace| trace, Parser::finish);
-        let other = self.detecting.filter(|_| trace.steps.is_empty());
-        let other = other.map(Parser::finish);
-        other
-            .filter(|other| !other.steps.is_empty())
-            .unwrap_or(trace)
+        self.parser.map_or_else(|trace| trace, Parser::finish)
     }
 }
 
