@@ -113,7 +113,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
         // What trains nothing here does not depend on this host.
         project::require_locked(&session.plan, !args.cached_only)?;
     }
-    session.plan.commands_without_rate()?;
+    session.plan.recipes_without_rate()?;
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
     let events = events(args)?;

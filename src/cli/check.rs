@@ -36,7 +36,7 @@ pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
     // Its address alone: nothing is asked of it.
     remote::of(&plan.config)?;
     let rendered = Rendered::of(plan)?;
-    plan.commands_without_rate()?;
+    plan.recipes_without_rate()?;
     let notes = notes(plan, &rendered);
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     let (engine, statuses) = session.look()?;

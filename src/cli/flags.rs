@@ -181,6 +181,9 @@ pub struct Overrides {
         hide_possible_values = true
     )]
     pub force: Vec<Force>,
+    /// Run the other cells of a recipe and command too, after two of them ended alike
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
 impl Overrides {

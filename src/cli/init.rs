@@ -1,5 +1,5 @@
-//! `init`: a starter project, or what is missing beside a config.yaml. Recipes and templates are in
-//! the binary.
+//! `init`: a script with a matrix that runs here, the large example, or what is missing beside a
+//! config.yaml. Recipes and templates are in the binary.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,12 @@ use crate::{
 const MATRIX: &str = "pipelines/matrix.toml";
 /// Where editors find the form of a matrix, as shipped matrices say it.
 const EDITORS: &[u8] = b"#:schema ../schemas/matrix.json\n";
+/// A project whose script is the user's own.
+const STARTER: [(&str, &[u8]); 3] = [
+    ("config.yaml", include_bytes!("init/config.yaml")),
+    ("train.py", include_bytes!("init/train.py")),
+    (MATRIX, include_bytes!("init/matrix.toml")),
+];
 const IGNORE: &[u8] = b"/cache/\n/output/\n/.venv/\n";
 
 pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
@@ -28,16 +34,19 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
     let has_config = root.join("config.yaml").exists();
     if has_config {
         eprintln!("kept config.yaml");
-    } else {
+    } else if args.example.is_some() {
         files.push((
             "config.yaml".into(),
             shipped_file("config.yaml").unwrap_or_default().to_vec(),
         ));
-        // They name what the starter config.yaml declares.
+        // They name what the config.yaml declares.
         files.extend(
             shipped_under("pipelines/")
                 .map(|(name, bytes)| (format!("pipelines/{name}"), bytes.to_vec())),
         );
+    } else {
+        let starter = STARTER.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
+        files.extend(starter);
     }
     files.extend(super::print::for_editors()?);
     if args.matrix {
@@ -58,6 +67,11 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
     if has_config {
         eprintln!(
             "next: `tprimat check` says how config.yaml is understood, `tprimat plan` shows what would run"
+        );
+    } else if args.example.is_none() {
+        eprintln!(
+            "next: `tprimat build` trains what train.py trains, four cells of three runs each, and compares them; then put a script of \
+             your own beside config.yaml, with its command and the line that it prints"
         );
     } else {
         eprintln!(

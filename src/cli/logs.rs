@@ -47,7 +47,9 @@ fn of_cell(globals: &Globals, args: &LogsArgs, asked: &str) -> Result<i32> {
         project::require_planned(plan, cell, asked, only)?;
         Ok((cell, only.unwrap_or(1)))
     }) {
-        Err(_) if !imports.is_empty() => return of_imports(cache, &imports, &plan.asked),
+        Err(_) if !imports.is_empty() => {
+            return of_imports(cache, &imports, args.tail, &plan.asked);
+        }
         planned => planned?,
     };
     let (engine, statuses) = session.look()?;
@@ -58,6 +60,12 @@ fn of_cell(globals: &Globals, args: &LogsArgs, asked: &str) -> Result<i32> {
     let live = status.key.and_then(|key| execute::live_run(&runs, &key));
     let is_live = matches!(part, Part::Log) && (args.follow || status.state != State::Fresh);
     if let Some(dir) = live.as_ref().filter(|_| is_live) {
+        if args.tail.is_some() {
+            return Err(Error::refused(
+                format!("`{asked}` goes on, and --tail is for a run that is over"),
+                "leave it out; `| tail` shows the end of what there is so far",
+            ));
+        }
         return of_live(plan, cell, (repeat, asked), dir, args.follow);
     }
     // A failed attempt that will be tried again is not the one that counts, but its log is what
@@ -66,13 +74,13 @@ fn of_cell(globals: &Globals, args: &LogsArgs, asked: &str) -> Result<i32> {
     let attempt = status.attempt().map(|a| (**a).clone()).or_else(last);
     if let Some(attempt) = &attempt {
         return match log_of(cache, &plan.asked, attempt, part)? {
-            None if !imports.is_empty() => of_imports(cache, &imports, &plan.asked),
-            Some(log) if print_stored(cache, log)?.is_some() => Ok(exit::OK),
+            None if !imports.is_empty() => of_imports(cache, &imports, args.tail, &plan.asked),
+            Some(log) if print_stored(cache, log, args.tail)?.is_some() => Ok(exit::OK),
             _ => Err(lost(attempt, part)),
         };
     }
     if !imports.is_empty() {
-        return of_imports(cache, &imports, &plan.asked);
+        return of_imports(cache, &imports, args.tail, &plan.asked);
     }
     let id = &plan.cells[cell].id;
     if let Some(error) = project::not_started(plan, asked, id, status) {
@@ -121,17 +129,30 @@ fn of_live(
     so_far(dir, &declared)
 }
 
-/// Prints a file of the cache as it is read, however large it is; its last byte, or 0 where it is
-/// empty. `None` where it is gone or damaged: that shows at its end only, so it is read once before.
-fn print_stored(cache: &Cache, digest: &Digest) -> Result<Option<u8>> {
+/// Prints a file of the cache as it is read, however large it is, or the last `tail` lines of it; its
+/// last byte, or 0 where it is empty. `None` where it is gone or damaged: that shows at its end only,
+/// so it is read once before.
+fn print_stored(cache: &Cache, digest: &Digest, tail: Option<usize>) -> Result<Option<u8>> {
     if !cache.is_sound(digest)? {
         return Ok(None);
     }
-    let mut last = 0;
+    let (mut last, mut end) = (0, Vec::new());
     let is_sound = cache.stream(digest, |bytes| {
         last = bytes.last().copied().unwrap_or(last);
-        write(bytes)
+        let Some(lines) = tail else {
+            return write(bytes);
+        };
+        end.extend_from_slice(bytes);
+        // The line end of the last line begins no other one.
+        let mut ends = memchr::memrchr_iter(b'\n', &end).filter(|at| at + 1 < end.len());
+        let before = ends.nth(lines.saturating_sub(1));
+        let before = before.map_or(0, |at| at + 1);
+        end.drain(..before);
+        Ok(())
     })?;
+    if tail != Some(0) {
+        write(&end)?;
+    }
     Ok(is_sound.then_some(last))
 }
 
@@ -141,7 +162,12 @@ fn write_gap(last: u8) -> Result<()> {
 }
 
 /// What imported runs of a cell have as logs: one as it came, several each below its name.
-fn of_imports(cache: &Cache, imports: &[&KeptRun], asked: &Asked) -> Result<i32> {
+fn of_imports(
+    cache: &Cache,
+    imports: &[&KeptRun],
+    tail: Option<usize>,
+    asked: &Asked,
+) -> Result<i32> {
     let mut files = Vec::new();
     for one in imports.iter().filter(|one| one.recorded.kind == Kind::Log) {
         files.extend(
@@ -169,7 +195,7 @@ fn of_imports(cache: &Cache, imports: &[&KeptRun], asked: &Asked) -> Result<i32>
         if files.len() > 1 {
             write(format!("==> {name} (imported from {}) <==\n", source.name).as_bytes())?;
         }
-        let last = print_stored(cache, &source.digest)?.ok_or_else(|| CacheError::Gone {
+        let last = print_stored(cache, &source.digest, tail)?.ok_or_else(|| CacheError::Gone {
             what: source.name.clone(),
             again: "import it again",
         })?;
@@ -191,7 +217,7 @@ fn of_attempt(globals: &Globals, args: &LogsArgs, id: &str) -> Result<i32> {
     let part = Part::of(args);
     let attempt = attempts::find(&cache, &asked, id)?;
     match log_of(&cache, &asked, &attempt, part)? {
-        Some(log) if print_stored(&cache, log)?.is_some() => Ok(exit::OK),
+        Some(log) if print_stored(&cache, log, args.tail)?.is_some() => Ok(exit::OK),
         _ => Err(lost(&attempt, part)),
     }
 }
@@ -252,7 +278,7 @@ fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         for (repeat, attempt) in runs {
             write(format!("==> {}#{repeat} (attempt {}) <==\n", cell.id, attempt.id).as_bytes())?;
             let printed = match log_of(cache, &plan.asked, attempt, Part::Log)? {
-                Some(log) => print_stored(cache, log)?,
+                Some(log) => print_stored(cache, log, args.tail)?,
                 None => None,
             };
             if printed.is_none() {

@@ -297,6 +297,7 @@ impl Session {
             options: Options {
                 retry_failed: overrides.has(Force::Failed),
                 force: overrides.has(Force::Memory),
+                keep_going: overrides.keep_going,
                 replace,
             },
             compare_settings: json!(CompareConfig::of(&self.plan)),

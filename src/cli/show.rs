@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use self::launch::Launch;
 use super::{
     args::{Globals, ShowArgs},
+    flags::Overrides,
     output::{leave_out, page, print, print_document},
     project::{self, split_repeat},
     session::Session,
@@ -33,9 +34,10 @@ use crate::{
 };
 
 pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
-    if !args.stale && !args.overrides.force.is_empty() {
+    let Overrides { force, keep_going } = &args.overrides;
+    if !args.stale && (!force.is_empty() || *keep_going) {
         return Err(Error::refused(
-            "--force says what a build would run, which --stale alone shows",
+            "--force and --keep-going say what a build would run, which --stale alone shows",
             "leave it out, or add --stale",
         ));
     }

@@ -218,14 +218,14 @@ fn named(config: &Config, id: &str) -> Option<&'static KnownModel> {
             .get(&format!("models.{id}.{key}"))
             .and_then(Value::as_str)
     };
-    let tokenizer = text("tokenizer_path").map(|path| {
-        path.trim_end_matches('/')
-            .rsplit('/')
-            .next()
-            .unwrap_or(path)
-    });
+    // Behind a folder's or a publisher's name, as on Hugging Face's hub.
+    let last = |name: &'static str| -> Option<&str> {
+        let name = text(name)?.trim_end_matches('/');
+        name.rsplit('/').next()
+    };
     let recipe = text("nemo_recipe").map(|recipe| recipe.split('.').next().unwrap_or(recipe));
-    let names = [text("name"), text("full_name"), tokenizer, recipe, Some(id)];
+    let [name, full_name, tokenizer] = ["name", "full_name", "tokenizer_path"].map(last);
+    let names = [name, full_name, tokenizer, recipe, Some(id)];
     names.into_iter().flatten().find_map(|name| {
         let plain = plain(name);
         known_models()

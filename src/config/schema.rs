@@ -100,7 +100,8 @@ pub struct Model {
     pub name: Option<String>,
     /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
-    /// `llama`, `qwen2`, `mistral` or `gpt2`.
+    /// `llama`, `qwen2`, `mistral` or `gpt2`; `other`: only the trainer knows the shape, so there are
+    /// no FLOPs, and a command of your own must train it.
     pub architecture: Option<String>,
     /// An assertion: what is used is the count made from the shape.
     #[schemars(range(min = 1))]

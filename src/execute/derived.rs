@@ -23,7 +23,7 @@ use crate::{
     figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
     job::Job,
-    logs::{self, Dated, LogSection, Trace},
+    logs::{self, Dated, LogSection, Parser, Trace},
     matrix::CellId,
     plan::CompareConfig,
     recipe::{Rendered, Unreached},
@@ -282,30 +282,43 @@ fn read_logs(
 ) -> Result<(Trace, Vec<String>)> {
     let mut parser = Dated::new(section, times);
     let mut end: Vec<u8> = Vec::new();
+    each_chunk(cache, attempt, |bytes, is_own| {
+        if is_own {
+            parser.feed(bytes);
+        } else {
+            parser.feed_before(bytes);
+        }
+        end.extend_from_slice(bytes);
+        end.drain(..end.len().saturating_sub(TAIL));
+    })?;
+    let mut trace = parser.finish();
+    if section.is_any() && trace.steps.is_empty() {
+        let mut parser = Parser::detecting();
+        each_chunk(cache, attempt, |bytes, _| parser.feed(bytes))?;
+        let found = Some(parser.finish()).filter(|found| !found.steps.is_empty());
+        trace = found.unwrap_or(trace);
+    }
+    Ok((trace, logs::tail(&end)))
+}
+
+/// Hands the logs of an attempt out piece by piece, and says of each piece whether it is of the run's
+/// own log, which comes last.
+fn each_chunk(cache: &Cache, attempt: &Attempt, mut take: impl FnMut(&[u8], bool)) -> Result<()> {
     let logs = logs_to_read(attempt);
     for (number, log) in logs.iter().enumerate() {
         let is_own = number + 1 == logs.len();
-        let mut take = |bytes: &[u8]| {
-            if is_own {
-                parser.feed(bytes);
-            } else {
-                parser.feed_before(bytes);
-            }
-            end.extend_from_slice(bytes);
-            end.drain(..end.len().saturating_sub(TAIL));
-        };
         let is_sound = cache.stream(&log.digest, |bytes| {
-            take(bytes);
+            take(bytes, is_own);
             Ok(())
         })?;
         if !is_sound {
             return Err(cache.gone(&log.digest, &log.name));
         }
         if !is_own {
-            take(logs::NEXT_RANK);
+            take(logs::NEXT_RANK, is_own);
         }
     }
-    Ok((parser.finish(), logs::tail(&end)))
+    Ok(())
 }
 
 /// What is known of a run besides its log.

@@ -5,6 +5,7 @@ mod compared;
 mod dag;
 mod damage;
 mod earlier;
+mod fault;
 mod keys;
 mod reason;
 mod state;

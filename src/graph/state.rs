@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Artifacts, CodeDigests, Dag, Earlier, Present, Reason, State, Status, Statuses, Task, TaskId,
-    Trainings, Written, attempt_logs::lost_log, earlier::is_readable, label,
+    Trainings, Written, attempt_logs::lost_log, earlier::is_readable, fault::Faults, label,
 };
 use crate::{
     cache::{Attempt, Cache, Entry, Output, TaskKind},
@@ -34,6 +34,8 @@ pub struct Options {
     pub retry_failed: bool,
     /// Cells that are predicted not to fit in memory are stale nonetheless.
     pub force: bool,
+    /// `--keep-going`: a fault of two cells holds no other cell of their recipe and command back.
+    pub keep_going: bool,
     /// Disturbed measurements that a build would replace are stale. Commands that only read
     /// existing results leave this unset and see those measurements as they are.
     pub replace: bool,
@@ -118,6 +120,7 @@ impl Engine<'_> {
                 statuses.set(node, status);
             }
         }
+        self.hold_back(&mut statuses)?;
         for kind in [TaskKind::Compare, TaskKind::Plot, TaskKind::Report] {
             let node = self.dag.over_all(kind);
             let status = self.evaluate(node, &statuses)?;
@@ -126,7 +129,36 @@ impl Engine<'_> {
         Ok(statuses)
     }
 
-    /// All tasks of one cell; cells do not depend on each other.
+    /// Trainings that would end as those of two other cells did are not started.
+    fn hold_back(&self, statuses: &mut Statuses) -> Result<()> {
+        let mut faults = Faults::default();
+        for cell in self
+            .plan
+            .cells
+            .ids()
+            .filter(|cell| self.plan.prepared(*cell).is_some())
+        {
+            let node = |kind, repeat| self.dag.node(kind, cell, repeat);
+            let mut after = Vec::new();
+            for repeat in 1..=self.plan.cells[cell].repeats {
+                let train = statuses.get(node(TaskKind::Train, repeat));
+                let held =
+                    self.unless_all_would_end_alike(cell, train.clone(), statuses, &mut faults);
+                if held.state != train.state {
+                    statuses.set(node(TaskKind::Train, repeat), held);
+                    after.push(node(TaskKind::Parse, repeat));
+                }
+            }
+            after.extend((!after.is_empty()).then(|| node(TaskKind::Aggregate, 0)));
+            for node in after {
+                let status = self.evaluate(node, statuses)?;
+                statuses.set(node, status);
+            }
+        }
+        Ok(())
+    }
+
+    /// All tasks of one cell; what one cell's fault means to others is decided for all together.
     pub(crate) fn evaluate_cell(&self, cell: CellId) -> Result<Vec<(TaskId, Status)>> {
         let render = self.render(cell)?;
         let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
@@ -239,7 +271,8 @@ impl Engine<'_> {
                 let train = self.unless_it_would_fail_too(cell, render, train, first);
                 let earlier =
                     (1..repeat).map(|n| (n, of(TaskKind::Train, n), of(TaskKind::Parse, n)));
-                self.unless_it_would_not_count(cell, train, earlier)
+                let train = self.unless_it_would_not_count(cell, train, earlier);
+                self.unless_all_would_end_alike(cell, train, statuses, &mut Faults::default())
             }
             TaskKind::Parse => self.parse(cell, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {

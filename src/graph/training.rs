@@ -458,7 +458,7 @@ impl Engine<'_> {
 }
 
 /// Is it stale because no run of it was made yet?
-fn has_not_run(train: &Status) -> bool {
+pub(super) fn has_not_run(train: &Status) -> bool {
     matches!(
         train.reason,
         Some(Reason::NoRecord | Reason::Remeasure | Reason::Interrupted)

@@ -169,18 +169,43 @@ impl Plan {
         lost
     }
 
-    /// Commands of the user's own whose cells can have no rate: what the matrix varies does not
-    /// reach them, and the lines of their logs state no setting.
-    pub fn commands_without_rate(&self) -> Result<()> {
+    /// Recipes and commands of the user's own whose cells can have no rate: their lines have neither a
+    /// time nor a rate, or what the matrix varies does not reach them, and no line states a setting.
+    pub fn recipes_without_rate(&self) -> Result<()> {
         let mut problems: Vec<Problem> = Vec::new();
         for (cell, of) in self.matrix.cells.with_ids() {
-            let states_settings = |pattern: &String| pattern.contains("effective_");
             let recipe = self.recipe(cell);
             let log = &recipe.file.log;
-            if !is_own(recipe)
-                || log.patterns.is_empty()
-                || log.patterns.iter().any(states_settings)
-            {
+            let states = |names: &[&str]| {
+                let mut patterns = log.patterns.iter();
+                patterns.any(|pattern| names.iter().any(|name| pattern.contains(name)))
+            };
+            // Names and lines of a table may stand for any field.
+            let is_plain = log.names.is_empty() && log.lines.is_empty();
+            if self.prepared(cell).is_none() || log.patterns.is_empty() || !is_plain {
+                continue;
+            }
+            if !states(&["step_time_", "tokens_per_second"]) {
+                let path = format!("frameworks.{}.log", of.framework);
+                let message = format!(
+                    "no line that `{}` prints has a step time or a rate, so its cells would have no rate",
+                    of.framework
+                );
+                let problem = match self.config.get(&path) {
+                    Some(_) => self
+                        .config
+                        .problem_at(&path, message, "neither is among these"),
+                    None => Problem::new(format!("{message}: `patterns` of its recipe.toml")),
+                };
+                let problem = problem.help(
+                    "print one of the two, and name it: `<tokens_per_second>` of all devices, or `<step_time_seconds>`",
+                );
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+                continue;
+            }
+            if !is_own(recipe) || states(&["effective_"]) {
                 continue;
             }
             let lost = self.unreached(cell);

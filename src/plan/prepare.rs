@@ -12,9 +12,10 @@ use crate::{
     config::Config,
     digest::Digest,
     figures::{CellEnvironment, SHARE},
-    job::Job,
+    job::{Job, OTHER},
     matrix::Cell,
-    recipe::{Constraint, Nodes, Recipe, RecipeSet},
+    recipe::{COMMAND, Constraint, Nodes, Recipe, RecipeSet},
+    shipped::shipped_file,
 };
 
 pub struct CellPlan {
@@ -228,6 +229,17 @@ pub(super) fn prepare(
         let reason = &constraint.reason;
         let how = data_parallel(config, cell, &resolved, recipe, constraint);
         return support(Support::Unsupported(format!("{reason}{how}")));
+    }
+    let is_ours = shipped_file(&format!("recipes/{}/recipe.toml", recipe.file.id)).is_some();
+    if resolved.job.model.architecture == OTHER
+        && is_ours
+        && !recipe.file.launch.has_option(COMMAND)
+    {
+        let reason = format!(
+            "the architecture of `{}` is `other`, and `{}` makes a model of its shape; a command of your own has a model of its own",
+            cell.model, cell.framework
+        );
+        return support(Support::Unsupported(reason));
     }
     let nodes = resolved.job.parallelism.num_nodes;
     if nodes > 1 && recipe.file.launch.nodes == Nodes::One {

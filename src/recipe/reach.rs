@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tprimat_job::InitJob;
 
 use super::{Recipe, Templates, context};
-use crate::job::Job;
+use crate::job::{Job, OTHER};
 
 /// Settings that decide how much work a step is: the name in tables, and the field of the job. The
 /// number of GPUs is not among them: tprimat itself hands the devices out.
@@ -84,12 +84,9 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
         .chain(CONVERGENCE.map(|named| (named, false)))
         .filter(|((setting, _), _)| is_chosen(job, setting));
     for ((setting, field), is_of_speed) in always.chain(chosen) {
-        if recipe
-            .file
-            .ignored
-            .iter()
-            .any(|ignored| ignored.field == field)
-        {
+        let is_trainers_own = job.model.architecture == OTHER && field.starts_with("model.");
+        let mut ignored = recipe.file.ignored.iter();
+        if is_trainers_own || ignored.any(|ignored| ignored.field == field) {
             continue;
         }
         let (mut is_lost, mut is_read) = (false, false);

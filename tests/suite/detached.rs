@@ -340,7 +340,9 @@ fn the_report_page_is_written_between_runs_and_refreshes_itself_until_the_build_
 #[test]
 fn the_doctor_says_what_cells_wait_for() {
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     let page = project.run(&["doctor"]).ends_with(0).stdout;
     let cells = page
         .split("\ncells")

@@ -116,7 +116,9 @@ fn the_events_of_the_document_are_read_as_they_stand() {
 #[test]
 fn the_recipe_of_the_document_works_as_it_stands() {
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     project.write(
         "recipes/mine/recipe.toml",
         block(RECIPES, "`recipes/mine/recipe.toml`", "toml"),
@@ -273,7 +275,9 @@ fn the_page_of_keys_is_the_schemas() {
 fn editors_find_the_schemas_of_shipped_files() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     for name in ["config", "matrix", "recipe"] {
         let schema = project.run(&["print", "schema", name]).ends_with(0).stdout;
         let file = format!("schemas/{name}.json");
@@ -420,7 +424,9 @@ fn functions_on_the_path_of_a_cell_exist() {
 fn the_matrix_file_is_as_its_page_says() {
     let page = include_str!("../../docs/matrix.md");
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     let study = block(page, "## A whole one", "toml");
     project.write("pipelines/study.toml", study);
     let listed = project.run(&["list", "study"]).ends_with(0).stdout;

@@ -368,7 +368,9 @@ fn a_copied_cache_is_taken_over_whole() {
 #[test]
 fn shipped_cells_fit_their_cards_and_no_two_strategies_are_one() {
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     let mut looked_at = 0;
     for matrix in project.names_in("pipelines") {
         let fits = project.run(&["fit", &matrix, "--json"]).ends_with(0).json();

@@ -258,7 +258,7 @@ fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
         )
     };
     let whole = patterns("(?P<step_time_s>\\S+) s .*");
-    project.edit("recipes/cmd/recipe.toml", "format = \"tprimat\"", &whole);
+    project.edit("recipes/cmd/recipe.toml", "format = \"any\"", &whole);
     // Which recipe reads it, only the cell says; and the patterns may not fit.
     project.write("other.log", "nothing of the kind\n");
     for (arguments, told) in [

@@ -39,6 +39,16 @@ fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
         "{shown}"
     );
     assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
+    let tail = project.run(&["logs", CELL, "-n", "2"]).ends_with(0).stdout;
+    assert!(
+        tail.lines().count() == 2 && shown.ends_with(&tail),
+        "{tail}"
+    );
+    let none = project
+        .run(&["logs", CELL, "--tail", "0"])
+        .ends_with(0)
+        .stdout;
+    assert_eq!(none, "");
 }
 
 #[test]
@@ -166,19 +176,24 @@ fn a_log_in_another_format_is_told_how_it_is_named() {
         (nanogpt, looks_like, "format = \"nanogpt\""),
         (own, unknown, patterns),
     ] {
-        let project = Project::new(ONE_RUN);
+        let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"mine\""));
+        project.write(
+            "recipes/mine/recipe.toml",
+            "id = \"mine\"\nname = \"mine\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = []\ncommand = [\"bash\", \"-c\", \". $TPRIMAT_RECIPE_DIR/trainer.sh\"]\n\
+             reads_job = true\n\n[log]\nformat = \"tprimat\"\n",
+        );
         let launched = "echo up >> \"$TPRIMAT_PROJECT_DIR/launches\"";
         let script = format!("{launched}\nfor i in 1 2 3 4 5 6; do {line}; done\n");
-        project.write("trainer.sh", &script);
+        project.write("recipes/mine/trainer.sh", &script);
         let said = words(&project.run(&["build"]).ends_with(1).stderr);
-        let place = "in recipes/cmd/recipe.toml, which `tprimat recipe copy cmd` makes";
-        for part in ["the recipe `cmd` reads its log as `tprimat`", told, place] {
+        let place = "in recipes/mine/recipe.toml";
+        for part in ["the recipe `mine` reads its log as `tprimat`", told, place] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        project.run(&["recipe", "copy", "cmd"]).ends_with(0);
-        project.edit("recipes/cmd/recipe.toml", "format = \"tprimat\"", format);
+        project.edit("recipes/mine/recipe.toml", "format = \"tprimat\"", format);
         let built = project.run(&["build"]);
-        let shown = project.run(&["show", CELL, "--json"]).ends_with(0).json();
+        let shown = project.run(&["show", "cpu/mine/tiny/single", "--json"]);
+        let shown = shown.ends_with(0).json();
         assert_eq!(
             shown["repeats"][0]["steady"]["steps"], 5,
             "{built:?}: {shown}"

@@ -76,7 +76,9 @@ fn published(device: &str) -> String {
 
 fn project() -> Project {
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     let log = include_str!("../fixtures/logs/primus.log");
     for name in ["rank-0.log", "rank-7.log", "old-results/training.log"] {
         project.write(name, log);

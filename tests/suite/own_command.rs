@@ -1,6 +1,8 @@
 //! A script of the user's own: its command takes the job's settings, one line says how its log
 //! reads, and what the matrix varies has to reach it.
 
+use std::collections::BTreeSet;
+
 use crate::support::{ONE_RUN, Project};
 
 /// Prints a rate and no time, as scripts do; its steps take what the rate says.
@@ -125,4 +127,134 @@ fn a_log_that_no_format_reads_is_answered_with_a_line_that_does() {
         read.contains("9 steps") && read.contains("909 tokens/s  loss 3.9"),
         "{read}"
     );
+}
+
+/// A script of Hugging Face's Trainer that says nothing of logging, as it is.
+#[test]
+fn a_log_of_a_known_format_is_read_unasked_and_a_rate_of_the_whole_run_says_so() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", &format!("    log: \"{LINE}\"\n"), "");
+    let summary = "{'train_runtime': '0.04', 'train_samples_per_second': '200', 'train_steps_per_second': '200', \
+                   'train_loss': '5.56', 'epoch': '0.04'}";
+    project.write("print.sh", &format!("sleep 0.1\ncat <<'E'\n{summary}\nE\n"));
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(
+        built.stdout.contains("its rate is that of the whole run"),
+        "{}",
+        built.stdout
+    );
+    let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+    let rates = compared["rows"].as_array().unwrap().iter();
+    let rates: Vec<_> = rates
+        .map(|row| row["tokens_per_second"].as_f64().unwrap().round())
+        .collect();
+    assert_eq!(rates, [200_000.0, 400_000.0]);
+    // Lines that nobody knows are answered with the line that reads them, at once.
+    project.write("print.sh", &SCRIPT.replace(".0k", ".${step}k"));
+    let built = project.run(&["build"]).ends_with(1);
+    assert!(
+        built
+            .stderr
+            .contains(&format!("`log: \"{LINE}\"` below frameworks.mine reads")),
+        "{}",
+        built.stderr
+    );
+}
+
+/// Only the script knows its model: there are rates, and nothing that is made of a shape.
+#[test]
+fn a_model_of_the_scripts_own_has_a_rate_and_no_flops() {
+    for counted in ["", ", num_parameters: 1000"] {
+        let project = project("bash print.sh {{ seq_length }}");
+        project.edit(
+            "config.yaml",
+            "models:\n",
+            &format!("models:\n  own: {{ architecture: other{counted} }}\n"),
+        );
+        project.edit("matrix.toml", "\"tiny\"", "\"own\"");
+        project.run(&["build"]).ends_with(0);
+        let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+        let row = &compared["rows"][0];
+        assert_eq!(
+            row["tokens_per_second"].as_f64().map(f64::round),
+            Some(50_000.0)
+        );
+        let text = compared.to_string();
+        assert!(!text.contains("ln("), "{text}");
+        let shown = project.run(&["compare", "--details"]).ends_with(0).stdout;
+        assert!(!shown.contains("TFLOP/s"), "{shown}");
+        // What makes a model by its shape cannot make this one.
+        project.edit("matrix.toml", "\"mine\"", "[\"mine\", \"tran\"]");
+        let plan = project.run(&["plan"]).ends_with(0).stdout;
+        assert!(
+            plan.contains("the architecture of `own` is `other`"),
+            "{plan}"
+        );
+    }
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", "architecture: llama", "architecture: mamba");
+    let refused = project.run(&["check"]).ends_with(2).stderr;
+    assert!(
+        refused.contains("or other, for a model of which"),
+        "{refused}"
+    );
+}
+
+/// A build would pay for runs that give no figure: it is refused with the line to add.
+#[test]
+fn lines_without_a_time_are_refused_before_a_run() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", ", tokens/s <tokens_per_second>", "");
+    for command in ["check", "build"] {
+        let refused = project.run(&[command]).ends_with(2).stderr;
+        for part in [
+            "no line that `mine` prints has a step time or a rate",
+            "config.yaml:",
+            "<tokens_per_second>",
+        ] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+    project.write(
+        "recipes/other/recipe.toml",
+        "id = \"other\"\nname = \"other\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = []\ncommand = [\"true\"]\n\n[log]\n\
+         format = \"regex\"\npatterns = [\"step <step> loss <loss>\"]\n",
+    );
+    project.edit("matrix.toml", "\"mine\"", "\"other\"");
+    let refused = project.run(&["build"]).ends_with(2).stderr;
+    assert!(
+        refused.contains("`patterns` of its recipe.toml"),
+        "{refused}"
+    );
+}
+
+/// A stranger's first two commands, in an empty folder: a table of what really trained, without a
+/// run that does not count.
+#[test]
+fn what_init_writes_is_built_at_once() {
+    let project = Project::empty();
+    let told = project.run(&["init"]).ends_with(0).stderr;
+    assert!(told.contains("next: `tprimat build`"), "{told}");
+    project.run(&["check"]).ends_with(0);
+    let built = project.run(&["build", "--repeats", "1"]).ends_with(0);
+    assert!(
+        built
+            .stderr
+            .contains("4 of 4 selected cells measured; 4 runs made")
+            && built.stderr.contains("output/report.html"),
+        "{}",
+        built.stderr
+    );
+    let compared = project.run(&["compare", "--json"]).ends_with(0).json();
+    let rows = compared["rows"].as_array().unwrap().iter();
+    let losses: BTreeSet<_> = rows.map(|row| row["loss_at_end"].to_string()).collect();
+    assert_eq!(
+        losses.len(),
+        3,
+        "as many tokens train it as far: {losses:?}"
+    );
+    // The script is the user's from now on.
+    project.edit("train.py", "(5 * letter", "(7 * letter");
+    project.run(&["init"]).ends_with(0);
+    assert!(project.read("train.py").contains("(7 * letter"));
 }

@@ -35,7 +35,10 @@ fn a_reader_that_has_enough_is_no_error() {
 #[test]
 fn an_initialised_folder_is_a_project_and_keeps_what_is_there() {
     let project = Project::empty();
-    let told = project.run(&["init"]).ends_with(0).stderr;
+    let told = project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0)
+        .stderr;
     let recipe = include_str!("../../recipes/tran/recipe.toml");
     let recipe: toml::Value = toml::from_str(recipe).unwrap();
     let modules = recipe["require"]["python_modules"].as_array().unwrap();
@@ -82,7 +85,10 @@ fn an_initialised_folder_is_a_project_and_keeps_what_is_there() {
             );
         }
     }
-    let again = project.run(&["init"]).ends_with(0).stderr;
+    let again = project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0)
+        .stderr;
     assert!(
         again.starts_with("kept config.yaml\nkept .gitignore\n"),
         "{again}"

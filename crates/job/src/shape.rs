@@ -2,6 +2,9 @@
 
 use crate::ModelShape;
 
+/// The architecture of a model of which only its trainer knows the shape.
+pub const OTHER: &str = "other";
+
 /// Parameters of the whole model, embeddings included once where they are tied. `None` for an
 /// architecture that is not known here, an incomplete shape, or a count beyond 64 bits.
 ///

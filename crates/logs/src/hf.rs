@@ -77,6 +77,8 @@ pub struct HuggingFace {
     finished_bar: Option<f64>,
     over: bool,
     second_run: bool,
+    /// The run goes on from an earlier one: its summary counts the earlier steps, and no time of theirs.
+    goes_on: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -154,6 +156,11 @@ impl Reader for HuggingFace {
     fn end(&mut self, out: &mut Builder) {
         self.give(out);
         self.end_process(out);
+        if !self.second_run && !self.goes_on {
+            // A bar that was not drawn to its end is of a run that stopped before it.
+            let drawn = self.bar.map(|bar| bar.count);
+            times::of_whole_run(drawn.or(self.settings.total_steps), out);
+        }
         self.state.end(out);
     }
 }
@@ -166,6 +173,7 @@ impl HuggingFace {
         } else if let Some(said) = process::said(text) {
             self.has_begun = true;
             if let Said::After(step) = said {
+                self.goes_on |= step > 0;
                 self.last_step = step;
             }
         }
@@ -182,7 +190,9 @@ impl HuggingFace {
 
     fn end_process(&mut self, out: &mut Builder) {
         std::mem::take(&mut self.redrawn).end(out);
-        times::derive(&std::mem::take(&mut self.ends), out);
+        let ends = std::mem::take(&mut self.ends);
+        times::of_bars(&ends, out);
+        times::derive(&ends, out);
     }
 
     fn logged(&mut self, kind: Kind, fields: &Fields, rank: Option<u64>, out: &mut Builder) {

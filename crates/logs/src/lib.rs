@@ -75,5 +75,5 @@ pub use tprimat_job::FailureClass;
 pub use trace::{
     ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,
     MemoryFigure, MemoryReport, Process, RESTART, RunningAverage, SECOND_RUN, Step,
-    TelemetrySample, Trace, UNREADABLE, UnreadableLines,
+    TelemetrySample, Trace, UNREADABLE, UnreadableLines, WHOLE_RUN,
 };

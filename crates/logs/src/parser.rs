@@ -24,6 +24,9 @@ const RANK_MARK: &str = "\x1e";
 
 /// The format that a recipe's patterns make up.
 const PATTERNS: &str = "regex";
+/// Events, or else whatever known format the log has.
+const ANY: &str = "any";
+const EVENTS: &str = "tprimat";
 
 impl LogSection {
     #[must_use]
@@ -50,6 +53,12 @@ impl LogSection {
         self.format == PATTERNS || !self.lines.is_empty() || !self.patterns.is_empty()
     }
 
+    /// Is the format not stated? Then a log without events is read once more, by what it looks like.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.format == ANY
+    }
+
     /// Why logs cannot be read so, if they cannot.
     pub fn check(&self) -> Result<(), PatternError> {
         self.reader().map(drop)
@@ -64,7 +73,12 @@ impl LogSection {
             })
         };
         let own = self.is_of_patterns();
-        match format::named(&self.format) {
+        let name = if self.format == ANY {
+            EVENTS
+        } else {
+            &self.format
+        };
+        match format::named(name) {
             Some(_) if own => error(
                 format!("the format `{}` takes no patterns", self.format),
                 Some("format = \"regex\" reads logs by patterns".to_owned()),
@@ -79,7 +93,7 @@ impl LogSection {
                 Ok((self.format.clone(), Box::new(Engine::new(table))))
             }
             None => {
-                let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+                let known: Vec<_> = format::names().chain([PATTERNS, ANY]).collect();
                 let near = did_you_mean(&self.format, known.iter().copied());
                 let near = near.map_or_else(String::new, |question| question + " ");
                 let help = format!("{near}formats: {}", known.join(", "));

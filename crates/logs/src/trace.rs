@@ -82,6 +82,9 @@ pub const SECOND_RUN: &str = "second_run";
 /// Kind of the anomaly of a process that begins within the log.
 pub const RESTART: &str = "restart";
 
+/// Kind of the anomaly of a log whose only time is that of the whole run, its start included.
+pub const WHOLE_RUN: &str = "whole_run";
+
 /// Kind of the anomaly of a step whose time cannot be one; its detail begins with `step N: `.
 pub const ABSURD_STEP_TIME: &str = "absurd_step_time";
 

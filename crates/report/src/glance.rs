@@ -348,7 +348,11 @@ fn absent(out: &mut Text<'_>, cells: &[AbsentCell]) {
     // What went wrong first; that a recipe cannot run a cell is no news.
     reasons.sort_by_key(|(state, _), _| *state);
     for ((state, reason), names) in reasons.iter().take(ABSENT) {
-        let text = format!("no figures: {} ({reason})", listed(names, &[]));
+        let cells = match &names[..] {
+            [first, _, _, ..] => format!("{first} and {} more", names.len() - 1),
+            few => listed(few, &[]),
+        };
+        let text = format!("no figures: {cells} ({reason})");
         out.item("  ", Ink::of_state(*state), &text);
     }
     let left: usize = reasons.values().skip(ABSENT).map(Vec::len).sum();

@@ -139,4 +139,7 @@ pub struct LogsArgs {
     /// Go on printing while the run goes on; without a cell, of the one that goes on now
     #[arg(short, long)]
     pub follow: bool,
+    /// The last lines only, of a run that is over
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "follow")]
+    pub tail: Option<usize>,
 }

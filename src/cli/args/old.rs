@@ -34,11 +34,6 @@ const OPTIONS: [(&str, &str); 9] = [
 pub fn told(name: &str) -> Option<String> {
     let now = match name {
         "--details" => "tprimat compare --details".to_owned(),
-        "--keep-going" => {
-            return Some(
-                "`--keep-going` is not needed: a build goes on after a failure".to_owned(),
-            );
-        }
         name => {
             let command = COMMANDS.iter().find(|(old, _)| *old == name);
             let command = command.map(|(_, now)| format!("tprimat {now}"));

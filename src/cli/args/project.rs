@@ -111,6 +111,9 @@ pub struct InitArgs {
     /// Write the matrix that config.yaml implies to pipelines/matrix.toml
     #[arg(long)]
     pub matrix: bool,
+    /// Write a large project in place of one script: all frameworks, on AMD and NVIDIA
+    #[arg(long, value_name = "amd-vs-nvidia", value_parser = ["amd-vs-nvidia"], hide_possible_values = true)]
+    pub example: Option<String>,
 }
 
 /// The formats that have a schema.

@@ -6,7 +6,7 @@ use crate::{
     cache::TaskKind,
     execute::CellCounts,
     figures::{AbsentCell, AbsentState, Comparison, UncountedRepeats},
-    graph::{Engine, State, Statuses},
+    graph::{Engine, Reason, State, Statuses},
     job::RunOutcome,
     plan::Support,
 };
@@ -33,6 +33,12 @@ pub(super) fn cells(
                 .peekable();
             runs.peek().is_some() && runs.all(|run| run.outcome == RunOutcome::Ok)
         };
+        // Of a cell that failed itself, the first repeat has run.
+        let is_held_back = || {
+            let first = engine.dag.find(TaskKind::Train, id, 1);
+            let reason = first.and_then(|first| statuses.get(first).reason.as_ref());
+            matches!(reason, Some(Reason::NotStarted(_)))
+        };
         let count = if cell.left_out {
             &mut counts.not_measured
         } else if !cell.selected {
@@ -46,6 +52,8 @@ pub(super) fn cells(
             &mut counts.not_counted
         } else if absent.get(cell.id.as_str()) == Some(&AbsentState::Failed) && has_ended_well() {
             &mut counts.not_counted
+        } else if is_held_back() {
+            &mut counts.not_measured
         } else if (1..=cell.repeats).any(|r| state(TaskKind::Train, r) == State::Failed) {
             &mut counts.failed
         } else {

@@ -200,7 +200,8 @@ fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
         return Some("it is a part of Python's torch, and tprimat-native runs without Python");
     }
     // Only programs that print our events have our callback at their steps.
-    (recipe.file.log.format != "tprimat").then_some("its steps are its framework's own")
+    let has_events = matches!(recipe.file.log.format.as_str(), "tprimat" | "any");
+    (!has_events).then_some("its steps are its framework's own")
 }
 
 /// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.

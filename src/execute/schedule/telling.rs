@@ -11,9 +11,8 @@ use crate::{
         failure_class,
     },
     graph::{State, Statuses, TaskId, label},
-    import,
     job::{FailureClass, RunOutcome},
-    logs::Parser,
+    logs,
     matrix::CellId,
     plan::Plan,
     recipe::COMMAND,
@@ -232,30 +231,44 @@ impl Scheduler<'_> {
     }
 
     /// What makes a log readable in which no training step was found. The beginning of the log is
-    /// looked through for a format that tprimat knows.
+    /// looked through for a format that tprimat knows, or for lines that repeat.
     fn how_to_read_its_log(&self, cell: CellId, statuses: &Statuses) -> String {
         let (plan, cache) = (self.engine.plan, self.engine.cache);
         let recipe = &plan.recipe(cell).file;
-        let own = recipe.log.format.as_str();
         let train = |repeat| self.engine.dag.node(TaskKind::Train, cell, repeat);
         let attempt =
             (1..=plan.cells[cell].repeats).find_map(|repeat| statuses.get(train(repeat)).attempt());
         let log = attempt.and_then(|attempt| cache.reader(&attempt.log()?.digest).ok()?);
-        let looks_like = log.and_then(|log| {
-            let mut parser = Parser::detecting();
-            import::chunks(log.take(LOOKED_THROUGH), |chunk| parser.feed(chunk)).ok()?;
-            let trace = parser.finish();
-            (!trace.steps.is_empty() && trace.format != own).then_some(trace.format)
-        });
-        let id = &recipe.id;
-        let line = format!("frameworks.{id}.log");
-        if recipe.launch.has_option(COMMAND) && plan.config.get(&line).is_some() {
-            return format!(
-                "no line of the log is as `{line}` in config.yaml says; `tprimat logs {}#1` shows them, and `tprimat parse` proposes a \
-                 line for a saved log; that takes no new run",
-                plan.cells[cell].id
-            );
+        let mut head = Vec::new();
+        if let Some(log) = log {
+            // What cannot be read says nothing.
+            let _ = log.take(LOOKED_THROUGH).read_to_end(&mut head);
         }
+        let id = &recipe.id;
+        if recipe.launch.has_option(COMMAND) {
+            let line = format!("frameworks.{id}.log");
+            let so_far = match plan.config.get(&line) {
+                Some(_) => format!("no line of the log is as `{line}` in config.yaml says"),
+                None => {
+                    "the log has no events, and tprimat knows no format with its lines".to_owned()
+                }
+            };
+            let how = match logs::suggest(&logs::tail(&head)) {
+                Some(found) => format!(
+                    "`log: \"{}\"` below frameworks.{id} reads its lines",
+                    found.pattern
+                ),
+                None => format!(
+                    "`log: \"step <step> loss <loss> tokens/s <tokens_per_second>\"` below frameworks.{id} would read lines of that \
+                     kind, and `tprimat logs {}#1` shows what it printed",
+                    plan.cells[cell].id
+                ),
+            };
+            return format!("{so_far}. {how}; that takes no new run");
+        }
+        let trace = logs::parse_any(&head);
+        let own = recipe.log.format.as_str();
+        let looks_like = (!trace.steps.is_empty() && trace.format != own).then_some(trace.format);
         let file = format!("recipes/{id}/recipe.toml");
         let place = if plan.root.join(&file).is_file() {
             file

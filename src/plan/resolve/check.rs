@@ -1,7 +1,10 @@
 //! Rules across the settings of a cell.
 
 use super::{SKIPPED, SettingsReader, parallelism::Block};
-use crate::{job::Job, matrix::Cell};
+use crate::{
+    job::{Job, OTHER},
+    matrix::Cell,
+};
 
 /// A run none of whose steps is counted costs its time for nothing.
 pub(super) fn measures(r: &mut SettingsReader, job: &Job, skipped: u64) {
@@ -69,7 +72,8 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
             "heads % TP must be 0",
         );
     }
-    if m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0 {
+    let has_shape = m.architecture != OTHER;
+    if has_shape && (m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0) {
         let path = format!("models.{}.num_kv_heads", cell.model);
         r.problem(
             &path,

@@ -8,7 +8,7 @@ use crate::{
         Config, NEEDED_SHAPE,
         schema::{self, Model, Validation},
     },
-    job::{ModelShape, RopeScaling, count_parameters},
+    job::{ModelShape, OTHER, RopeScaling, count_parameters},
     plan::DataKind,
 };
 
@@ -68,6 +68,17 @@ pub(super) fn model(
     stated: &Model,
     named: &BTreeMap<DataKind, (String, String)>,
 ) -> Option<ModelShape> {
+    let name_of = |kind| named.get(&kind).map(|(name, _)| name.clone());
+    if stated.architecture.as_deref() == Some(OTHER) {
+        return Some(ModelShape {
+            architecture: OTHER.to_owned(),
+            num_parameters: stated.num_parameters.unwrap_or(0),
+            vocab_size: stated.vocab_size.unwrap_or(0),
+            dataset: name_of(DataKind::Dataset),
+            tokenizer: name_of(DataKind::Tokenizer),
+            ..ModelShape::default()
+        });
+    }
     let (
         Some(architecture),
         Some(layers),
@@ -96,7 +107,6 @@ pub(super) fn model(
             "hidden_size % num_attention_heads must be 0, or head_dim stated",
         );
     }
-    let name_of = |kind| named.get(&kind).map(|(name, _)| name.clone());
     let mut shape = ModelShape {
         architecture: architecture.to_lowercase(),
         num_layers: layers,
@@ -193,7 +203,7 @@ fn count(r: &mut SettingsReader, model: &str, stated: Option<u64>, shape: &mut M
                 "`{}` is not an architecture tprimat can count",
                 shape.architecture
             ),
-            "expected llama, qwen2, mistral or gpt2",
+            "expected llama, qwen2, mistral, gpt2, or other, for a model of which only the trainer knows the shape",
         );
         return;
     };

@@ -48,7 +48,9 @@ fn the_commands_of_the_workflow_exist() {
     tprimat.dedup();
     assert!(tprimat.len() >= 6, "{tprimat:?}");
     let project = Project::empty();
-    project.run(&["init"]).ends_with(0);
+    project
+        .run(&["init", "--example", "amd-vs-nvidia"])
+        .ends_with(0);
     for command in &tprimat {
         let words = shlex::split(command).unwrap();
         let help = project.run(&[&words[1], "--help"]).ends_with(0).stdout;

@@ -186,7 +186,7 @@ fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
     let ours = include_str!("../../../recipes/cmd/recipe.toml");
     project.write(
         "recipes/cmd/recipe.toml",
-        &ours.replace("format = \"tprimat\"", "format = \"megatron\""),
+        &ours.replace("format = \"any\"", "format = \"megatron\""),
     );
     let refused = run(&project, &["build", "--set", "experiment.profiling=torch"]).ends_with(2);
     assert!(

@@ -3,6 +3,7 @@ mod code;
 mod edits;
 mod evidence;
 mod failures;
+mod fault;
 mod imports;
 mod lost;
 mod options;

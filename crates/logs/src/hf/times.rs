@@ -1,11 +1,109 @@
-//! Step times from what bars or lines count since the beginning, mostly in whole seconds.
+//! Step times from what bars or lines count since the beginning, mostly in whole seconds, or from
+//! what the end of the log says of the whole run.
 
-use crate::{MAX_REPORTS, Step, builder::Builder};
+use crate::{MAX_REPORTS, Step, TOTAL_RATE, WHOLE_RUN, builder::Builder, numbers::as_count};
 
 /// A shorter time is too coarse where seconds are whole.
 const LEAST_SECONDS: f64 = 10.0;
 /// Times that a long run is cut into at most.
 const MOST_TIMES: f64 = 40.0;
+
+/// The least time between two ends that is fine enough.
+fn least(ends: &[(u64, f64)]) -> f64 {
+    let seconds = |end: Option<&(u64, f64)>| end.map_or(0.0, |(_, seconds)| *seconds);
+    LEAST_SECONDS.max((seconds(ends.last()) - seconds(ends.first())) / MOST_TIMES)
+}
+
+fn total(name: &str, out: &Builder) -> Option<f64> {
+    out.trace.totals.get(name).copied().filter(|n| *n > 0.0)
+}
+
+/// How many steps the summary at the end of a run is of, and by how many it may be wrong: a figure has
+/// four digits, or three behind the point.
+fn of_summary(out: &Builder) -> Option<(f64, f64)> {
+    let seconds = total("train_runtime_seconds", out)?;
+    let rate = total("train_steps_per_second", out)?;
+    let steps = rate * seconds;
+    Some((steps, 1e-4 * steps + 5e-4 * seconds))
+}
+
+/// Is this number that of the summary? A bar of something else has another one, and so has that of a
+/// run which stopped early.
+fn is_of_summary(steps: u64, out: &Builder) -> bool {
+    of_summary(out).is_some_and(|(all, wrong)| (steps as f64 - all).abs() <= 1.0 + wrong)
+}
+
+/// The steps of a log that has no line for any, where its bar was drawn: those that can be timed, and
+/// the last one.
+pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
+    let (Some(mut then), Some(last)) = (ends.first(), ends.last()) else {
+        return;
+    };
+    if !out.trace.steps.is_empty() || !is_of_summary(last.0, out) {
+        return;
+    }
+    for end in ends {
+        if end.1 - then.1 >= least(ends) || end.0 == last.0 {
+            out.put(Step {
+                step: end.0,
+                ..Step::default()
+            });
+            then = end;
+        }
+    }
+}
+
+/// The mean step time of the whole run, by the summary at its end, where no step has a time or a rate.
+/// `stated`: steps, where a bar or a banner says how many there are.
+pub fn of_whole_run(stated: Option<u64>, out: &mut Builder) {
+    let of = |name: &str| total(name, out);
+    let each = |of_all: f64, steps: u64| as_count((of_all / steps as f64).round());
+    let is_timed = |step: &Step| {
+        step.step_time_seconds.is_some()
+            || step.tokens_per_second_per_gpu.is_some()
+            || step.other.contains_key(TOTAL_RATE)
+    };
+    if out.trace.processes.len() > 1 || out.trace.steps.iter().any(is_timed) {
+        return;
+    }
+    let Some(seconds) = of("train_runtime_seconds") else {
+        return;
+    };
+    let Some((all, wrong)) = of_summary(out) else {
+        return;
+    };
+    let steps = match stated {
+        Some(steps) => Some(steps).filter(|steps| is_of_summary(*steps, out)),
+        None => as_count(all.round()).filter(|_| wrong < 5e-3 * all),
+    };
+    let Some(steps) = steps.filter(|steps| *steps > 0) else {
+        return;
+    };
+    // Four digits tell a batch of a thousand samples from its neighbours, and no larger one.
+    let samples = of("train_samples_per_second").map(|rate| rate * seconds);
+    let batch = samples.and_then(|samples| each(samples, steps));
+    let is_whole = |batch: &u64| {
+        let exact = samples.unwrap_or_default() / steps as f64;
+        *batch < 1000 && (exact - *batch as f64).abs() < 0.2
+    };
+    let tokens = of("num_input_tokens_seen").and_then(|seen| each(seen, steps));
+    // What the last line says of its own step stays.
+    let line = out.trace.steps.pop_if(|line| line.step >= steps);
+    let mut step = line.unwrap_or(Step {
+        step: steps,
+        ..Step::default()
+    });
+    step.step_time_seconds = Some(seconds / steps as f64);
+    step.steps_averaged = Some(steps).filter(|steps| *steps > 1);
+    step.global_batch_size = step.global_batch_size.or(batch.filter(is_whole));
+    step.tokens = step.tokens.or(tokens);
+    out.put(step);
+    // Then it is known how fast the steps were, and not how many.
+    out.trace.steps_assumed |= stated.is_none() && wrong > 0.5;
+    out.notes.add(WHOLE_RUN, || {
+        "the log has no step times; its rate is that of the whole run, with the start-up and the slower first steps".to_owned()
+    });
+}
 
 /// Dates steps by `ends`, and gives them times where the log states none: means over several steps, as a
 /// second is too much of one.
@@ -29,10 +127,10 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
     let steps = &mut out.trace.steps;
     let mut own = steps.iter().filter(|s| s.process as usize == process);
     let is_timed = own.any(|s| s.step_time_seconds.is_some());
-    let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
+    let Some(first) = ends.first() else {
         return;
     };
-    let least = LEAST_SECONDS.max((last.1 - first.1) / MOST_TIMES);
+    let least = least(&ends);
     let (mut then, mut any) = (*first, false);
     for step in steps.iter_mut().filter(is_own) {
         let Ok(at) = ends.binary_search_by_key(&step.step, |(step, _)| *step) else {
@@ -54,5 +152,69 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
         out.notes.add("step_time_derived", || {
             "step times are means of several steps, from the time that the progress bar or the lines count".to_owned()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tprimat_base::words::part;
+
+    use super::super::tests::parse;
+
+    const SUMMARY: &str = "{'train_runtime': '6.047', 'train_samples_per_second': '26.46', 'train_steps_per_second': \
+                           '6.615', 'train_loss': '5.56', 'epoch': '0.03906', 'num_input_tokens_seen': 10240}\n";
+
+    /// As a script that says nothing of logging prints it.
+    fn bar(step: u64, seconds: u64) -> String {
+        format!("\r  5%|5         | {step}/40 [00:{seconds:02}<00:07,  5.07it/s]")
+    }
+
+    #[test]
+    fn a_summary_alone_times_the_whole_run() {
+        for log in [
+            SUMMARY.to_owned(),
+            bar(1, 0) + &bar(37, 5) + SUMMARY + &bar(40, 6),
+        ] {
+            let trace = parse(&log);
+            let [.., step] = &trace.steps[..] else {
+                panic!("{trace:?}")
+            };
+            assert_eq!((step.step, step.steps_averaged), (40, Some(40)));
+            assert_eq!(step.step_time_seconds, Some(6.047 / 40.0));
+            assert_eq!((step.global_batch_size, step.tokens), (Some(4), Some(256)));
+            assert!(trace.anomalies.iter().any(|a| a.kind == crate::WHOLE_RUN));
+        }
+    }
+
+    #[test]
+    fn a_bar_that_was_drawn_often_enough_times_its_parts() {
+        let drawn: String = (1..=40).map(|step| bar(step, 10 + step)).collect();
+        let trace = parse(&(drawn + &SUMMARY.replace("6.047", "42.1").replace("6.615", "0.95")));
+        let times = trace.steps.iter().map(|s| (s.step, s.step_time_seconds));
+        let times: Vec<_> = times.collect();
+        assert_eq!(
+            times,
+            [
+                (11, Some(1.0)),
+                (21, Some(1.0)),
+                (31, Some(1.0)),
+                (40, None)
+            ]
+        );
+        assert!(!trace.anomalies.iter().any(|a| a.kind == crate::WHOLE_RUN));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_or_stops_early_has_no_time_of_its_own() {
+        let resumed = "Continuing training from global step 30\n".to_owned() + SUMMARY;
+        let early = bar(1, 0) + &bar(20, 5) + SUMMARY;
+        let without_rate = part(SUMMARY, ..26).to_owned() + "}\n";
+        for log in [resumed, early, without_rate] {
+            let trace = parse(&log);
+            assert!(
+                trace.steps.iter().all(|s| s.step_time_seconds.is_none()),
+                "{log}"
+            );
+        }
     }
 }

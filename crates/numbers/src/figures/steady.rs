@@ -2,12 +2,11 @@
 
 use crate::results::{
     CUSUM, Changes, Reason, RunResult, changes, is_positive, mean, outlier_limit, quantile, sd,
-    words::step_time,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_base::words::plain::counted;
-use tprimat_logs::{Step, Trace};
+use tprimat_logs::{Step, Trace, WHOLE_RUN};
 
 use super::{Statistics, StepTime, codes, otherwise::LARGE_SHIFT};
 
@@ -165,8 +164,12 @@ pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Stea
 }
 
 /// Does the step come after the declared warm-up of its process? A mean over several steps is
-/// dropped with the first of them.
+/// dropped with the first of them, unless it is all that there is.
 pub(super) fn is_measured(step: &Step, result: &RunResult, statistics: &Statistics) -> bool {
+    let mut anomalies = result.trace.anomalies.iter();
+    if anomalies.any(|anomaly| anomaly.kind == WHOLE_RUN) {
+        return step.step_time_seconds.is_some();
+    }
     let ordinal = result.trace.ordinal(step, result.workload.counts_from);
     ordinal.saturating_sub(step.count()) >= statistics.warmup_steps
 }
@@ -264,14 +267,8 @@ fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed
         return Err(match (steps.len(), times) {
             (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
             (steps, 0) => {
-                let run = result.trace.totals.get("train_runtime_seconds");
-                let last = result.trace.steps.last().map_or(0, |s| s.step);
-                let mean = run.map_or_else(String::new, |run| {
-                    let each = step_time(run / last.max(1) as f64);
-                    format!("; over the whole run, start-up included, a step took {each}")
-                });
                 let text = format!(
-                    "none of the {steps} steps has a time (`step_time_seconds` in an event){mean}"
+                    "none of the {steps} steps has a time (`step_time_seconds` in an event)"
                 );
                 Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
             }

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::{Job, RunOutcome};
-use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace};
+use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace, WHOLE_RUN};
 
 use super::{
     Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, Samples, Source,
@@ -160,6 +160,8 @@ impl RunResult {
             contract.derive("num_gpus", count.into());
         }
         found.extend(anomalies);
+        let of_whole_run = |a: &&Anomaly| a.kind == WHOLE_RUN;
+        found.extend(trace.anomalies.iter().filter(of_whole_run).cloned());
         let step_time_source = time_from_rate(&mut trace, &contract);
         starts_slowly(&mut trace, counts_from);
         // The time of a step that has more tokens than others says nothing by itself.
@@ -190,7 +192,8 @@ impl RunResult {
             counts_from,
             num_gpus: contract.count("num_gpus"),
             precision: super::settings::show(contract.get("precision")),
-            num_parameters: super::count_parameters(&job.model),
+            num_parameters: super::count_parameters(&job.model)
+                .or(Some(job.model.num_parameters).filter(|n| *n > 0)),
             flops_per_token: seq_length.and_then(|s| flops_per_token(&job.model, s)),
         };
         Self {

@@ -9,7 +9,7 @@ use crate::results::{
     words::{repeats as named, step_time, verb},
 };
 use tprimat_base::words::nearest;
-use tprimat_logs::{Anomaly, RESTART, UNREADABLE, UnreadableLines};
+use tprimat_logs::{Anomaly, RESTART, UNREADABLE, UnreadableLines, WHOLE_RUN};
 
 use crate::figures::{
     Cut, Estimate, Note, NoteKind, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Statistics,
@@ -225,7 +225,8 @@ fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         let all = &result.trace.anomalies;
         // Lines that were counted have a note of their own.
         let is_counted = |kind: &&str| {
-            result.trace.unreadable.is_some() && UNREADABLE.contains(kind) || *kind == RESTART
+            result.trace.unreadable.is_some() && UNREADABLE.contains(kind)
+                || [RESTART, WHOLE_RUN].contains(kind)
         };
         let kinds = all.iter().map(|a| a.kind.as_str());
         let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
@@ -388,7 +389,7 @@ fn anomalies_by_kind(
     kinds.into_iter().map(|(kind, detail, of, is_of_first)| {
         let sort = match kind {
             SLOW_FIRST_STEPS => NoteKind::WarmUp,
-            RATE_DISAGREES | ENDS_EARLY => NoteKind::Doubtful,
+            RATE_DISAGREES | ENDS_EARLY | WHOLE_RUN => NoteKind::Doubtful,
             _ => NoteKind::Remark,
         };
         let first = match of.first().filter(|_| is_of_first) {

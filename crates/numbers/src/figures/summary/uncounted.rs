@@ -104,12 +104,13 @@ pub fn failure_class(why: &Reason) -> Option<FailureClass> {
 
 /// Would every run that is launched the same come to this? It follows from what the trainer does and
 /// prints, not from what else went on: another run would be spent in vain. One step, one pause or
-/// another repeat decides the other reasons; a log that ends early may be cut off.
+/// another repeat decides the other reasons.
 #[must_use]
 pub fn comes_again(why: &Reason) -> bool {
-    const ALWAYS: [&str; 14] = [
+    const ALWAYS: [&str; 15] = [
         CONTRADICTED,
         NO_STEP,
+        ENDS_EARLY,
         NOT_HANDED_OVER,
         codes::TOKENS_NOT_KNOWN,
         codes::LENGTH_NOT_KNOWN,
