@@ -172,6 +172,11 @@ impl RunResult {
             .count("global_batch_size")
             .zip(seq_length)
             .and_then(|(b, s)| b.checked_mul(s));
+        // Of experts that nobody described, nobody knows what a token costs.
+        let experts = contract
+            .count(super::settings::NUM_EXPERTS)
+            .filter(|n| *n > 1);
+        let is_known = experts.is_none_or(|n| n == job.model.num_experts);
         let varies = work::vary(&trace);
         let each = trace.steps.iter().find_map(|s| s.tokens);
         let stated = attestation.is_attested("tokens_per_step")
@@ -191,7 +196,9 @@ impl RunResult {
             num_gpus: contract.count("num_gpus"),
             precision: super::settings::show(contract.get("precision")),
             num_parameters: super::count_parameters(&job.model),
-            flops_per_token: seq_length.and_then(|s| flops_per_token(&job.model, s)),
+            flops_per_token: seq_length
+                .filter(|_| is_known)
+                .and_then(|s| flops_per_token(&job.model, s)),
         };
         Self {
             schema_version: RESULT_SCHEMA.to_owned(),
