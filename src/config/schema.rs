@@ -9,11 +9,16 @@
 //! the reason why it changes nothing (a test changes each and looks). A null in config.yaml is the
 //! same as leaving the line out.
 
+mod model;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+
+use crate::job::PRECISIONS;
+pub use model::{Model, RopeScaling};
 
 /// config.yaml: the single source of truth for everything that is not an axis of the matrix.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -88,124 +93,6 @@ pub struct Platform {
     /// Environment of every run on this platform. A null takes away what `platform_optimizations`
     /// sets.
     pub env: BTreeMap<String, Scalar>,
-}
-
-/// The shape of a model. Keys that are left out come from the built-in table of models if `name`,
-/// `full_name`, `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys
-/// agree with it. Where `hf_config` names a file, they come from there instead.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Model {
-    /// What the model is looked up by in the built-in table; else for people.
-    pub name: Option<String>,
-    /// Also what results of older suites are recognised by.
-    pub full_name: Option<String>,
-    /// `llama`, `qwen2`, `mistral` or `gpt2`; `other`: only the trainer knows the shape, so there are
-    /// no FLOPs, and a command of your own must train it.
-    pub architecture: Option<String>,
-    /// An assertion: what is used is the count made from the shape.
-    #[schemars(range(min = 1))]
-    pub num_parameters: Option<u64>,
-    /// Decoder layers.
-    #[schemars(range(min = 1))]
-    pub num_layers: Option<u64>,
-    /// Width of the residual stream.
-    #[schemars(range(min = 1))]
-    pub hidden_size: Option<u64>,
-    /// Width inside the feed-forward block.
-    #[schemars(range(min = 1))]
-    pub ffn_hidden_size: Option<u64>,
-    /// Query heads of a layer.
-    #[schemars(range(min = 1))]
-    pub num_attention_heads: Option<u64>,
-    /// Groups of grouped-query attention; absent = one a head.
-    #[schemars(range(min = 1))]
-    pub num_kv_heads: Option<u64>,
-    /// Absent = hidden_size / num_attention_heads.
-    #[schemars(range(min = 1))]
-    pub head_dim: Option<u64>,
-    /// Unpadded.
-    #[schemars(range(min = 1))]
-    pub vocab_size: Option<u64>,
-    /// Learned positions (gpt2).
-    #[schemars(range(min = 1))]
-    pub max_position_embeddings: Option<u64>,
-    /// Base of the rotary position embedding.
-    #[schemars(range(min = 0))]
-    pub rope_theta: Option<f64>,
-    pub rope_scaling: Option<RopeScaling>,
-    /// Added to the mean square in RMSNorm, or to the variance in LayerNorm.
-    #[schemars(range(min = 0))]
-    pub norm_eps: f64,
-    /// The output layer shares the weights of the token embedding.
-    pub tie_embeddings: bool,
-    /// Q, K and V have a bias, as in Qwen 2.
-    pub qkv_bias: bool,
-    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
-    pub dataset_path: Option<String>,
-    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts
-    /// may well agree on.
-    pub dataset_name: Option<String>,
-    /// A tokenizer.json, or a folder that has one.
-    pub tokenizer_path: Option<String>,
-    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the
-    /// like.
-    pub tokenizer_name: Option<String>,
-    /// A Hugging Face `config.json` of the project, for the keys that are left out.
-    pub hf_config: Option<String>,
-    /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
-    pub nemo_recipe: Option<String>,
-    /// A file of the Primus checkout's examples; its name tells the preset.
-    pub primus_config: Option<String>,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            name: None,
-            full_name: None,
-            architecture: None,
-            num_parameters: None,
-            num_layers: None,
-            hidden_size: None,
-            ffn_hidden_size: None,
-            num_attention_heads: None,
-            num_kv_heads: None,
-            head_dim: None,
-            vocab_size: None,
-            max_position_embeddings: None,
-            rope_theta: None,
-            rope_scaling: None,
-            norm_eps: 1e-5,
-            tie_embeddings: false,
-            qkv_bias: false,
-            dataset_path: None,
-            dataset_name: None,
-            tokenizer_path: None,
-            tokenizer_name: None,
-            hf_config: None,
-            nemo_recipe: None,
-            primus_config: None,
-        }
-    }
-}
-
-/// Llama 3's frequency-dependent scaling of RoPE.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RopeScaling {
-    /// By how much long wavelengths are stretched.
-    #[schemars(range(min = 1))]
-    pub factor: Option<f64>,
-    /// Wavelengths above original length / this are stretched whole.
-    #[schemars(range(min = 0))]
-    pub low_freq_factor: Option<f64>,
-    /// Wavelengths below original length / this are left as they are.
-    #[schemars(range(min = 0))]
-    pub high_freq_factor: Option<f64>,
-    /// The sequence length, in tokens, that the frequencies were made for.
-    #[schemars(range(min = 1))]
-    pub original_max_position_embeddings: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -328,10 +215,11 @@ impl Default for Optimizer {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
-    /// What the products of the linear layers read: with `fp8` the rest is bf16.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8"]))]
+    /// What the products of the linear layers read: with `fp8` and the formats with a scale for each
+    /// block of 32 or 16 values (`mxfp8`, `mxfp4`, `nvfp4`) the rest is bf16.
+    #[schemars(extend("enum" = PRECISIONS))]
     pub default: String,
-    /// E4M3 forward, E5M2 backward.
+    /// With `fp8`: E4M3 forward, E5M2 backward.
     pub fp8_hybrid: bool,
     /// Keep parameters in FP8 as well.
     pub fp8_param: bool,
@@ -364,6 +252,9 @@ pub struct Parallelism {
     /// Copies that train on different sequences; absent = the GPUs that are left.
     #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
+    /// Devices, among those of DP and CP, that share the experts of each layer out.
+    #[schemars(range(min = 1), extend("x-aliases" = ["EP", "ep"]))]
+    pub expert_model_parallel_size: Option<u64>,
     /// An assertion: GA is derived from GBS = MBS × DP × GA.
     #[schemars(range(min = 1), extend("x-aliases" = ["GA", "ga"]))]
     pub gradient_accumulation_steps: Option<u64>,
@@ -391,7 +282,7 @@ pub struct PlatformOptimizations {
     /// Environment of every run; part of the key.
     pub env: BTreeMap<String, Scalar>,
     /// In place of `training.precision.default`.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
     pub precision: Option<String>,
     /// In place of `training.precision.fp8_hybrid`.
     pub fp8_hybrid: Option<bool>,
@@ -418,7 +309,7 @@ pub struct Framework {
     #[serde(deserialize_with = "texts")]
     pub platforms: Option<Vec<String>>,
     /// In place of `training.precision.default`, where `platform_optimizations` states none.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    foreign_keys::{called, is_of_experts, stands_for},
+    foreign_keys::{called, stands_for},
     nested::join,
     schema::{CloudCost, ConfigFile, Model},
 };
@@ -140,9 +140,6 @@ impl Shape {
             format!("not a key of `{table}`")
         };
         let help = match nearest(key, self.field_names()) {
-            _ if is_of_experts(key) => {
-                "expert parallelism is not supported: models with experts cannot be planned".into()
-            }
             _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
             None if let Some(there) = called(key) => format!("write {there}"),
@@ -306,12 +303,16 @@ fn choice(choices: &[&'static str], text: &str) -> Option<&'static str> {
 }
 
 /// Names of precisions that other programs use.
-const PRECISIONS: [(&str, &str); 6] = [
+const PRECISIONS: [(&str, &str); 10] = [
     ("bfloat16", "bf16"),
     ("torch.bfloat16", "bf16"),
     ("float32", "fp32"),
     ("torch.float32", "fp32"),
     ("float8", "fp8"),
+    ("float16", "fp16"),
+    ("torch.float16", "fp16"),
+    ("half", "fp16"),
+    ("fp16-mixed", "fp16"),
     ("bf16-mixed", "bf16"),
 ];
 

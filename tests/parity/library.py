@@ -99,7 +99,7 @@ class ModelTests(unittest.TestCase):
         self.assertEqual(models.fresh(1, 0.5, "proj.bias", (2,), "cpu").tolist(), [0, 0])
 
     def test_every_architecture_is_built_whole(self):
-        shapes = dict(parity.MODELS)
+        shapes = parity.MODELS | parity.OTHERS
         shapes["mistral"] = parity.MODELS["llama"] | {"architecture": "mistral", "rope_scaling": None}
         shapes["gpt2"] = parity.MODELS["qwen2"] | {"architecture": "gpt2", "num_kv_heads": 4}
         for name, shape in shapes.items():
@@ -116,6 +116,17 @@ class ModelTests(unittest.TestCase):
                 self.assertAlmostEqual(entry.std().item(), 0.125, delta=0.005)
                 tokens = torch.arange(16)[None]
                 self.assertTrue(model(input_ids=tokens, labels=tokens).loss.isfinite())
+
+    def test_experts_compute_in_bf16_under_autocast(self):
+        """`grouped_mm` heeds no autocast, so a model in fp32 would compute its experts in fp32 and be called bf16."""
+        from transformers.integrations import moe
+
+        model = models.materialise(models.build(job(model=parity.OTHERS["qwen3_moe"])), "cpu")
+        computed, can_use = set(), moe._can_use_grouped_mm
+        noting = lambda input, weight, offs: computed.add((input.dtype, weight.dtype)) or can_use(input, weight, offs)
+        with mock.patch.object(moe, "_can_use_grouped_mm", noting), torch.autocast("cpu", torch.bfloat16):
+            model(input_ids=torch.arange(16)[None])
+        self.assertEqual(computed, {(torch.bfloat16, torch.bfloat16)})
 
     def test_only_matrices_decay(self):
         model = models.build(job())

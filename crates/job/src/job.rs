@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Vendor;
 
+/// What the products of the linear layers may read.
+pub const PRECISIONS: [&str; 7] = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4"];
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Job {
@@ -21,7 +24,7 @@ pub struct Job {
     /// Optimiser steps to run.
     pub train_iters: u64,
     pub optimizer: OptimizerJob,
-    /// `fp32`, `bf16` or `fp8`.
+    /// One of [`PRECISIONS`].
     pub precision: String,
     pub fp8_hybrid: bool,
     pub fp8_param: bool,
@@ -44,11 +47,19 @@ pub struct Job {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ModelShape {
-    /// `llama`, `qwen2`, `mistral` or `gpt2`.
+    /// Hugging Face's `model_type`, one of [`ARCHITECTURES`](crate::ARCHITECTURES).
     pub architecture: String,
     pub num_layers: u64,
     pub hidden_size: u64,
     pub ffn_hidden_size: u64,
+    /// Experts of each layer, beside shared ones; 0 = a dense model.
+    pub num_experts: u64,
+    /// Experts that a token passes through, beside shared ones.
+    pub num_experts_per_tok: u64,
+    /// Width inside an expert.
+    pub moe_intermediate_size: u64,
+    /// Width of what every token passes through beside its experts; 0 = nothing.
+    pub shared_expert_intermediate_size: u64,
     pub num_attention_heads: u64,
     pub num_kv_heads: u64,
     pub head_dim: u64,
@@ -136,6 +147,8 @@ pub struct ParallelismJob {
     pub pipeline_model_parallel_size: u64,
     pub context_parallel_size: u64,
     pub data_parallel_size: u64,
+    /// Devices among those of DP and CP that share the experts of each layer out.
+    pub expert_model_parallel_size: u64,
     /// Devices in all. On the cpu platform 1 is "the host's cores".
     pub num_gpus: u64,
     /// Hosts that these devices are on, each with the same number of them. The launch files say it
@@ -153,6 +166,7 @@ impl Default for ParallelismJob {
             pipeline_model_parallel_size: 1,
             context_parallel_size: 1,
             data_parallel_size: 1,
+            expert_model_parallel_size: 1,
             num_gpus: 1,
             num_nodes: 1,
             sharding: String::new(),
