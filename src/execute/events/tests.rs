@@ -92,7 +92,6 @@ fn plain_lines_are_few_and_say_what_a_person_needs() {
 no run to do
 train cpu/native/llama/single#2: started (never run)
 train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
-train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
     what to do: look
