@@ -128,8 +128,9 @@ pub struct PlainLines<W> {
     sink: Quietly<W>,
     every: Duration,
     amount: Amount,
-    /// Running measurements, with the time of the last step that was told.
-    running: HashMap<String, Option<Instant>>,
+    /// Running measurements, with the time of their start or of the last step that was told: a run
+    /// that is soon over has none.
+    running: HashMap<String, Instant>,
     progress: Progress,
 }
 
@@ -159,15 +160,19 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             } => {}
             _ if self.amount == Amount::Failures => return,
             Event::Step { task, .. } => {
-                let now = Instant::now();
-                let last = self.running.insert(task.clone(), Some(now)).flatten();
-                if let Some(last) = last.filter(|last| now.duration_since(*last) < self.every) {
-                    self.running.insert(task.clone(), Some(last));
+                let last = self
+                    .running
+                    .entry(task.clone())
+                    .or_insert_with(Instant::now);
+                if last.elapsed() < self.every {
                     return;
                 }
+                *last = Instant::now();
             }
             Event::TaskStarted { repeat: None, .. } if !tells_all => return,
-            Event::TaskStarted { task, .. } => drop(self.running.insert(task.clone(), None)),
+            Event::TaskStarted { task, .. } => {
+                self.running.insert(task.clone(), Instant::now());
+            }
             Event::TaskFinished { task, outcome, .. } => {
                 let is_run = self.running.remove(task).is_some();
                 if !is_run && is_no_news(*outcome) && !tells_all {

@@ -92,13 +92,17 @@ fn plain_lines_are_few_and_say_what_a_person_needs() {
 no run to do
 train cpu/native/llama/single#2: started (never run)
 train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
-train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
     what to do: look
 1 of 6 selected cells measured (2 failed, 3 unsupported); 12 runs made in 4.0 s; runs that ended well and do not count: 3 whose log reports a failure, 2 contradicted by their logs, 1 with nothing to measure
 ";
     assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    let mut bytes = Vec::new();
+    let mut plain = PlainLines::new(&mut bytes, Duration::ZERO, Amount::default());
+    a_build().iter().for_each(|event| plain.report(event));
+    let step = "train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W\n";
+    assert!(String::from_utf8(bytes).unwrap().contains(step));
 }
 
 /// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
