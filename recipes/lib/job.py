@@ -25,6 +25,7 @@ DEFAULTS = {
     "parallelism.pipeline_model_parallel_size": 1,
     "parallelism.context_parallel_size": 1,
     "parallelism.data_parallel_size": 1,
+    "parallelism.expert_model_parallel_size": 1,
     "parallelism.num_gpus": 1,
 }
 # Fields that mean nothing while another one is as it is.

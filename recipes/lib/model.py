@@ -16,20 +16,50 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from events import plain_name
 from tprimat_callback import stop
 
-ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral", "gpt2": "GPT2"}
+# The job's architecture → the name in transformers, and whether Q, K and V have a bias there.
+ARCHITECTURES = {
+    "llama": ("Llama", False),
+    "qwen2": ("Qwen2", True),
+    "mistral": ("Mistral", False),
+    "gpt2": ("GPT2", True),
+    "qwen3": ("Qwen3", False),
+    "mixtral": ("Mixtral", False),
+    "qwen2_moe": ("Qwen2Moe", True),
+    "qwen3_moe": ("Qwen3Moe", False),
+}
+# Heads of hidden size / heads, and no other.
+WITHOUT_HEAD_DIM = ("qwen2", "gpt2", "qwen2_moe")
 
 
 def shape_refusals(job):
     """(applies, reason) of shapes that `build` cannot make."""
     model = job["model"]
     architecture, biased, heads = model["architecture"], model["qkv_bias"], model["num_attention_heads"]
+    if architecture not in ARCHITECTURES:
+        return [(True, f"architecture {architecture!r}")]
+    is_wide = architecture == "mixtral" and model["ffn_hidden_size"] != model["moe_intermediate_size"]
     return [
-        (architecture not in ARCHITECTURES, f"architecture {architecture!r}"),
-        (biased and architecture in ("llama", "mistral"), "a QKV bias in this architecture"),
-        (not biased and architecture in ("qwen2", "gpt2"), f"{architecture} without QKV bias"),
+        (biased != ARCHITECTURES[architecture][1], f"{architecture} {'with' if biased else 'without'} QKV bias"),
         (architecture == "gpt2" and model["num_kv_heads"] != heads, "grouped queries in GPT-2"),
-        (architecture in ("qwen2", "gpt2") and model["head_dim"] * heads != model["hidden_size"], "this head_dim"),
+        (architecture in WITHOUT_HEAD_DIM and model["head_dim"] * heads != model["hidden_size"], "this head_dim"),
+        (is_wide, "a Mixtral with two widths: ffn_hidden_size must be moe_intermediate_size"),
     ]
+
+
+def experts(m):
+    """What a transformers config says of experts."""
+    architecture = m["architecture"]
+    if architecture not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        return {}
+    chosen = {"num_experts_per_tok": m["num_experts_per_tok"], "output_router_logits": False}
+    if architecture == "mixtral":
+        return chosen | {"num_local_experts": m["num_experts"], "intermediate_size": m["moe_intermediate_size"]}
+    chosen |= {"num_experts": m["num_experts"], "moe_intermediate_size": m["moe_intermediate_size"]}
+    # As in the config.json of Qwen's own models.
+    chosen |= {"norm_topk_prob": architecture == "qwen3_moe"}
+    if architecture == "qwen2_moe":
+        chosen |= {"shared_expert_intermediate_size": m["shared_expert_intermediate_size"]}
+    return chosen
 
 
 def configure(job):
@@ -56,21 +86,24 @@ def configure(job):
             attn_pdrop=0.0,
             **common,
         )
-    name = ARCHITECTURES[m["architecture"]]
+    architecture = m["architecture"]
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     if m["rope_scaling"]:
         rope |= {"rope_type": "llama3"} | dict(m["rope_scaling"])
-    return getattr(transformers, f"{name}Config")(
+    sizes = {"intermediate_size": m["ffn_hidden_size"]} | experts(m)
+    if m["head_dim"] and architecture not in WITHOUT_HEAD_DIM:
+        sizes["head_dim"] = m["head_dim"]
+    if architecture in ("mistral", "mixtral"):
+        sizes["sliding_window"] = None
+    return getattr(transformers, f"{ARCHITECTURES[architecture][0]}Config")(
         num_hidden_layers=m["num_layers"],
         hidden_size=m["hidden_size"],
-        intermediate_size=m["ffn_hidden_size"],
         num_attention_heads=m["num_attention_heads"],
         num_key_value_heads=m["num_kv_heads"],
         max_position_embeddings=m["max_position_embeddings"] or length,
         rms_norm_eps=m["norm_eps"],
         rope_parameters=rope,
-        **({"head_dim": m["head_dim"]} if m["head_dim"] and name != "Qwen2" else {}),
-        **({"sliding_window": None} if name == "Mistral" else {}),
+        **sizes,
         **common,
     )
 
@@ -79,7 +112,7 @@ def construct(job):
     """The model as transformers makes it, under whatever context the caller set up; its values are to be replaced."""
     config = configure(job)
     suffix = "LMHeadModel" if config.model_type == "gpt2" else "ForCausalLM"
-    return getattr(transformers, ARCHITECTURES[config.model_type] + suffix)(config).train()
+    return getattr(transformers, ARCHITECTURES[config.model_type][0] + suffix)(config).train()
 
 
 def build(job, dtype=torch.float32):
@@ -234,6 +267,7 @@ def use_fp8(model, job):
     m = job["model"]
     job.refuse(
         [
+            (bool(experts(m)), "FP8: Transformer Engine's linear layers do not compute experts"),
             (m["architecture"] == "gpt2", "FP8: GPT-2's Conv1D has no counterpart in Transformer Engine"),
             (m["hidden_size"] % 16 or m["ffn_hidden_size"] % 16, "FP8 needs sizes that are multiples of 16"),
             ((job["data"]["micro_batch_size"] * job["data"]["seq_length"]) % 16, "FP8 needs 16·n tokens a batch"),

@@ -122,6 +122,11 @@ def model_in_effect(config):
         "num_layers": get("num_hidden_layers", "n_layer"),
         "hidden_size": hidden,
         "ffn_hidden_size": get("intermediate_size", "n_inner") or (4 * hidden if kind == "gpt2" else None),
+        "num_experts": get("num_experts", "num_local_experts"),
+        "num_experts_per_tok": get("num_experts_per_tok"),
+        # Mixtral has one width, that of its experts.
+        "moe_intermediate_size": get("moe_intermediate_size", *(("intermediate_size",) if kind == "mixtral" else ())),
+        "shared_expert_intermediate_size": get("shared_expert_intermediate_size"),
         "num_attention_heads": heads,
         "num_kv_heads": get("num_key_value_heads") or heads,
         "head_dim": get("head_dim") or (hidden // heads if hidden and heads else None),
@@ -136,7 +141,7 @@ def model_in_effect(config):
 
 def rope_scaling_in_effect(rope, kind):
     """1 for frequencies as they are, Llama 3's factor, and nothing for other ways to scale or without RoPE."""
-    if kind not in ("llama", "qwen2", "mistral"):
+    if kind not in ("llama", "qwen2", "mistral", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"):
         return None
     return {"default": 1.0, "llama3": rope.get("factor")}.get(rope.get("rope_type", rope.get("type", "default")))
 

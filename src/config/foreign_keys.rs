@@ -8,12 +8,6 @@ static ELSEWHERE: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {
     table.expect("the tests read it")
 });
 
-/// Degrees of expert parallelism, which are one letter away from `CP` and mean something else.
-pub(super) fn is_of_experts(key: &str) -> bool {
-    let key = key.to_lowercase();
-    key == "ep" || key == "etp" || key.starts_with("expert_")
-}
-
 /// The keys of config.yaml that a foreign name stands for, as paths.
 pub(super) fn stands_for(name: &str) -> Vec<&'static str> {
     let name = name.to_lowercase().replace('-', "_");

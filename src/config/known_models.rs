@@ -10,7 +10,10 @@ use super::{
     layers::{Config, Layer},
     nested,
 };
-use crate::error::Problem;
+use crate::{
+    error::{Problem, did_you_mean},
+    job::{ARCHITECTURES, architecture_names},
+};
 
 /// An entry of `models.toml`.
 #[derive(Debug, Deserialize)]
@@ -18,6 +21,11 @@ pub(super) struct KnownModel {
     pub name: String,
     pub names: Vec<String>,
     num_parameters: u64,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test holds the table against it")
+    )]
+    num_active_parameters: Option<f64>,
     /// Keys of `models.<id>`.
     #[serde(flatten)]
     shape: Map<String, Value>,
@@ -140,7 +148,7 @@ impl Config {
     }
 }
 
-/// Keys of `models.<id>`, and what they are called in a config.json: of most models, and of GPT-2.
+/// Keys of `models.<id>`, and what they are called in a config.json: in most, and in some.
 const HF_KEYS: [(&str, &str, &str); 9] = [
     ("num_layers", "num_hidden_layers", "n_layer"),
     ("hidden_size", "hidden_size", "n_embd"),
@@ -151,6 +159,30 @@ const HF_KEYS: [(&str, &str, &str); 9] = [
     ("vocab_size", "vocab_size", ""),
     ("rope_theta", "rope_theta", ""),
     ("norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
+];
+
+/// The same of experts. A file must state the first three of an architecture that has some:
+/// transformers would take the sizes of another model for granted.
+const HF_EXPERTS: [(&str, &str, &str); 4] = [
+    ("num_experts", "num_experts", "num_local_experts"),
+    ("num_experts_per_tok", "num_experts_per_tok", ""),
+    ("moe_intermediate_size", "moe_intermediate_size", ""),
+    (
+        "shared_expert_intermediate_size",
+        "shared_expert_intermediate_size",
+        "",
+    ),
+];
+
+/// What a config.json may state of a model with experts that a shape here has only one way.
+const HF_FIXED: [(&str, &str, &str); 3] = [
+    ("decoder_sparse_step", "1", "every layer has experts"),
+    ("mlp_only_layers", "[]", "every layer has experts"),
+    (
+        "output_router_logits",
+        "false",
+        "the loss has no part of the router's",
+    ),
 ];
 
 const HF_SCALING: [&str; 4] = [
@@ -164,18 +196,38 @@ const HF_SCALING: [&str; 4] = [
 /// granted where it does not.
 fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     let architecture = file["model_type"].as_str().unwrap_or_default();
-    if !["llama", "qwen2", "mistral", "gpt2"].contains(&architecture) {
-        return Err(format!(
-            "has the model_type {architecture:?}; llama, qwen2, mistral and gpt2 are known"
-        ));
-    }
+    let Some(known) = crate::job::architecture(architecture) else {
+        let all = architecture_names();
+        let names = ARCHITECTURES.iter().map(|known| known.name);
+        let near = did_you_mean(architecture, names).unwrap_or(format!("known are {all}"));
+        return Err(format!("has the model_type {architecture:?}; {near}"));
+    };
     let is_gpt2 = architecture == "gpt2";
     let mut shape = vec![("architecture".to_owned(), json!(architecture))];
     let mut state = |key: &str, value: Value| shape.push((key.to_owned(), value));
-    for (key, usual, of_gpt2) in HF_KEYS {
-        let stated = [usual, of_gpt2].map(|name| &file[name]);
+    let experts = HF_EXPERTS.into_iter().filter(|_| known.has_experts);
+    for (key, usual, other) in HF_KEYS.into_iter().chain(experts) {
+        let other = match (key, architecture) {
+            // All that Mixtral's layers have are experts, of its one width.
+            ("moe_intermediate_size", "mixtral") => "intermediate_size",
+            _ => other,
+        };
+        let stated = [usual, other].map(|name| &file[name]);
         if let Some(value) = stated.into_iter().find(|value| value.is_number()) {
             state(key, value.clone());
+        } else if HF_EXPERTS[..3].iter().any(|(needed, ..)| *needed == key)
+            || (key == "head_dim" && known.has_qk_norm)
+        {
+            return Err(format!("has no {usual}, which {architecture} needs"));
+        }
+    }
+    for (key, only, meaning) in HF_FIXED.into_iter().filter(|_| known.has_experts) {
+        let value = &file[key];
+        let is_so = serde_json::from_str(only).is_ok_and(|only: Value| *value == only);
+        if !value.is_null() && !is_so {
+            return Err(format!(
+                "states {key} {value}; here it is {only}: {meaning}"
+            ));
         }
     }
     // Transformers 5 writes the rotary settings into one table.
@@ -193,7 +245,7 @@ fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     }
     let is_tied = file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2);
     state("tie_embeddings", json!(is_tied));
-    let has_bias = is_gpt2 || architecture == "qwen2" || file["attention_bias"] == true;
+    let has_bias = is_gpt2 || architecture.starts_with("qwen2") || file["attention_bias"] == true;
     state("qkv_bias", json!(has_bias));
     let kind = rotary["rope_type"].as_str();
     let scaling = match kind.is_some_and(|kind| kind != "default") {
@@ -276,7 +328,7 @@ fn contradiction(config: &Config, id: &str, known: &KnownModel, shape: &Shape) -
 mod tests {
     use std::collections::BTreeSet;
 
-    use tprimat_job::{ModelShape, count_parameters};
+    use tprimat_job::{ModelShape, count_active_parameters, count_parameters};
 
     use super::*;
 
@@ -287,23 +339,15 @@ mod tests {
             for name in &model.names {
                 assert!(names.insert(plain(name)), "{name} names two models");
             }
-            let number = |key: &str| model.shape.get(key).and_then(Value::as_u64);
-            let whole = |key: &str| number(key).unwrap_or_else(|| panic!("no {key}"));
-            let shape = ModelShape {
-                architecture: model.shape["architecture"].as_str().unwrap().to_owned(),
-                num_layers: whole("num_layers"),
-                hidden_size: whole("hidden_size"),
-                ffn_hidden_size: whole("ffn_hidden_size"),
-                num_attention_heads: whole("num_attention_heads"),
-                num_kv_heads: whole("num_kv_heads"),
-                head_dim: number("head_dim")
-                    .unwrap_or(whole("hidden_size") / whole("num_attention_heads")),
-                vocab_size: whole("vocab_size"),
-                max_position_embeddings: number("max_position_embeddings").unwrap_or(0),
-                tie_embeddings: model.shape["tie_embeddings"].as_bool().unwrap(),
-                qkv_bias: model.shape["qkv_bias"].as_bool().unwrap(),
-                ..ModelShape::default()
-            };
+            let key_of = |key: &str| model.shape.get(key).cloned();
+            let mut stated = json!(ModelShape::default());
+            for (key, value) in stated.as_object_mut().unwrap() {
+                *value = key_of(key).unwrap_or(value.take());
+            }
+            let mut shape: ModelShape = serde_json::from_value(stated).unwrap();
+            if shape.head_dim == 0 {
+                shape.head_dim = shape.hidden_size / shape.num_attention_heads;
+            }
             let keys = model.shape.keys().map(|key| format!("models.any.{key}"));
             let any = crate::config::tests::load("models: { any: {} }\n", &[], &[]).unwrap();
             keys.for_each(|key| _ = any.resolve(&key).unwrap());
@@ -313,6 +357,34 @@ mod tests {
                 "{}",
                 model.name
             );
+            let active = count_active_parameters(&shape).unwrap() as f64;
+            let stated = model.num_active_parameters.unwrap_or(active);
+            assert!((active / stated - 1.0).abs() < 0.02, "{}", model.name);
+        }
+        assert!(known_models().len() >= 37);
+    }
+
+    /// Ids of the Hub, with their owner.
+    #[test]
+    fn a_model_is_known_by_its_id_on_the_hub() {
+        for id in [
+            "Qwen/Qwen3-0.6B",
+            "Qwen/Qwen3-8B-Base",
+            "Qwen/Qwen3-30B-A3B",
+            "Qwen/Qwen3-Coder-480B-A35B-Instruct",
+            "Qwen/Qwen1.5-MoE-A2.7B",
+            "Qwen/Qwen2.5-7B",
+            "mistralai/Mixtral-8x7B-v0.1",
+            "mistralai/Mistral-7B-v0.1",
+            "mistralai/Mistral-Nemo-Base-2407",
+            "meta-llama/Llama-3.1-8B",
+            "meta-llama/Llama-2-7b-hf",
+            "openai-community/gpt2-xl",
+            "TinyLlama/TinyLlama-1.1B",
+        ] {
+            let text = format!("models: {{ any: {{ name: {id} }} }}\n");
+            let config = crate::config::tests::load(&text, &[], &[]).unwrap();
+            assert!(named(&config, "any").is_some(), "{id}");
         }
     }
 
@@ -338,6 +410,17 @@ mod tests {
             (Some(2.0), Some(18944.0), Some(1e-6))
         );
         assert_eq!(config.get("models.q.qkv_bias"), Some(&json!(true)));
+        let mixtral = r#"{ "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64 }"#;
+        let config = of(mixtral).unwrap();
+        let get = |key: &str| config.get(&format!("models.q.{key}")).unwrap().as_u64();
+        let experts = [
+            "num_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+        ]
+        .map(get);
+        assert_eq!(experts, [Some(8), Some(2), Some(64)]);
+        let config = of(file).unwrap();
         let origin = config
             .effective()
             .find(|(path, ..)| *path == "models.q.hidden_size")
@@ -351,6 +434,23 @@ mod tests {
             (
                 "{\"model_type\": \"mamba\"}",
                 "has the model_type \"mamba\"",
+            ),
+            (
+                r#"{ "model_type": "qwen3moe" }"#,
+                "has the model_type \"qwen3moe\"; did you mean `qwen3_moe`?",
+            ),
+            (
+                r#"{ "model_type": "qwen3" }"#,
+                "has no head_dim, which qwen3 needs",
+            ),
+            (
+                r#"{ "model_type": "mixtral", "intermediate_size": 8, "num_experts_per_tok": 2 }"#,
+                "has no num_experts, which mixtral needs",
+            ),
+            (
+                r#"{ "model_type": "qwen3_moe", "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+                    "head_dim": 8, "mlp_only_layers": [0] }"#,
+                "states mlp_only_layers [0]; here it is []: every layer has experts",
             ),
             (
                 "{\"model_type\": \"llama\", \"hidden_size\": 1.5}",

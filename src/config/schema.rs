@@ -100,7 +100,8 @@ pub struct Model {
     pub name: Option<String>,
     /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
-    /// `llama`, `qwen2`, `mistral` or `gpt2`; `other`: only the trainer knows the shape, so there are
+    /// Hugging Face's `model_type`: `llama`, `qwen2`, `mistral`, `gpt2`, `qwen3`; with experts
+    /// `mixtral`, `qwen2_moe` or `qwen3_moe`; `other`: only the trainer knows the shape, so there are
     /// no FLOPs, and a command of your own must train it.
     pub architecture: Option<String>,
     /// An assertion: what is used is the count made from the shape.
@@ -115,6 +116,17 @@ pub struct Model {
     /// Width inside the feed-forward block.
     #[schemars(range(min = 1))]
     pub ffn_hidden_size: Option<u64>,
+    /// Experts of each layer; absent = a dense model.
+    #[schemars(range(min = 1))]
+    pub num_experts: Option<u64>,
+    /// Experts that each token passes through.
+    #[schemars(range(min = 1))]
+    pub num_experts_per_tok: Option<u64>,
+    /// Width inside an expert; absent = ffn_hidden_size.
+    #[schemars(range(min = 1))]
+    pub moe_intermediate_size: Option<u64>,
+    /// Width of the shared expert, which every token passes through; 0 = there is none.
+    pub shared_expert_intermediate_size: u64,
     /// Query heads of a layer.
     #[schemars(range(min = 1))]
     pub num_attention_heads: Option<u64>,
@@ -169,6 +181,10 @@ impl Default for Model {
             num_layers: None,
             hidden_size: None,
             ffn_hidden_size: None,
+            num_experts: None,
+            num_experts_per_tok: None,
+            moe_intermediate_size: None,
+            shared_expert_intermediate_size: 0,
             num_attention_heads: None,
             num_kv_heads: None,
             head_dim: None,
@@ -364,6 +380,9 @@ pub struct Parallelism {
     /// Copies that train on different sequences; absent = the GPUs that are left.
     #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
+    /// Devices, among those of DP and CP, that share the experts of each layer out.
+    #[schemars(range(min = 1), extend("x-aliases" = ["EP", "ep"]))]
+    pub expert_model_parallel_size: Option<u64>,
     /// An assertion: GA is derived from GBS = MBS × DP × GA.
     #[schemars(range(min = 1), extend("x-aliases" = ["GA", "ga"]))]
     pub gradient_accumulation_steps: Option<u64>,

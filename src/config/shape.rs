@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    foreign_keys::{called, is_of_experts, stands_for},
+    foreign_keys::{called, stands_for},
     nested::join,
     schema::{CloudCost, ConfigFile, Model},
 };
@@ -140,9 +140,6 @@ impl Shape {
             format!("not a key of `{table}`")
         };
         let help = match nearest(key, self.field_names()) {
-            _ if is_of_experts(key) => {
-                "expert parallelism is not supported: models with experts cannot be planned".into()
-            }
             _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
             None if let Some(there) = called(key) => format!("write {there}"),

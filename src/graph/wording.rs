@@ -207,6 +207,7 @@ fn setting(path: &str) -> String {
         "parallelism.pipeline_model_parallel_size" => "PP",
         "parallelism.context_parallel_size" => "CP",
         "parallelism.data_parallel_size" => "DP",
+        "parallelism.expert_model_parallel_size" => "EP",
         "parallelism.num_gpus" => "GPUs",
         "initialisation.std" => "init_std",
         "optimizer.type" => "optimizer",

@@ -12,17 +12,21 @@ use crate::{
 };
 
 /// The fields of a job that decide what work it is: those of its contract's workload.
-const WORKLOAD: [&str; 16] = [
+const WORKLOAD: [&str; 20] = [
     "data.global_batch_size",
     "data.seq_length",
     "model.architecture",
     "model.ffn_hidden_size",
     "model.head_dim",
     "model.hidden_size",
+    "model.moe_intermediate_size",
     "model.num_attention_heads",
+    "model.num_experts",
+    "model.num_experts_per_tok",
     "model.num_kv_heads",
     "model.num_layers",
     "model.qkv_bias",
+    "model.shared_expert_intermediate_size",
     "model.tie_embeddings",
     "model.vocab_size",
     "optimizer.state_precision",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tprimat_job::InitJob;
 
 use super::{Recipe, Templates, context};
-use crate::job::{Job, OTHER};
+use crate::job::{ARCHITECTURES, Job, OTHER};
 
 /// Settings that decide how much work a step is: the name in tables, and the field of the job. The
 /// number of GPUs is not among them: tprimat itself hands the devices out.
@@ -31,8 +31,23 @@ const WORKLOAD: [(&str, &str); 15] = [
     ("data", "model.dataset"),
 ];
 
+/// The same of experts, where a model has some.
+const EXPERTS: [(&str, &str); 4] = [
+    ("num_experts", "model.num_experts"),
+    ("num_experts_per_tok", "model.num_experts_per_tok"),
+    ("moe_intermediate_size", "model.moe_intermediate_size"),
+    (
+        "shared_expert_intermediate_size",
+        "model.shared_expert_intermediate_size",
+    ),
+];
+
 /// Settings that decide how the work is done.
-const EXECUTION: [(&str, &str); 4] = [
+const EXECUTION: [(&str, &str); 5] = [
+    (
+        "expert_model_parallel_size",
+        "parallelism.expert_model_parallel_size",
+    ),
     ("compile", "compile"),
     ("activation_checkpointing", "activation_checkpointing"),
     ("sac_frequency", "sac_frequency"),
@@ -44,6 +59,7 @@ const CONVERGENCE: [(&str, &str); 1] = [("init_std", "initialisation.std")];
 /// At its default such a setting asks for nothing, so a recipe that never heard of it is right.
 fn is_chosen(job: &Job, setting: &str) -> bool {
     match setting {
+        "expert_model_parallel_size" => job.parallelism.expert_model_parallel_size > 1,
         "compile" => job.compile,
         "activation_checkpointing" => job.activation_checkpointing,
         "sac_frequency" => job.activation_checkpointing && job.sac_frequency > 1,
@@ -77,7 +93,13 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
     let Some(launched) = launch(recipe, templates, &asked) else {
         return found;
     };
-    let always = WORKLOAD.map(|named| (named, true)).into_iter();
+    let experts = EXPERTS
+        .into_iter()
+        .filter(|(_, field)| at(&asked, field) != 0);
+    let always = WORKLOAD
+        .into_iter()
+        .chain(experts)
+        .map(|named| (named, true));
     let chosen = EXECUTION
         .map(|named| (named, true))
         .into_iter()
@@ -123,7 +145,11 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
 #[must_use]
 pub fn varied<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<Unreached> {
     let jobs: Vec<Value> = jobs.into_iter().map(|job| json!(job)).collect();
-    let of_speed = WORKLOAD.iter().chain(&EXECUTION).map(|named| (named, true));
+    let of_speed = WORKLOAD
+        .iter()
+        .chain(&EXPERTS)
+        .chain(&EXECUTION)
+        .map(|named| (named, true));
     let all = of_speed.chain(CONVERGENCE.iter().map(|named| (named, false)));
     let found = all.filter_map(|((setting, field), is_of_speed)| {
         let mut values = jobs.iter().map(|job| at(job, field));
@@ -181,7 +207,7 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
             .collect()
     };
     match (field, now) {
-        ("model.architecture", _) => of(&["llama", "qwen2", "mistral", "gpt2"]),
+        ("model.architecture", _) => of(&ARCHITECTURES.map(|known| known.name)),
         ("precision", _) => of(&["fp32", "bf16", "fp8"]),
         ("optimizer.state_precision", _) => of(&["fp32", "bf16"]),
         // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they

@@ -99,7 +99,7 @@ class ModelTests(unittest.TestCase):
         self.assertEqual(models.fresh(1, 0.5, "proj.bias", (2,), "cpu").tolist(), [0, 0])
 
     def test_every_architecture_is_built_whole(self):
-        shapes = dict(parity.MODELS)
+        shapes = parity.MODELS | parity.OTHERS
         shapes["mistral"] = parity.MODELS["llama"] | {"architecture": "mistral", "rope_scaling": None}
         shapes["gpt2"] = parity.MODELS["qwen2"] | {"architecture": "gpt2", "num_kv_heads": 4}
         for name, shape in shapes.items():

@@ -69,6 +69,7 @@ JOB = {
         "pipeline_model_parallel_size": 1,
         "context_parallel_size": 1,
         "data_parallel_size": 1,
+        "expert_model_parallel_size": 1,
         "num_gpus": 1,
         "sharding": "",
     },
@@ -78,6 +79,10 @@ SHAPE = {
     "num_layers": 3,
     "hidden_size": 64,
     "ffn_hidden_size": 176,
+    "num_experts": 0,
+    "num_experts_per_tok": 0,
+    "moe_intermediate_size": 0,
+    "shared_expert_intermediate_size": 0,
     "num_attention_heads": 4,
     "num_kv_heads": 2,
     "head_dim": 16,
@@ -137,6 +142,25 @@ MODELS["gpt2"] = SHAPE | {
 }
 
 
+# What native does not train: heads with norms of their own width, and experts.
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+OTHERS = {
+    "qwen3": MODELS["qwen2"] | {"architecture": "qwen3", "qkv_bias": False, "head_dim": 24},
+    "mixtral": MODELS["mistral"] | EXPERTS | {"architecture": "mixtral", "ffn_hidden_size": 48},
+    "qwen2_moe": MODELS["qwen2"] | EXPERTS | {"architecture": "qwen2_moe", "shared_expert_intermediate_size": 80},
+    "qwen3_moe": MODELS["mistral"] | EXPERTS | {"architecture": "qwen3_moe"},
+}
+KINDS = {
+    "llama": "Llama",
+    "qwen2": "Qwen2",
+    "mistral": "Mistral",
+    "qwen3": "Qwen3",
+    "mixtral": "Mixtral",
+    "qwen2_moe": "Qwen2Moe",
+    "qwen3_moe": "Qwen3Moe",
+}
+
+
 DEVICE = torch.device("cpu")
 # Sizes that native's kernels take.
 GPU_SHAPE = {"hidden_size": 256, "ffn_hidden_size": 704, "head_dim": 64, "vocab_size": 1328}
@@ -189,7 +213,16 @@ def rotary(shape):
     rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
     if shape["rope_scaling"]:
         rope |= {"rope_type": "llama3"} | shape["rope_scaling"]
-    kind = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[shape["architecture"]]
+    kind = KINDS[shape["architecture"]]
+    more = {name: shape[name] for name in EXPERTS} if shape["num_experts"] else {}
+    if kind == "Mixtral":
+        more["num_local_experts"] = more.pop("num_experts")
+    if kind == "Qwen2Moe":
+        more["shared_expert_intermediate_size"] = shape["shared_expert_intermediate_size"]
+    if kind in ("Mistral", "Mixtral", "Qwen3", "Qwen3Moe"):
+        more |= {"head_dim": shape["head_dim"], "sliding_window": None}
+    if kind == "Qwen3Moe":
+        more["norm_topk_prob"] = True
     config = getattr(transformers, f"{kind}Config")(
         num_hidden_layers=shape["num_layers"],
         hidden_size=shape["hidden_size"],
@@ -201,7 +234,7 @@ def rotary(shape):
         rms_norm_eps=shape["norm_eps"],
         tie_word_embeddings=shape["tie_embeddings"],
         rope_parameters=rope,
-        **({"head_dim": shape["head_dim"], "sliding_window": None} if kind == "Mistral" else {}),
+        **more,
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,

@@ -28,8 +28,17 @@ BF16 = (5e-3, 5e-2)
 RECOMPUTED = {"activation_checkpointing": True, "sac_frequency": 2}
 # recipe → (model, processes, changes of the job, limits)
 CASES = {
-    "tran": [("llama", 1, {}, FP32), ("qwen2", 2, {}, FP32)],
+    "tran": [
+        ("llama", 1, {}, FP32),
+        ("qwen2", 2, {}, FP32),
+        ("mixtral", 1, {}, FP32),
+        ("qwen3_moe", 2, {}, FP32),
+    ],
     "fsdp": [
+        ("qwen3", 2, {}, FP32),
+        ("mixtral", 2, RECOMPUTED, FP32),
+        ("qwen2_moe", 1, {}, FP32),
+        ("qwen3_moe", 2, {}, FP32),
         ("llama", 1, {}, FP32),
         ("llama", 2, RECOMPUTED, FP32),
         ("qwen2", 2, {"framework": {"gradient_sync": "every"}}, FP32),
@@ -60,7 +69,7 @@ def lay_out(recipe, job, folder):
 
 
 def job_of(model, processes, changes):
-    job = copy.deepcopy(parity.JOB) | {"model": parity.MODELS[model]}
+    job = copy.deepcopy(parity.JOB) | {"model": (parity.MODELS | parity.OTHERS)[model]}
     changes = dict(changes)
     job["parallelism"] |= {"data_parallel_size": processes, "num_gpus": processes}
     job["parallelism"]["sharding"] = changes.pop("sharding", "")
@@ -96,6 +105,7 @@ def compare(report, recipe, case, curves, weights):
     asked = data | job["optimizer"] | {k: v for k, v in job["parallelism"].items() if v}
     asked |= {name: job[name] for name in ("precision", "compile", "activation_checkpointing", "offload", "train_iters", "seed")}
     asked |= {"optimizer": asked.pop("type"), "optimizer_state_precision": asked.pop("state_precision")}
+    del asked["expert_model_parallel_size"]  # whoever does not share experts out says nothing of it
     asked |= {"sac_frequency": 2} if job["activation_checkpointing"] else {}
     wrong = {name: (value, stated.get(name)) for name, value in asked.items() if stated.get(name) != value}
     report.require(f"{what}: states what the job asks for {wrong or ''}", not wrong)
@@ -107,7 +117,7 @@ def main():
         sys.exit(f"usage: trainers.py {' '.join(CASES)}")
     report, weights, curves = parity.Report(), {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, shape in parity.MODELS.items():
+        for name, shape in (parity.MODELS | parity.OTHERS).items():
             model = parity.reference_model(shape)
             (Path(folder) / name).mkdir()
             weights[name] = parity.save_weights(model, Path(folder) / name)

@@ -44,11 +44,19 @@ pub struct Job {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ModelShape {
-    /// `llama`, `qwen2`, `mistral` or `gpt2`.
+    /// Hugging Face's `model_type`, one of [`ARCHITECTURES`](crate::ARCHITECTURES).
     pub architecture: String,
     pub num_layers: u64,
     pub hidden_size: u64,
     pub ffn_hidden_size: u64,
+    /// Experts of each layer, beside shared ones; 0 = a dense model.
+    pub num_experts: u64,
+    /// Experts that a token passes through, beside shared ones.
+    pub num_experts_per_tok: u64,
+    /// Width inside an expert.
+    pub moe_intermediate_size: u64,
+    /// Width of what every token passes through beside its experts; 0 = nothing.
+    pub shared_expert_intermediate_size: u64,
     pub num_attention_heads: u64,
     pub num_kv_heads: u64,
     pub head_dim: u64,
@@ -136,6 +144,8 @@ pub struct ParallelismJob {
     pub pipeline_model_parallel_size: u64,
     pub context_parallel_size: u64,
     pub data_parallel_size: u64,
+    /// Devices among those of DP and CP that share the experts of each layer out.
+    pub expert_model_parallel_size: u64,
     /// Devices in all. On the cpu platform 1 is "the host's cores".
     pub num_gpus: u64,
     /// Hosts that these devices are on, each with the same number of them. The launch files say it
@@ -153,6 +163,7 @@ impl Default for ParallelismJob {
             pipeline_model_parallel_size: 1,
             context_parallel_size: 1,
             data_parallel_size: 1,
+            expert_model_parallel_size: 1,
             num_gpus: 1,
             num_nodes: 1,
             sharding: String::new(),

@@ -16,6 +16,9 @@ mod vendor;
 
 pub use failure::{FailureClass, RunOutcome, exit};
 pub use job::*;
-pub use shape::{OTHER, count_parameters};
+pub use shape::{
+    ARCHITECTURES, Architecture, OTHER, architecture, architecture_names, count_active_parameters,
+    count_parameters,
+};
 pub use sharding::Sharding;
 pub use vendor::{Vendor, vendor_named, vendor_names};

@@ -122,6 +122,7 @@ impl Arguments {
         self.steps = out.trace.step_lines;
         tell(&TABLE.count, |key| self.count(key), out);
         self.model(out);
+        self.experts(out);
         self.precision(out);
         tell(&TABLE.number, |key| self.real(key), out);
         self.optimizer(out);
@@ -183,6 +184,31 @@ impl Arguments {
         }
         put(out, "hidden_dropout", dropouts[0]);
         put(out, "attention_dropout", dropouts[1]);
+    }
+
+    /// Megatron prints what a router would choose of dense models as well, whose `num_experts` is
+    /// `None`: they have 0.
+    fn experts(&self, out: &mut Builder) {
+        let experts = self.count("num_experts").unwrap_or(0);
+        if self.is_stated("num_experts") {
+            out.set("num_experts", experts);
+        }
+        if experts <= 1 {
+            return;
+        }
+        put(out, "num_experts_per_tok", self.count("moe_router_topk"));
+        let width = self.count("moe_ffn_hidden_size");
+        put(
+            out,
+            "moe_intermediate_size",
+            width.or_else(|| self.count("ffn_hidden_size")),
+        );
+        let shared = self.count("moe_shared_expert_intermediate_size");
+        put(out, "shared_expert_intermediate_size", shared);
+        // 1, or a list with a 1 for each layer that has experts.
+        let layers = self.get("moe_layer_freq");
+        let some = layers.filter(|layers| *layers != "1" && layers.contains(['0', '2', '3', '4']));
+        put(out, "moe_layer_freq", some);
     }
 
     /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.

@@ -342,7 +342,8 @@ fn parameters_of_rank(_: &mut Megatron, place: &mut Place<'_>, out: &mut Builder
     trace.num_parameters_per_rank = trace.num_parameters_per_rank.max(Some(parameters));
     let settings = &trace.effective.0;
     let is_one = |name: &str| settings.get(name).is_some_and(|n| n.as_u64() == Some(1));
-    let experts = settings.contains_key("num_experts") && !is_one("expert_model_parallel_size");
+    let experts = settings.get("num_experts").and_then(|n| n.as_u64());
+    let experts = experts.is_some_and(|n| n > 1) && !is_one("expert_model_parallel_size");
     if is_one("tensor_model_parallel_size") && is_one("pipeline_model_parallel_size") && !experts {
         trace.num_parameters.get_or_insert(parameters);
     }

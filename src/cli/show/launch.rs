@@ -15,6 +15,7 @@ use crate::{
     error::{Error, Result, exit},
     execute::job_json,
     files::{Durability, read, write_atomically},
+    job::count_active_parameters,
     matrix::CellId,
     plan::{Plan, Prepared, Support},
     recipe::{Rendered, context},
@@ -151,12 +152,17 @@ impl<'a> Launch<'a> {
         let mut text = format!("{}: {}\n\n", self.plan.cells[self.cell].id, recipe.name);
         let _ = writeln!(
             text,
-            "GPUs    TP {} × PP {} × CP {} × DP {} = {}{}",
+            "GPUs    TP {} × PP {} × CP {} × DP {} = {}{}{}",
             p.tensor_model_parallel_size,
             p.pipeline_model_parallel_size,
             p.context_parallel_size,
             p.data_parallel_size,
             p.num_gpus,
+            if p.expert_model_parallel_size > 1 {
+                format!(", EP {}", p.expert_model_parallel_size)
+            } else {
+                String::new()
+            },
             if p.sharding.is_empty() {
                 String::new()
             } else {
@@ -174,8 +180,13 @@ impl<'a> Launch<'a> {
         );
         let _ = writeln!(
             text,
-            "model   {} parameters, counted from the shape",
-            job.model.num_parameters
+            "model   {} parameters, counted from the shape{}",
+            job.model.num_parameters,
+            match count_active_parameters(&job.model) {
+                Some(active) if job.model.num_experts > 0 =>
+                    format!("; a token passes through {active}"),
+                _ => String::new(),
+            }
         );
         let _ = writeln!(
             text,

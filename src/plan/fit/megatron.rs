@@ -22,7 +22,9 @@ pub(super) fn megatron(
     let vocab = (s.vocab / multiple).ceil() * multiple;
     let embedding = vocab * s.hidden / s.tp;
     let layers = s.layers / s.pp;
-    let layer_parameters = s.layer_parameters() / s.tp;
+    let ep = job.parallelism.expert_model_parallel_size as f64;
+    let experts = s.experts / s.tp / ep;
+    let layer_parameters = (s.layer_parameters() - s.experts) / s.tp + experts;
     let shards = if Sharding::named(&job.parallelism.sharding) == Some(Sharding::None) {
         1.0
     } else {
@@ -37,7 +39,9 @@ pub(super) fn megatron(
             "1F1B: the first stage keeps as many micro-batches as there are stages".to_owned(),
         );
     }
-    let kept = (8.0 * s.hidden + 6.0 * (s.q + s.kv) + 6.0 * s.ffn + 4.0 * s.heads) / s.tp + 8.0;
+    let kept = (8.0 * s.hidden + 6.0 * (s.q + s.kv) + 6.0 * s.ffn + 4.0 * s.heads + s.besides)
+        / s.tp
+        + 8.0;
     let input = 2.0 * s.hidden / s.tp;
     let recomputed = (s.recomputed / s.pp).ceil().min(layers);
     let activations = s.tokens * ((layers - recomputed) * kept + recomputed * input);
@@ -51,11 +55,13 @@ pub(super) fn megatron(
     // What a stage holds that owns `ends` parameters of embedding and head.
     let state = |ends: f64| {
         let n = layers * layer_parameters + ends + s.hidden;
+        // Ranks that hold different experts share the states of none of them.
+        let shared = (n - layers * experts) / shards + layers * experts / (shards / ep).max(1.0);
         [
             ("parameters, bf16", 2.0 * n),
             ("gradients, fp32", 4.0 * n),
-            ("master weights, fp32", 4.0 * n / shards),
-            ("optimiser moments", 8.0 * n / shards),
+            ("master weights, fp32", 4.0 * shared),
+            ("optimiser moments", 8.0 * shared),
             WORKSPACES,
         ]
     };

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    job::{Job, Vendor},
+    job::{Job, Vendor, architecture},
     recipe::{MemoryModel, RecipeFile},
 };
 use sizes::Sizes;
@@ -84,15 +84,13 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
     if !section.precisions.contains(&job.precision) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
-    if !matches!(
-        job.model.architecture.as_str(),
-        "llama" | "qwen2" | "mistral"
-    ) {
+    let known = architecture(&job.model.architecture).filter(|known| !known.is_gpt2);
+    let Some(known) = known else {
         return Err(format!(
             "not modelled: architecture {}",
             job.model.architecture
         ));
-    }
+    };
     let sizes = Sizes::of(job).ok_or("not modelled: the shape or the batch is incomplete")?;
     let mut assumptions = vec!["attention by a flash kernel: no scores are kept".to_owned()];
     let phases = match section.model {
@@ -118,7 +116,11 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
             bytes: bytes.round() as u64,
         })
         .collect();
-    let is_checked = section.checked.contains(&job.precision);
+    if known.has_experts {
+        assumptions.push("each expert sees its share of the tokens, none more".to_owned());
+    }
+    let is_measured = !known.has_experts && !known.has_qk_norm;
+    let is_checked = is_measured && section.checked.contains(&job.precision);
     if !is_checked {
         assumptions.push(
             "derived from how the framework works; never compared with a measured peak".into(),

@@ -1,6 +1,6 @@
 //! The sizes that all formulas share, as floating-point counts: no product of them can overflow.
 
-use tprimat_job::{Job, count_parameters};
+use tprimat_job::{Job, architecture, count_parameters};
 
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
@@ -11,7 +11,12 @@ pub(super) struct Sizes {
     pub q: f64,
     /// Key-value heads × head dimension.
     pub kv: f64,
+    /// Width inside what a token passes through: the feed-forward block, or its experts together.
     pub ffn: f64,
+    /// Parameters of the experts of one layer.
+    pub experts: f64,
+    /// Bytes a token that a layer keeps besides, for norms of Q and K and the way to its experts.
+    pub besides: f64,
     pub heads: f64,
     pub layers: f64,
     pub vocab: f64,
@@ -51,12 +56,32 @@ impl Sizes {
         let [tp, pp, cp, dp] = degrees.map(|n| n as f64);
         let [micro_batch, length, micro_steps] = batch.map(|n| n as f64);
         let every = job.sac_frequency.max(1);
+        let known = architecture(&m.architecture)?;
+        let hidden = m.hidden_size as f64;
+        let q = m.num_attention_heads as f64 * m.head_dim as f64;
+        let kv = m.num_kv_heads as f64 * m.head_dim as f64;
+        let [experts, chosen] = [m.num_experts, m.num_experts_per_tok].map(|n| n as f64);
+        let width = m.moe_intermediate_size as f64;
+        // Fp32 copy, bf16 product and output of a norm; a copy of a token on its way to each expert
+        // and back; the router's logits and their softmax in fp32.
+        let norms = if known.has_qk_norm {
+            8.0 * (q + kv)
+        } else {
+            0.0
+        };
+        let routed = 4.0 * chosen * hidden + 8.0 * experts;
         Some(Self {
             tokens: micro_batch * length / cp,
-            hidden: m.hidden_size as f64,
-            q: m.num_attention_heads as f64 * m.head_dim as f64,
-            kv: m.num_kv_heads as f64 * m.head_dim as f64,
-            ffn: m.ffn_hidden_size as f64,
+            hidden,
+            q,
+            kv,
+            ffn: if known.has_experts {
+                chosen * width + m.shared_expert_intermediate_size as f64
+            } else {
+                m.ffn_hidden_size as f64
+            },
+            experts: experts * 3.0 * hidden * width,
+            besides: norms + routed,
             heads: m.num_attention_heads as f64,
             layers: m.num_layers as f64,
             vocab: m.vocab_size as f64,
@@ -101,7 +126,7 @@ impl Sizes {
     pub fn activations(&self, kept: f64, input: f64) -> (f64, f64) {
         // The attention kernel's log-sum-exp, fp32, one a head and token; two fp32 scales a token
         // of the norms.
-        let layer = kept + 4.0 * self.heads / self.tp + 8.0;
+        let layer = kept + self.besides / self.tp + 4.0 * self.heads / self.tp + 8.0;
         let all = (self.layers - self.recomputed) * layer + self.recomputed * input;
         (self.tokens * all, self.tokens * layer)
     }

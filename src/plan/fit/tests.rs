@@ -125,6 +125,47 @@ fn counted_peaks_of_other_settings_are_predicted() {
     );
 }
 
+/// Experts are whole in the state, and a token's few in the activations; EP shares them out, and
+/// with them the work of their optimiser.
+#[test]
+fn experts_are_held_whole_and_shared_out_by_ep() {
+    let mixture = |job: &mut Job| {
+        job.model.architecture = "mixtral".into();
+        job.model.num_experts = 8;
+        job.model.num_experts_per_tok = 2;
+        job.model.moe_intermediate_size = job.model.ffn_hidden_size;
+        job.parallelism.data_parallel_size = 8;
+    };
+    let dense = one_gpu(|job| job.parallelism.data_parallel_size = 8);
+    let experts = one_gpu(mixture);
+    let count = |job: &Job| tprimat_job::count_parameters(&job.model).unwrap() as f64;
+    let grown = count(&experts) - count(&dense);
+    // bf16 weights and moments, or fp32 weights, gradients and moments: state alone.
+    for (recipe, bytes) in [
+        ("tran", 12.0),
+        ("fsdp", 12.0 / 8.0),
+        ("mlm", 6.0 + 12.0 / 8.0),
+    ] {
+        let more = peak(recipe, &experts) - peak(recipe, &dense);
+        assert!(
+            more > bytes * grown && more < (bytes + 24.0) * grown,
+            "{recipe}"
+        );
+    }
+    let with_ep = |ep| {
+        let mut job = one_gpu(mixture);
+        job.parallelism.expert_model_parallel_size = ep;
+        memory(&shipped("mlm"), &job).unwrap()
+    };
+    let [one, eight] = [1, 8].map(with_ep);
+    let layers = 16.0 * 8.0 * 3.0 * 2048.0 * 8192.0;
+    // Each rank has an eighth, and all of its optimiser's state.
+    let saved = (6.0 + 12.0 / 8.0) * layers - (6.0 + 12.0) * layers / 8.0;
+    let less = (one.peak_allocated_bytes - eight.peak_allocated_bytes) as f64;
+    assert!((less / saved - 1.0).abs() < 1e-6, "{less} {saved}");
+    assert!(!eight.is_checked);
+}
+
 #[test]
 fn each_setting_moves_the_peak_as_it_should() {
     let base = |recipe| peak(recipe, &one_gpu(|_| ()));

@@ -23,6 +23,7 @@ pub(super) fn measures(r: &mut SettingsReader, job: &Job, skipped: u64) {
 pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
     batch(r, job, block);
     shape(r, cell, job);
+    experts(r, cell, job, block);
     optimizer(r, job);
 }
 
@@ -103,6 +104,43 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
             "too long for this model",
         );
     }
+}
+
+/// Experts are shared out evenly, over devices that DP and CP have.
+fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
+    let (p, m) = (&job.parallelism, &job.model);
+    let ep = p.expert_model_parallel_size;
+    let ranks = p.data_parallel_size.saturating_mul(p.context_parallel_size);
+    if ep <= 1 || (m.num_experts > 0 && m.num_experts % ep == 0 && ranks % ep == 0) {
+        return;
+    }
+    let (message, label) = if m.num_experts == 0 {
+        let message = format!("EP {ep}, and `{}` has no experts", cell.model);
+        (message, "a dense model has nothing to share out")
+    } else if m.num_experts % ep != 0 {
+        let message = format!(
+            "`{}`: {} experts do not divide by EP {ep}",
+            cell.model, m.num_experts
+        );
+        (message, "experts % EP must be 0")
+    } else {
+        let (dp, cp) = (p.data_parallel_size, p.context_parallel_size);
+        let message = format!("DP {dp} × CP {cp} = {ranks} devices do not divide by EP {ep}");
+        (message, "DP × CP % EP must be 0")
+    };
+    let path = block.map_or("parallelism", |(path, _)| path);
+    let path = format!("{path}.expert_model_parallel_size");
+    let is_possible = |n: &u64| ranks % n == 0 && m.num_experts % n == 0;
+    let nearest = (1..ep)
+        .rev()
+        .find(is_possible)
+        .filter(|_| m.num_experts > 0);
+    let help = match nearest {
+        Some(n) if n > 1 => format!("the next smaller EP that can be is {n}"),
+        _ => "leave EP out".to_owned(),
+    };
+    let problem = r.view.problem_at(&path, message, label);
+    r.push_of_cell(problem.help(help));
 }
 
 fn optimizer(r: &mut SettingsReader, job: &Job) {

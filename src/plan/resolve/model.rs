@@ -8,7 +8,11 @@ use crate::{
         Config, NEEDED_SHAPE,
         schema::{self, Model, Validation},
     },
-    job::{ModelShape, OTHER, RopeScaling, count_parameters},
+    error::did_you_mean,
+    job::{
+        ARCHITECTURES, ModelShape, OTHER, RopeScaling, architecture, architecture_names,
+        count_parameters,
+    },
     plan::DataKind,
 };
 
@@ -112,6 +116,13 @@ pub(super) fn model(
         num_layers: layers,
         hidden_size: hidden,
         ffn_hidden_size: ffn_hidden,
+        num_experts: stated.num_experts.unwrap_or(0),
+        num_experts_per_tok: stated.num_experts_per_tok.unwrap_or(0),
+        moe_intermediate_size: stated
+            .moe_intermediate_size
+            .or(stated.num_experts.map(|_| ffn_hidden))
+            .unwrap_or(0),
+        shared_expert_intermediate_size: stated.shared_expert_intermediate_size,
         num_attention_heads: heads,
         num_kv_heads: stated.num_kv_heads.unwrap_or(heads),
         head_dim: stated.head_dim.unwrap_or(hidden / heads),
@@ -131,8 +142,80 @@ pub(super) fn model(
             .map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
         primus_config: stated.primus_config.clone(),
     };
-    count(r, model, stated.num_parameters, &mut shape);
+    if experts(r, model, &shape) {
+        count(r, model, stated.num_parameters, &mut shape);
+    }
     Some(shape)
+}
+
+/// Whether the architecture is known and its experts are stated, all of them and only where it has
+/// some; what is wrong is one problem.
+fn experts(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
+    let at = |key: &str| format!("models.{model}.{key}");
+    let name = &shape.architecture;
+    let Some(known) = architecture(name) else {
+        let problem = r.view.problem_at(
+            &at("architecture"),
+            format!("`{name}` is not an architecture tprimat can count"),
+            "not known",
+        );
+        let all = || {
+            let names = architecture_names();
+            format!(
+                "expected {names}, or {OTHER}, for a model of which only the trainer knows the shape"
+            )
+        };
+        let near = did_you_mean(name, ARCHITECTURES.iter().map(|known| known.name));
+        r.push(problem.help(near.unwrap_or_else(all)));
+        return false;
+    };
+    let others = |has: fn(&crate::job::Architecture) -> bool| {
+        let names = ARCHITECTURES.iter().filter(|known| has(known));
+        names.map(|known| known.name).collect::<Vec<_>>().join(", ")
+    };
+    let stated = [
+        ("num_experts", shape.num_experts),
+        ("num_experts_per_tok", shape.num_experts_per_tok),
+        ("moe_intermediate_size", shape.moe_intermediate_size),
+        (
+            "shared_expert_intermediate_size",
+            shape.shared_expert_intermediate_size,
+        ),
+    ];
+    let refused = match stated {
+        [(key, 0), ..] | [_, (key, 0), ..] if known.has_experts => Some((
+            at("architecture"),
+            format!("`{model}` is a {name}, which has experts, and lacks {key}"),
+            format!("state {key}, as config.json of the model does"),
+        )),
+        [(_, all), (key, chosen), ..] if known.has_experts && chosen > all => Some((
+            at(key),
+            format!("`{model}`: a token cannot pass through {chosen} of {all} experts"),
+            format!("{key} must be at most num_experts"),
+        )),
+        [.., (key, 1..)] if known.has_experts && !known.has_shared_expert => Some((
+            at(key),
+            format!("`{model}` is a {name}, which has no shared expert"),
+            format!(
+                "leave {key} out; {} may have one",
+                others(|a| a.has_shared_expert)
+            ),
+        )),
+        _ if known.has_experts => None,
+        _ => stated.into_iter().find(|(_, n)| *n > 0).map(|(key, n)| {
+            (
+                at(key),
+                format!("`{model}` is a {name}, a dense architecture, and states {key} {n}"),
+                format!("with experts there are {}", others(|a| a.has_experts)),
+            )
+        }),
+    };
+    let is_right = refused.is_none();
+    if let Some((path, message, help)) = refused {
+        let problem = r.view.problem_at(&path, message, "here");
+        r.push(problem.help(help));
+    }
+    is_right
 }
 
 /// All four numbers of a scaling, or none.
@@ -197,14 +280,8 @@ fn count(r: &mut SettingsReader, model: &str, stated: Option<u64>, shape: &mut M
     let at = |key: &str| format!("models.{model}.{key}");
     let tolerance = r.section::<Validation>().num_parameters_tolerance;
     let Some(count) = count_parameters(shape) else {
-        r.problem(
-            &at("architecture"),
-            format!(
-                "`{}` is not an architecture tprimat can count",
-                shape.architecture
-            ),
-            "expected llama, qwen2, mistral, gpt2, or other, for a model of which only the trainer knows the shape",
-        );
+        let message = format!("the parameters of `{model}` cannot be counted");
+        r.problem(&at("architecture"), message, "from this shape");
         return;
     };
     shape.num_parameters = count;

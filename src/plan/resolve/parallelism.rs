@@ -72,6 +72,7 @@ pub(super) fn parallelism(
         pipeline_model_parallel_size: pp,
         context_parallel_size: cp,
         data_parallel_size: dp,
+        expert_model_parallel_size: block.expert_model_parallel_size.unwrap_or(1),
         num_gpus,
         num_nodes,
         sharding,

@@ -58,6 +58,11 @@ fn full() -> Value {
                 "tokenizer_path": "a/c", "tokenizer_name": "c", "nemo_recipe": "mine", "primus_config": "mine.yaml", "hf_config": "x",
             },
             "n": { "name": "Llama 3.1 8B", "full_name": "x" },
+            "e": {
+                "architecture": "qwen2_moe", "num_layers": 4, "hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8,
+                "vocab_size": 16384, "qkv_bias": true, "num_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+                "shared_expert_intermediate_size": 256,
+            },
         },
         "training": {
             "data": { "micro_batch_size": 1, "global_batch_size": 64, "seq_length": 128 },
@@ -72,7 +77,7 @@ fn full() -> Value {
         },
         "parallelism": { "s": {
             "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
-            "data_parallel_size": 8, "gradient_accumulation_steps": 8, "sharding": "zero1", "num_gpus": 8, "nodes": 2,
+            "data_parallel_size": 8, "expert_model_parallel_size": 1, "gradient_accumulation_steps": 8, "sharding": "zero1", "num_gpus": 8, "nodes": 2,
         } },
         "platform_optimizations": { "nvd": {
             "env": { "B": "1" }, "precision": "bf16", "fp8_hybrid": true, "fp8_param": false,
@@ -264,6 +269,70 @@ fn a_model_without_a_shape_is_one_problem_that_lists_what_is_missing() {
         [
             "`models.n` lacks architecture, hidden_size, ffn_hidden_size, num_attention_heads, vocab_size"
         ]
+    );
+}
+
+/// What is wrong with experts is one problem, which says what would be right.
+#[test]
+fn experts_that_do_not_fit_are_one_problem_with_what_would() {
+    let recipes = recipes();
+    let told = |model: &str, edit: &dyn Fn(&mut Value)| {
+        let mut file = full();
+        edit(&mut file);
+        let found = resolve(
+            &load(&file).unwrap(),
+            &cell("nvd", "cmd", model),
+            &recipes.recipes["cmd"],
+        );
+        let problems = match found {
+            Err(Unresolved::Problems(problems)) => problems,
+            _ => panic!("it must be refused"),
+        };
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let problem = &problems[0].problem;
+        assert!(problem.position().is_some(), "{problem}");
+        let help = problem.help.clone().unwrap_or_default();
+        format!("{}; {help}", problem.message)
+    };
+    let set = |key: &'static str, value: Value| {
+        move |file: &mut Value| file["models"]["e"][key] = value.clone()
+    };
+    let ep = |ep: u64| {
+        move |file: &mut Value| {
+            file["parallelism"]["s"]["expert_model_parallel_size"] = json!(ep);
+        }
+    };
+    assert_eq!(
+        told("e", &set("architecture", json!("qwen3moe"))),
+        "`qwen3moe` is not an architecture tprimat can count; did you mean `qwen3_moe`?"
+    );
+    assert_eq!(
+        told("e", &set("architecture", json!("qwen2"))),
+        "`e` is a qwen2, a dense architecture, and states num_experts 12; with experts there are mixtral, qwen2_moe, qwen3_moe"
+    );
+    assert_eq!(
+        told("e", &set("num_experts_per_tok", Value::Null)),
+        "`e` is a qwen2_moe, which has experts, and lacks num_experts_per_tok; state num_experts_per_tok, as config.json of the model does"
+    );
+    assert_eq!(
+        told("e", &set("num_experts_per_tok", json!(13))),
+        "`e`: a token cannot pass through 13 of 12 experts; num_experts_per_tok must be at most num_experts"
+    );
+    assert_eq!(
+        told("e", &set("architecture", json!("qwen3_moe"))),
+        "`e` is a qwen3_moe, which has no shared expert; leave shared_expert_intermediate_size out; qwen2_moe may have one"
+    );
+    assert_eq!(
+        told("e", &ep(8)),
+        "`e`: 12 experts do not divide by EP 8; the next smaller EP that can be is 4"
+    );
+    assert_eq!(
+        told("e", &ep(3)),
+        "DP 8 × CP 1 = 8 devices do not divide by EP 3; the next smaller EP that can be is 2"
+    );
+    assert_eq!(
+        told("m", &ep(2)),
+        "EP 2, and `m` has no experts; leave EP out"
     );
 }
 

@@ -226,7 +226,7 @@ fn a_refusal_that_nobody_wrote_is_an_error_with_its_place() {
             Err(other) => panic!("{other}"),
         }
     };
-    assert_eq!(problem("[\"no_offload\", \"data_parallel_only\"]"), Ok(4));
+    assert_eq!(problem("[\"no_offload\", \"data_parallel_only\"]"), Ok(5));
     assert_eq!(
         problem("[\"no_ofload\"]"),
         Err(("recipes/mine/recipe.toml".into(), 4, 13))

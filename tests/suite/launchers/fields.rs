@@ -2,7 +2,10 @@
 //! or is said to mean nothing.
 
 use serde_json::{Value, json};
-use tprimat::{job::Job, recipe::Recipe};
+use tprimat::{
+    job::{ARCHITECTURES, Job},
+    recipe::Recipe,
+};
 
 use super::render::{PLAN, render, supported, unsupported};
 
@@ -12,6 +15,14 @@ const DERIVED: &[&str] = &[
     "data.gradient_accumulation_steps", // GBS / (MBS × DP)
     "parallelism.data_parallel_size",   // GPUs / (TP × PP × CP)
     "model.max_position_embeddings",    // learned positions: gpt2 only
+];
+
+/// Of experts: a dense model has none of them, and planning refuses it with one.
+const OF_EXPERTS: &[&str] = &[
+    "model.num_experts_per_tok",
+    "model.moe_intermediate_size",
+    "model.shared_expert_intermediate_size",
+    "parallelism.expert_model_parallel_size",
 ];
 
 /// Fields that one framework's trainers read, and no other's.
@@ -66,9 +77,7 @@ fn at<'a>(job: &'a mut Value, path: &str) -> &'a mut Value {
 fn others(field: &str, now: &Value) -> Vec<Value> {
     match (field, now) {
         ("vendor", _) => vec![json!("cpu"), json!("nvd"), json!("amd")],
-        ("model.architecture", _) => ["llama", "qwen2", "mistral", "gpt2"]
-            .map(|a| json!(a))
-            .into(),
+        ("model.architecture", _) => ARCHITECTURES.map(|known| json!(known.name)).into(),
         ("precision", _) => ["fp32", "bf16", "fp8"].map(|p| json!(p)).into(),
         ("parallelism.sharding", _) => vec![], // a test of its own: "" is each recipe's own way, which has a name too
         ("optimizer.type", _) => vec![],       // planning refuses every other
@@ -105,7 +114,8 @@ fn lost(recipe: &Recipe, job: &Job, field: &str) -> Option<String> {
     let is_foreign = NAMES
         .iter()
         .any(|(name, of)| *name == field && *of != file.id);
-    if file.launch.reads_job || is_said || is_foreign || DERIVED.contains(&field) {
+    let is_asleep = OF_EXPERTS.contains(&field) && job.model.num_experts == 0;
+    if file.launch.reads_job || is_said || is_foreign || is_asleep || DERIVED.contains(&field) {
         return None;
     }
     let mut base = serde_json::to_value(job).unwrap();
@@ -142,7 +152,13 @@ fn no_field_of_a_job_is_lost() {
     let (_, _, llama) = supported()
         .find(|(id, ..)| id.starts_with("nvd/fsdp/llama"))
         .expect("fsdp runs llama");
-    let all = PLAN.recipes.recipes.values().map(|recipe| (recipe, llama));
+    let mut mixture = llama.clone();
+    mixture.model.architecture = "mixtral".into();
+    (mixture.model.num_experts, mixture.model.num_experts_per_tok) = (8, 2);
+    mixture.model.moe_intermediate_size = mixture.model.ffn_hidden_size;
+    let every = || PLAN.recipes.recipes.values();
+    let all = every().map(|recipe| (recipe, llama));
+    let all = all.chain(every().map(|recipe| (recipe, &mixture)));
     for (recipe, job) in supported().map(|(_, recipe, job)| (recipe, job)).chain(all) {
         let as_json = serde_json::to_value(job).unwrap();
         if !recipe.file.vendors.contains(&job.vendor) || unsupported(recipe, &as_json).is_some() {

@@ -122,6 +122,30 @@ fn the_vocabulary_is_the_jobs_in_every_version() {
     }
 }
 
+/// What Megatron-LM prints of its experts is the job's, and a dense model says that it has none.
+#[test]
+fn experts_are_arguments_that_the_log_confirms() {
+    let (recipe, dense) = plain();
+    let mut job = dense.clone();
+    job.model.architecture = "qwen3_moe".into();
+    (job.model.num_experts, job.model.num_experts_per_tok) = (16, 3);
+    job.model.moe_intermediate_size = 96;
+    job.parallelism.expert_model_parallel_size = 4;
+    assert_eq!(super::render::unsupported(recipe, &json!(job)), None);
+    let stated = run(&job, VERSIONS[2].1).effective.0;
+    for (name, value) in [
+        ("num_experts", 16),
+        ("num_experts_per_tok", 3),
+        ("moe_intermediate_size", 96),
+        ("expert_model_parallel_size", 4),
+    ] {
+        assert_eq!(stated.get(name), Some(&json!(value)), "{name}");
+    }
+    let stated = run(&dense, VERSIONS[2].1).effective.0;
+    assert_eq!(stated.get("num_experts"), Some(&json!(0)));
+    assert_eq!(stated.get("num_experts_per_tok"), None);
+}
+
 #[test]
 fn every_setting_of_a_job_is_an_argument() {
     let (_, mut job) = plain();

@@ -18,16 +18,17 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 WHOLE = """num-layers hidden-size ffn-hidden-size num-attention-heads num-query-groups kv-channels max-position-embeddings
 rotary-base vocab-size seq-length micro-batch-size global-batch-size train-iters lr-decay-iters lr-warmup-iters seed
 fp8-amax-history-len tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size recompute-num-layers
-log-interval eval-iters eval-interval"""
+log-interval eval-iters eval-interval num-experts moe-router-topk moe-ffn-hidden-size expert-model-parallel-size"""
 REAL = """norm-epsilon attention-dropout hidden-dropout init-method-std rope-scaling-factor lr min-lr weight-decay adam-beta1
 adam-beta2 adam-eps clip-grad optimizer-offload-fraction"""
 TEXT = """position-embedding-type normalization tokenizer-type data-path split data-cache-path optimizer lr-decay-style
-fp8-recipe fp8-amax-compute-algo recompute-granularity recompute-method transformer-impl"""
+fp8-recipe fp8-amax-compute-algo recompute-granularity recompute-method transformer-impl
+moe-router-load-balancing-type moe-token-dispatcher-type"""
 FLAGS = """group-query-attention swiglu disable-bias-linear add-qkv-bias use-rope-scaling
 untie-embeddings-and-output-weights mock-data no-create-attention-mask-in-dataloader bf16 fp8-param-gather sequence-parallel
 overlap-grad-reduce overlap-param-gather use-distributed-optimizer use-precision-aware-optimizer optimizer-cpu-offload
 no-persist-layer-norm no-masked-softmax-fusion no-rope-fusion cross-entropy-loss-fusion log-throughput
-no-gradient-accumulation-fusion"""
+no-gradient-accumulation-fusion qk-layernorm moe-grouped-gemm"""
 for names, kind in ((WHOLE, int), (REAL, float), (TEXT, str)):
     for name in names.split():
         parser.add_argument(f"--{name}", type=kind)

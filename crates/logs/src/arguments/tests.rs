@@ -36,6 +36,31 @@ fn megatron_behind_any_prefix() {
 }
 
 #[test]
+fn what_a_router_would_choose_is_stated_of_experts_only() {
+    let lines = |experts: &'static str, layers: &'static str| {
+        told(&[
+            experts,
+            "  moe_router_topk ...................... 8",
+            "  moe_ffn_hidden_size .................. 768",
+            "  moe_shared_expert_intermediate_size .. None",
+            layers,
+        ])
+    };
+    let every = "  moe_layer_freq ....... [1, 1]";
+    let dense = lines("  num_experts ........... None", every);
+    assert_eq!(Value::Object(dense), json!({ "num_experts": 0 }));
+    let experts =
+        json!({ "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768 });
+    let stated = lines("  num_experts ........... 128", every);
+    assert_eq!(Value::Object(stated), experts);
+    let stated = lines(
+        "  num_experts ........... 128",
+        "  moe_layer_freq ....... [0, 1]",
+    );
+    assert_eq!(stated["moe_layer_freq"], "[0, 1]");
+}
+
+#[test]
 fn a_rope_scaling_that_is_not_used_is_not_stated() {
     let factor = |positions: &str, used: Option<&str>, more: &str| {
         let mut lines = vec![

@@ -56,6 +56,14 @@ const MODEL: &[(&str, &str)] = &[
     ("num_hidden_layers", "num_layers"),
     ("hidden_size", "hidden_size"),
     ("intermediate_size", "ffn_hidden_size"),
+    ("num_experts", "num_experts"),
+    ("num_local_experts", "num_experts"),
+    ("num_experts_per_tok", "num_experts_per_tok"),
+    ("moe_intermediate_size", "moe_intermediate_size"),
+    (
+        "shared_expert_intermediate_size",
+        "shared_expert_intermediate_size",
+    ),
     ("num_attention_heads", "num_attention_heads"),
     ("num_key_value_heads", "num_kv_heads"),
     ("head_dim", "head_dim"),
@@ -219,6 +227,14 @@ fn model(config: &Map<String, Value>, out: &mut Builder) {
             Some(value @ (Value::Bool(_) | Value::String(_))) => once(name, value.clone(), out),
             _ => {}
         }
+    }
+    // All that its layers have are experts, of its one width.
+    if config
+        .get("model_type")
+        .is_some_and(|kind| kind == "mixtral")
+    {
+        let width = config.get("intermediate_size").and_then(Value::as_f64);
+        once_number("moe_intermediate_size", width, out);
     }
     let rope = ["rope_scaling", "rope_parameters"];
     let rope = rope.iter().find_map(|key| config.get(*key));

@@ -3,7 +3,7 @@
 
 use crate::results::{
     ContractField, FlopsPerToken, Reason,
-    settings::{is_in_table, is_off, show},
+    settings::{NUM_EXPERTS, is_in_table, is_off, show},
     unlisted::other_flops,
 };
 
@@ -42,6 +42,9 @@ fn why_other(summary: &Summary, field: &ContractField) -> Option<&'static str> {
         let word = value.as_str()?;
         let is_whole = is_off(value) || WHOLE_MASKS.contains(&word);
         return (!is_whole).then_some("a token does not attend to all before it");
+    }
+    if name == NUM_EXPERTS && summary.flops_per_token().is_none() {
+        return other_flops(name, value);
     }
     if is_in_table(name) {
         return None;

@@ -86,7 +86,8 @@ impl Gaps {
                 "sharding" => on_one_device,
                 "tensor_model_parallel_size"
                 | "pipeline_model_parallel_size"
-                | "context_parallel_size" => one.contract.count(field) == Some(1),
+                | "context_parallel_size"
+                | "expert_model_parallel_size" => one.contract.count(field) == Some(1),
                 _ if is_in_table(field) => false,
                 _ => (one.contract.get(field)).is_some_and(|value| is_usual(field, value)),
             };

@@ -19,11 +19,15 @@ pub struct Claim {
 
 /// Settings that a model's shape decides. Its constants cost no work, so a name alone does not
 /// claim them.
-const MODEL: [&str; 10] = [
+const MODEL: [&str; 14] = [
     "architecture",
     "num_layers",
     "hidden_size",
     "ffn_hidden_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
     "num_attention_heads",
     "num_kv_heads",
     "head_dim",

@@ -9,7 +9,8 @@ use tprimat_logs::Trace;
 
 use super::{
     Claim, Kept, Known, Shared,
-    settings::{self, SETTINGS, Tier, agree, class},
+    settings::{self, NUM_EXPERTS, SETTINGS, Tier, agree, class},
+    unlisted::is_usual,
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -79,6 +80,10 @@ impl Contract {
         let field = |setting: &super::settings::Setting| {
             let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
+            // A dense model is what a log is of that says nothing of experts, too.
+            let effective = effective.filter(|value| {
+                declared.is_some() || setting.name != NUM_EXPERTS || !is_usual(NUM_EXPERTS, value)
+            });
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
                 (Some(declared), Some(effective)) if agree(&declared, &effective) => {

@@ -2,7 +2,7 @@
 //! its convention's name.
 
 use serde_json::Value;
-use tprimat_job::{ModelShape, count_parameters};
+use tprimat_job::{ModelShape, count_active_parameters, count_parameters};
 use tprimat_logs::Trace;
 
 /// How far a trainer's figure may be from a convention's to be told as that one. Figures of trainers
@@ -16,12 +16,12 @@ fn flops_conventions(
     seq_length: u64,
     padded_vocab: Option<u64>,
 ) -> Vec<(String, f64)> {
-    let Some(parameters) = count_parameters(shape)
-        .map(|n| n as f64)
-        .filter(|_| seq_length > 0)
-    else {
+    let counts = count_active_parameters(shape).zip(count_parameters(shape));
+    let Some((active, whole)) = counts.filter(|_| seq_length > 0) else {
         return Vec::new();
     };
+    // What a token passes through: with experts not all of N.
+    let parameters = active as f64;
     let rows = |vocab: u64| vocab as f64 * shape.hidden_size as f64;
     let embedding = if shape.tie_embeddings {
         0.0
@@ -63,6 +63,10 @@ fn flops_conventions(
             "matrix products with the padded vocabulary, causal-halved",
             padded + full / 2.0,
         ));
+    }
+    // Hugging Face's Trainer, and whoever takes a model's parameters for those of a token.
+    if whole > active {
+        all.push(("6·N of all experts", 6.0 * whole as f64));
     }
     let again = |(name, value): &(&str, f64)| {
         let name = format!("{name}, with recomputation (× 4/3)");
@@ -109,7 +113,7 @@ mod tests {
     use tprimat_logs::Effective;
 
     use super::*;
-    use crate::results::flops::tests::llama_8b;
+    use crate::results::flops::tests::{llama_8b, mixture};
 
     #[test]
     fn the_published_conventions_of_an_8b_model() {
@@ -128,6 +132,36 @@ mod tests {
                 (giga(name) - expected).abs() < 0.06,
                 "{name}: {}",
                 giga(name)
+            );
+        }
+    }
+
+    /// Qwen3-30B-A3B at 4096 tokens, as two trainers count it: Megatron without the router, and the
+    /// published rates of its runs (Megatron-Bridge, docs/performance-summary.md: 1041 TFLOP/s at
+    /// 45,275 tokens/s a GPU, 206 at 8,960); torchtitan (`get_moe_model_nparams_and_flops`) with it
+    /// and with attention in full. `6·N` of all experts is nine times what is computed.
+    #[test]
+    fn experts_are_counted_as_trainers_count_them() {
+        let shape = mixture();
+        let (h, q, kv) = (2048.0, 4096.0, 512.0);
+        let products = 48.0 * (2.0 * h * (q + kv) + 8.0 * 3.0 * h * 768.0) + h * 151_936.0;
+        let attention = 6.0 * 48.0 * q * 4096.0;
+        let router = 48.0 * h * 128.0;
+        for (flops, convention) in [
+            (6.0 * products + attention, "causal-halved"),
+            (1041e12 / 45_275.0, "causal-halved"),
+            (206e12 / 8_960.0, "causal-halved"),
+            (
+                6.0 * (products + router) + 2.0 * attention,
+                "full attention",
+            ),
+            (6.0 * 30_532_122_624.0, "6·N of all experts"),
+        ] {
+            let fit = fitting_convention(&Trace::default(), &shape, 4096, flops);
+            let (name, _, fits) = fit.unwrap();
+            assert!(
+                fits && name.ends_with(convention),
+                "{name}, not {convention}"
             );
         }
     }

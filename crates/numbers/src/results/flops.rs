@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_job::{ModelShape, count_parameters};
+use tprimat_job::{ModelShape, count_active_parameters};
 
 /// Name of the one convention used here. Others differ by up to 27 % for the same run, so it is
 /// always shown.
@@ -12,14 +12,15 @@ pub const CONVENTION: &str = "causal-halved";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlopsPerToken {
     pub value: f64,
-    /// `causal-halved`: 6·(N − N_embedding unless tied) + 6·L·H·Q·T; recomputation does not count.
+    /// `causal-halved`: 6·(N − N_embedding unless tied) + 6·L·H·Q·T, where N is what a token passes
+    /// through: of experts those that are chosen for it. Recomputation does not count.
     pub convention: String,
 }
 
 /// FLOPs per token of training `shape` at `seq_length`; a window of attention is not taken off.
 #[must_use]
 pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerToken> {
-    let parameters = count_parameters(shape)? as f64;
+    let parameters = count_active_parameters(shape)? as f64;
     let embedding = if shape.tie_embeddings {
         0.0
     } else {
@@ -38,6 +39,7 @@ pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerTo
 pub(super) mod tests {
     use super::*;
     pub use crate::results::stand_ins::llama_8b;
+    pub use crate::results::stand_ins::mixture;
     use crate::results::stand_ins::shape;
 
     /// Worked out in docs/METRICS.md, `FLOPs per token`: matrices, halved attention, both; and with
@@ -54,6 +56,7 @@ pub(super) mod tests {
             (&qwen, 8192, 42_423_714_816.0, 4_932_501_504.0, 52.29),
             (&mistral, 4096, 42_663_960_576.0, 3_221_225_472.0, 49.11),
             (&mistral, 8192, 42_663_960_576.0, 6_442_450_944.0, 55.55),
+            (&mixture(), 4096, 18_251_206_656.0, 4_831_838_208.0, 27.91),
             (&gpt2, 1024, 746_638_848.0, 56_623_104.0, 0.86),
             (&gpt2_xl, 1024, 9_345_667_200.0, 471_859_200.0, 10.29),
         ] {
@@ -64,6 +67,23 @@ pub(super) mod tests {
                 "{shape:?}"
             );
         }
+    }
+
+    /// Active experts and the router; the others' weights are read by other tokens.
+    #[test]
+    fn only_the_experts_of_a_token_compute() {
+        let qwen = mixture();
+        let a_layer =
+            2 * 2048 * (4096 + 512) + 8 * 3 * 2048 * 768 + 2048 * 128 + 2 * 2048 + 2 * 128;
+        let matrices = 6 * (48 * a_layer + 2048 + 151_936 * 2048);
+        let attention = 6 * 48 * 32 * 128 * 4096_u64;
+        let flops = flops_per_token(&qwen, 4096).unwrap().value;
+        assert_eq!(flops, (matrices + attention) as f64);
+        let all = ModelShape {
+            num_experts_per_tok: 128,
+            ..qwen
+        };
+        assert!(flops_per_token(&all, 4096).unwrap().value > 6.0 * flops);
     }
 
     #[test]

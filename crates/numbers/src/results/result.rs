@@ -174,6 +174,11 @@ impl RunResult {
             .count("global_batch_size")
             .zip(seq_length)
             .and_then(|(b, s)| b.checked_mul(s));
+        // Of experts that nobody described, nobody knows what a token costs.
+        let experts = contract
+            .count(super::settings::NUM_EXPERTS)
+            .filter(|n| *n > 1);
+        let is_known = experts.is_none_or(|n| n == job.model.num_experts);
         let varies = work::vary(&trace);
         let each = trace.steps.iter().find_map(|s| s.tokens);
         let stated = attestation.is_attested("tokens_per_step")
@@ -194,7 +199,9 @@ impl RunResult {
             precision: super::settings::show(contract.get("precision")),
             num_parameters: super::count_parameters(&job.model)
                 .or(Some(job.model.num_parameters).filter(|n| *n > 0)),
-            flops_per_token: seq_length.and_then(|s| flops_per_token(&job.model, s)),
+            flops_per_token: seq_length
+                .filter(|_| is_known)
+                .and_then(|s| flops_per_token(&job.model, s)),
         };
         Self {
             schema_version: RESULT_SCHEMA.to_owned(),

@@ -79,6 +79,37 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| {
         count(j.model.ffn_hidden_size)
     }),
+    setting(
+        Workload,
+        NUM_EXPERTS,
+        &[
+            "num_local_experts",
+            "n_routed_experts",
+            "num_routed_experts",
+            "num_moe_experts",
+            "moe_num_experts",
+            "n_experts",
+        ],
+        |j| count(j.model.num_experts),
+    ),
+    setting(
+        Workload,
+        "num_experts_per_tok",
+        &["moe_router_topk", "num_experts_per_token"],
+        |j| count(j.model.num_experts_per_tok),
+    ),
+    setting(
+        Workload,
+        "moe_intermediate_size",
+        &["moe_ffn_hidden_size"],
+        |j| count(j.model.moe_intermediate_size),
+    ),
+    setting(
+        Workload,
+        "shared_expert_intermediate_size",
+        &["moe_shared_expert_intermediate_size"],
+        |j| count(j.model.shared_expert_intermediate_size),
+    ),
     setting(Workload, "num_attention_heads", &[], |j| {
         count(j.model.num_attention_heads)
     }),
@@ -172,6 +203,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Execution, "data_parallel_size", &[], |j| {
         count(j.parallelism.data_parallel_size)
     }),
+    setting(Execution, "expert_model_parallel_size", &[], |j| {
+        let degree = j.parallelism.expert_model_parallel_size;
+        only_if(degree > 1, count(degree))
+    }),
     setting(Execution, "num_nodes", &[], |j| {
         only_if(j.parallelism.num_nodes > 1, count(j.parallelism.num_nodes))
     }),
@@ -257,6 +292,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 pub const TOKENS_PER_STEP: &str = "tokens_per_step";
+pub const NUM_EXPERTS: &str = "num_experts";
 pub const PRECISION: &str = "precision";
 pub const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";

@@ -39,6 +39,16 @@ pub fn llama_8b() -> ModelShape {
     shape("llama", [32, 4096, 14336, 32, 8, 128, 128_256], false)
 }
 
+/// Qwen3-30B-A3B.
+pub fn mixture() -> ModelShape {
+    ModelShape {
+        num_experts: 128,
+        num_experts_per_tok: 8,
+        moe_intermediate_size: 768,
+        ..shape("qwen3_moe", [48, 2048, 6144, 32, 4, 128, 151_936], false)
+    }
+}
+
 pub fn test_job() -> Job {
     Job {
         model: shape("llama", [2, 64, 128, 4, 2, 16, 256], true),

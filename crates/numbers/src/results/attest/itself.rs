@@ -8,7 +8,7 @@ use tprimat_logs::Trace;
 use super::{AttestationStatus, FieldAttestation, padding_parameters};
 use crate::results::{
     Claim, count_parameters,
-    settings::{SETTINGS, Setting, agree, class, lookup, show},
+    settings::{NUM_EXPERTS, SETTINGS, Setting, agree, class, lookup, show},
     unlisted::is_count_of_experts,
 };
 
@@ -152,19 +152,23 @@ fn degrees(trace: &Trace) -> Option<FieldAttestation> {
     })
 }
 
-/// Several experts a layer, where the model is one whose layers have one feed-forward part.
+/// Several experts a layer, where the model is one whose layers have one feed-forward part. The
+/// other way round, the setting itself is contradicted.
 fn experts(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
-    const DENSE: [&str; 4] = ["llama", "qwen2", "mistral", "gpt2"];
     let setting = SETTINGS.iter().find(|s| s.name == "architecture")?;
     let architecture = claim
         .declared(setting)
         .or_else(|| setting.effective(&trace.effective.0))?;
-    let architecture = architecture.as_str().filter(|of| DENSE.contains(of))?;
-    let all = crate::results::settings::unlisted(&trace.effective.0).into_iter();
-    let mut experts = all.filter(|(name, _)| is_count_of_experts(name));
+    let is_dense = |of: &&str| tprimat_job::architecture(of).is_some_and(|a| !a.has_experts);
+    let architecture = architecture.as_str().filter(is_dense)?;
+    let setting = SETTINGS.iter().find(|s| s.name == NUM_EXPERTS)?;
+    let stated = setting.stated(&trace.effective.0);
+    let stated = stated.map(|(name, count)| (name.to_owned(), count));
+    let others = crate::results::settings::unlisted(&trace.effective.0).into_iter();
+    let mut experts = stated.chain(others.filter(|(name, _)| is_count_of_experts(name)));
     let (name, count) = experts.find(|(_, count)| count.as_u64().is_some_and(|n| n > 1))?;
     let text = format!(
         "the log states {name} {count}, a mixture of experts, and {architecture} is a dense architecture"
     );
-    Some(contradicted("num_experts", Some(1.into()), count, text))
+    Some(contradicted(NUM_EXPERTS, Some(1.into()), count, text))
 }

@@ -292,6 +292,72 @@ fn steps_may_be_counted_from_0() {
     assert!(ran_short(&from_0));
 }
 
+/// Experts under the label of a dense model, and a dense model under the label of one with experts:
+/// by the events of a trainer and by the arguments that Megatron prints. Neither has the FLOPs of
+/// its label.
+#[test]
+fn experts_and_a_dense_model_are_never_taken_for_each_other() {
+    use crate::results::{RunFacts, RunResult, stand_ins::mixture};
+    let argument = |name: &str, value: &str| format!("  {name} ........ {value}\n");
+    let megatron = |experts: &str| {
+        argument("num_experts", experts)
+            + &argument("moe_router_topk", "8")
+            + &argument("moe_ffn_hidden_size", "768")
+            + &argument("moe_layer_freq", "1")
+            + &argument("seq_length", "4096")
+            + " iteration        1/       3 | elapsed time per iteration (ms): 500.0 | lm loss: 5.0E+00 |\n"
+    };
+    let event = |effective: Value| {
+        json!({"event": "start", "trainer": "fsdp2", "effective": effective}).to_string() + "\n"
+    };
+    let experts = json!({"architecture": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "seq_length": 4096});
+    let dense = json!({"architecture": "qwen3", "seq_length": 4096});
+    let label = |model: ModelShape| {
+        let mut job = job();
+        (job.model, job.data.seq_length) = (model, 4096);
+        job
+    };
+    let found = |format: &str, log: &str, model: ModelShape| {
+        let trace = tprimat_logs::parse(&tprimat_logs::LogSection::named(format), log.as_bytes());
+        let job = label(model);
+        let attestation = attest(&trace, &job, false);
+        let facts = RunFacts {
+            attempt: "a".into(),
+            host: "h".into(),
+            started_at: None,
+            ended_at: None,
+            outcome: tprimat_job::RunOutcome::Ok,
+        };
+        let fields: Vec<String> = (attestation.contradicted())
+            .map(|f| f.field.clone())
+            .collect();
+        let of_model = ["architecture", "num_experts", "num_experts_per_tok"];
+        let fields = fields.into_iter().filter(|f| of_model.contains(&&**f));
+        let flops = RunResult::of_claim(trace, &Claim::of(&job), facts, false);
+        (fields.collect::<Vec<_>>(), flops.workload.flops_per_token)
+    };
+    let llama = crate::results::stand_ins::llama_8b;
+    for (format, log) in [
+        ("megatron", megatron("128")),
+        ("tprimat", event(experts.clone())),
+    ] {
+        let (fields, flops) = found(format, &log, llama());
+        assert!(fields.contains(&"num_experts".to_owned()), "{fields:?}");
+        assert_eq!(flops, None);
+        let (fields, flops) = found(format, &log, mixture());
+        assert_eq!(fields, [""; 0]);
+        assert!(flops.is_some());
+    }
+    let (fields, _) = found("megatron", &megatron("None"), mixture());
+    assert_eq!(fields, ["num_experts"]);
+    let (fields, _) = found("tprimat", &event(dense), mixture());
+    assert_eq!(fields, ["architecture"]);
+    // A dense model, and a log that says so.
+    let (fields, flops) = found("megatron", &megatron("None"), llama());
+    assert_eq!(fields, [""; 0]);
+    assert!(flops.is_some());
+}
+
 #[test]
 fn a_padded_vocabulary_explains_its_parameters() {
     let count = crate::results::count_parameters(&job().model).unwrap();
