@@ -15,6 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::job::PRECISIONS;
+
 /// config.yaml: the single source of truth for everything that is not an axis of the matrix.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -344,10 +346,11 @@ impl Default for Optimizer {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
-    /// What the products of the linear layers read: with `fp8` the rest is bf16.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8"]))]
+    /// What the products of the linear layers read: with `fp8` and the formats with a scale for each
+    /// block of 32 or 16 values (`mxfp8`, `mxfp4`, `nvfp4`) the rest is bf16.
+    #[schemars(extend("enum" = PRECISIONS))]
     pub default: String,
-    /// E4M3 forward, E5M2 backward.
+    /// With `fp8`: E4M3 forward, E5M2 backward.
     pub fp8_hybrid: bool,
     /// Keep parameters in FP8 as well.
     pub fp8_param: bool,
@@ -410,7 +413,7 @@ pub struct PlatformOptimizations {
     /// Environment of every run; part of the key.
     pub env: BTreeMap<String, Scalar>,
     /// In place of `training.precision.default`.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
     pub precision: Option<String>,
     /// In place of `training.precision.fp8_hybrid`.
     pub fp8_hybrid: Option<bool>,
@@ -437,7 +440,7 @@ pub struct Framework {
     #[serde(deserialize_with = "texts")]
     pub platforms: Option<Vec<String>>,
     /// In place of `training.precision.default`, where `platform_optimizations` states none.
-    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,

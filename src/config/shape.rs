@@ -303,12 +303,16 @@ fn choice(choices: &[&'static str], text: &str) -> Option<&'static str> {
 }
 
 /// Names of precisions that other programs use.
-const PRECISIONS: [(&str, &str); 6] = [
+const PRECISIONS: [(&str, &str); 10] = [
     ("bfloat16", "bf16"),
     ("torch.bfloat16", "bf16"),
     ("float32", "fp32"),
     ("torch.float32", "fp32"),
     ("float8", "fp8"),
+    ("float16", "fp16"),
+    ("torch.float16", "fp16"),
+    ("half", "fp16"),
+    ("fp16-mixed", "fp16"),
     ("bf16-mixed", "bf16"),
 ];
 

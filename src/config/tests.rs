@@ -158,7 +158,7 @@ fn all_problems_are_reported_at_once_with_their_places() {
 config.yaml:3:5: unknown key `training.data.seq_lenght` | not a key of `training.data` | did you mean `seq_length`?
 config.yaml:4:23: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"two\" | expected a whole number of at least 1 | -
 config.yaml:5:12: `training.compile` must be true or false, not the text \"yes\" | expected true or false | -
-config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp8, not the text \"bf61\" | expected one of fp32, bf16, fp8 | did you mean `bf16`?
+config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp16, fp8, mxfp8, nvfp4, mxfp4, not the text \"bf61\" | expected one of fp32, bf16, fp16, fp8, mxfp8, nvfp4, mxfp4 | did you mean `bf16`?
 config.yaml:7:1: unknown key `modles` | not a section | did you mean `models`?
 config.yaml:8:32: `models.llama.num_layers` must be a whole number of at least 1, not 0 | expected a whole number of at least 1 | -
 config.yaml:8:41: `models.llama.name` must be a text, not 7 | expected a text | write \"7\" in quotes

@@ -31,7 +31,7 @@ use crate::{
     recipe::{COMMAND, Recipe, Unfilled, filled},
     words::slip_of,
 };
-use check::{check, measures};
+use check::{card, check, measures};
 use model::{model, named_files};
 use parallelism::parallelism;
 
@@ -170,6 +170,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     );
     if !r.is_guessing {
         check(&mut r, cell, &job, block.as_ref());
+        card(&mut r, &job, platform.gpu_model.as_deref());
         measures(&mut r, &job, skipped);
     }
     fill_command(&mut r, cell, &mut job, recipe);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tprimat_job::InitJob;
 
 use super::{Recipe, Templates, context};
-use crate::job::{ARCHITECTURES, Job, OTHER};
+use crate::job::{ARCHITECTURES, Job, OTHER, PRECISIONS};
 
 /// Settings that decide how much work a step is: the name in tables, and the field of the job. The
 /// number of GPUs is not among them: tprimat itself hands the devices out.
@@ -208,7 +208,7 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
     };
     match (field, now) {
         ("model.architecture", _) => of(&ARCHITECTURES.map(|known| known.name)),
-        ("precision", _) => of(&["fp32", "bf16", "fp8"]),
+        ("precision", _) => of(&PRECISIONS),
         ("optimizer.state_precision", _) => of(&["fp32", "bf16"]),
         // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they
         // are real is the launch's.

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Vendor;
 
+/// What the products of the linear layers may read.
+pub const PRECISIONS: [&str; 7] = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4"];
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Job {
@@ -21,7 +24,7 @@ pub struct Job {
     /// Optimiser steps to run.
     pub train_iters: u64,
     pub optimizer: OptimizerJob,
-    /// `fp32`, `bf16` or `fp8`.
+    /// One of [`PRECISIONS`].
     pub precision: String,
     pub fp8_hybrid: bool,
     pub fp8_param: bool,

@@ -227,7 +227,11 @@ impl Arguments {
     fn precision(&self, out: &mut Builder) {
         let fp8 = self.get("fp8").filter(|v| !matches!(*v, "False" | "false"));
         let precision = match (self.get("precision"), self.flag("bf16"), self.flag("fp16")) {
-            _ if self.get("fp4").is_some() => Some("fp4"),
+            _ if self.get("fp4").is_some() => match self.get("fp4_recipe") {
+                Some("nvfp4") => Some("nvfp4"),
+                _ => Some("fp4"),
+            },
+            _ if fp8.is_some() && self.get("fp8_recipe") == Some("mxfp8") => Some("mxfp8"),
             _ if fp8.is_some() => Some("fp8"),
             (Some("bfloat16" | "bf16"), ..) => Some("bf16"),
             (Some("fp16"), ..) => Some("fp16"),

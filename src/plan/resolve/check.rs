@@ -2,7 +2,8 @@
 
 use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{
-    job::{Job, OTHER},
+    figures::accelerators_like,
+    job::{Job, OTHER, PRECISIONS},
     matrix::Cell,
 };
 
@@ -18,6 +19,24 @@ pub(super) fn measures(r: &mut SettingsReader, job: &Job, skipped: u64) {
             .problem_at("training.duration.train_iters", message, "too short");
         r.push_of_cell(problem.help(format!("train longer, or lower `{SKIPPED}`")));
     }
+}
+
+/// A format that none of the cards has which the platform's name of one may mean.
+pub(super) fn card(r: &mut SettingsReader, job: &Job, gpu_model: Option<&str>) {
+    const PRECISION: &str = "training.precision.default";
+    let Some(model) = gpu_model else {
+        return;
+    };
+    let cards = accelerators_like(model);
+    let has = |precision: &str| cards.iter().any(|card| card.computes(precision));
+    if cards.is_empty() || has(&job.precision) {
+        return;
+    }
+    let message = format!("a {model} does not compute in {}", job.precision);
+    let problem = r.view.problem_at(PRECISION, message, "asked for here");
+    let others = PRECISIONS.into_iter().filter(|other| has(other));
+    let others = others.collect::<Vec<_>>().join(", ");
+    r.push_of_cell(problem.help(format!("it computes in {others}")));
 }
 
 pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {

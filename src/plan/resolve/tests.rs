@@ -337,6 +337,52 @@ fn experts_that_do_not_fit_are_one_problem_with_what_would() {
 }
 
 #[test]
+fn a_format_that_the_card_does_not_have_is_refused_with_those_that_it_has() {
+    let recipes = recipes();
+    let told = |gpu: &str, precision: &str| {
+        let mut file = full();
+        file["hardware"]["platforms"]["nvd"]["gpu_model"] = json!(gpu);
+        file["platform_optimizations"]["nvd"]["precision"] = json!(precision);
+        let config = load(&file).unwrap();
+        match resolve(&config, &cell("nvd", "cmd", "m"), &recipes.recipes["cmd"]) {
+            Ok(_) => None,
+            Err(Unresolved::Problems(problems)) => {
+                assert_eq!(problems.len(), 1, "{problems:?}");
+                let Problem { message, help, .. } = problems[0].problem.clone();
+                Some(format!("{message}; {}", help.unwrap()))
+            }
+            Err(Unresolved::Refused(why)) => panic!("{why}"),
+        }
+    };
+    for precision in ["nvfp4", "mxfp4", "mxfp8"] {
+        let of_h100 =
+            format!("a H100 does not compute in {precision}; it computes in fp32, bf16, fp16, fp8");
+        assert_eq!(told("H100", precision), Some(of_h100));
+        assert_eq!(told("B200", precision), None);
+        assert_eq!(told("a card", precision), None, "nobody knows");
+    }
+    assert!(told("A100", "fp8").is_some() && told("H100", "fp8").is_none());
+}
+
+/// The pre-image of a job without experts has no line on them, so no key made before they could be
+/// said has changed.
+#[test]
+fn a_dense_job_says_nothing_of_experts_in_its_key() {
+    let (recipes, config) = (recipes(), load(&full()).unwrap());
+    let text =
+        |model: &str| match resolve(&config, &cell("nvd", "cmd", model), &recipes.recipes["cmd"]) {
+            Ok(resolved) => crate::plan::preimage::canonical(
+                "job",
+                &json!(resolved.job),
+                &json!(Job::default()),
+            ),
+            Err(_) => panic!("{model} must resolve"),
+        };
+    assert!(!text("m").contains("expert") && !text("m").contains("moe_"));
+    assert!(text("e").contains("model.num_experts = 12\n"));
+}
+
+#[test]
 fn a_batch_that_nobody_states_is_one_problem_and_no_number_is_judged_in_its_place() {
     let recipes = recipes();
     let mut file = full();

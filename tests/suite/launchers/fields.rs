@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use tprimat::{
-    job::{ARCHITECTURES, Job},
+    job::{ARCHITECTURES, Job, PRECISIONS},
     recipe::Recipe,
 };
 
@@ -78,7 +78,7 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
     match (field, now) {
         ("vendor", _) => vec![json!("cpu"), json!("nvd"), json!("amd")],
         ("model.architecture", _) => ARCHITECTURES.map(|known| json!(known.name)).into(),
-        ("precision", _) => ["fp32", "bf16", "fp8"].map(|p| json!(p)).into(),
+        ("precision", _) => PRECISIONS.map(|p| json!(p)).into(),
         ("parallelism.sharding", _) => vec![], // a test of its own: "" is each recipe's own way, which has a name too
         ("optimizer.type", _) => vec![],       // planning refuses every other
         ("optimizer.state_precision", _) => vec![json!("bf16")],

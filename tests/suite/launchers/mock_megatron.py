@@ -35,6 +35,8 @@ for names, kind in ((WHOLE, int), (REAL, float), (TEXT, str)):
 for name in FLAGS.split():
     parser.add_argument(f"--{name}", action="store_true")
 parser.add_argument("--fp8-format", dest="fp8")
+parser.add_argument("--fp4-format", dest="fp4", choices=["e2m1"])
+parser.add_argument("--fp4-recipe", choices=["nvfp4"])
 args = parser.parse_args()
 load_kernels(args)
 print("------------------------ arguments ------------------------")

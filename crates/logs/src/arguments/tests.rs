@@ -36,6 +36,20 @@ fn megatron_behind_any_prefix() {
 }
 
 #[test]
+fn formats_with_scaled_blocks_are_told_by_their_recipe() {
+    let precision = |format: &'static str, recipe: &'static str| {
+        told(&["  bf16 ..... True", format, recipe])["precision"].clone()
+    };
+    let of_fp8 = |recipe| precision("  fp8 ...... e4m3", recipe);
+    assert_eq!(of_fp8("  fp8_recipe ..... mxfp8"), "mxfp8");
+    assert_eq!(of_fp8("  fp8_recipe ..... delayed"), "fp8");
+    let of_fp4 = precision("  fp4 ...... e2m1", "  fp4_recipe ..... nvfp4");
+    assert_eq!(of_fp4, "nvfp4");
+    let none = precision("  fp4 ...... None", "  fp4_recipe ..... nvfp4");
+    assert_eq!(none, "bf16");
+}
+
+#[test]
 fn what_a_router_would_choose_is_stated_of_experts_only() {
     let lines = |experts: &'static str, layers: &'static str| {
         told(&[

@@ -26,6 +26,17 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
+    /// Whether its matrix units read this format.
+    #[must_use]
+    pub fn computes(&self, precision: &str) -> bool {
+        match precision {
+            "fp8" => self.fp8.is_some(),
+            // The cards that have scaled blocks of 8 bits are those that have some of 4 bits.
+            "mxfp8" | "mxfp4" => self.fp4.is_some(),
+            "nvfp4" => self.fp4.is_some() && self.vendor == Vendor::Nvd,
+            _ => true,
+        }
+    }
     #[must_use]
     pub fn memory_bytes(&self) -> f64 {
         self.memory_gib * GIB
