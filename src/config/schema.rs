@@ -9,6 +9,8 @@
 //! the reason why it changes nothing (a test changes each and looks). A null in config.yaml is the
 //! same as leaving the line out.
 
+mod model;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -16,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::job::PRECISIONS;
+pub use model::{Model, RopeScaling};
 
 /// config.yaml: the single source of truth for everything that is not an axis of the matrix.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -90,140 +93,6 @@ pub struct Platform {
     /// Environment of every run on this platform. A null takes away what `platform_optimizations`
     /// sets.
     pub env: BTreeMap<String, Scalar>,
-}
-
-/// The shape of a model. Keys that are left out come from the built-in table of models if `name`,
-/// `full_name`, `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys
-/// agree with it. Where `hf_config` names a file, they come from there instead.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Model {
-    /// What the model is looked up by in the built-in table; else for people.
-    pub name: Option<String>,
-    /// Also what results of older suites are recognised by.
-    pub full_name: Option<String>,
-    /// Hugging Face's `model_type`: `llama`, `qwen2`, `mistral`, `gpt2`, `qwen3`; with experts
-    /// `mixtral`, `qwen2_moe` or `qwen3_moe`; `other`: only the trainer knows the shape, so there are
-    /// no FLOPs, and a command of your own must train it.
-    pub architecture: Option<String>,
-    /// An assertion: what is used is the count made from the shape.
-    #[schemars(range(min = 1))]
-    pub num_parameters: Option<u64>,
-    /// Decoder layers.
-    #[schemars(range(min = 1))]
-    pub num_layers: Option<u64>,
-    /// Width of the residual stream.
-    #[schemars(range(min = 1))]
-    pub hidden_size: Option<u64>,
-    /// Width inside the feed-forward block.
-    #[schemars(range(min = 1))]
-    pub ffn_hidden_size: Option<u64>,
-    /// Experts of each layer; absent = a dense model.
-    #[schemars(range(min = 1))]
-    pub num_experts: Option<u64>,
-    /// Experts that each token passes through.
-    #[schemars(range(min = 1))]
-    pub num_experts_per_tok: Option<u64>,
-    /// Width inside an expert; absent = ffn_hidden_size.
-    #[schemars(range(min = 1))]
-    pub moe_intermediate_size: Option<u64>,
-    /// Width of the shared expert, which every token passes through; 0 = there is none.
-    pub shared_expert_intermediate_size: u64,
-    /// Query heads of a layer.
-    #[schemars(range(min = 1))]
-    pub num_attention_heads: Option<u64>,
-    /// Groups of grouped-query attention; absent = one a head.
-    #[schemars(range(min = 1))]
-    pub num_kv_heads: Option<u64>,
-    /// Absent = hidden_size / num_attention_heads.
-    #[schemars(range(min = 1))]
-    pub head_dim: Option<u64>,
-    /// Unpadded.
-    #[schemars(range(min = 1))]
-    pub vocab_size: Option<u64>,
-    /// Learned positions (gpt2).
-    #[schemars(range(min = 1))]
-    pub max_position_embeddings: Option<u64>,
-    /// Base of the rotary position embedding.
-    #[schemars(range(min = 0))]
-    pub rope_theta: Option<f64>,
-    pub rope_scaling: Option<RopeScaling>,
-    /// Added to the mean square in RMSNorm, or to the variance in LayerNorm.
-    #[schemars(range(min = 0))]
-    pub norm_eps: f64,
-    /// The output layer shares the weights of the token embedding.
-    pub tie_embeddings: bool,
-    /// Q, K and V have a bias, as in Qwen 2.
-    pub qkv_bias: bool,
-    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
-    pub dataset_path: Option<String>,
-    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts
-    /// may well agree on.
-    pub dataset_name: Option<String>,
-    /// A tokenizer.json, or a folder that has one.
-    pub tokenizer_path: Option<String>,
-    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the
-    /// like.
-    pub tokenizer_name: Option<String>,
-    /// A Hugging Face `config.json` of the project, for the keys that are left out.
-    pub hf_config: Option<String>,
-    /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
-    pub nemo_recipe: Option<String>,
-    /// A file of the Primus checkout's examples; its name tells the preset.
-    pub primus_config: Option<String>,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            name: None,
-            full_name: None,
-            architecture: None,
-            num_parameters: None,
-            num_layers: None,
-            hidden_size: None,
-            ffn_hidden_size: None,
-            num_experts: None,
-            num_experts_per_tok: None,
-            moe_intermediate_size: None,
-            shared_expert_intermediate_size: 0,
-            num_attention_heads: None,
-            num_kv_heads: None,
-            head_dim: None,
-            vocab_size: None,
-            max_position_embeddings: None,
-            rope_theta: None,
-            rope_scaling: None,
-            norm_eps: 1e-5,
-            tie_embeddings: false,
-            qkv_bias: false,
-            dataset_path: None,
-            dataset_name: None,
-            tokenizer_path: None,
-            tokenizer_name: None,
-            hf_config: None,
-            nemo_recipe: None,
-            primus_config: None,
-        }
-    }
-}
-
-/// Llama 3's frequency-dependent scaling of RoPE.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RopeScaling {
-    /// By how much long wavelengths are stretched.
-    #[schemars(range(min = 1))]
-    pub factor: Option<f64>,
-    /// Wavelengths above original length / this are stretched whole.
-    #[schemars(range(min = 0))]
-    pub low_freq_factor: Option<f64>,
-    /// Wavelengths below original length / this are left as they are.
-    #[schemars(range(min = 0))]
-    pub high_freq_factor: Option<f64>,
-    /// The sequence length, in tokens, that the frequencies were made for.
-    #[schemars(range(min = 1))]
-    pub original_max_position_embeddings: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -131,6 +131,7 @@ fn experts_are_arguments_that_the_log_confirms() {
     (job.model.num_experts, job.model.num_experts_per_tok) = (16, 3);
     job.model.moe_intermediate_size = 96;
     job.parallelism.expert_model_parallel_size = 4;
+    job.precision = "mxfp8".into();
     assert_eq!(super::render::unsupported(recipe, &json!(job)), None);
     let stated = run(&job, VERSIONS[2].1).effective.0;
     for (name, value) in [
@@ -141,6 +142,7 @@ fn experts_are_arguments_that_the_log_confirms() {
     ] {
         assert_eq!(stated.get(name), Some(&json!(value)), "{name}");
     }
+    assert_eq!(stated.get("precision"), Some(&json!("mxfp8")));
     let stated = run(&dense, VERSIONS[2].1).effective.0;
     assert_eq!(stated.get("num_experts"), Some(&json!(0)));
     assert_eq!(stated.get("num_experts_per_tok"), None);
