@@ -14,8 +14,8 @@ pub struct Model {
     /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
     /// Hugging Face's `model_type`: `llama`, `qwen2`, `mistral`, `gpt2`, `qwen3`; with experts
-    /// `mixtral`, `qwen2_moe` or `qwen3_moe`; `other`: only the trainer knows the shape, so there are no
-    /// FLOPs, and a command of your own must train it.
+    /// `mixtral`, `qwen2_moe` or `qwen3_moe`; `other`: only the trainer knows the shape, so there are
+    /// no FLOPs, and a command of your own must train it.
     pub architecture: Option<String>,
     /// An assertion: what is used is the count made from the shape.
     #[schemars(range(min = 1))]
@@ -35,7 +35,7 @@ pub struct Model {
     /// Experts that each token passes through.
     #[schemars(range(min = 1))]
     pub num_experts_per_tok: Option<u64>,
-    /// Width inside an expert; absent = ffn_hidden_size.
+    /// Width inside an expert; of a `mixtral` absent = ffn_hidden_size.
     #[schemars(range(min = 1))]
     pub moe_intermediate_size: Option<u64>,
     /// Width of the shared expert, which every token passes through; 0 = there is none.

@@ -118,10 +118,14 @@ pub(super) fn model(
         ffn_hidden_size: ffn_hidden,
         num_experts: stated.num_experts.unwrap_or(0),
         num_experts_per_tok: stated.num_experts_per_tok.unwrap_or(0),
-        moe_intermediate_size: stated
-            .moe_intermediate_size
-            .or(stated.num_experts.map(|_| ffn_hidden))
-            .unwrap_or(0),
+        moe_intermediate_size: stated.moe_intermediate_size.unwrap_or(
+            // All that its layers have are experts, of its one width.
+            if architecture.eq_ignore_ascii_case("mixtral") {
+                ffn_hidden
+            } else {
+                0
+            },
+        ),
         shared_expert_intermediate_size: stated.shared_expert_intermediate_size,
         num_attention_heads: heads,
         num_kv_heads: stated.num_kv_heads.unwrap_or(heads),
@@ -160,9 +164,9 @@ fn experts(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
             "not known",
         );
         let all = || {
-            let known = architecture_names();
+            let names = architecture_names();
             format!(
-                "expected one of {known}; or other, for a model of which only the trainer knows the shape"
+                "expected {names}, or {OTHER}, for a model of which only the trainer knows the shape"
             )
         };
         let near = did_you_mean(name, ARCHITECTURES.iter().map(|known| known.name));
@@ -183,7 +187,7 @@ fn experts(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
         ),
     ];
     let refused = match stated {
-        [(key, 0), ..] | [_, (key, 0), ..] if known.has_experts => Some((
+        [(key, 0), ..] | [_, (key, 0), ..] | [_, _, (key, 0), _] if known.has_experts => Some((
             at("architecture"),
             format!("`{model}` is a {name}, which has experts, and lacks {key}"),
             format!("state {key}, as config.json of the model does"),

@@ -314,6 +314,10 @@ fn experts_that_do_not_fit_are_one_problem_with_what_would() {
         told("e", &set("num_experts_per_tok", Value::Null)),
         "`e` is a qwen2_moe, which has experts, and lacks num_experts_per_tok; state num_experts_per_tok, as config.json of the model does"
     );
+    assert!(
+        told("e", &set("moe_intermediate_size", Value::Null))
+            .contains("lacks moe_intermediate_size")
+    );
     assert_eq!(
         told("e", &set("num_experts_per_tok", json!(13))),
         "`e`: a token cannot pass through 13 of 12 experts; num_experts_per_tok must be at most num_experts"
