@@ -16,7 +16,7 @@ fn stated() -> Map<String, Value> {
         .filter(|field| *field != "warmup")
         .map(|field| (field.to_owned(), json!(2)))
         .collect();
-    let known = json!({"architecture": "llama", "tie_embeddings": false, "qkv_bias": false, "seq_length": 128, "packing": "none",
+    let known = json!({"architecture": "mixtral", "tie_embeddings": false, "qkv_bias": false, "seq_length": 128, "packing": "none",
         "attention_mask": "causal", "global_batch_size": 128, "micro_batch_size": 1, "gradient_accumulation_steps": 16,
         "num_gpus": 8, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
         "data_parallel_size": 8, "num_nodes": 1, "precision": "bf16", "dropout": 0.0, "optimizer": "adamw",
@@ -67,7 +67,7 @@ const OTHERS: [&str; 23] = [
     "fp8_format",
     "quantization",
     "sliding_window",
-    "moe_router_topk",
+    "moe_aux_loss_coeff",
     "mtp_num_layers",
     "main_params_dtype",
     "exp_avg_dtype",
