@@ -82,13 +82,12 @@ impl CellHistory {
             };
             let level = baseline.filter(is_its).and_then(Reference::of);
             let session_sd = assess(&mut measurements, level, &changes);
-            let is_against_baseline = level.is_some();
             Self {
                 cell: cell.to_owned(),
                 imported,
                 work,
                 measurements,
-                is_against_baseline,
+                is_against_baseline: level.is_some(),
                 session_sd,
             }
         };
