@@ -51,7 +51,12 @@ fn milliseconds(seconds: f64) -> String {
 }
 
 fn signed(seconds: f64) -> String {
-    format!("{:+.1}", seconds * 1e3).replace('-', "−")
+    // No zero has a sign.
+    let tenths = (seconds * 1e4).round();
+    match tenths == 0.0 {
+        true => "0.0".to_owned(),
+        false => format!("{:+.1}", tenths / 10.0).replace('-', "−"),
+    }
 }
 
 /// What the profiler adds to a step, where the step is measured without it.
