@@ -1,6 +1,10 @@
 //! `why`: where the time of a step goes, from a profiler's trace; and from one trace to another.
 
-use std::{fs::File, path::Path};
+use std::{
+    fs::File,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use serde_json::json;
 
@@ -26,17 +30,34 @@ use crate::{
 pub fn run(globals: &Globals, args: &WhyArgs) -> Result<i32> {
     let is_file = |name: &String| Path::new(name).is_file();
     let found = if args.names.iter().all(is_file) {
-        let read = |name: &String| Ok((short(name), read(Path::new(name))?));
-        args.names.iter().map(read).collect::<Result<Vec<_>>>()?
+        let names = named_apart(&args.names).into_iter();
+        let read = |(name, path): (String, &String)| Ok((name, read(Path::new(path))?));
+        names
+            .zip(&args.names)
+            .map(read)
+            .collect::<Result<Vec<_>>>()?
     } else {
         of_cells(globals, args)?
     };
     let breakdowns = found
         .iter()
         .map(|(name, of)| json!({ "name": name, "breakdown": of }));
+    both_by_step(&found)?;
     let value = json!({ "breakdowns": breakdowns.collect::<Vec<_>>() });
     answer(globals, "why", &value, || report::why_text(&found, &page()))?;
     Ok(exit::OK)
+}
+
+/// Two are held against each other only where both have steps.
+fn both_by_step(found: &[(String, Breakdown)]) -> Result<()> {
+    let without = found.iter().find(|(_, of)| !of.is_by_step);
+    match without {
+        Some((name, _)) if found.len() > 1 => Err(Error::refused(
+            format!("{name}: the trace marks no steps, so it cannot be held against another"),
+            "`profiler.step()` after each step marks them",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A file's own name, without what all such names end with.
@@ -47,6 +68,15 @@ fn short(path: &str) -> String {
         .to_string_lossy();
     let name = name.trim_end_matches(".gz").trim_end_matches(".json");
     name.trim_end_matches(".pt.trace").to_owned()
+}
+
+/// The files' own names, or their paths where these are alike.
+fn named_apart(paths: &[String]) -> Vec<String> {
+    let names: Vec<String> = paths.iter().map(|path| short(path)).collect();
+    match &names[..] {
+        [a, b] if a == b => paths.to_vec(),
+        _ => names,
+    }
 }
 
 fn read(path: &Path) -> Result<Breakdown> {
@@ -60,8 +90,23 @@ fn read(path: &Path) -> Result<Breakdown> {
     Ok(Breakdown::of(&trace))
 }
 
+/// What is neither a file nor has the form of a cell.
+fn is_no_cell(name: &str) -> bool {
+    [".json", ".gz"].iter().any(|end| name.ends_with(end))
+}
+
 /// Files and cells, each cell with the trace that a profiled build left and the step time that was measured.
 fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)>> {
+    if let Some(name) = args
+        .names
+        .iter()
+        .find(|name| is_no_cell(name) && !Path::new(name).is_file())
+    {
+        return Err(Error::refused(
+            format!("{name}: no such file"),
+            "name a trace that is there, or a cell",
+        ));
+    }
     let common = Common::of(args.matrix.clone(), args.sets.clone());
     let session = Session::open_or_imports(globals, &common, &Measured::default())?;
     let plan = &session.plan;
@@ -93,12 +138,38 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
         };
         let mut found = read(&trace)?;
         let row = comparison.rows.iter().find(|row| row.cell == id);
-        found.measured_step_seconds = row.map(|row| row.step_time.mean_seconds);
+        // A trace from before the runs may be of another configuration.
+        let written = std::fs::metadata(&trace).and_then(|of| of.modified());
+        let written = written
+            .ok()
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let is_of_these = |row: &&Row| {
+            let mut starts = row.repeats.iter().filter_map(|repeat| repeat.started_at);
+            let is_after = |at: Duration| starts.all(|start| at.as_secs_f64() > start);
+            row.standing.is_present() && written.is_some_and(is_after)
+        };
+        match row.filter(is_of_these) {
+            Some(row) if found.is_by_step => {
+                found.measured_step_seconds = Some(row.step_time.mean_seconds);
+            }
+            _ if row.is_none() => {}
+            _ => eprintln!(
+                "note: `{id}`: its trace may be of another configuration than its runs, which are newer or not present: the measured step is left out"
+            ),
+        }
         Ok((id, found))
     };
     let mut found = args.names.iter().map(one).collect::<Result<Vec<_>>>()?;
     let row_of = |(id, _): &(String, Breakdown)| comparison.rows.iter().find(|row| row.cell == *id);
     let rows: Option<Vec<&Row>> = found.iter().map(row_of).collect();
+    if let Some([a, b]) = rows.as_deref()
+        && a.group != b.group
+    {
+        eprintln!(
+            "note: the two do not do the same work: `{}` says in what they differ",
+            plan.command("compare", &[&a.cell, &b.cell])
+        );
+    }
     if let Some(rows) = rows.filter(|rows| rows.len() > 1) {
         let names = report::short_names(&rows).into_iter();
         found = names.zip(found).map(|(name, (_, of))| (name, of)).collect();

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Problem, Result, Source, nearest},
     files::ReadSet,
     matrix::{self, CellId, Selection},
-    recipe::{COMMAND, Recipe, Unreached, unreached, varied},
+    recipe::{COMMAND, OPTIONS, Recipe, Unreached, unreached, varied},
     words::{part, plain::counted},
 };
 
@@ -169,6 +169,21 @@ impl Plan {
         lost
     }
 
+    /// The first option below `frameworks.<id>` that has several values in the matrix.
+    fn varied_option(&self, framework: &str) -> Option<&str> {
+        let cells = self.matrix.cells.with_ids();
+        let mut jobs = cells
+            .filter(|(_, of)| &*of.framework == framework)
+            .filter_map(|(cell, _)| Some(self.prepared(cell)?.job()));
+        let first = jobs.next()?;
+        let others: Vec<_> = jobs.collect();
+        let is_varied = |name: &&String| {
+            let value = first.framework.get(*name);
+            name.as_str() != COMMAND && others.iter().any(|job| job.framework.get(*name) != value)
+        };
+        first.framework.keys().find(is_varied).map(String::as_str)
+    }
+
     /// Recipes and commands of the user's own whose cells can have no rate: their lines have neither a
     /// time nor a rate, or what the matrix varies does not reach them, and no line states a setting.
     pub fn recipes_without_rate(&self) -> Result<()> {
@@ -212,10 +227,20 @@ impl Plan {
             let Some(first) = lost.iter().find(|lost| lost.is_of_speed) else {
                 continue;
             };
-            let short = first.field.rsplit('.').next().unwrap_or(first.field);
+            let (varied, short) = match first.field {
+                field if field == OPTIONS.1 => {
+                    let name = self.varied_option(&of.framework).unwrap_or("NAME");
+                    let varied = format!("frameworks.{}.{name}", of.framework);
+                    (varied, format!("job.framework.{name}"))
+                }
+                field => {
+                    let short = field.rsplit('.').next().unwrap_or(field);
+                    (field.to_owned(), short.to_owned())
+                }
+            };
             let message = format!(
-                "the matrix varies `{}`, and the command of `{}` is the same for each value, so its cells would have no rate",
-                first.field, of.framework
+                "the matrix varies `{varied}`, and the command of `{}` is the same for each value, so its cells would have no rate",
+                of.framework
             );
             let path = format!("frameworks.{}.{COMMAND}", of.framework);
             let problem = self.config.problem_at(&path, message, "here");

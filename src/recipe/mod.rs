@@ -23,5 +23,5 @@ pub use files::{Files, recipe_files};
 pub use library::library_files;
 pub use load::{COMMAND, Recipe, RecipeSet, mentions_python};
 pub use placeholders::{Hidden, Unfilled, filled};
-pub use reach::{Unreached, unreached, varied};
+pub use reach::{OPTIONS, Unreached, unreached, varied};
 pub use render::{Rendered, Templates, context};

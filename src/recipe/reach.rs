@@ -68,6 +68,9 @@ fn is_chosen(job: &Job, setting: &str) -> bool {
     }
 }
 
+/// All that config.yaml states below `frameworks.<id>` and tprimat does not read itself.
+pub const OPTIONS: (&str, &str) = ("framework", "framework");
+
 /// A setting that does not reach the trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreached {
@@ -151,6 +154,8 @@ pub fn varied<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<Unreached> {
         .chain(&EXECUTION)
         .map(|named| (named, true));
     let all = of_speed.chain(CONVERGENCE.iter().map(|named| (named, false)));
+    // Options of the framework's own, as `frameworks.<id>.kernel`.
+    let all = all.chain([(&OPTIONS, true)]);
     let found = all.filter_map(|((setting, field), is_of_speed)| {
         let mut values = jobs.iter().map(|job| at(job, field));
         let first = values.next()?;

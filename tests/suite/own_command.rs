@@ -91,6 +91,31 @@ fn what_the_matrix_varies_must_reach_the_command() {
     project.run(&["check"]).ends_with(0);
 }
 
+/// An option of the framework's own has no name in tprimat's tables, and must reach the command all the same.
+#[test]
+fn an_option_that_the_matrix_varies_must_reach_the_command() {
+    let of = |command: &str| {
+        let project = project(command);
+        let own = "path = \"frameworks.mine.kernel\"\nvalues = [1000, 2000]";
+        project.edit(
+            "matrix.toml",
+            "path = \"training.data.seq_length\"\nvalues = [1000, 2000]",
+            own,
+        );
+        project
+    };
+    let refused = of("bash print.sh 1000").run(&["check"]).ends_with(2).stderr;
+    for part in [
+        "the matrix varies `frameworks.mine.kernel`",
+        "write `{{ job.framework.kernel }}` into it",
+    ] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    of("bash print.sh {{ job.framework.kernel }}")
+        .run(&["check"])
+        .ends_with(0);
+}
+
 #[test]
 fn a_setting_that_is_misspelt_is_told_with_the_right_one() {
     for (typed, told) in [

@@ -205,9 +205,11 @@ impl Arguments {
         );
         let shared = self.count("moe_shared_expert_intermediate_size");
         put(out, "shared_expert_intermediate_size", shared);
-        // 1, or a list with a 1 for each layer that has experts.
+        // 1, or a list with a 1 for each layer that has experts; a list may be an expression.
         let layers = self.get("moe_layer_freq");
-        let some = layers.filter(|layers| *layers != "1" && layers.contains(['0', '2', '3', '4']));
+        let is_every =
+            |layers: &str| layers == "1" || layers.starts_with(['[', '(']) && !layers.contains('0');
+        let some = layers.filter(|layers| !is_every(layers));
         put(out, "moe_layer_freq", some);
     }
 

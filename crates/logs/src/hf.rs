@@ -159,7 +159,7 @@ impl Reader for HuggingFace {
         if !self.second_run && !self.goes_on {
             // A bar that was not drawn to its end is of a run that stopped before it.
             let drawn = self.bar.map(|bar| bar.count);
-            times::of_whole_run(drawn.or(self.settings.total_steps), out);
+            times::of_whole_run(drawn.or(self.settings.total_steps), drawn.is_some(), out);
         }
         self.state.end(out);
     }

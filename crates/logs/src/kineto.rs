@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, ErrorKind, Read},
 };
 
 use serde::{
@@ -20,7 +20,7 @@ pub type Unusable = String;
 pub struct DeviceTrace {
     /// Begin and end of each profiled step as the host sees it, in order of time.
     pub steps: Vec<[f64; 2]>,
-    /// The same as the device sees it, where the trace says.
+    /// The same as the device sees it, where the trace says: from the first to the last of all its streams.
     pub device_steps: Vec<[f64; 2]>,
     /// Names of kernels and copies; each once.
     pub names: Vec<String>,
@@ -93,13 +93,16 @@ fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
     let mut into = Reading::default();
     let mut json = serde_json::Deserializer::from_reader(from);
     if let Err(error) = Whole(&mut into).deserialize(&mut json) {
-        return Err(if error.is_eof() {
+        // A compressed file that was cut off is an error of reading.
+        let is_cut = error.is_eof() || error.io_error_kind() == Some(ErrorKind::UnexpectedEof);
+        return Err(if is_cut {
             format!("breaks off after {} events", into.events)
         } else {
             format!("is no trace of PyTorch's profiler: {error}")
         });
     }
     let mut trace = into.trace;
+    trace.device_steps = into.device_steps.into_values().collect();
     for steps in [&mut trace.steps, &mut trace.device_steps] {
         steps.sort_by(|a, b| a[0].total_cmp(&b[0]));
     }
@@ -120,6 +123,8 @@ fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
 struct Reading {
     trace: DeviceTrace,
     places: BTreeMap<String, usize>,
+    /// By the step's name: each stream has a mark of its own.
+    device_steps: BTreeMap<String, [f64; 2]>,
     events: u64,
 }
 
@@ -135,7 +140,10 @@ impl Reading {
         match event.cat.as_str() {
             _ if !is_whole => {}
             "user_annotation" if is_step => self.trace.steps.push(span),
-            "gpu_user_annotation" if is_step => self.trace.device_steps.push(span),
+            "gpu_user_annotation" if is_step => {
+                let step = self.device_steps.entry(event.name).or_insert(span);
+                *step = [step[0].min(span[0]), step[1].max(span[1])];
+            }
             "kernel" | "gpu_memcpy" | "gpu_memset" => {
                 let names = &mut self.trace.names;
                 let name = *self.places.entry(event.name).or_insert_with_key(|name| {
@@ -222,12 +230,29 @@ mod tests {
         assert_eq!(spans, wanted);
     }
 
+    /// Each stream marks the steps that it has a part of.
+    #[test]
+    fn a_step_on_two_streams_is_one_step() {
+        let mark = |name: u64, ts: u64, stream: u64| {
+            format!(
+                r#"{{"ph": "X", "cat": "gpu_user_annotation", "name": "ProfilerStep#{name}", "ts": {ts}, "dur": 80, "args": {{"device": 0, "stream": {stream}}}}},"#
+            )
+        };
+        let marks = [(9, 205, 7), (9, 230, 13), (10, 305, 7), (10, 301, 13)];
+        let marks: String = marks.map(|(n, ts, stream)| mark(n, ts, stream)).concat();
+        let trace = TRACE.replacen("[\n", &format!("[\n{marks}"), 1);
+        let trace = device_trace(trace.as_bytes()).unwrap();
+        assert_eq!(trace.device_steps, [[205.0, 310.0], [301.0, 385.0]]);
+    }
+
     #[test]
     fn a_compressed_trace_is_the_same_trace() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(TRACE.as_bytes()).unwrap();
         let packed = packed.finish().unwrap();
         assert_eq!(device_trace(&*packed), device_trace(TRACE.as_bytes()));
+        let cut = device_trace(&packed[..packed.len() / 2]).unwrap_err();
+        assert!(cut.contains("breaks off"), "{cut}");
     }
 
     #[test]

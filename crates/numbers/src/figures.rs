@@ -63,7 +63,7 @@ mod unstated;
 pub use accelerators::{
     Accelerator, Device, accelerator, accelerator_names, accelerators_like, device_vendor,
 };
-pub use breakdown::{Breakdown, PartTime, StepPart};
+pub use breakdown::{Breakdown, KernelTime, PartTime, StepPart};
 
 pub use clock::Clock;
 pub use comparability::{is_crossed, not_identical};

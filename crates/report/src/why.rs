@@ -1,6 +1,8 @@
 //! Where the time of a step goes, as text: one breakdown, or from one to another.
 
-use tprimat_numbers::figures::{Breakdown, PartTime, StepPart};
+use tprimat_numbers::figures::{Breakdown, KernelTime, PartTime, StepPart};
+
+use tprimat_base::words::plain::counted;
 
 use super::{
     paint::{Ink, Page},
@@ -15,11 +17,35 @@ const LEAST: f64 = 0.005;
 const DECISIVE: usize = 2;
 /// A kernel's name is cut to so many characters.
 const NAME: usize = 70;
+/// What says nothing of a kernel of PyTorch's own.
+const NAMESPACES: [&str; 3] = [
+    "at::native::",
+    "(anonymous namespace)::",
+    "at::cuda::detail::",
+];
+/// A name above this length is a letter in a table of two.
+const SHORT: usize = 28;
+/// From this factor on, a kernel that is launched as often is told to take longer.
+const LONGER: f64 = 1.5;
 
 /// Breakdowns with their names: one, or two of which the second is held against the first.
 #[must_use]
 pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
     let mut out = Text::new(page);
+    let is_long = |(name, _): &(String, Breakdown)| name.chars().count() > SHORT;
+    let letters = ["A", "B"].into_iter().zip(all);
+    let lettered: Vec<(String, Breakdown)> = letters
+        .clone()
+        .map(|(letter, (_, of))| (letter.to_owned(), of.clone()))
+        .collect();
+    let has_letters = all.len() == 2 && all.iter().any(is_long);
+    if has_letters {
+        for (letter, (name, _)) in letters {
+            out.say(&format!("{letter}: {name}"));
+        }
+        out.gap();
+    }
+    let all = if has_letters { &lettered } else { all };
     match all {
         [(a_name, a), (b_name, b)] => {
             out.inked(Ink::Strong, &difference(a_name, a, b_name, b));
@@ -39,6 +65,10 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
         [(_, a), (_, b)] => decisive(a, b),
         _ => StepPart::ALL.into(),
     };
+    if let [(_, a), (b_name, b)] = all {
+        let slower = slower_kernels(b_name, a, b);
+        slower.iter().for_each(|note| out.say(note));
+    }
     for (name, of) in all {
         let notes = notes(name, of, &named);
         notes.iter().for_each(|note| out.item("  ", Ink::Dim, note));
@@ -90,16 +120,12 @@ fn one(name: &str, of: &Breakdown) -> String {
     )
 }
 
-/// What each part takes more in the second than in the first, and what the profiler itself explains.
+/// What each part takes more in the second than in the first.
 fn steps_between(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
     let parts = StepPart::ALL.iter().zip(a.parts.iter().zip(&b.parts));
-    let mut all: Vec<_> = parts
+    parts
         .map(|(part, (a, b))| (part.words(), b.seconds - a.seconds))
-        .collect();
-    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
-        all.push(("the profiler's own cost, taken off", of_a - of_b));
-    }
-    all
+        .collect()
 }
 
 /// The parts whose kernels are named: the [`DECISIVE`] that differ most.
@@ -115,7 +141,34 @@ fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
     };
     let mut parts = StepPart::ALL;
     parts.sort_by(|x, y| more(y).total_cmp(&more(x)));
-    parts[..DECISIVE].into()
+    let mut named = parts[..DECISIVE].to_vec();
+    named.push(StepPart::Other);
+    named
+}
+
+/// Kernels that both launch as often, and of which each launch takes much longer in one of the two.
+fn slower_kernels(b_name: &str, a: &Breakdown, b: &Breakdown) -> Vec<String> {
+    let all = |of: &Breakdown| -> Vec<KernelTime> {
+        of.parts
+            .iter()
+            .flat_map(|part| part.largest.clone())
+            .collect()
+    };
+    let (of_a, of_b) = (all(a), all(b));
+    let pairs = of_b.iter().filter_map(|b| {
+        let a = of_a.iter().find(|a| a.name == b.name)?;
+        let as_often = (a.launches / b.launches - 1.0).abs() < 0.01;
+        let ratio = b.seconds / a.seconds;
+        (as_often && ratio.ln().abs() >= LONGER.ln()).then_some((b, ratio))
+    });
+    pairs
+        .map(|(kernel, ratio)| {
+            format!(
+                "Each launch of {} takes {ratio:.2} times as long in {b_name}, and there are as many: its inputs may differ.",
+                cut(&kernel.name)
+            )
+        })
+        .collect()
 }
 
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
@@ -136,6 +189,14 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
         .filter(|(_, seconds)| seconds.abs() >= LEAST * of_a)
         .map(|(words, seconds)| format!("{words} {}", signed(*seconds)))
         .collect();
+    let profiled = match (cost(a), cost(b)) {
+        (Some(a), Some(b)) => format!(
+            "; profiled, the two took {} and {} ms more",
+            signed(a),
+            signed(b)
+        ),
+        _ => String::new(),
+    };
     let than = if total < 0.0 { "less" } else { "more" };
     let of = if both_measured {
         ""
@@ -148,7 +209,7 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
         told.join(", ")
     };
     format!(
-        "A step of {b_name} takes {} ms {than}{of} than one of {a_name} ({} for {} ms, {}): {parts}.",
+        "A step of {b_name} takes {} ms {than}{of} than one of {a_name} ({} for {} ms, {}): {parts}{profiled}.",
         milliseconds(total.abs()),
         milliseconds(of_b),
         milliseconds(of_a),
@@ -213,7 +274,7 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
         .collect();
     if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
         sheet.rows.push(row(
-            "the profiler's own cost",
+            "measured against profiled",
             [Some(-of_a), Some(-of_b)],
             of_a - of_b,
         ));
@@ -240,14 +301,19 @@ fn bare() -> Layout {
 /// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.
 fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     let mut notes = Vec::new();
-    if !of.is_by_step {
+    if of.is_by_step {
+        notes.push(format!(
+            "{name}: means over {}",
+            counted(of.steps, "profiled step")
+        ));
+    } else {
         notes.push(format!(
             "{name}: the trace marks no steps, so its times are of all of it; `profiler.step()` after each step marks them"
         ));
     }
     if let (Some(cost), Some(measured)) = (cost(of), of.measured_step_seconds) {
         notes.push(format!(
-            "{name}: measured without the profiler, a step takes {} ms; the profiler adds {:.1} %",
+            "{name}: measured without the profiler, a step takes {} ms; the profiled steps took {:+.1} % of it",
             milliseconds(measured),
             100.0 * cost / measured
         ));
@@ -266,7 +332,15 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
         let kernels: Vec<String> = part
             .largest
             .iter()
-            .map(|(kernel, seconds)| format!("{} ms {}", milliseconds(*seconds), cut(kernel)))
+            .map(|kernel| {
+                let each = kernel.seconds / kernel.launches * 1e6;
+                let launches = kernel.launches;
+                format!(
+                    "{} ms {} ({launches:.0} × {each:.0} µs)",
+                    milliseconds(kernel.seconds),
+                    cut(&kernel.name)
+                )
+            })
             .collect();
         notes.push(format!(
             "{name}: {}: {}",
@@ -278,6 +352,10 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
 }
 
 fn cut(kernel: &str) -> String {
+    let kernel = NAMESPACES.iter().fold(
+        kernel.trim_start_matches("void ").to_owned(),
+        |name, part| name.replace(part, ""),
+    );
     let mut name: String = kernel.chars().take(NAME).collect();
     if name.len() < kernel.len() {
         name.push('…');

@@ -92,7 +92,10 @@ fn steps(job: &Job) -> Vec<Step> {
     let tp = parallelism.tensor_model_parallel_size * 2;
     let is_divisible = job.model.num_attention_heads.is_multiple_of(tp)
         && job.model.num_kv_heads.max(1).is_multiple_of(tp);
-    if parallelism.data_parallel_size % 2 == 0 && is_divisible {
+    // Experts are shared out over what is left of DP.
+    let rest = parallelism.data_parallel_size / 2 * parallelism.context_parallel_size;
+    let has_room = rest.is_multiple_of(parallelism.expert_model_parallel_size.max(1));
+    if parallelism.data_parallel_size % 2 == 0 && is_divisible && has_room {
         let setting = format!(
             "TP: {tp}, DP: {} (of the strategy)",
             parallelism.data_parallel_size / 2

@@ -126,7 +126,7 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
         assumptions.push(if is_measured {
             "derived from how the framework works; never compared with a measured peak".into()
         } else {
-            "derived from how the framework works; few peaks of such models were measured".into()
+            "derived from how the framework works; few peaks of models like it were measured".into()
         });
     }
     Ok(Memory {

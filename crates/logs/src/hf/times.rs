@@ -55,7 +55,8 @@ pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
 
 /// The mean step time of the whole run, by the summary at its end, where no step has a time or a rate.
 /// `stated`: steps, where a bar or a banner says how many there are.
-pub fn of_whole_run(stated: Option<u64>, out: &mut Builder) {
+/// `is_drawn`: is that by a bar, which tells where a run stopped? The summary speaks of all steps that were asked for.
+pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
     let of = |name: &str| total(name, out);
     let each = |of_all: f64, steps: u64| as_count((of_all / steps as f64).round());
     let is_timed = |step: &Step| {
@@ -101,7 +102,11 @@ pub fn of_whole_run(stated: Option<u64>, out: &mut Builder) {
     // Then it is known how fast the steps were, and not how many.
     out.trace.steps_assumed |= stated.is_none() && wrong > 0.5;
     out.notes.add(WHOLE_RUN, || {
-        "the log has no step times; its rate is that of the whole run, with the start-up and the slower first steps".to_owned()
+        let text = "the log has no step times; its rate is that of the whole run, with the start-up and the slower first steps";
+        match is_drawn {
+            true => text.to_owned(),
+            false => format!("{text}, if all steps were run: without a bar, a run that stopped early looks like a quicker one"),
+        }
     });
 }
 

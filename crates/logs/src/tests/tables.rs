@@ -94,19 +94,19 @@ fn torchtune() {
 fn olmo_core() {
     let step = |step: u64, rate: &str, loss: f64| {
         format!(
-            "2026-01-05 10:00:0{step}.000\thost:0\tolmo_core.train.callbacks.console_logger:105\tINFO\t[step={step}/50,epoch=1,eta=0:01:00]\n    \
+            "2026-01-05 10:00:00.{step}\thost:0\tolmo_core.train.callbacks.console_logger:105\tINFO\t[step={step}/500,epoch=1,eta=0:01:00]\n    \
              optim/LR (group 0)=0.0004\n    throughput/device/TPS={rate}\n    throughput/device/TPS (actual avg)=9\n    train/CE loss={loss}\n    \
              gpu_memory/GPU reserved mem (GiB)=40.5\n"
         )
     };
     reads(
-        &[step(1, "12,345", 9.5), step(2, "13,500", 9.25)].concat(),
+        &[step(100, "12,345", 9.5), step(200, "13,500", 9.25)].concat(),
         json!({
             "format": "olmo-core",
-            "effective": {"train_iters": 50},
+            "effective": {"train_iters": 500},
             "steps": [
-                {"step": 1, "tokens_per_second_per_gpu": 12345.0, "loss": 9.5, "learning_rate": 4e-4},
-                {"step": 2, "tokens_per_second_per_gpu": 13500.0, "loss": 9.25, "memory_kind": "peak_reserved"},
+                {"step": 100, "tokens_per_second_per_gpu": 12345.0, "loss": 9.5, "learning_rate": 4e-4},
+                {"step": 200, "steps_averaged": null, "tokens_per_second_per_gpu": 13500.0, "loss": 9.25, "memory_kind": "peak_reserved"},
             ],
         }),
     );
@@ -137,7 +137,7 @@ fn prime_rl() {
             "format": "prime-rl",
             "steps": [{
                 "step": 12, "step_time_seconds": 1.52, "loss": 2.1034, "learning_rate": 1e-5, "grad_norm": 0.4312,
-                "memory_bytes": 66_035_122_176_u64, "other": {"tokens_per_second_smoothed": 43210.0},
+                "memory_kind": "peak_reserved", "memory_bytes": 66_035_122_176_u64, "other": {"tokens_per_second_smoothed": 43210.0},
             }],
         }),
     );
@@ -165,7 +165,7 @@ fn madengine() {
         json!({
             "format": "madengine",
             "steps": [],
-            "totals": {"tokens_per_second": 8765.4, "tflops_per_gpu": 450.5, "mfu_percent": 20.5},
+            "totals": {"tokens_per_second_per_gpu": 8765.4, "tflops_per_gpu": 450.5, "mfu_percent": 20.5},
         }),
     );
 }

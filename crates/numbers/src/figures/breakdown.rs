@@ -103,8 +103,18 @@ pub struct PartTime {
     pub part: StepPart,
     /// Of a step.
     pub seconds: f64,
-    /// The kernels that take most of it, with their seconds of a step, overlaps and all.
-    pub largest: Vec<(String, f64)>,
+    /// The kernels that take most of it.
+    pub largest: Vec<KernelTime>,
+}
+
+/// One kernel, over a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct KernelTime {
+    pub name: String,
+    /// Of a step, overlaps and all.
+    pub seconds: f64,
+    /// Of a step.
+    pub launches: f64,
 }
 
 /// So many kernels of a part are named.
@@ -129,7 +139,7 @@ impl Breakdown {
         let per_step = |micros: f64| micros / 1e6 / steps as f64;
         let kinds: Vec<StepPart> = trace.names.iter().map(|n| StepPart::of_kernel(n)).collect();
         let mut ends = Vec::with_capacity(2 * trace.spans.len());
-        let mut by_name: BTreeMap<(StepPart, usize), f64> = BTreeMap::new();
+        let mut by_name: BTreeMap<(StepPart, usize), (f64, f64)> = BTreeMap::new();
         for span in &trace.spans {
             let [start, end] = [span.start.max(window[0]), span.end.min(window[1])];
             if end <= start {
@@ -139,17 +149,22 @@ impl Breakdown {
                 true => StepPart::Copies,
                 false => kinds[span.name],
             };
-            *by_name.entry((part, span.name)).or_default() += end - start;
+            let (micros, launches) = by_name.entry((part, span.name)).or_default();
+            (*micros, *launches) = (*micros + end - start, *launches + 1.0);
             let end_of = |at, starts| End { at, part, starts };
             ends.extend([end_of(start, true), end_of(end, false)]);
         }
         let (micros, hidden) = shares(ends, window);
         let largest = |part: StepPart| {
             let of_part = by_name.iter().filter(|((of, _), _)| *of == part);
-            let mut all: Vec<(String, f64)> = of_part
-                .map(|((_, name), micros)| (trace.names[*name].clone(), per_step(*micros)))
+            let mut all: Vec<KernelTime> = of_part
+                .map(|((_, name), (micros, launches))| KernelTime {
+                    name: trace.names[*name].clone(),
+                    seconds: per_step(*micros),
+                    launches: launches / steps as f64,
+                })
                 .collect();
-            all.sort_by(|a, b| b.1.total_cmp(&a.1));
+            all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
             all.truncate(NAMED);
             all
         };
@@ -171,25 +186,25 @@ impl Breakdown {
 }
 
 /// The profiled time, and how many steps it is. By the device's own marks it goes from where one step begins
-/// to where another does, so the gap between steps is in it; by the host's, from the first to the end of the
-/// last.
+/// to where another does, so the gap between steps is in it. By the host's it goes from the first to the end of
+/// the last, or of what the device does after it: the host may have gone ahead.
 fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
     if let [first, .., last] = &trace.device_steps[..] {
         return ([first[0], last[0]], Some(trace.device_steps.len() - 1));
     }
+    let end = trace
+        .spans
+        .iter()
+        .map(|s| s.end)
+        .fold(f64::NEG_INFINITY, f64::max);
     if let (Some(first), Some(last)) = (trace.steps.first(), trace.steps.last()) {
-        return ([first[0], last[1]], Some(trace.steps.len()));
+        return ([first[0], last[1].max(end)], Some(trace.steps.len()));
     }
     let start = trace
         .spans
         .iter()
         .map(|s| s.start)
         .fold(f64::INFINITY, f64::min);
-    let end = trace
-        .spans
-        .iter()
-        .map(|s| s.end)
-        .fold(f64::NEG_INFINITY, f64::max);
     ([start, end], None)
 }
 
