@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use minijinja::Environment;
 use serde_json::Value;
 
+use super::COMMAND;
 use crate::{config::strings, error::did_you_mean, job::Job};
 
 const BEGIN: &str = "{{";
@@ -34,6 +35,10 @@ pub fn filled(command: &Value, job: &Job, model: &str) -> Result<Value, Unfilled
         return Ok(command.clone());
     }
     let mut known = short_names(job);
+    // Options below `frameworks.<id>`, where no setting of the job has their name.
+    for (name, value) in job.framework.iter().filter(|(name, _)| *name != COMMAND) {
+        known.entry(name.clone()).or_insert_with(|| value.clone());
+    }
     known.insert(MODEL.to_owned(), model.into());
     known.insert(JOB.to_owned(), as_json(job));
     let word = |word: &Value| match word {

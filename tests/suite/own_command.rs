@@ -111,9 +111,11 @@ fn an_option_that_the_matrix_varies_must_reach_the_command() {
     ] {
         assert!(refused.contains(part), "{refused}");
     }
-    of("bash print.sh {{ job.framework.kernel }}")
-        .run(&["check"])
-        .ends_with(0);
+    for named in ["{{ job.framework.kernel }}", "{{ kernel }}"] {
+        of(&format!("bash print.sh {named}"))
+            .run(&["check"])
+            .ends_with(0);
+    }
 }
 
 #[test]

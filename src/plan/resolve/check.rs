@@ -3,7 +3,7 @@
 use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{
     figures::accelerators_like,
-    job::{Job, OTHER, PRECISIONS},
+    job::{Job, OTHER, PRECISIONS, architecture},
     matrix::Cell,
 };
 
@@ -131,6 +131,11 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
     let ep = p.expert_model_parallel_size;
     let ranks = p.data_parallel_size.saturating_mul(p.context_parallel_size);
     if ep <= 1 || (m.num_experts > 0 && m.num_experts % ep == 0 && ranks % ep == 0) {
+        return;
+    }
+    // What a model with experts lacks has been told.
+    let has_experts = architecture(&m.architecture).is_some_and(|known| known.has_experts);
+    if m.num_experts == 0 && has_experts {
         return;
     }
     let (message, label) = if m.num_experts == 0 {
