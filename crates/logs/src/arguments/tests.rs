@@ -74,7 +74,7 @@ fn what_a_router_would_choose_is_stated_of_experts_only() {
     assert_eq!(stated["moe_layer_freq"], "[0, 1]");
     let every_fifth = "  moe_layer_freq ....... 5";
     let stated = lines("  num_experts ........... 128", every_fifth);
-    assert_eq!(stated["moe_layer_freq"], 5);
+    assert_eq!(stated["moe_layer_freq"], "5");
     let expression = "  moe_layer_freq ....... ([1]*24)";
     let stated = lines("  num_experts ........... 128", expression);
     assert_eq!(stated.get("moe_layer_freq"), None);
