@@ -12,7 +12,7 @@ use super::{
     args::{Globals, WhyArgs},
     build::profile,
     flags::{Common, Measured},
-    output::{answer, page},
+    output::{answer, leave_out, page},
     project,
     session::Session,
 };
@@ -24,7 +24,9 @@ use crate::{
     },
     figures::{Breakdown, Row},
     import::Imports,
-    logs, publish, report,
+    logs,
+    plan::CompareConfig,
+    publish, report,
 };
 
 pub fn run(globals: &Globals, args: &WhyArgs) -> Result<i32> {
@@ -112,16 +114,23 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
     let plan = &session.plan;
     let imports = Imports::of(&session.cache);
     let (engine, statuses) = session.look()?;
+    let named = |name: &String| project::named(plan, &imports, name);
+    let cells = args.names.iter().filter(|name| !Path::new(name).is_file());
+    let ids: Vec<String> = cells
+        .map(|name| Ok(named(name)?.0))
+        .collect::<Result<_>>()?;
     let seeds = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
-    let settings = crate::plan::CompareConfig::of(plan);
-    let all: Vec<_> = seeds.into_iter().collect();
-    let comparison =
-        derived::compare_cells(all, &settings, &session.cache, super::output::leave_out)?;
+    let own = seeds
+        .into_iter()
+        .filter(|seed| ids.iter().any(|id| seed.cell() == id));
+    let settings = CompareConfig::of(plan);
+    let own: Vec<_> = own.collect();
+    let comparison = derived::compare_cells(own, &settings, &session.cache, leave_out)?;
     let one = |name: &String| {
         if Path::new(name).is_file() {
             return Ok((short(name), read(Path::new(name))?));
         }
-        let (id, cell) = project::named(plan, &imports, name)?;
+        let (id, cell) = named(name)?;
         let trace = cell
             .map(|cell| publish::output_dir(plan).join(profile::file_name(plan, cell) + ".json"));
         let Some(trace) = trace.filter(|trace| trace.is_file()) else {
@@ -148,14 +157,14 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
             let is_after = |at: Duration| starts.all(|start| at.as_secs_f64() > start);
             row.standing.is_present() && written.is_some_and(is_after)
         };
-        match row.filter(is_of_these) {
-            Some(row) if found.is_by_step => {
+        if let Some(row) = row {
+            if !is_of_these(&row) {
+                eprintln!(
+                    "note: `{id}`: its trace is older than its runs, or these are of an earlier configuration: the measured step is left out"
+                );
+            } else if found.is_by_step {
                 found.measured_step_seconds = Some(row.step_time.mean_seconds);
             }
-            _ if row.is_none() => {}
-            _ => eprintln!(
-                "note: `{id}`: its trace may be of another configuration than its runs, which are newer or not present: the measured step is left out"
-            ),
         }
         Ok((id, found))
     };

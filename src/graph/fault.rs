@@ -26,9 +26,12 @@ struct Launch<'a> {
 
 impl PartialEq for Launch<'_> {
     fn eq(&self, other: &Self) -> bool {
-        let names = |of: &Self| of.inputs.files.iter().map(|input| input.name.clone());
+        fn names(of: &Inputs) -> impl Iterator<Item = &str> {
+            of.files.iter().map(|input| input.name.as_str())
+        }
         (self.platform, self.framework) == (other.platform, other.framework)
-            && (std::ptr::eq(self.inputs, other.inputs) || names(self).eq(names(other)))
+            && (std::ptr::eq(self.inputs, other.inputs)
+                || names(self.inputs).eq(names(other.inputs)))
     }
 }
 

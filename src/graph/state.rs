@@ -142,6 +142,9 @@ impl Engine<'_> {
             let mut after = Vec::new();
             for repeat in 1..=self.plan.cells[cell].repeats {
                 let train = statuses.get(node(TaskKind::Train, repeat));
+                if train.state != State::Stale {
+                    continue;
+                }
                 let held =
                     self.unless_all_would_end_alike(cell, train.clone(), statuses, &mut faults);
                 if held.state != train.state {

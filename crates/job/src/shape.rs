@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Of a token's parameters only the chosen experts' are fewer, and a shape that lacks what its
+    /// A token passes through the experts that are chosen for it and through all else; a shape that lacks what its
     /// architecture needs has no count: it must not pass as a dense one.
     #[test]
     fn experts_count_whole_and_by_the_token() {

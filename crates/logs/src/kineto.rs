@@ -74,7 +74,8 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 ///
 /// # Errors
 ///
-/// Where it is no such trace, breaks off, or has nothing that ran on a device, or on several.
+/// Says why a file cannot be used: it is no trace of that profiler, it breaks off, or nothing in it ran on
+/// a device, or several devices did.
 pub fn device_trace(from: impl Read) -> Result<DeviceTrace, Unusable> {
     let mut from = BufReader::with_capacity(1 << 16, from);
     let start = from

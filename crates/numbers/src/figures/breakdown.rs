@@ -87,9 +87,9 @@ pub struct Breakdown {
     pub steps: usize,
     /// Are these steps that the trace marks? Otherwise all times are of the whole trace.
     pub is_by_step: bool,
-    /// Of a profiled step.
+    /// How long a step took under the profiler, the mean over these steps.
     pub step_seconds: f64,
-    /// Of the cell without a profiler, where that is known.
+    /// How long a step of the same cell takes without a profiler; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_step_seconds: Option<f64>,
     /// Every part, in the order of [`StepPart::ALL`].
@@ -101,7 +101,7 @@ pub struct Breakdown {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartTime {
     pub part: StepPart,
-    /// Of a step.
+    /// Seconds of each step that count as this part, the mean over the profiled steps.
     pub seconds: f64,
     /// The kernels that take most of it.
     pub largest: Vec<KernelTime>,
@@ -111,9 +111,9 @@ pub struct PartTime {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelTime {
     pub name: String,
-    /// Of a step, overlaps and all.
+    /// Seconds of each step in which it ran, also while other kernels did.
     pub seconds: f64,
-    /// Of a step.
+    /// How often it was launched in each step, the mean over the profiled steps.
     pub launches: f64,
 }
 

@@ -347,6 +347,12 @@ pub fn is_in_table(name: &str) -> bool {
     SETTINGS.iter().any(is_it)
 }
 
+/// Is this one of the names of a setting of the table?
+pub(super) fn is_called(setting: &str, name: &str) -> bool {
+    let of = SETTINGS.iter().find(|s| s.name == setting);
+    of.is_some_and(|s| s.name == name || s.aliases.contains(&name))
+}
+
 /// How much hangs on a setting, in the table or not; none where nothing does or nobody knows.
 pub(crate) fn tier_of(name: &str) -> Option<Tier> {
     let listed = SETTINGS.iter().find(|s| s.name == name);

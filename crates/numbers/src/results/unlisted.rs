@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::settings::{Tier, is_off};
+use super::settings::{NUM_EXPERTS, Tier, is_called, is_off};
 
 /// What two different values of a setting mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -134,17 +134,8 @@ pub fn is_usual(name: &str, value: &Value) -> bool {
 /// Is it the number of experts of a layer?
 #[must_use]
 pub fn is_count_of_experts(name: &str) -> bool {
-    const NAMES: [&str; 7] = [
-        "num_experts",
-        "num_local_experts",
-        "n_routed_experts",
-        "num_routed_experts",
-        "num_moe_experts",
-        "moe_num_experts",
-        "n_experts",
-    ];
     let last = name.rsplit('.').next().unwrap_or(name);
-    NAMES.contains(&&*last.to_lowercase())
+    is_called(NUM_EXPERTS, &last.to_lowercase())
 }
 
 #[cfg(test)]

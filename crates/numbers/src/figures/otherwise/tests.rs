@@ -23,8 +23,8 @@ fn compared(cells: [CellInput; 2]) -> Comparison {
     compare(&cells, &CompareSettings::default(), &Catalogue::default())
 }
 
-/// Of a cell beside one of steady steps, whichever of the two comes first: has it a verdict, why not, and
-/// which other choices of steps would decide.
+/// Compares a cell of these step times with one whose steps are all alike, in both orders. The answer: has the
+/// pair a verdict, the code of why not, and the codes of other choices of steps that would decide.
 fn said(
     seconds: f64,
     step_time: impl Fn(usize) -> f64 + Copy,
