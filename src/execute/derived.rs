@@ -280,6 +280,26 @@ fn read_logs(
     section: &LogSection,
     times: &[u8],
 ) -> Result<(Trace, Vec<String>)> {
+    let (trace, end) = read_dated(cache, attempt, section, times)?;
+    if !section.is_any() || !trace.steps.is_empty() {
+        return Ok((trace, end));
+    }
+    let mut parser = Parser::detecting();
+    each_chunk(cache, attempt, |bytes, _| parser.feed(bytes))?;
+    let found = parser.finish();
+    if found.steps.is_empty() {
+        return Ok((trace, end));
+    }
+    // Once more, with the times: what a trainer says of its steps is held against them.
+    read_dated(cache, attempt, &LogSection::named(&found.format), times)
+}
+
+fn read_dated(
+    cache: &Cache,
+    attempt: &Attempt,
+    section: &LogSection,
+    times: &[u8],
+) -> Result<(Trace, Vec<String>)> {
     let mut parser = Dated::new(section, times);
     let mut end: Vec<u8> = Vec::new();
     each_chunk(cache, attempt, |bytes, is_own| {
@@ -291,14 +311,7 @@ fn read_logs(
         end.extend_from_slice(bytes);
         end.drain(..end.len().saturating_sub(TAIL));
     })?;
-    let mut trace = parser.finish();
-    if section.is_any() && trace.steps.is_empty() {
-        let mut parser = Parser::detecting();
-        each_chunk(cache, attempt, |bytes, _| parser.feed(bytes))?;
-        let found = Some(parser.finish()).filter(|found| !found.steps.is_empty());
-        trace = found.unwrap_or(trace);
-    }
-    Ok((trace, logs::tail(&end)))
+    Ok((parser.finish(), logs::tail(&end)))
 }
 
 /// Hands the logs of an attempt out piece by piece, and says of each piece whether it is of the run's

@@ -188,6 +188,23 @@ fn a_log_of_a_known_format_is_read_unasked_and_a_rate_of_the_whole_run_says_so()
     );
 }
 
+/// Also where the format was found by looking: the log grows more slowly than its step times say.
+#[test]
+fn step_times_of_a_known_format_are_held_against_the_clock() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", &format!("    log: \"{LINE}\"\n"), "");
+    project.edit("config.yaml", "train_iters: 8", "train_iters: 30");
+    let lines = "for step in $(seq 0 29); do sleep 0.06; echo \"iter $step: loss 3.$step, time 12.00ms, mfu 10.0%\"; done\n";
+    project.write("print.sh", lines);
+    project.run(&["build"]);
+    let compared = project.run(&["compare", "--details"]).stdout;
+    let said = compared.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        said.contains("pass from one to the next by tprimat's clock"),
+        "{compared}"
+    );
+}
+
 /// Only the script knows its model: there are rates, and nothing that is made of a shape.
 #[test]
 fn a_model_of_the_scripts_own_has_a_rate_and_no_flops() {
