@@ -196,13 +196,19 @@ class Events:
             if math.isnan(values["loss"]):
                 self.found_nan, values["anomaly"] = True, "nan_loss"
         self.steps = step
-        if self.profiler:
-            self.profiler.step()
+        self.profile_step()
         emit("step", step=step, **memory() | values)
 
-    def end(self, status="ok"):
+    def profile_step(self):
+        if self.profiler:
+            self.profiler.step()
+
+    def end_profile(self):
         if self.profiler:
             self.profiler.stop()
+
+    def end(self, status="ok"):
+        self.end_profile()
         if self.found_nan:
             stop(1, "nan", f"the loss is not a number at step {self.steps}")
         emit("end", status=status, steps=self.steps)

@@ -82,8 +82,14 @@ class Trainer(torchtitan.train.Trainer):
         if different:
             stop(2, "launch", "torchtitan's configuration is not the job's: " + ", ".join(different))
         JOB.refuse_unread()
-        Events("torchtitan").start(effective, count)
+        self.events = Events("torchtitan")
+        self.events.start(effective, count)
         super().train()
+        self.events.end_profile()
+
+    def train_step(self, batches):
+        super().train_step(batches)
+        self.events.profile_step()
 
     def count_parameters(self):
         own = sum(p.numel() for part in self.model_parts for p in part.parameters())

@@ -91,11 +91,18 @@ fn suggested(file: &Path) -> String {
         line,
         alike,
         pattern,
+        has_rate,
     }) = suggest(&lines)
     {
+        let lack = match has_rate {
+            true => "",
+            false => {
+                "\nIt gives no rate: let the trainer print the time of a step or tokens/s as well"
+            }
+        };
         return format!(
             "{alike} of its last {} differ in their numbers only:\n{}\nBeside the command in config.yaml, or as `--format \
-             LINE`, this line reads them:\n  log: \"{pattern}\"",
+             LINE`, this line reads them:\n  log: \"{pattern}\"{lack}",
             counted(lines.len(), "line"),
             shown(&line),
         );

@@ -35,6 +35,8 @@ pub struct DeviceSpan {
     /// Its place among the trace's names.
     pub name: usize,
     pub is_copy: bool,
+    /// Did the optimizer's step launch it? torch marks that step, whatever kernels it is made of.
+    pub is_of_optimizer: bool,
     pub start: f64,
     pub end: f64,
 }
@@ -50,6 +52,9 @@ struct Event {
     name: String,
     ts: Option<f64>,
     dur: Option<f64>,
+    /// Of what ran on a device, its stream.
+    #[serde(default, deserialize_with = "number")]
+    tid: Option<u64>,
     #[serde(default)]
     args: Arguments,
 }
@@ -103,6 +108,11 @@ fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
         });
     }
     let mut trace = into.trace;
+    for (span, stream) in trace.spans.iter_mut().zip(&into.streams) {
+        let mut marks = into.optimizer_marks.iter();
+        span.is_of_optimizer =
+            marks.any(|(of, [start, end])| of == stream && (*start..*end).contains(&span.start));
+    }
     trace.device_steps = into.device_steps.into_values().collect();
     for steps in [&mut trace.steps, &mut trace.device_steps] {
         steps.sort_by(|a, b| a[0].total_cmp(&b[0]));
@@ -126,6 +136,10 @@ struct Reading {
     places: BTreeMap<String, usize>,
     /// By the step's name: each stream has a mark of its own.
     device_steps: BTreeMap<String, [f64; 2]>,
+    /// The stream of each span.
+    streams: Vec<Option<u64>>,
+    /// From the first to the last kernel of each of the optimizer's steps, on each stream.
+    optimizer_marks: Vec<(Option<u64>, [f64; 2])>,
     events: u64,
 }
 
@@ -145,6 +159,9 @@ impl Reading {
                 let step = self.device_steps.entry(event.name).or_insert(span);
                 *step = [step[0].min(span[0]), step[1].max(span[1])];
             }
+            "gpu_user_annotation" if event.name.starts_with("Optimizer.step") => {
+                self.optimizer_marks.push((event.tid, span));
+            }
             "kernel" | "gpu_memcpy" | "gpu_memset" => {
                 let names = &mut self.trace.names;
                 let name = *self.places.entry(event.name).or_insert_with_key(|name| {
@@ -152,9 +169,11 @@ impl Reading {
                     names.len() - 1
                 });
                 self.trace.devices.extend(event.args.device);
+                self.streams.push(event.tid);
                 self.trace.spans.push(DeviceSpan {
                     name,
                     is_copy: event.cat != "kernel",
+                    is_of_optimizer: false,
                     start: span[0],
                     end: span[1],
                 });
@@ -208,8 +227,8 @@ mod tests {
         {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 300, "dur": 100},
         {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 200.5, "dur": 99.5},
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 201, "dur": 4},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 210, "dur": 50, "args": {"device": 0, "stream": 7}},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 310, "dur": 50, "args": {"device": 0, "stream": 7}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "tid": 7, "ts": 210, "dur": 50, "args": {"device": 0, "stream": 7}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "tid": 7, "ts": 310, "dur": 50, "args": {"device": 0, "stream": 7}},
         {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 270, "dur": 5, "args": {"device": 0}},
         {"ph": "i", "cat": "x", "name": 3, "ts": 1}], "traceName": "t.json"}"#;
 
@@ -244,6 +263,19 @@ mod tests {
         let trace = TRACE.replacen("[\n", &format!("[\n{marks}"), 1);
         let trace = device_trace(trace.as_bytes()).unwrap();
         assert_eq!(trace.device_steps, [[205.0, 310.0], [301.0, 385.0]]);
+    }
+
+    /// Written as a loop, an optimizer is made of the same kernels as other element-wise passes.
+    #[test]
+    fn what_the_optimizers_step_launches_is_known_by_its_mark() {
+        let mark = r#"{"ph": "X", "cat": "gpu_user_annotation", "name": "Optimizer.step#AdamW.step", "tid": STREAM, "ts": 309, "dur": 60},"#;
+        for (stream, expected) in [("7", [false, true, false]), ("13", [false; 3])] {
+            let mark = mark.replace("STREAM", stream);
+            let trace = TRACE.replacen("[\n", &format!("[\n{mark}"), 1);
+            let trace = device_trace(trace.as_bytes()).unwrap();
+            let found = trace.spans.iter().map(|span| span.is_of_optimizer);
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+        }
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub struct Suggestion {
     pub alike: usize,
     /// The line with places, as `log` of config.yaml takes it.
     pub pattern: String,
+    /// Does the line give a rate? Otherwise it says neither how long a step took nor how many tokens
+    /// a second there were.
+    pub has_rate: bool,
 }
 
 /// The lines that are most often alike but for their numbers, as a line with places; none where
@@ -80,6 +83,9 @@ pub fn suggest(lines: &[String]) -> Option<Suggestion> {
     Some(Suggestion {
         line: (*of_most.last()?).to_owned(),
         alike: of_most.len(),
+        has_rate: ["<step_time_", "<tokens_per_second>"]
+            .iter()
+            .any(|field| pattern.contains(field)),
         pattern,
     })
 }
@@ -206,6 +212,10 @@ mod tests {
         check(&dated, "it <step>/12 | loss=<loss> | <tokens_per_second>");
         let timed = log(|n| format!("[gpu0] iter {n}: loss 1.5e-{n}, dt 48{n}ms, x {n}"));
         check(&timed, "iter <step>: loss <loss>, dt <step_time_ms>ms");
+        assert!(suggest(&lines(&timed)).unwrap().has_rate);
+        let without = log(|n| format!("step {n} loss 3.{n}"));
+        check(&without, "step <step> loss <loss>");
+        assert!(!suggest(&lines(&without)).unwrap().has_rate);
         assert_eq!(suggest(&lines("a 1\nb 2\nc 3\n")), None);
     }
 }

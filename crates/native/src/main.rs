@@ -17,6 +17,7 @@ mod fused;
 mod gpt2;
 mod model;
 mod parameters;
+mod profile;
 mod ranks;
 mod rope;
 mod schedule;

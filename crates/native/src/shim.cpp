@@ -10,11 +10,14 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,15 @@ int guarded(char* message, size_t capacity, F body) {
     }
     return 1;
 }
+
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+const std::set<ActivityType> PROFILED{ActivityType::CPU, ActivityType::CUDA};
+
+// The mark around the step that is being profiled.
+std::unique_ptr<at::RecordFunction> step_mark;
 
 }  // namespace
 
@@ -135,5 +147,35 @@ int tprimat_peak_allocated(int8_t device, int64_t* bytes, char* message, size_t 
 // How the libtorch that is loaded now was built, in its own words.
 int tprimat_build_settings(char* text, size_t text_capacity, char* message, size_t capacity) {
     return guarded(message, capacity, [&] { put(at::show_config(), text, text_capacity); });
+}
+
+// Readies torch's profiler; its first events are late, so a step passes before it is started.
+int tprimat_profile_prepare(char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        torch::autograd::profiler::prepareProfiler(ProfilerConfig(ProfilerState::KINETO), PROFILED);
+    });
+}
+
+int tprimat_profile_start(char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        torch::autograd::profiler::enableProfiler(ProfilerConfig(ProfilerState::KINETO), PROFILED);
+    });
+}
+
+// A step begins, marked as Python's `profiler.step()` marks it; the one before it has ended.
+int tprimat_profile_step(int64_t number, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        step_mark.reset();
+        step_mark = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+        step_mark->before("ProfilerStep#" + std::to_string(number));
+    });
+}
+
+// Ends the last step and the profile, and writes it as a trace.
+int tprimat_profile_stop(const char* path, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        step_mark.reset();
+        torch::autograd::profiler::disableProfiler()->save(path);
+    });
 }
 }

@@ -1,7 +1,9 @@
 //! Safe wrappers around shim.cpp: the few calls into libtorch that tch does not bind.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    os::unix::ffi::OsStrExt,
+    path::Path,
     ptr,
 };
 
@@ -68,6 +70,10 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    fn tprimat_profile_prepare(message: *mut c_char, capacity: usize) -> c_int;
+    fn tprimat_profile_start(message: *mut c_char, capacity: usize) -> c_int;
+    fn tprimat_profile_step(number: i64, message: *mut c_char, capacity: usize) -> c_int;
+    fn tprimat_profile_stop(path: *const c_char, message: *mut c_char, capacity: usize) -> c_int;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +235,31 @@ pub fn build_settings() -> Result<String, TchError> {
         tprimat_build_settings(text.as_mut_ptr(), text.len(), message, capacity)
     })?;
     Ok(text_of(&text))
+}
+
+/// Readies torch's profiler, one step before it is started.
+pub fn profile_prepare() -> Result<(), TchError> {
+    // SAFETY: C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_profile_prepare(message, capacity) })
+}
+
+pub fn profile_start() -> Result<(), TchError> {
+    // SAFETY: C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_profile_start(message, capacity) })
+}
+
+/// Step `number` of a started profile begins.
+pub fn profile_step(number: i64) -> Result<(), TchError> {
+    // SAFETY: it takes a number, and C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_profile_step(number, message, capacity) })
+}
+
+/// Ends a started profile, and writes it as Chrome's JSON.
+pub fn profile_stop(path: &Path) -> Result<(), TchError> {
+    let path = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| TchError::Torch("the trace's path has a zero byte".to_owned()))?;
+    // SAFETY: `path` ends with a zero and outlives the call, and C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_profile_stop(path.as_ptr(), message, capacity) })
 }
 
 fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), TchError> {

@@ -14,6 +14,7 @@ use crate::{
     fused::{self, Fused, MicroBatch, Turn},
     model::Model,
     parameters::{Parameters, Share},
+    profile::Profile,
     ranks::{self, Group, Ring},
     schedule,
     shape::Shape,
@@ -220,7 +221,11 @@ impl<'a> Trainer<'a> {
             self.resumed.as_ref().map_or(0, |resumed| resumed.step),
             self.job.train_iters,
         );
+        let mut profile = Profile::asked(self.rank().0);
         for step in done_before + 1..=last_step {
+            if let Some(profile) = &mut profile {
+                profile.before(step - done_before)?;
+            }
             let done = self.step(step)?;
             let now = Instant::now();
             let seconds = now.duration_since(last).as_secs_f64();
@@ -250,6 +255,9 @@ impl<'a> Trainer<'a> {
                 // What it takes is in its own event, and in the time of no step.
                 last = Instant::now();
             }
+        }
+        if let Some(profile) = &mut profile {
+            profile.end()?;
         }
         Ok(events.end(last_step - done_before)?)
     }

@@ -313,9 +313,10 @@ fn notes(name: &str, of: &Breakdown, named: &[StepPart]) -> Vec<String> {
     }
     if let (Some(cost), Some(measured)) = (cost(of), of.measured_step_seconds) {
         notes.push(format!(
-            "{name}: measured without the profiler, a step takes {} ms; the profiled steps took {:+.1} % of it",
+            "{name}: measured without the profiler, a step takes {} ms; the profiled steps took {:.1} % {}",
             milliseconds(measured),
-            100.0 * cost / measured
+            100.0 * cost.abs() / measured,
+            if cost < 0.0 { "less" } else { "more" }
         ));
     }
     if of.hidden_exchange_seconds > 0.0 {

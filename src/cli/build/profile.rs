@@ -13,7 +13,6 @@ use crate::{
     matrix::CellId,
     plan::{Place, Plan},
     publish,
-    recipe::Recipe,
 };
 
 /// Which profiler `experiment.profiling` asks for.
@@ -107,16 +106,16 @@ pub fn run(
             host,
             ProbeDepth::ByAsking,
         ));
-        if profiler == Profiler::Torch
-            && let Some(why) = without_torchs_profiler(recipe)
-        {
+        // Programs that print our events have our callback at their steps; so has our torchtitan.
+        let heeds = ["tprimat", "any", "torchtitan"].contains(&recipe.file.log.format.as_str());
+        if profiler == Profiler::Torch && !heeds {
             let problem = Problem::new(format!(
                 "the trainer of `{}` cannot start torch's profiler",
                 recipe.file.id
             ));
-            problems.push(problem.help(format!(
-                "{why}; experiment.profiling=nsys or rocprof wraps any trainer"
-            )));
+            problems.push(problem.help(
+                "its steps are its framework's own; experiment.profiling=nsys or rocprof wraps any trainer",
+            ));
         }
         if let Some(command) = profiler.command().filter(|command| !is_there(command)) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
@@ -186,22 +185,6 @@ pub fn run(
     } else {
         exit::OK
     })
-}
-
-/// Why no trainer of the recipe heeds $TPRIMAT_PROFILE_DIR.
-fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
-    if recipe
-        .file
-        .require
-        .programs
-        .iter()
-        .any(|program| program == "tprimat-native")
-    {
-        return Some("it is a part of Python's torch, and tprimat-native runs without Python");
-    }
-    // Only programs that print our events have our callback at their steps.
-    let has_events = matches!(recipe.file.log.format.as_str(), "tprimat" | "any");
-    (!has_events).then_some("its steps are its framework's own")
 }
 
 /// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.

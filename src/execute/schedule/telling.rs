@@ -254,6 +254,11 @@ impl Scheduler<'_> {
                 }
             };
             let how = match logs::suggest(&logs::tail(&head)) {
+                Some(found) if !found.has_rate => {
+                    return format!(
+                        "{so_far}. The lines that repeat have neither the time of a step nor tokens/s; let the trainer print one"
+                    );
+                }
                 Some(found) => format!(
                     "`log: \"{}\"` below frameworks.{id} reads its lines",
                     found.pattern

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{Change, Memory, changes, memory, untried};
 use crate::{
     config::{Values, schema::Platform},
+    figures::accelerators_like,
     job::{Job, Vendor},
     logs::GIB,
     matrix::CellId,
@@ -217,7 +218,7 @@ fn is_launched(plan: &Plan, cell: CellId, job: &Job, other: &Job) -> bool {
     recipe.file.launch.reads_job || render(job) != render(other)
 }
 
-/// The locked or probed memory, else what config.yaml says.
+/// The locked or probed memory, else what config.yaml says, else the least that a card of the named model has.
 fn capacity(plan: &Plan, cell: CellId) -> Option<Capacity> {
     let of = &plan.matrix.cells[cell];
     let prepared = plan.prepared(cell)?;
@@ -238,11 +239,23 @@ fn capacity(plan: &Plan, cell: CellId) -> Option<Capacity> {
     let defaults = Values::default();
     let view = plan.config.view(&defaults, &of.overlay);
     let platform: Platform = view.entry(&of.platform);
-    let stated = platform.memory_per_gpu_gb.filter(|gb| *gb > 0.0)?;
     // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X
     // 206.1·10⁹.
-    Some(Capacity {
-        bytes: (stated * GIB).round() as u64,
-        source: format!("{path} of config.yaml: {stated} GiB"),
-    })
+    let of_gib = |gib: f64, source: String| Capacity {
+        bytes: (gib * GIB).round() as u64,
+        source,
+    };
+    if let Some(stated) = platform.memory_per_gpu_gb.filter(|gb| *gb > 0.0) {
+        return Some(of_gib(
+            stated,
+            format!("{path} of config.yaml: {stated} GiB"),
+        ));
+    }
+    let model = platform.gpu_model?;
+    let cards = accelerators_like(&model).into_iter();
+    let least = cards.map(|card| card.memory_gib).min_by(f64::total_cmp)?;
+    Some(of_gib(
+        least,
+        format!("the least that a {model} has; {path} states another"),
+    ))
 }

@@ -200,23 +200,6 @@ fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
 }
 
 #[test]
-fn the_native_trainer_is_refused_torchs_profiler_before_it_runs() {
-    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"native\""));
-    let refused = run(&project, &["build", "--set", "experiment.profiling=torch"]).ends_with(2);
-    let said = refused
-        .stderr
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
-    for part in [
-        "the trainer of `native` cannot start torch's profiler",
-        "runs without Python; experiment.profiling=nsys",
-    ] {
-        assert!(said.contains(part), "{said}");
-    }
-}
-
-#[test]
 fn rocprof_leaves_a_folder_and_a_failure_no_trace() {
     let project = Project::new(ONE_RUN);
     let script = r#"

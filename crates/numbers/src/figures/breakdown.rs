@@ -145,9 +145,11 @@ impl Breakdown {
             if end <= start {
                 continue;
             }
-            let part = match span.is_copy {
-                true => StepPart::Copies,
-                false => kinds[span.name],
+            let part = match kinds[span.name] {
+                _ if span.is_copy => StepPart::Copies,
+                StepPart::Exchange => StepPart::Exchange,
+                _ if span.is_of_optimizer => StepPart::Optimizer,
+                by_name => by_name,
             };
             let (micros, launches) = by_name.entry((part, span.name)).or_default();
             (*micros, *launches) = (*micros + end - start, *launches + 1.0);
@@ -186,11 +188,16 @@ impl Breakdown {
 }
 
 /// The profiled time, and how many steps it is. By the device's own marks it goes from where one step begins
-/// to where another does, so the gap between steps is in it. By the host's it goes from the first to the end of
+/// to where another does, so the gap between steps is in it; a mark that is alone goes from its first to its
+/// last kernel. By the host's it goes from the first to the end of
 /// the last, or of what the device does after it: the host may have gone ahead.
 fn window(trace: &DeviceTrace) -> ([f64; 2], Option<usize>) {
     if let [first, .., last] = &trace.device_steps[..] {
         return ([first[0], last[0]], Some(trace.device_steps.len() - 1));
+    }
+    // The host's marks would take in what is left of a step before it.
+    if let [alone] = trace.device_steps[..] {
+        return (alone, Some(1));
     }
     let end = trace
         .spans

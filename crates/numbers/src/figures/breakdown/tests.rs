@@ -17,6 +17,7 @@ fn trace(spans: &[(usize, f64, f64)]) -> DeviceTrace {
     let span = |&(name, start, end): &(usize, f64, f64)| DeviceSpan {
         name,
         is_copy: NAMES[name].starts_with("Memcpy"),
+        is_of_optimizer: false,
         start,
         end,
     };
@@ -147,6 +148,11 @@ fn steps_are_those_of_the_device() {
     assert_eq!(found.steps, 2);
     assert!(near(micros(&found, StepPart::MatrixProducts), 50.0));
     assert!(near(micros(&found, StepPart::Idle), 50.0));
+    ahead.device_steps = vec![[1100.0, 1150.0]];
+    let found = Breakdown::of(&ahead);
+    assert_eq!(found.steps, 1);
+    assert!(near(found.step_seconds * 1e6, 50.0));
+    assert!(near(micros(&found, StepPart::MatrixProducts), 50.0));
 }
 
 proptest! {
@@ -160,5 +166,21 @@ proptest! {
         let sum: f64 = found.parts.iter().map(|part| part.seconds).sum();
         prop_assert!(near(sum * 1e6, 100.0), "{found:?}");
         prop_assert!(found.parts.iter().all(|part| part.seconds > -1e-12), "{found:?}");
+    }
+}
+
+#[test]
+fn whatever_the_optimizer_launches_is_its_own_but_for_what_it_exchanges() {
+    let mut trace = trace(&[(4, 10.0, 30.0), (2, 40.0, 50.0), (4, 60.0, 90.0)]);
+    for span in &mut trace.spans[..2] {
+        span.is_of_optimizer = true;
+    }
+    let of = Breakdown::of(&trace);
+    for (part, expected) in [
+        (StepPart::Optimizer, 10.0),
+        (StepPart::Exchange, 5.0),
+        (StepPart::NormsAndElementwise, 15.0),
+    ] {
+        assert!(near(micros(&of, part), expected), "{part:?}");
     }
 }
