@@ -84,13 +84,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     if let Some(path) = &args.output {
         refuse_in_project(&plan.root, session.cache.root(), "-o", path)?;
         let picture = report::history_picture(&cells)?;
-        let is_svg = path.extension().is_some_and(|ending| ending == "svg");
-        let bytes = if is_svg {
-            picture.svg.as_bytes()
-        } else {
-            &picture.png
-        };
-        write_atomically(path, bytes, Durability::Plain)?;
+        write_atomically(path, picture.bytes_for(path), Durability::Plain)?;
         eprintln!("the speed over time is drawn in {}", path.display());
     }
     if globals.json {

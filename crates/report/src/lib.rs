@@ -50,6 +50,7 @@ pub use paint::{Ink, Page, Paint};
 pub use plot::format::{bytes, mark, number, seconds};
 pub use plot::{
     LeftOut, Picture, Pictures, history_picture, left_out, pictures, short_names, title_of,
+    why_picture,
 };
 use plot::{format, hardware};
 pub use sheet::wrapped;

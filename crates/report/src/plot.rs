@@ -12,6 +12,7 @@
 //! | `step_time`, `loss` | what repeats are made of, over steps |
 //! | `scaling` | rates over devices |
 //! | `history` | a cell's speed over time |
+//! | `why` | where the time of a step goes, from one cell to another |
 //!
 //! A picture chooses what it shows, as data: `bars` is a panel of cells below each other, `lines` a
 //! panel with two axes. Each is drawn in one place, on a `canvas` of shapes in pixels, which `axis`
@@ -37,6 +38,9 @@ mod sweep;
 mod sweep_text;
 mod text;
 mod unmeasured;
+mod why;
+
+use std::path::Path;
 
 use canvas::Canvas;
 use cells::Shown;
@@ -50,6 +54,7 @@ pub use sweep_text::sweep_sentences;
 use tprimat_base::error::Result;
 use tprimat_numbers::figures::Comparison;
 pub use unmeasured::{Unmeasured, unmeasured};
+pub use why::why_picture;
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +76,15 @@ impl Picture {
             png: canvas.png()?,
             svg: canvas.svg()?,
         })
+    }
+
+    /// As a file of this name holds it: SVG if the name ends so, else PNG.
+    #[must_use]
+    pub fn bytes_for(&self, path: &Path) -> &[u8] {
+        match path.extension().is_some_and(|ending| ending == "svg") {
+            true => self.svg.as_bytes(),
+            false => &self.png,
+        }
     }
 
     /// Its file without extension: `compare`, `plot_throughput`.

@@ -28,6 +28,9 @@ const SHORT: usize = 28;
 /// From this factor on, a kernel that is launched as often is told to take longer.
 const LONGER: f64 = 1.5;
 
+/// The row of what the profiler adds to one step and not to the other.
+const AGAINST_PROFILED: &str = "measured against profiled";
+
 /// Breakdowns with their names: one, or two of which the second is held against the first.
 #[must_use]
 pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
@@ -76,11 +79,11 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
     out.finish()
 }
 
-fn milliseconds(seconds: f64) -> String {
+pub(crate) fn milliseconds(seconds: f64) -> String {
     format!("{:.1}", seconds * 1e3).replace('-', "−")
 }
 
-fn signed(seconds: f64) -> String {
+pub(crate) fn signed(seconds: f64) -> String {
     // No zero has a sign.
     let tenths = (seconds * 1e4).round();
     match tenths == 0.0 {
@@ -94,12 +97,7 @@ fn cost(of: &Breakdown) -> Option<f64> {
     Some(of.step_seconds - of.measured_step_seconds?)
 }
 
-/// The step that is explained: the measured one where it is known.
-fn step(of: &Breakdown) -> f64 {
-    of.measured_step_seconds.unwrap_or(of.step_seconds)
-}
-
-fn one(name: &str, of: &Breakdown) -> String {
+pub(crate) fn one(name: &str, of: &Breakdown) -> String {
     let unit = if of.is_by_step {
         "a step takes"
     } else {
@@ -120,12 +118,26 @@ fn one(name: &str, of: &Breakdown) -> String {
     )
 }
 
-/// What each part takes more in the second than in the first.
-fn steps_between(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
-    let parts = StepPart::ALL.iter().zip(a.parts.iter().zip(&b.parts));
-    parts
-        .map(|(part, (a, b))| (part.words(), b.seconds - a.seconds))
-        .collect()
+/// Both steps: as measured where both are, else under the profiler.
+pub(crate) fn steps(a: &Breakdown, b: &Breakdown) -> [f64; 2] {
+    match (a.measured_step_seconds, b.measured_step_seconds) {
+        (Some(a), Some(b)) => [a, b],
+        _ => [a.step_seconds, b.step_seconds],
+    }
+}
+
+/// What leads from the first of [`steps`] to the second: the parts that either has, and what the profiler
+/// added less.
+pub(crate) fn changes(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
+    let parts = a.parts.iter().zip(&b.parts);
+    let there = parts.filter(|(a, b)| a.seconds > 0.0 || b.seconds > 0.0);
+    let mut changes: Vec<_> = there
+        .map(|(a, b)| (a.part.words(), b.seconds - a.seconds))
+        .collect();
+    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
+        changes.push((AGAINST_PROFILED, of_a - of_b));
+    }
+    changes
 }
 
 /// The parts whose kernels are named: the [`DECISIVE`] that differ most.
@@ -172,21 +184,15 @@ fn slower_kernels(b_name: &str, a: &Breakdown, b: &Breakdown) -> Vec<String> {
 }
 
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
-fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
+pub(crate) fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
     let both_measured = a.measured_step_seconds.is_some() && b.measured_step_seconds.is_some();
-    let [of_a, of_b] = [a, b].map(|of| {
-        if both_measured {
-            step(of)
-        } else {
-            of.step_seconds
-        }
-    });
+    let [of_a, of_b] = steps(a, b);
     let total = of_b - of_a;
-    let mut steps = steps_between(a, b);
-    steps.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
-    let told: Vec<String> = steps
+    let mut changes = changes(a, b);
+    changes.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
+    let told: Vec<String> = changes
         .iter()
-        .filter(|(_, seconds)| seconds.abs() >= LEAST * of_a)
+        .filter(|(words, seconds)| *words != AGAINST_PROFILED && seconds.abs() >= LEAST * of_a)
         .map(|(words, seconds)| format!("{words} {}", signed(*seconds)))
         .collect();
     let profiled = match (cost(a), cost(b)) {
@@ -261,33 +267,22 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
             Word::inked(bar, ink),
         ]
     };
-    let parts = a.parts.iter().zip(&b.parts);
-    let shown = parts.filter(|(a, b)| a.seconds > 0.0 || b.seconds > 0.0);
-    sheet.rows = shown
-        .map(|(a, b)| {
-            row(
-                a.part.words(),
-                [Some(a.seconds), Some(b.seconds)],
-                b.seconds - a.seconds,
-            )
-        })
+    let seconds = |of: &Breakdown, name: &str| {
+        let part = of.parts.iter().find(|part| part.part.words() == name);
+        part.map_or_else(|| cost(of).map(|cost| -cost), |part| Some(part.seconds))
+    };
+    let changes = changes(a, b).into_iter();
+    sheet.rows = changes
+        .map(|(name, more)| row(name, [seconds(a, name), seconds(b, name)], more))
         .collect();
-    if let (Some(of_a), Some(of_b)) = (cost(a), cost(b)) {
-        sheet.rows.push(row(
-            "measured against profiled",
-            [Some(-of_a), Some(-of_b)],
-            of_a - of_b,
-        ));
-        let steps = [step(a), step(b)];
-        sheet
-            .rows
-            .push(row("step, measured", steps.map(Some), steps[1] - steps[0]));
-    } else {
-        let steps = [a.step_seconds, b.step_seconds];
-        sheet
-            .rows
-            .push(row("step, profiled", steps.map(Some), steps[1] - steps[0]));
-    }
+    let both = steps(a, b);
+    let name = match cost(a).and(cost(b)) {
+        Some(_) => "step, measured",
+        None => "step, profiled",
+    };
+    sheet
+        .rows
+        .push(row(name, both.map(Some), both[1] - both[0]));
     sheet
 }
 

@@ -108,11 +108,11 @@ fn moment(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a date or an age: 2026-10-02, 2026-10-02T18:30 (UTC), 30d".into())
 }
 
-fn picture(text: &str) -> Result<PathBuf, String> {
+pub(super) fn picture(text: &str) -> Result<PathBuf, String> {
     let is_picture = text.ends_with(".svg") || text.ends_with(".png");
     is_picture
         .then(|| PathBuf::from(text))
-        .ok_or_else(|| "expected the name of an .svg or a .png: history.svg".into())
+        .ok_or_else(|| "expected the name of an .svg or a .png: speed.svg".into())
 }
 
 #[derive(Args, Clone, Debug)]
