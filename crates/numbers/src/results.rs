@@ -21,6 +21,7 @@
 //! | `learning_rate` | a log's learning rates | do they follow the schedule that was asked for? |
 //! | `stats` | positive rates | intervals and tests |
 //! | `moderated` | spreads of several cells | what they say of the spread of each |
+//! | `sequential` | ratios of paired runs | a test that may be looked at after every pair |
 //! | `parse_task` | what an attempt left | [`RunResult`]: the parse task |
 //! | `changes` | a series of step times | where its level changes |
 //! | `telemetry_samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
@@ -39,6 +40,7 @@ mod moderated;
 mod parse_task;
 mod reason;
 mod result;
+mod sequential;
 pub mod settings;
 pub mod stats;
 pub mod telemetry_samples;
@@ -64,6 +66,7 @@ pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
 pub use reason::{Reason, Severity};
 pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, TWO_RUNS, Workload, devices};
+pub use sequential::{Decision, Sequential};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::{
     CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,
