@@ -13,7 +13,7 @@ SHELL  := bash
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build wheel test test-services frameworks lint doc bench fuzz soak chaos clean
+.PHONY: quickstart build wheel test test-services frameworks lint doc bench statistics fuzz soak chaos clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -78,6 +78,10 @@ SECONDS ?= 600
 
 soak: $(VENV)/.ready
 	TPRIMAT_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --nocapture
+
+# What decisions on pairs of runs are worth, over 10,000 pairs for each noise: the table of docs/METRICS.md.
+statistics:
+	$(CARGO) test --test suite statistics::sequential -- --include-ignored --nocapture
 
 # Bad days: kills, second builds, damaged caches, full disks, a clock that is set, remote caches that are away, containers, Docker and
 # Slurm daemons that die; each seed is held against an undisturbed build. As root; the seeds are spread over the six worlds.

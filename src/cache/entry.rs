@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tprimat_base::digest::Digest;
 use tprimat_job::{FailureClass, RunOutcome};
+use tprimat_numbers::results::RepeatsPlanned;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -82,9 +83,9 @@ pub struct Attempt {
     /// ran out of memory may not do so again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// How many repeats the plan wanted when this one was made.
+    /// How many runs of its cell were to be made when this one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     /// Somebody decided that it does not count; a record of its own, which a later one may take
     /// back.
     #[serde(skip)]

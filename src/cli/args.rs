@@ -27,7 +27,7 @@ pub use project::{
 pub use results::{
     Annotations, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs, ReportArgs, WhyArgs,
 };
-pub use running::{BuildArgs, DoctorArgs, PlanArgs, Require, StatusArgs, StopArgs};
+pub use running::{BuildArgs, DoctorArgs, PlanArgs, Require, StatusArgs, StopArgs, share};
 
 /// What commands exit with, below their help. docs/ci.md has the whole table.
 mod exit_codes {

@@ -2,6 +2,7 @@
 
 mod before;
 mod counts;
+mod decide;
 mod end;
 mod notify;
 mod page;
@@ -18,7 +19,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    args::{BuildArgs, Globals, Require},
+    args::{BuildArgs, GateArgs, Globals, Require},
     blocked, detached,
     flags::Force,
     output::say,
@@ -29,11 +30,12 @@ use super::{
     verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, exit},
     execute::{
         self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
         PROJECT_DIR, PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
+    figures::Baseline,
     graph::{Engine, State, Statuses, TaskId},
     plan::{Plan, same_file},
     publish,
@@ -41,6 +43,8 @@ use crate::{
     words::plain::counted,
 };
 use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
+use decide::{Gated, Goal, Ratios};
+pub use decide::{Round, plan_first};
 use end::{Ended, finish};
 use notify::Counting;
 use page::Page;
@@ -54,6 +58,28 @@ pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
         return detached::start(globals, args);
     }
     run_here(globals, args)
+}
+
+/// `gate --decide`: adds runs until the gate can tell of each cell, or the budget is spent.
+pub fn until_gated(
+    globals: &Globals,
+    args: &GateArgs,
+    baseline: &Baseline,
+    max_regression: f64,
+) -> Result<()> {
+    refuse_within_own_run(globals)?;
+    let build = BuildArgs {
+        selection: args.selection.clone(),
+        max_runs: args.max_runs,
+        max_gpu_hours: args.max_gpu_hours,
+        ..BuildArgs::default()
+    };
+    let mut goal = Gated {
+        baseline,
+        max_regression,
+    };
+    // What failed fails the gate.
+    decide::build(globals, &build, &Counting::default(), &mut goal).map(drop)
 }
 
 /// A trainer that builds its own project would wait for the lock that its own run holds.
@@ -79,7 +105,10 @@ fn refuse_within_own_run(globals: &Globals) -> Result<()> {
 fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     detached::note_start();
     let counts = Counting::default();
-    let result = build(globals, args, &counts);
+    let result = match args.decide {
+        Some(margin) => decide::build(globals, args, &counts, &mut Ratios::within(margin)),
+        None => pass(globals, args, &mut Passes::of(&counts), &Pass::Whole),
+    };
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
     // The command may take long, and the build is over before it.
     detached::note_end(code);
@@ -89,8 +118,38 @@ fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     result
 }
 
-fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> {
-    let started = Instant::now();
+/// How much of the matrix is run at a time.
+enum Pass<'a> {
+    /// All that is stale.
+    Whole,
+    /// One round of `--decide`; nothing is shown of it.
+    Round(&'a Round),
+    /// What its rounds have left, to be shown; nothing is run.
+    Decided(&'a Round, &'a dyn Goal),
+}
+
+/// What the passes of one command have in common.
+struct Passes {
+    started: Instant,
+    counts: Counting,
+    /// Made by the first pass, once nothing is refused any more.
+    events: Option<EventSink>,
+    /// What all of them did.
+    summary: BuildSummary,
+}
+
+impl Passes {
+    fn of(counts: &Counting) -> Self {
+        Self {
+            started: Instant::now(),
+            counts: counts.clone(),
+            events: None,
+            summary: BuildSummary::default(),
+        }
+    }
+}
+
+fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -> Result<i32> {
     if globals.json && args.events.as_deref() == Some(Path::new("-")) {
         return Err(Error::refused(
             "--json and --events - would both write to stdout",
@@ -99,6 +158,9 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     }
     let request = project::matrix_request(globals, &args.selection)?;
     let mut session = Arc::new(Session::open(request)?);
+    if let Pass::Round(round) | Pass::Decided(round, _) = pass {
+        own(&mut session).of_round(round)?;
+    }
     publish::refuse_shared_folder(&session.plan)?;
     // A detached build has a file of its own in the cache.
     let target = args.events.as_deref().filter(|to| *to != Path::new("-"));
@@ -116,30 +178,37 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     session.plan.recipes_without_rate()?;
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
-    let events = events(args)?;
-    events.add(counts.clone());
-    if session.cache.ensure_writable().is_ok() {
-        execute::sweep_up(&session.cache, &host, &events);
+    if passes.events.is_none() {
+        let events = self::events(args)?;
+        events.add(passes.counts.clone());
+        passes.events = Some(events);
     }
-    let sharing = remote::pull(&session, args.requires(Require::Remote), &events)?;
+    let events = &*passes.events.get_or_insert_default();
+    if session.cache.ensure_writable().is_ok() {
+        execute::sweep_up(&session.cache, &host, events);
+    }
+    let sharing = remote::pull(&session, args.requires(Require::Remote), events)?;
     if args.last.failed {
         project::keep_failed(own(&mut session))?;
     }
     if let Some(profiling) = profile::asked(&session.plan) {
         profile::refuse_measuring(args)?;
-        return profile::run(&session.plan, globals, profiling, &host, &events);
+        return profile::run(&session.plan, globals, profiling, &host, events);
     }
     let engine_of = if args.cached_only {
         Session::engine
     } else {
         Session::planner
     };
+    if let Pass::Decided(..) = pass {
+        leave_out_what_must_train(own(&mut session), args)?;
+    }
     if args.cached_only {
         // A log that is found damaged later would be trained again.
         evaluated(
             || engine_of(&session, &args.overrides),
             sharing.as_deref(),
-            &events,
+            events,
         )?;
         leave_out_what_must_train(own(&mut session), args)?;
     }
@@ -151,7 +220,7 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     let (mut engine, mut statuses) = evaluated(
         || engine_of(&session, &args.overrides),
         sharing.as_deref(),
-        &events,
+        events,
     )?;
     session.tell_damage();
     let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
@@ -168,43 +237,57 @@ fn build(globals: &Globals, args: &BuildArgs, counts: &Counting) -> Result<i32> 
     let blocked = blocked::find(&session.plan, &trains, &host, ProbeDepth::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
     if !blocked.is_empty() {
-        say_left_out(&session.plan, &blocked, &events);
+        say_left_out(&session.plan, &blocked, events);
         blocked::mark(&mut own(&mut session).plan, &blocked, &trains);
         (engine, statuses) = evaluated_as_is(engine_of(&session, &args.overrides))?;
     }
     let Session { request, plan, .. } = &*session;
     if !trains.is_empty() {
-        say_how(plan, &trains, request, &events);
+        say_how(plan, &trains, request, events);
     }
     // Where all that was to train lacks something, nothing of this host is pinned.
     if !trains.is_empty() || blocked.is_empty() {
-        pin(plan, &events)?;
+        pin(plan, events)?;
     }
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
-    events.add(Page::of(&session));
-    let summary = run_stale(&engine, &mut statuses, args, &host, interrupts, &events);
+    let page = Page::of(&session);
+    let run = || run_stale(&engine, &mut statuses, args, &host, interrupts, events);
+    let summary = events.with(page, run);
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
-        sharing.say_unshared(&events);
+        sharing.say_unshared(events);
     }
     let summary = summary?;
+    passes.summary = passes.summary.and(summary);
     let is_shared = match &sharing {
-        Some(sharing) => sharing.push(&session, interrupts, &events)?,
+        Some(sharing) => sharing.push(&session, interrupts, events)?,
         None => true,
+    };
+    let goal = match pass {
+        Pass::Whole => None,
+        Pass::Round(_) => {
+            return Ok(if summary.failed > 0 {
+                exit::FAILED
+            } else {
+                exit::OK
+            });
+        }
+        Pass::Decided(_, goal) => goal.told(),
     };
     finish(
         globals,
         &Ended {
             engine: &engine,
             statuses: &statuses,
-            summary,
-            seconds: started.elapsed().as_secs_f64(),
+            summary: passes.summary,
+            seconds: passes.started.elapsed().as_secs_f64(),
             is_shared,
+            goal,
             remote: sharing.map_or(Value::Null, |sharing| sharing.json()),
         },
         args,
         request,
-        &events,
+        events,
     )
 }
 

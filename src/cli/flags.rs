@@ -126,7 +126,7 @@ pub struct Drift {
 }
 
 /// Some cells of a matrix, with their measurements.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct MatrixSelection {
     #[command(flatten)]
     pub common: Common,

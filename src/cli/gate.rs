@@ -1,4 +1,4 @@
-//! `gate`: has any cell become slower than a baseline? Trains nothing: what is stale fails.
+//! `gate`: has any cell become slower than a baseline? Trains nothing without --decide: what is stale fails.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 use tprimat_base::words::part;
 
 use super::{
-    args::{Annotations, GateArgs, Globals},
-    baseline,
+    args::{self, Annotations, GateArgs, Globals},
+    baseline, build,
     output::{print, print_commands, print_document},
     project,
     session::Session,
@@ -40,6 +40,9 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let asked = Asked::of(&request);
     let baseline = read_baseline(path, &asked)?;
     let write_one = asked.command("gate", &["--write", &file]);
+    if args.decide {
+        build::until_gated(globals, args, &baseline, limit)?;
+    }
     let session = Session::open(request)?;
     let files = [
         ("--junit", args.junit.as_deref()),
@@ -186,19 +189,14 @@ fn advice(gate: &GateReport, plan: &Plan, write_one: &str) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// `3%` or `0.03` → 0.03.
 fn share(text: &str) -> Result<f64> {
-    let (number, unit) = match text.trim().strip_suffix('%') {
-        Some(percent) => (percent.trim_end(), 100.0),
-        None => (text.trim(), 1.0),
-    };
-    match number.parse::<f64>().map(|n| n / unit) {
-        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
-        _ => Err(Error::refused(
+    let refused = || {
+        Error::refused(
             format!("--max-regression {text}: not a share between 0 and 1"),
             "three percent is `3%` or `0.03`",
-        )),
-    }
+        )
+    };
+    args::share(text).ok_or_else(refused)
 }
 
 /// A baseline that can be believed as far as its figures go.

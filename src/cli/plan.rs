@@ -32,6 +32,9 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     if args.require.is_some() {
         project::require_locked(&session.plan, true)?;
     }
+    if let Some(margin) = args.decide {
+        super::build::plan_first(&mut session, margin)?;
+    }
     let notes = project::notes(&session.plan);
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     if args.last.failed {

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{
     args::Globals,
     blocked,
+    build::Round,
     flags::{Common, Force, Measured, Overrides},
     output, project,
 };
@@ -31,7 +32,7 @@ use crate::{
     files::ReadSet,
     graph::{CodeDigests, Dag, Engine, Options, State, Statuses, Verdicts},
     import::Imports,
-    matrix::{self, CellId},
+    matrix::{self, CellId, PerCell},
     plan::{self, CellPlan, CompareConfig, Plan, PlanRequest, Support, load_config},
     words::plain::counted,
 };
@@ -115,6 +116,8 @@ pub struct Session {
     pub plan: Plan,
     pub cache: Cache,
     pub dag: Dag,
+    /// The round that the next runs are of.
+    round: Option<u64>,
     /// Bytes of damaged records that the user knows of.
     damage_told: AtomicU64,
 }
@@ -190,15 +193,52 @@ impl Session {
             plan.root.join("tprimat.lock").display(),
         ));
         let dag = Dag::new(&plan)?;
-        let session = Self {
+        let mut session = Self {
             request,
             plan,
             cache,
             dag,
+            round: None,
             damage_told: AtomicU64::new(0),
         };
+        session.add_decided()?;
         session.tell_damage();
         Ok(session)
+    }
+
+    /// Runs that were added until a decision count, unless the command line says how many do.
+    fn add_decided(&mut self) -> Result<()> {
+        if self.request.repeats.is_some() {
+            return Ok(());
+        }
+        let engine = self.engine(&Overrides::default());
+        let cells = self.plan.cells.par_ids();
+        let repeats = cells
+            .map(|cell| engine.repeats_with_decided(cell))
+            .collect::<Result<Vec<u32>>>()?;
+        let asked = self.plan.cells.iter().map(|planned| planned.repeats);
+        if asked.eq(repeats.iter().copied()) {
+            return Ok(());
+        }
+        self.set_repeats(&repeats.into())
+    }
+
+    /// Gives each cell as many repeats.
+    pub fn set_repeats(&mut self, repeats: &PerCell<u32>) -> Result<()> {
+        for (cell, planned) in self.plan.cells.with_ids_mut() {
+            planned.repeats = repeats[cell];
+        }
+        self.dag = Dag::new(&self.plan)?;
+        Ok(())
+    }
+
+    /// Leaves nothing to be run but one round.
+    pub fn of_round(&mut self, round: &Round) -> Result<()> {
+        for (cell, planned) in self.plan.cells.with_ids_mut() {
+            planned.selected &= round.cells.contains(&cell);
+        }
+        self.round = Some(round.name);
+        self.set_repeats(&round.repeats)
     }
 
     /// Tells what of the cache's records could not be read, each once. Most are met only when a record
@@ -299,6 +339,7 @@ impl Session {
                 force: overrides.has(Force::Memory),
                 keep_going: overrides.keep_going,
                 replace,
+                round: self.round,
             },
             compare_settings: json!(CompareConfig::of(&self.plan)),
             trainings: OnceLock::new(),

@@ -21,6 +21,14 @@ impl EventSink {
         self.reporters().push(Box::new(reporter));
     }
 
+    /// One more that listens to what `run` reports.
+    pub fn with<T>(&self, reporter: impl Reporter + 'static, run: impl FnOnce() -> T) -> T {
+        self.add(reporter);
+        let result = run();
+        self.reporters().pop();
+        result
+    }
+
     fn reporters(&self) -> MutexGuard<'_, Reporters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,11 +12,12 @@ use crate::{
     data::prefix_of,
     digest::Digest,
     error::Result,
-    graph::{Engine, Statuses, TaskId, label},
+    graph::{Engine, Statuses, Task, TaskId, label},
     host::commit_around,
     job::{Job, Vendor},
     matrix::CellId,
     plan::{DataKind, Input, Place, Plan, Prepared},
+    results::RepeatsPlanned,
     run::{spec::Hang, watched_inputs::Watched},
 };
 
@@ -47,11 +48,31 @@ pub fn train_work(
         task: label(engine.plan, &task),
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
-        repeats_planned: Some(engine.plan.cells[task.cell].repeats),
+        repeats_planned: Some(repeats_planned(engine, task)),
         commit: commit_around(&engine.plan.root),
         ..work.measurement
     };
     Ok(work)
+}
+
+/// A run beyond those that the matrix asks for is one that was added until a decision, also where a build
+/// makes it again.
+fn repeats_planned(engine: &Engine, task: Task) -> RepeatsPlanned {
+    let asked = engine.plan.matrix.cells[task.cell].repeats;
+    match engine.options.round {
+        Some(round) => RepeatsPlanned::UntilDecided { round },
+        None if task.repeat > asked => RepeatsPlanned::UntilDecided {
+            round: round_now(0),
+        },
+        None => RepeatsPlanned::Number(asked),
+    }
+}
+
+/// A name for a round that begins now, even or odd as `number` is.
+#[must_use]
+pub fn round_now(number: u64) -> u64 {
+    let now = jiff::Timestamp::now().as_millisecond().unsigned_abs();
+    now - now % 2 + number % 2
 }
 
 /// What runs is made now from the project's templates. The cache says what its digests are, as the

@@ -36,7 +36,7 @@ pub use folders::{
 };
 pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
-pub use launch::job_json;
+pub use launch::{job_json, round_now};
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
 pub use prepare_run::{PROJECT_DIR, dropped_env};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};

@@ -71,6 +71,18 @@ pub struct BuildSummary {
 }
 
 impl BuildSummary {
+    /// What two builds of one command did together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            ran: self.ran + other.ran,
+            runs: self.runs + other.runs,
+            failed: self.failed + other.failed,
+            counted: self.counted + other.counted,
+            disturbed: self.disturbed + other.disturbed,
+        }
+    }
+
     fn count(&mut self, attempt: &Attempt) {
         self.counted += usize::from(attempt.is_valid());
         self.disturbed += usize::from(attempt.is_disturbed());
@@ -389,8 +401,8 @@ impl<'a> Scheduler<'a> {
         }
         match key.filter(|_| task.kind == TaskKind::Train) {
             Some(key) => {
-                let (repeat, cell) = (task.repeat, task.cell);
-                let train = QueuedTraining { repeat, cell, node };
+                let round = self.engine.options.round;
+                let train = QueuedTraining::new(node, task.cell, task.repeat, round);
                 self.queue.push_training(train, key);
             }
             None => self.queue.push_derived(node),
@@ -448,7 +460,7 @@ impl<'a> Scheduler<'a> {
         (1..=plan.cells[cell].repeats)
             .map(|repeat| {
                 let node = dag.node(TaskKind::Train, cell, repeat);
-                QueuedTraining { repeat, cell, node }
+                QueuedTraining::new(node, cell, repeat, self.engine.options.round)
             })
             .filter(|train| self.queue.has(*train))
             .collect()

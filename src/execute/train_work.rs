@@ -15,6 +15,7 @@ use crate::{
     logs::LogSection,
     plan::Execution,
     recipe::Nodes,
+    results::RepeatsPlanned,
     run::{spec::Hang, watched_inputs::Watched},
 };
 
@@ -40,7 +41,7 @@ pub struct Measurement {
     pub generation: u32,
     pub log_section: LogSection,
     /// Repeats that the plan wants of the cell.
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     pub job: Job,
     /// The commit of the project, where it is a repository's.
     #[serde(default)]

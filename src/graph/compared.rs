@@ -186,14 +186,18 @@ impl Engine<'_> {
             _ => None,
         };
         let lost = (1..=cell.repeats).find_map(lost);
+        let no_more = match self.options.round {
+            Some(_) => "this build makes no further round",
+            None => "--cached-only trains nothing",
+        };
         let why = match (trained.count(), cell.selected) {
-            (0, _) if cell.left_out => {
-                "not measured yet, and --cached-only trains nothing".to_owned()
+            (0, _) if cell.left_out => format!("not measured yet, and {no_more}"),
+            (some, _) if cell.left_out => {
+                format!(
+                    "{some} of {} repeats are measured, and {no_more}",
+                    cell.repeats
+                )
             }
-            (some, _) if cell.left_out => format!(
-                "{some} of {} repeats are measured, and --cached-only trains nothing",
-                cell.repeats
-            ),
             // What was measured is not called unmeasured.
             (0, true) if lost.is_some() => "no repeat has a result".to_owned(),
             (0, true) => "not measured yet".to_owned(),

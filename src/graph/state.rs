@@ -39,6 +39,8 @@ pub struct Options {
     /// Disturbed measurements that a build would replace are stale. Commands that only read
     /// existing results leave this unset and see those measurements as they are.
     pub replace: bool,
+    /// `--decide`: the runs that this build makes are one round of pairs, under this name.
+    pub round: Option<u64>,
 }
 
 /// How often a disturbed attempt is replaced within one generation. After that the last one is shown,
@@ -290,7 +292,7 @@ impl Engine<'_> {
         })
     }
 
-    fn render(&self, cell: CellId) -> Result<Status> {
+    pub(super) fn render(&self, cell: CellId) -> Result<Status> {
         let prepared = match &self.plan.cells[cell].support {
             Support::Unsupported(reason) => {
                 return Ok(Status::because(

@@ -21,12 +21,13 @@ use super::{
 use crate::{
     cache::{Attempt, TaskKind},
     digest::Digest,
+    error::Result,
     figures::{self, Dropped},
     job::{FailureClass, RunOutcome},
     logs::{Failure, same_failure},
     matrix::CellId,
     plan::{CellPlan, Prepared, fit},
-    results::{self, RunResult},
+    results::{self, MIN_REPEATS, RunResult},
 };
 
 struct Attempts {
@@ -148,6 +149,38 @@ impl Engine<'_> {
             ..self.untrained(cell, render, (key, generation), &attempts, why, need)
         }
         .without_parse()
+    }
+
+    /// How many repeats a cell has: those that the matrix asks for, or as many as were made until a
+    /// decision, more or fewer.
+    pub fn repeats_with_decided(&self, cell: CellId) -> Result<u32> {
+        let asked = self.plan.cells[cell].repeats;
+        let is_known = |prepared: &Prepared| prepared.known().is_ok();
+        if asked == 0 || !self.plan.prepared(cell).is_some_and(is_known) {
+            return Ok(asked);
+        }
+        let render = self.render(cell)?;
+        // Was a run that counts one of a round? None where there is no such run.
+        let is_of_round = |repeat: u32| -> Option<bool> {
+            let (key, _) = self.train_key(cell, repeat, render.outputs())?;
+            let attempts = self.cache.attempts(&key);
+            let valid = attempts.iter().find(|attempt| attempt.is_valid())?;
+            Some(
+                valid
+                    .repeats_planned
+                    .is_some_and(|planned| planned.round().is_some()),
+            )
+        };
+        if is_of_round(asked).is_some() {
+            let added = (asked + 1..).take_while(|repeat| is_of_round(*repeat) == Some(true));
+            return Ok(asked.saturating_add(added.count() as u32));
+        }
+        // Fewer than a comparison may judge were interrupted, and not ended by a decision.
+        let made: Vec<bool> = (1..asked).map_while(is_of_round).collect();
+        Ok(match made.contains(&true) && made.len() >= MIN_REPEATS {
+            true => made.len() as u32,
+            false => asked,
+        })
     }
 
     /// The attempts at a training's key: those that may serve, and what is to be said of the

@@ -17,7 +17,7 @@ use crate::{
     figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
     logs::{DeviceLine, Failure, MemoryFigure, Step},
-    results::{Contract, Reason, Source},
+    results::{Contract, Reason, RepeatsPlanned, Source},
 };
 
 /// How every schema of tprimat's own files begins.
@@ -63,7 +63,7 @@ struct Repeat {
     #[serde(flatten)]
     status: Status,
     telemetry: Option<Telemetry>,
-    repeats_planned: Option<u32>,
+    repeats_planned: Option<RepeatsPlanned>,
     step_time_source: Option<String>,
     steps: Vec<u64>,
     #[serde(default)]

@@ -16,7 +16,7 @@ use crate::{
     figures::Telemetry,
     job::Job,
     logs::{Anomaly, DeviceLine, GIB, MemoryFigure, MemoryReport, Step, Trace},
-    results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME},
+    results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, RepeatsPlanned},
 };
 
 /// `fields.toml`.
@@ -68,7 +68,7 @@ pub struct OldResult {
     /// What was sampled beside it, over the steps that its publisher measured.
     pub telemetry: Option<Telemetry>,
     /// How many repeats the plan wanted when the run was made.
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     /// How its step times were made, where they are not the trainer's own.
     pub step_time_source: Option<String>,
     /// The train key of the repeats, where tprimat published the file.

@@ -23,6 +23,7 @@ mod cli;
 mod compare;
 mod damaged;
 mod data;
+mod decide;
 mod detached;
 mod digests;
 mod disks;

@@ -21,6 +21,7 @@
 //! | `figure` | – | a figure, or the reason why it is not known |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`compare/data`) |
+//! | `pairs` | runs of two cells | those that were made as pairs, and what is decided by them |
 //! | `judged` | a [`Comparison`] | each pair of its cells that is judged, with one correction for all |
 //! | `sweep` | a [`Comparison`] | cells over a numeric axis, and which value is the fastest |
 //! | `sweep_document` | a sweep | the same for `compare --json` |
@@ -49,6 +50,7 @@ mod model_flops;
 mod not_counted;
 mod note;
 mod otherwise;
+mod pairs;
 mod peaks;
 mod same_run;
 mod steady;
@@ -93,6 +95,7 @@ pub(crate) use metrics::metrics_of;
 pub use metrics::{Catalogue, Price, Tdp, cost_ratio, memory_capacity_bytes};
 pub use not_counted::{Dropped, dropped_words};
 pub use note::{Note, NoteKind};
+pub use pairs::{Decided, decided};
 pub use peaks::{Mfu, Peak, PeakOverride, Peaks};
 pub use same_run::repeated_runs;
 pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady};

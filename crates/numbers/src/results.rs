@@ -12,6 +12,7 @@
 //! | `attest` | trace × claim | did the run do what it was asked to? |
 //! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
 //! | `anomalies` | trace | what a reader must know of the steps |
+//! | `planned` | – | how many runs of a cell were to be made |
 //! | `reason` | – | [`Reason`]: why something is as it is |
 //! | `words` | – | what sentences are made of |
 //! | `work` | trace | what the lines state of the work of each step |
@@ -38,6 +39,7 @@ mod interned;
 mod learning_rate;
 mod moderated;
 mod parse_task;
+mod planned;
 mod reason;
 mod result;
 mod sequential;
@@ -64,15 +66,16 @@ pub use flops::{FlopsPerToken, flops_per_token};
 pub use interned::{Kept, Known, Shared};
 pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
+pub use planned::RepeatsPlanned;
 pub use reason::{Reason, Severity};
 pub use result::{IMPORT, NOT_HANDED_OVER, RunFacts, RunResult, TWO_RUNS, Workload, devices};
 pub use sequential::{Decision, Sequential};
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::{
     CONFIDENCE, CorrectedTest, MIN_REPEATS, MOST_REPEATS, NO_VARIANCE, OUTLIER_DEVIATIONS,
-    OUTLIER_LEAST, Welch, decimals_beside, deviation, geometric_mean, holm, is_positive, logs,
-    mean, outlier_limit, quantile, repeats_to_tell, sd, t_interval, verdicts, welch,
-    welch_of_spread,
+    OUTLIER_LEAST, RatioTest, Welch, decimals_beside, deviation, geometric_mean, holm, is_positive,
+    logs, mean, outlier_limit, quantile, repeats_to_tell, sd, t_interval, variance_of_mean,
+    verdicts, welch, welch_of_spread,
 };
 pub use telemetry_samples::{
     OtherProcess, Point, Reading, Samples, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine,

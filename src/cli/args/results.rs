@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::running::hours;
 use crate::cli::flags::{Compared, MatrixSelection};
 
 #[derive(Args, Clone, Debug)]
@@ -79,6 +80,16 @@ pub struct GateArgs {
         allow_hyphen_values = true
     )]
     pub max_regression: String,
+    /// Before that, add runs of the cells that it cannot tell, until each passes or fails, by a test
+    /// that allows it
+    #[arg(long, conflicts_with = "write")]
+    pub decide: bool,
+    /// With --decide, make at most so many runs [default: 20 for each cell]
+    #[arg(long, value_name = "N", requires = "decide")]
+    pub max_runs: Option<usize>,
+    /// With --decide, make runs of at most so many GPU-hours, by the plan's estimate
+    #[arg(long, value_name = "H", value_parser = hours, requires = "decide")]
+    pub max_gpu_hours: Option<f64>,
     /// Write the verdicts as JUnit XML
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::cli::flags::{Common, LastFailed, MatrixSelection, Overrides};
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
     #[command(flatten)]
     pub selection: MatrixSelection,
@@ -39,6 +39,13 @@ pub struct BuildArgs {
     /// Run nothing if the plan's estimate is above this, or a run has none
     #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
+    /// Add runs, in turns, until each pair of cells is faster, slower or the same within this margin
+    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says
+    #[arg(long, value_name = "MARGIN", value_parser = margin, conflicts_with = "cached_only")]
+    pub decide: Option<f64>,
+    /// With --decide, make at most so many runs [default: 20 for each cell]
+    #[arg(long, value_name = "N", requires = "decide")]
+    pub max_runs: Option<usize>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -107,6 +114,7 @@ impl BuildArgs {
             exit_code: false,
             require,
             max_gpu_hours: self.max_gpu_hours,
+            decide: self.decide,
         }
     }
 }
@@ -131,10 +139,31 @@ pub struct PlanArgs {
     /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
     #[arg(long, value_name = "locked", value_parser = ["locked"], hide_possible_values = true)]
     pub require: Option<String>,
+    /// The margin of `build --decide --dry-run`.
+    #[arg(skip)]
+    pub decide: Option<f64>,
+}
+
+/// A share that is no more than half: `2%` or `0.02`.
+fn margin(text: &str) -> Result<f64, String> {
+    match share(text) {
+        Some(share) if share > 0.0 && share <= 0.5 => Ok(share),
+        _ => Err("expected a margin of at most 50 %: `2%` or `0.02`".into()),
+    }
+}
+
+/// `3%` or `0.03` → 0.03.
+pub fn share(text: &str) -> Option<f64> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    let share = number.parse::<f64>().ok()? / unit;
+    (0.0..1.0).contains(&share).then_some(share)
 }
 
 /// GPU-hours: a number that is not negative.
-fn hours(text: &str) -> Result<f64, String> {
+pub fn hours(text: &str) -> Result<f64, String> {
     let hours = text.parse::<f64>().map_err(|e| e.to_string())?;
     if hours.is_finite() && hours >= 0.0 {
         Ok(hours)

@@ -34,6 +34,8 @@ pub(super) struct Ended<'a> {
     pub seconds: f64,
     /// Nothing is left to be pushed to the remote cache.
     pub is_shared: bool,
+    /// What `--decide` came to: for people, and for `--json`.
+    pub goal: Option<(String, Value)>,
     /// What was shared with it, for `--json`.
     pub remote: Value,
 }
@@ -52,6 +54,7 @@ pub(super) fn finish(
         summary,
         seconds,
         is_shared,
+        goal,
         remote,
     } = ended;
     let after = rows(engine, statuses);
@@ -154,15 +157,18 @@ pub(super) fn finish(
         .map(|state| (state.name().to_owned(), count(state).into()))
         .collect();
     let of = &verdict.uncounted;
-    let value = json!({
+    let mut value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
         "failed_repeats": of.failed, "nan": nan, "log_failed": log_failed, "contradicted": contradicted,
         "suspect": of.suspect, "unmeasured": of.unmeasured, "incomplete": incomplete,
         "blocked": coverage.blocked, "output": publish::output_dir(engine.plan), "remote": remote,
     });
     if globals.json {
+        if let Some((_, decided)) = goal {
+            value["decided"] = decided.clone();
+        }
         print_json("build", &value)?;
-    } else if has_nothing_to_do && code == exit::OK {
+    } else if has_nothing_to_do && code == exit::OK && goal.is_none() {
         let (matrix, fresh) = (&engine.plan.matrix.name, count(State::Fresh));
         eprintln!("{matrix}: nothing to do, {fresh} tasks are fresh");
     } else if args.events.as_deref() != Some(Path::new("-")) {
@@ -176,6 +182,9 @@ pub(super) fn finish(
         )?;
         let figures = (comparison.as_deref(), is_unread);
         eprintln!("{}", published(engine, statuses, request, figures));
+    }
+    if let Some((text, _)) = goal.as_ref().filter(|_| !globals.json) {
+        print(text)?;
     }
     Ok(code)
 }

@@ -55,6 +55,7 @@ pub fn refuse_measuring(args: &BuildArgs) -> Result<()> {
     let asked = [
         (args.cached_only, "--cached-only"),
         (args.max_gpu_hours.is_some(), "--max-gpu-hours"),
+        (args.decide.is_some(), "--decide"),
         (args.overrides.has(Force::Measured), "--force=measured"),
     ];
     match asked.into_iter().find(|(is_asked, _)| *is_asked) {

@@ -4,12 +4,32 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::{digest::Digest, graph::TaskId, matrix::CellId};
 
-/// A training that may start. They are ordered by repeat, then cell.
+/// A training that may start, in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueuedTraining {
+    turn: (u32, usize),
     pub repeat: u32,
     pub cell: CellId,
     pub node: TaskId,
+}
+
+impl QueuedTraining {
+    /// All cells' first repeats come before all second ones. In a round of `build --decide` each cell has
+    /// one run, whatever its repeat, and every other round goes through the cells backwards: a machine
+    /// that slows down evenly then slows down neither cell of a pair.
+    pub fn new(node: TaskId, cell: CellId, repeat: u32, round: Option<u64>) -> Self {
+        let turn = match round {
+            None => (repeat, cell.place()),
+            Some(round) if round % 2 == 1 => (0, usize::MAX - cell.place()),
+            Some(_) => (0, cell.place()),
+        };
+        Self {
+            turn,
+            repeat,
+            cell,
+            node,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -91,11 +111,7 @@ mod tests {
     use super::*;
 
     fn training(repeat: u32, node: usize) -> QueuedTraining {
-        QueuedTraining {
-            repeat,
-            cell: CellId::default(),
-            node: TaskId::new(node),
-        }
+        QueuedTraining::new(TaskId::new(node), CellId::default(), repeat, None)
     }
 
     fn queue(trainings: &[(QueuedTraining, &str)]) -> Queue {
@@ -115,6 +131,19 @@ mod tests {
         ]);
         let order: Vec<usize> = queue.trainings().map(|t| t.node.index()).collect();
         assert_eq!(order, [0, 2, 1]);
+    }
+
+    #[test]
+    fn every_other_round_goes_through_the_cells_backwards() {
+        let order = |round: u64| -> Vec<usize> {
+            let cells = [(0, 9), (1, 4), (2, 7)];
+            let mut all = cells.map(|(cell, repeat)| {
+                QueuedTraining::new(TaskId::new(cell), cell.into(), repeat, Some(round))
+            });
+            all.sort();
+            all.map(|train| train.node.index()).to_vec()
+        };
+        assert_eq!([order(2), order(3)], [[0, 1, 2], [2, 1, 0]]);
     }
 
     #[test]

@@ -2,5 +2,6 @@
 mod noise;
 mod repeats;
 mod scipy;
+mod sequential;
 mod shapes;
 mod warm_up;

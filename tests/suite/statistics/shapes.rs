@@ -9,7 +9,7 @@ use tprimat::{
 use super::noise::Random;
 
 #[derive(Clone, Copy, Debug)]
-enum Shape {
+pub enum Shape {
     Normal,
     Skewed,
     /// 30 % of the runs in the slower mode.
@@ -22,7 +22,7 @@ enum Shape {
 
 impl Shape {
     /// Logarithms of `n` runs in order, of mean 0 and standard deviation 1.
-    fn runs(self, n: usize, random: &mut Random) -> Vec<f64> {
+    pub fn runs(self, n: usize, random: &mut Random) -> Vec<f64> {
         let mut state = random.normal();
         let mut run = |at: usize| match self {
             Self::Normal => random.normal(),

@@ -17,6 +17,14 @@ pub const WARM_UP: &str = "warm_up";
 pub const UNIT_ASKED: &str = "unit_asked";
 /// The level of a run's step times shifts for good, and which level counts decides.
 pub const LEVEL_SHIFT: &str = "level_shift";
+/// Fewer repeats, sessions or hosts than a verdict needs.
+pub const FEW_UNITS: &str = "few_units";
+/// A gate's repeats cannot tell whether a cell is beyond the limit.
+pub const CANNOT_TELL: &str = "cannot_tell";
+/// A gate's cell is beyond the limit, but not significantly so.
+pub const NOT_SIGNIFICANT: &str = "not_significant";
+/// Runs were added until a decision, and too few of them are pairs for one.
+pub const FEW_PAIRS: &str = "few_pairs";
 /// A variable of a run's environment that alone can decide a comparison.
 pub const DANGEROUS_VARIABLE: &str = "dangerous_variable";
 pub const FLOPS_NOT_KNOWN: &str = "flops_not_known";

@@ -5,7 +5,7 @@ mod notes;
 
 use std::collections::HashMap;
 
-use crate::results::{CONFIDENCE, Contract, FieldDifference, Reason, words::evidence};
+use crate::results::{CONFIDENCE, Contract, FieldDifference, RatioTest, Reason, words::evidence};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -25,6 +25,7 @@ use super::{
     metrics_of,
     model_flops::{flops_of, other_format},
     otherwise::doubts,
+    pairs,
     peaks::ceiling,
     same_run::shared_runs,
     warnings_of,
@@ -115,7 +116,7 @@ pub fn compare(
         notes: Vec::new(),
     };
     let judged = Judged::of_comparison(&comparison);
-    let tests = judged.tests();
+    let tests = [judged.tests(), judged.by_pairs()];
     judged.give_verdicts(&mut comparison);
     doubt(&mut comparison, &judged);
     let mut notes = notes::notes(cells, &comparison, tests, settings);
@@ -316,13 +317,18 @@ fn speedups(
                 continue;
             }
             let of = [at, group.baseline].map(|at| &rows[at]);
-            let plain = tested_as_it_is(of, [0.0; 2])
-                .filter(|_| shared(of).is_none())
-                .and_then(|test| RatioInterval::of(test.interval(CONFIDENCE)?, CONFIDENCE));
+            let test = tested_as_it_is(of, [0.0; 2]).filter(|_| shared(of).is_none());
+            let plain =
+                test.and_then(|test| RatioInterval::of(test.interval(CONFIDENCE)?, CONFIDENCE));
+            // Pairs have a ratio of their own, since some runs may be in none.
+            let ratio = match test {
+                Some(RatioTest::Sequential(test)) => test.ratio(),
+                _ => a.estimate.value / b.estimate.value,
+            };
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
-                ratio: a.estimate.value / b.estimate.value,
+                ratio,
                 cost_ratio: Figure::default(),
                 prices: prices(a, b, catalogue),
                 apart_seconds: apart(&a.summary.repeats, &b.summary.repeats),
@@ -332,6 +338,7 @@ fn speedups(
                 p_value: None,
                 n_a: a.estimate.units.len(),
                 n_b: b.estimate.units.len(),
+                pairs: pairs::of_rows(of),
                 doubts: Vec::new(),
                 labels: rows[at].labels.clone(),
                 reason: no_verdict(of, settings.crosses_warmup()),

@@ -33,7 +33,7 @@ pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
     CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
-    codes::CONTRADICTED,
+    codes::{CONTRADICTED, FEW_PAIRS, FEW_UNITS},
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
     dropped_words, environment_differences, environment_words, hours_or_days,
@@ -454,7 +454,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         ..without(
             GateVerdict::Inconclusive,
             Reason::no_verdict(
-                "few_units",
+                FEW_UNITS,
                 format!(
                     "{} now and {} then: a verdict needs {MIN_REPEATS} each",
                     a.unit.counted(units_a.len()),
@@ -496,9 +496,17 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
             .map_or(0.0, |shift| shift.ratio.ln())
     };
     let mut test = Test::of(units_a, units_b, a.unit);
+    if a.is_until_decided() || b.is_until_decided() {
+        test = test.map(|test| test.until_decided(units_a, units_b));
+    }
     if let Some(test) = &mut test {
         test.timer_factors = [now.timer_factor, then.timer_factor];
         test.shifts = (size(&now) - size(then)).abs() >= LARGE_SHIFT.ln_1p();
+    }
+    if test.as_ref().is_some_and(Test::excludes_nothing) {
+        let text = "runs were added until a decision, and there are too few for any; `tprimat gate --decide` adds more";
+        cell.reason = Reason::no_verdict(FEW_PAIRS, text);
+        test = None;
     }
     (cell, test)
 }

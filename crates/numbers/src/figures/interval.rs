@@ -6,12 +6,12 @@ mod bootstrap;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::results::{RunResult, geometric_mean, t_interval};
+use crate::results::{CONFIDENCE, RunResult, Sequential, geometric_mean, logs, t_interval};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_base::words::plain::counted;
 
-use super::{RepeatStatus, RepeatSummary};
+use super::{RepeatStatus, RepeatSummary, pairs::are_until_decided};
 use bootstrap::BOOTSTRAP_FROM;
 pub use bootstrap::bootstrap_interval;
 
@@ -61,6 +61,9 @@ pub enum IntervalKind {
     StudentT,
     /// Bootstrap of Student's t on logarithms.
     BootstrapT,
+    /// Sequential t on logarithms: runs were added until a decision. So it is also told where they are
+    /// too few for an interval.
+    SequentialT,
 }
 
 /// Unit of replication.
@@ -124,7 +127,12 @@ pub(super) fn estimate(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Estim
             ended_at: repeat.ended_at,
         })
         .collect();
-    Estimate::of(&runs)
+    let repeats = counted.iter().map(|(repeat, _)| *repeat);
+    let estimate = Estimate::of(&runs)?;
+    Some(match are_until_decided(repeats) {
+        true => estimate.until_decided(),
+        false => estimate,
+    })
 }
 
 /// One run that counts.
@@ -146,14 +154,10 @@ impl Estimate {
             .iter()
             .map(|rates| geometric_mean(rates))
             .collect::<Option<Vec<f64>>>()?;
-        let kind = if units.len() < BOOTSTRAP_FROM {
-            IntervalKind::StudentT
+        let (kind, ci95) = if units.len() < BOOTSTRAP_FROM {
+            (IntervalKind::StudentT, t_interval(&units))
         } else {
-            IntervalKind::BootstrapT
-        };
-        let ci95 = match kind {
-            IntervalKind::StudentT => t_interval(&units),
-            IntervalKind::BootstrapT => bootstrap_interval(&units),
+            (IntervalKind::BootstrapT, bootstrap_interval(&units))
         };
         Some(Self {
             value: geometric_mean(&units)?,
@@ -163,6 +167,21 @@ impl Estimate {
             unit,
             units,
         })
+    }
+
+    /// The same where the number of runs depended on what they showed.
+    fn until_decided(self) -> Self {
+        let test = logs(&self.units).and_then(|logs| Sequential::of(&logs));
+        Self {
+            ci95: test.and_then(|test| test.interval(CONFIDENCE)),
+            interval: Some(IntervalKind::SequentialT),
+            ..self
+        }
+    }
+
+    /// Did the number of runs depend on what they showed?
+    pub(super) fn is_until_decided(&self) -> bool {
+        self.interval == Some(IntervalKind::SequentialT)
     }
 }
 

@@ -5,16 +5,17 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::results::{
-    CONFIDENCE, CorrectedTest, MIN_REPEATS, Reason, Welch, verdicts, welch, welch_of_spread,
+    CONFIDENCE, CorrectedTest, MIN_REPEATS, RatioTest, Reason, verdicts, welch, welch_of_spread,
 };
 
 use super::{
-    Comparison, Gaps, RatioInterval, Row, Speedup, Unit,
-    codes::{OTHER_WARM_UP, UNIT_ASKED},
+    Comparison, Gaps, RatioInterval, Row, Speedup, Steady, Unit,
+    codes::{FEW_UNITS, OTHER_WARM_UP, UNIT_ASKED},
     comparability::measure_alike,
     family::Family,
     interval::{LEVEL_SD, apart},
     otherwise::level_decides,
+    pairs,
     same_run::shared_runs,
     summary::attempts,
     sweep::Unjudged,
@@ -39,24 +40,34 @@ pub struct Judged {
 
 /// The test of the ratio of the first row to the second, over these units. `least`: the least variance
 /// of their logarithms. The levels of arms that were not measured in turns vary besides; where their
-/// units are sessions or hosts, the units show it.
-pub(super) fn tested(rows: [&Row; 2], units: [&[f64]; 2], least: [f64; 2]) -> Option<Welch> {
+/// units are sessions or hosts, the units show it. Where runs were added until a decision, the test is that
+/// of pairs, over the rates that `rate` gives for their runs.
+pub(super) fn tested(
+    rows: [&Row; 2],
+    units: [&[f64]; 2],
+    rate: impl Fn(&Steady) -> f64,
+    least: [f64; 2],
+) -> Option<RatioTest> {
+    if pairs::is_by_pairs(rows) {
+        return pairs::tested(rows, rate).map(RatioTest::Sequential);
+    }
     let test = welch_of_spread(units[0], units[1], least)?;
     let in_one_piece = rows
         .iter()
         .filter(|row| row.tokens_per_second_per_gpu.unit == Unit::Repeat);
     let moving = in_one_piece.count() as f64 * LEVEL_SD.powi(2);
     match apart(&rows[0].repeats, &rows[1].repeats) {
-        Some(_) if moving > 0.0 => test.wider(moving),
-        _ => Some(test),
+        Some(_) if moving > 0.0 => test.wider(moving).map(RatioTest::Welch),
+        _ => Some(RatioTest::Welch(test)),
     }
 }
 
 /// The same over the units that the rates are made of.
-pub(super) fn tested_as_it_is(rows: [&Row; 2], least: [f64; 2]) -> Option<Welch> {
+pub(super) fn tested_as_it_is(rows: [&Row; 2], least: [f64; 2]) -> Option<RatioTest> {
     tested(
         rows,
         rows.map(|row| &*row.tokens_per_second_per_gpu.units),
+        |steady| steady.tokens_per_second_per_gpu,
         least,
     )
 }
@@ -105,7 +116,7 @@ impl Judged {
             least[row] = variance;
         }
         let counted: Vec<BTreeSet<&str>> = rows.iter().map(|row| attempts(&row.repeats)).collect();
-        let mut family: Family<([usize; 2], Welch), (usize, usize)> = Family::default();
+        let mut family: Family<([usize; 2], RatioTest), (usize, usize)> = Family::default();
         for (place, a, b) in pairs {
             let pair = [a, b].map(|at| runs[at]);
             // Measurements are not compared with themselves.
@@ -117,7 +128,7 @@ impl Judged {
                 family.add(place, (pair, test), Some(unordered(pair)));
             }
         }
-        let tests: Vec<Welch> = family.tests.iter().map(|(_, (_, test))| *test).collect();
+        let tests: Vec<RatioTest> = family.tests.iter().map(|(_, (_, test))| *test).collect();
         let pairs = family.tests.iter().map(|(_, (pair, _))| *pair);
         let tests = pairs.zip(verdicts(&tests));
         let tests = tests.map(|(pair, test)| (unordered(pair), (pair[0], test)));
@@ -136,6 +147,12 @@ impl Judged {
     /// How many there are, each pair of cells once.
     pub(super) fn tests(&self) -> usize {
         self.tests.len()
+    }
+
+    /// How many of them are tested by pairs of runs that were added until a decision.
+    pub(super) fn by_pairs(&self) -> usize {
+        let tests = self.tests.values();
+        tests.filter(|(_, test)| test.is_by_pairs()).count()
     }
 
     /// The test of the ratio of the first row to the second; none where it was not made.
@@ -209,11 +226,15 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<Reason
         of_b
     };
     let n = fewer.units.len();
-    if n < 2 {
+    let by_pairs = pairs::is_by_pairs(rows);
+    if let Some(why) = pairs::too_few(rows).filter(|_| by_pairs) {
+        return Some(why);
+    }
+    if n < 2 && !by_pairs {
         let text = "one repeat gives no interval";
         return Some(Reason::no_verdict("one_repeat", text));
     }
-    if welch(&of_a.units, &of_b.units).is_none() {
+    if !by_pairs && welch(&of_a.units, &of_b.units).is_none() {
         return Some(no_variation());
     }
     if !crosses_warmup && !measure_alike(a.warm_up(), b.warm_up()) {
@@ -231,12 +252,12 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<Reason
     if let Some(factor) = factors.into_iter().flatten().reduce(f64::max) {
         return Some(short_step_times(factor));
     }
-    if n < MIN_REPEATS {
+    if n < MIN_REPEATS && !by_pairs {
         let text = format!(
             "{}, and a verdict needs {MIN_REPEATS}",
             fewer.unit.counted(n)
         );
-        return Some(Reason::no_verdict("few_units", text).with("n", n));
+        return Some(Reason::no_verdict(FEW_UNITS, text).with("n", n));
     }
     level_decides(rows, CONFIDENCE)
 }

@@ -1,7 +1,7 @@
 //! What the rates of two cells would be by another choice of the steps that count, and whether that
 //! choice decides what is said of them.
 
-use crate::results::{CONFIDENCE, Reason, Welch, decimals_beside, geometric_mean};
+use crate::results::{CONFIDENCE, RatioTest, Reason, decimals_beside, geometric_mean};
 
 use super::{
     Estimate, LevelShift, RatioInterval, RepeatStatus, RepeatSummary, Row, Run, Speedup, Steady,
@@ -91,11 +91,15 @@ fn others(rows: [&Row; 2], least: [f64; 2], choices: &[Choice], confidence: f64)
         moved.iter().flatten().next()?;
         let plain = rows.map(|row| &row.tokens_per_second_per_gpu.units);
         let units = [0, 1].map(|at| moved[at].as_deref().unwrap_or(plain[at]));
-        let test = tested(rows, units, least);
+        let test = tested(rows, units, |steady| choice.rate(steady), least);
+        let ratio = match test {
+            Some(RatioTest::Sequential(test)) => test.ratio(),
+            _ => geometric_mean(units[0])? / geometric_mean(units[1])?,
+        };
         Some(Other {
             choice: *choice,
-            ratio: geometric_mean(units[0])? / geometric_mean(units[1])?,
-            ends: test.and_then(|test: Welch| test.interval(confidence)),
+            ratio,
+            ends: test.and_then(|test| test.interval(confidence)),
         })
     };
     choices.iter().filter_map(of).collect()
@@ -139,7 +143,7 @@ pub(super) fn level_decides(rows: [&Row; 2], confidence: f64) -> Option<Reason> 
     let others = others(rows, [0.0; 2], &choices, confidence);
     others
         .iter()
-        .find(|other| other.decides(test.ratio, ends))?;
+        .find(|other| other.decides(test.ratio(), ends))?;
     let text = format!("{}: {}", shifted.cell, shift_words(shift));
     Some(Reason::no_verdict(LEVEL_SHIFT, text).with("cell", &*shifted.cell))
 }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::results::{
-    Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, Reason, RunResult,
-    Tier, Workload, differences, is_positive, mean,
+    Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, Reason,
+    RepeatsPlanned, RunResult, Tier, Workload, differences, is_positive, mean,
     settings::{show, without_meaning},
 };
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ use super::{
     Clock, Cut, Dropped, Energy, Estimate, Note, Steady, Telemetry,
     clock::{self, Checked},
     interval::estimate,
+    pairs,
     steady::{is_measured, steady, steady_state},
     telemetry,
 };
@@ -150,9 +151,10 @@ pub struct RepeatSummary {
     /// sampler said so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// How many repeats the plan wanted when this one was made.
+    /// How many runs of its cell were to be made when this one was: a number, or the round of runs that
+    /// were added until the speeds were told apart (`build --decide`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
@@ -590,9 +592,13 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
 /// wanted more. Where it is not known what was planned, nothing is said.
 pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec<u32>)> {
     let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let first_plan = counted().filter_map(|r| r.repeats_planned).min()?;
-    let is_added =
-        |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
+    // Their test may be looked at after every run (`pairs`).
+    if pairs::are_until_decided(repeats) {
+        return None;
+    }
+    let planned = |r: &RepeatSummary| r.repeats_planned?.number();
+    let first_plan = counted().filter_map(planned).min()?;
+    let is_added = |r: &&RepeatSummary| r.repeat > first_plan && planned(r) > Some(first_plan);
     let added: Vec<u32> = counted().filter(is_added).map(|r| r.repeat).collect();
     (!added.is_empty()).then_some((first_plan, added))
 }

@@ -3,7 +3,7 @@
 use tprimat_job::{Job, RunOutcome};
 use tprimat_logs::Trace;
 
-use crate::results::{Reason, RunFacts, RunResult, Samples};
+use crate::results::{Reason, RepeatsPlanned, RunFacts, RunResult, Samples};
 
 /// What an attempt left, and what is known of it besides.
 pub struct AttemptOutputs<'a> {
@@ -15,7 +15,7 @@ pub struct AttemptOutputs<'a> {
     /// cache.
     pub samples: Option<Option<&'a [u8]>>,
     pub facts: RunFacts,
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     pub suspect: Option<String>,
 }
 

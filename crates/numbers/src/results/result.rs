@@ -9,8 +9,8 @@ use tprimat_job::{Job, RunOutcome};
 use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace, WHOLE_RUN};
 
 use super::{
-    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, Samples, Source,
-    anomalies, attest,
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, RepeatsPlanned,
+    Samples, Source, anomalies, attest,
     cross::{self, CrossChecks},
     flops_per_token, work,
 };
@@ -44,9 +44,9 @@ pub struct RunResult {
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
-    /// How many repeats the plan wanted when this one was made.
+    /// How many runs of its cell were to be made when this one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeats_planned: Option<u32>,
+    pub repeats_planned: Option<RepeatsPlanned>,
     /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,

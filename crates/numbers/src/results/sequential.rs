@@ -44,13 +44,17 @@ const SPREAD: f64 = 2.0;
 /// Nobody makes more pairs to settle a difference.
 const MOST_PAIRS: usize = 1000;
 
-/// What the pairs show.
+/// What pairs show of the difference of two arms, or what any number of runs of each shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequential {
-    pub pairs: usize,
-    /// Of the logarithms of the ratios.
-    mean: f64,
-    sd: f64,
+    /// Of the means of the logarithms.
+    difference: f64,
+    /// Of one pair; or of one run of either arm.
+    variance: f64,
+    /// The variance of the difference ÷ [`Self::variance`]: 1 ÷ pairs, or 1 ÷ runs + 1 ÷ runs.
+    per_unit: f64,
+    /// Degrees of freedom of the variance.
+    freedom: f64,
 }
 
 /// What may be said of the first arm beside the second.
@@ -67,16 +71,46 @@ pub enum Decision {
 }
 
 impl Sequential {
-    /// None below two pairs, where one is no number, or where they do not vary at all.
+    /// The test of pairs. None below two, where one is no number, or where they do not vary at all.
     #[must_use]
     pub fn of(log_ratios: &[f64]) -> Option<Self> {
-        let (mean, sd) = (mean(log_ratios)?, sd(log_ratios)?);
-        let varies = sd.is_finite() && sd.powi(2) >= NO_VARIANCE;
+        let (difference, sd) = (mean(log_ratios)?, sd(log_ratios)?);
+        let variance = sd.powi(2);
+        let varies = variance.is_finite() && variance >= NO_VARIANCE;
+        let test = Self {
+            difference,
+            variance,
+            per_unit: 1.0,
+            freedom: 1.0,
+        };
+        varies.then(|| test.of_pairs(log_ratios.len()))
+    }
+
+    /// The test of the runs of one arm beside those of another that were all there before, without pairs:
+    /// both arms vary alike.
+    #[must_use]
+    pub fn of_arms(logs: &[f64], before: &[f64]) -> Option<Self> {
+        let [own, other] =
+            [logs, before].map(|logs| Some((mean(logs)?, sd(logs)?, logs.len() as f64)));
+        let ((mean_a, sd_a, n_a), (mean_b, sd_b, n_b)) = (own?, other?);
+        let freedom = n_a + n_b - 2.0;
+        let squares = sd_a.powi(2) * (n_a - 1.0) + sd_b.powi(2) * (n_b - 1.0);
+        let variance = squares / freedom;
+        let varies = variance.is_finite() && variance >= NO_VARIANCE;
         varies.then_some(Self {
-            pairs: log_ratios.len(),
-            mean,
-            sd,
+            difference: mean_a - mean_b,
+            variance,
+            per_unit: 1.0 / n_a + 1.0 / n_b,
+            freedom,
         })
+    }
+
+    fn of_pairs(self, pairs: usize) -> Self {
+        Self {
+            per_unit: 1.0 / pairs as f64,
+            freedom: pairs as f64 - 1.0,
+            ..self
+        }
     }
 
     /// What these pairs decide. `margin`: the share within which speeds are the same, 0.02 for 2 %;
@@ -90,20 +124,17 @@ impl Sequential {
         if let Some(decision) = test.decision(margin, level) {
             return decision;
         }
-        let is_enough = |pairs: &usize| {
-            let later = Self {
-                pairs: *pairs,
-                ..test
-            };
-            later.decision(margin, level).is_some()
-        };
-        let enough = (test.pairs + 1..=MOST_PAIRS).find(is_enough);
+        let pairs = log_ratios.len();
+        let is_enough = |pairs: &usize| test.of_pairs(*pairs).decision(margin, level).is_some();
+        let enough = (pairs + 1..=MOST_PAIRS).find(is_enough);
         Decision::Undecided {
-            more: enough.map(|enough| enough - test.pairs),
+            more: enough.map(|enough| enough - pairs),
         }
     }
 
-    fn decision(&self, margin: f64, level: f64) -> Option<Decision> {
+    /// What is decided, if anything is.
+    #[must_use]
+    pub fn decision(&self, margin: f64, level: f64) -> Option<Decision> {
         let [low, high] = self.interval(1.0 - level)?;
         if low > 1.0 {
             Some(Decision::Faster)
@@ -119,14 +150,14 @@ impl Sequential {
     /// The geometric mean of the ratios.
     #[must_use]
     pub fn ratio(&self) -> f64 {
-        self.mean.exp()
+        self.difference.exp()
     }
 
-    /// The same pairs seen from the other arm.
+    /// The same seen from the other arm.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self {
-            mean: -self.mean,
+            difference: -self.difference,
             ..self
         }
     }
@@ -134,25 +165,30 @@ impl Sequential {
     /// Two-sided, that the ratio is 1: valid whenever one stops.
     #[must_use]
     pub fn p(&self) -> f64 {
-        let n = self.pairs as f64;
-        let of_mean = 1.0 + n * SPREAD;
+        self.p_against(1.0)
+    }
+
+    /// Two-sided: that the ratio is `other`.
+    #[must_use]
+    pub fn p_against(&self, other: f64) -> f64 {
+        let away = self.difference - other.ln();
         // The square of the t-statistic, over its degrees of freedom.
-        let away = n * (self.mean / self.sd).powi(2) / (n - 1.0);
+        let away = away.powi(2) / (self.variance * self.per_unit * self.freedom);
+        let of_mean = 1.0 + SPREAD / self.per_unit;
         let gain = away.ln_1p() - (away / of_mean).ln_1p();
-        let evidence = 0.5 * (n * gain - of_mean.ln());
+        let evidence = 0.5 * ((self.freedom + 1.0) * gain - of_mean.ln());
         (-evidence).exp().min(1.0)
     }
 
-    /// The ratios against which there is not evidence enough: [`Self::p`] solved for the mean. None
-    /// where these are all ratios.
+    /// The ratios against which there is not evidence enough: [`Self::p_against`] solved for the ratio.
+    /// None where these are all ratios.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> Option<[f64; 2]> {
-        let n = self.pairs as f64;
-        let of_mean = 1.0 + n * SPREAD;
-        let least = (of_mean.sqrt() / (1.0 - confidence)).powf(2.0 / n);
+        let of_mean = 1.0 + SPREAD / self.per_unit;
+        let least = (of_mean.sqrt() / (1.0 - confidence)).powf(2.0 / (self.freedom + 1.0));
         let away = (least - 1.0) / (1.0 - least / of_mean);
-        let half = self.sd * (away * (n - 1.0) / n).sqrt();
-        let ends = [(self.mean - half).exp(), (self.mean + half).exp()];
+        let half = (self.variance * self.per_unit * self.freedom * away).sqrt();
+        let ends = [self.difference - half, self.difference + half].map(f64::exp);
         (least < of_mean && ends.iter().all(|end| is_positive(*end))).then_some(ends)
     }
 }

@@ -1,5 +1,6 @@
 //! Intervals and tests on positive rates, all on their logarithms: a ratio is what people ask for.
 
+use super::Sequential;
 use statrs::distribution::{Continuous, ContinuousCDF, StudentsT};
 
 /// Two-sided; every interval of the tool has at least this.
@@ -133,6 +134,14 @@ pub fn t_interval(values: &[f64]) -> Option<[f64; 2]> {
     Some([(mean - half).exp(), (mean + half).exp()])
 }
 
+/// The variance of the mean of `n` logarithms that would have this 95 % interval by Student's t: how a
+/// wider interval enters where variances are added.
+#[must_use]
+pub fn variance_of_mean([low, high]: [f64; 2], n: usize) -> Option<f64> {
+    let half = (high / low).ln() / 2.0;
+    Some((half / t_quantile(n as f64 - 1.0, CONFIDENCE)?).powi(2))
+}
+
 /// Welch's t-test of the ratio of two geometric means.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Welch {
@@ -206,6 +215,70 @@ impl Welch {
     }
 }
 
+/// How a ratio is tested.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RatioTest {
+    /// Of runs whose number was fixed beforehand.
+    Welch(Welch),
+    /// Of pairs of runs that were added until they told the speeds apart.
+    Sequential(Sequential),
+}
+
+impl From<Welch> for RatioTest {
+    fn from(test: Welch) -> Self {
+        Self::Welch(test)
+    }
+}
+
+impl RatioTest {
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        match self {
+            Self::Welch(test) => test.ratio,
+            Self::Sequential(test) => test.ratio(),
+        }
+    }
+
+    /// Two-sided, that the ratio is `other`.
+    #[must_use]
+    pub fn p_against(&self, other: f64) -> Option<f64> {
+        match self {
+            Self::Welch(test) => test.p_against(other),
+            Self::Sequential(test) => Some(test.p_against(other)),
+        }
+    }
+
+    /// Two-sided, that the ratio is 1.
+    #[must_use]
+    pub fn p(&self) -> f64 {
+        match self {
+            Self::Welch(test) => test.p,
+            Self::Sequential(test) => test.p(),
+        }
+    }
+
+    /// The two-sided interval of the ratio.
+    #[must_use]
+    pub fn interval(&self, confidence: f64) -> Option<[f64; 2]> {
+        match self {
+            Self::Welch(test) => test.interval(confidence),
+            Self::Sequential(test) => test.interval(confidence),
+        }
+    }
+
+    /// The test of the inverse ratio.
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        match self {
+            Self::Welch(test) => Self::Welch(Welch {
+                ratio: 1.0 / test.ratio,
+                ..test
+            }),
+            Self::Sequential(test) => Self::Sequential(test.inverse()),
+        }
+    }
+}
+
 /// One comparison of a family, corrected for having looked at all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CorrectedTest {
@@ -214,7 +287,7 @@ pub struct CorrectedTest {
     pub significant: bool,
     /// The confidence at which Holm's procedure looks at this comparison, 0.95 or more.
     pub confidence: f64,
-    of: Welch,
+    of: RatioTest,
 }
 
 impl CorrectedTest {
@@ -226,33 +299,39 @@ impl CorrectedTest {
         self.of.interval(self.confidence)
     }
 
+    #[must_use]
+    pub fn is_by_pairs(&self) -> bool {
+        matches!(self.of, RatioTest::Sequential(_))
+    }
+
     /// The test of the inverse ratio.
     #[must_use]
     pub fn inverse(self) -> Self {
-        let of = Welch {
-            ratio: 1.0 / self.of.ratio,
-            ..self.of
-        };
-        Self { of, ..self }
+        Self {
+            of: self.of.inverse(),
+            ..self
+        }
     }
 }
 
 /// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the
 /// tests.
 #[must_use]
-pub fn verdicts(tests: &[Welch]) -> Vec<CorrectedTest> {
+pub fn verdicts<T: Copy + Into<RatioTest>>(tests: &[T]) -> Vec<CorrectedTest> {
+    let tests: Vec<RatioTest> = tests.iter().map(|test| (*test).into()).collect();
     let level = 1.0 - CONFIDENCE;
-    let adjusted = holm(&tests.iter().map(|t| t.p).collect::<Vec<_>>());
+    let p: Vec<f64> = tests.iter().map(RatioTest::p).collect();
+    let adjusted = holm(&p);
     let significant = adjusted.iter().filter(|p| **p < level).count();
     // The k-th smallest p-value is held against level ÷ (m − k); all that are not below it, where
     // it stops.
     let mut order: Vec<usize> = (0..tests.len()).collect();
-    order.sort_by(|&i, &j| tests[i].p.total_cmp(&tests[j].p));
+    order.sort_by(|&i, &j| p[i].total_cmp(&p[j]));
     let mut ranks = vec![0; tests.len()];
     for (rank, &i) in order.iter().enumerate() {
         ranks[i] = rank.min(significant);
     }
-    let verdict = |((test, p), rank): ((&Welch, f64), usize)| {
+    let verdict = |((test, p), rank): ((&RatioTest, f64), usize)| {
         let confidence = 1.0 - level / (tests.len() - rank) as f64;
         CorrectedTest {
             p,
@@ -285,6 +364,15 @@ mod tests {
 
     fn close(a: f64, b: f64) -> bool {
         (a - b).abs() <= 1e-6 * b.abs().max(1e-3)
+    }
+
+    #[test]
+    fn a_variance_and_its_interval_are_one_statement() {
+        let values = [1.0, 1.1, 1.3, 0.9, 1.05];
+        let logs = logs(&values).unwrap();
+        let variance = sd(&logs).unwrap().powi(2) / 5.0;
+        let found = variance_of_mean(t_interval(&values).unwrap(), 5).unwrap();
+        assert!(close(found, variance), "{found} {variance}");
     }
 
     #[test]
@@ -408,7 +496,9 @@ mod tests {
             found.iter().map(|v| v.significant).collect::<Vec<_>>(),
             [false, true, false]
         );
-        assert!(close(verdicts(&[test(0.2)])[0].confidence, 0.95) && verdicts(&[]).is_empty());
+        assert!(
+            close(verdicts(&[test(0.2)])[0].confidence, 0.95) && verdicts::<Welch>(&[]).is_empty()
+        );
     }
 
     #[test]

@@ -111,11 +111,12 @@ pub(super) fn pair_sentence(
     parts.extend(cost(&pair, speedup));
     let reason = speedup.reason.as_ref();
     parts.extend(reason.map(|reason| format!("No verdict: {}", reason.text.clone())));
+    parts.extend(by_pairs(speedup));
     let is_ours = sides.iter().all(|(row, _)| row.imported.is_empty());
     parts.extend(speedup.apart_seconds.map(|seconds| {
         let anew = match is_ours {
             true => {
-                ": a build with --force=measured and --only for both measures them anew, in turns"
+                ": `tprimat build --decide 2%` with --only for both measures them anew, in turns"
             }
             false => "",
         };
@@ -167,6 +168,15 @@ pub(super) fn pair_sentence(
         parts.extend(warned(row, name, |warning| !is_told(warning)));
     }
     (short, format!("{}.", parts.join(". ")))
+}
+
+/// What the ratio is made of, where runs were added until a decision.
+fn by_pairs(speedup: &Speedup) -> Option<String> {
+    let pairs = counted(speedup.pairs.filter(|pairs| *pairs > 1)?, "pair");
+    Some(format!(
+        "The ratio is that of {pairs} of runs made in turns. They were added until a decision, which this test allows at \
+         any time"
+    ))
 }
 
 /// Who is how much faster, with both rates and the interval.

@@ -412,6 +412,10 @@ pub struct Speedup {
     /// Units of replication: repeats, sessions or hosts, as the rows' estimates say.
     pub n_a: usize,
     pub n_b: usize,
+    /// How many pairs of runs the ratio and its test are made of, where runs of a or b were added until a
+    /// decision (`build --decide`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<usize>,
     /// What would change the verdict, or move the ratio by more than its interval: steps that were left
     /// out as warm-up, and outliers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -465,7 +469,8 @@ fn unit_of<'a>(mut platforms: impl Iterator<Item = &'a str>) -> &'static str {
     }
 }
 
-/// The interval of a ratio of two rates, by Welch's t on logarithms. Where there is a verdict, the
+/// The interval of a ratio of two rates, by Welch's t on logarithms, or over pairs of runs
+/// ([`Speedup::pairs`]). Where there is a verdict, the
 /// interval excludes 1 exactly if the difference is `significant`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RatioInterval {

@@ -18,11 +18,12 @@ use crate::figures::{
     environment_words, texts,
 };
 
-/// All but what is to be known of losses and environments. `tests`: how many the comparison made.
+/// All but what is to be known of losses and environments. `tests`: how many the comparison made, and how
+/// many of them by pairs of runs that were added until a decision.
 pub(super) fn notes(
     cells: &[CellInput],
     comparison: &Comparison,
-    tests: usize,
+    tests: [usize; 2],
     settings: &CompareSettings,
 ) -> Vec<Note> {
     let Comparison {
@@ -270,7 +271,7 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
 }
 
 /// How intervals and verdicts came about.
-fn of_methods(cells: &[CellInput], rows: &[Row], tests: usize) -> Vec<Note> {
+fn of_methods(cells: &[CellInput], rows: &[Row], [tests, by_pairs]: [usize; 2]) -> Vec<Note> {
     let mut notes = Vec::new();
     if rows
         .iter()
@@ -293,7 +294,7 @@ fn of_methods(cells: &[CellInput], rows: &[Row], tests: usize) -> Vec<Note> {
         let hosts = all_hosts(hosts).unwrap_or_default();
         let estimates = || rows.iter().map(|r| &r.tokens_per_second_per_gpu);
         let made: BTreeSet<(IntervalKind, Unit)> = estimates()
-            .filter_map(|e| Some((e.interval?, e.unit)))
+            .filter_map(|e| Some((e.interval.filter(|_| e.ci95.is_some())?, e.unit)))
             .collect();
         let made: Vec<String> = made.into_iter().map(interval).collect();
         let made = format!("intervals of speeds are 95 %, made by {}", made.join(", "));
@@ -311,10 +312,20 @@ fn of_methods(cells: &[CellInput], rows: &[Row], tests: usize) -> Vec<Note> {
         notes.push(Note::new(NoteKind::Method, "intervals", text));
     }
     if tests > 0 {
+        let by = match by_pairs {
+            0 => "Welch's t on logarithms",
+            n if n == tests => {
+                "a sequential t-test on pairs of runs, which holds whenever one stops to add runs"
+            }
+            _ => {
+                "Welch's t on logarithms, or, where runs were added until a decision, by a sequential t-test on pairs of runs, \
+                 which holds whenever one stops"
+            }
+        };
         let text = match tests {
-            1 => "the speed-up is tested by Welch's t on logarithms".to_owned(),
+            1 => format!("the speed-up is tested by {by}"),
             n => format!(
-                "speed-ups are tested by Welch's t on logarithms. Holm's correction makes their 95 % intervals wider, so that the {n} \
+                "speed-ups are tested by {by}. Holm's correction makes their 95 % intervals wider, so that the {n} \
                  pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
             ),
         };
@@ -329,6 +340,7 @@ fn interval((kind, unit): (IntervalKind, Unit)) -> String {
     let how = match kind {
         IntervalKind::StudentT => "Student's t",
         IntervalKind::BootstrapT => "bootstrapped Student's t",
+        IntervalKind::SequentialT => "sequential t",
     };
     format!("{how} on logarithms over {}s", unit.name())
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::results::{
-    CONFIDENCE, MIN_REPEATS, MOST_REPEATS, Reason, Welch, geometric_mean, moderated,
-    repeats_to_tell, welch,
+    CONFIDENCE, MIN_REPEATS, MOST_REPEATS, RatioTest, Reason, Sequential, Welch, geometric_mean,
+    logs, moderated, repeats_to_tell, welch,
 };
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::figures::{
     Unit,
-    codes::{LEVEL_SHIFT, SLOWER},
+    codes::{CANNOT_TELL, LEVEL_SHIFT, NOT_SIGNIFICANT, SLOWER},
 };
 
 /// Level of significance over a whole gate.
@@ -31,6 +31,8 @@ pub(super) struct Test {
     /// 1 ÷ units now + 1 ÷ units then.
     per_unit: f64,
     unit: Unit,
+    /// The test where runs of one side were added until a decision.
+    sequential: Option<Sequential>,
     /// How many times too high the rates now and then may be, by the clock.
     pub timer_factors: [Option<f64>; 2],
     /// Does the level of step times shift for good in one of the two measurements alone?
@@ -52,18 +54,36 @@ impl Test {
             freedom: test.map_or(0.0, |test| test.freedom),
             per_unit,
             unit,
+            sequential: None,
             timer_factors: [None; 2],
             shifts: false,
         })
+    }
+
+    /// The same where runs of one side were added until a decision.
+    pub fn until_decided(self, now: &[f64], then: &[f64]) -> Self {
+        let arms = logs(now).zip(logs(then));
+        let sequential = arms.and_then(|(now, then)| Sequential::of_arms(&now, &then));
+        Self { sequential, ..self }
+    }
+
+    /// Runs were added until a decision, and so few exclude no ratio.
+    pub fn excludes_nothing(&self) -> bool {
+        self.test()
+            .is_some_and(|test| test.interval(CONFIDENCE).is_none())
     }
 
     fn varies(&self) -> bool {
         self.variance > 0.0
     }
 
-    fn test(&self) -> Option<Welch> {
+    fn test(&self) -> Option<RatioTest> {
+        if let Some(test) = self.sequential {
+            return Some(RatioTest::Sequential(test));
+        }
         let variance = self.variance * self.per_unit;
-        Welch::of(self.difference, variance, self.freedom).filter(|_| self.varies())
+        let test = Welch::of(self.difference, variance, self.freedom);
+        test.filter(|_| self.varies()).map(RatioTest::Welch)
     }
 
     pub fn ci95(&self) -> [f64; 2] {
@@ -92,7 +112,8 @@ pub(super) fn moderate(tests: &mut [Option<Test>], firsts: &[usize]) {
     let spread = |at: &usize| {
         let test = tests[*at]
             .as_ref()
-            .filter(|test| test.varies() && firsts[*at] == *at)?;
+            // What was added until a decision keeps the test that this needs.
+            .filter(|test| test.varies() && test.sequential.is_none() && firsts[*at] == *at)?;
         Some((*at, (test.variance, test.freedom)))
     };
     let (places, of): (Vec<usize>, Vec<(f64, f64)>) =
@@ -136,7 +157,7 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
         let text = format!(
             "{interval}: beyond the limit of {allowed}{slower}, but that is not significant{over}; {needed}"
         );
-        inconclusive("not_significant", text)
+        inconclusive(NOT_SIGNIFICANT, text)
     } else if low >= limit && high < 1.0 {
         let text =
             format!("{interval}: slower than the baseline, but within the limit of {allowed}");
@@ -153,7 +174,7 @@ pub(super) fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, teste
         let text = format!(
             "{interval}: these repeats cannot tell whether it is beyond the limit of {allowed}; {needed}"
         );
-        inconclusive("cannot_tell", text)
+        inconclusive(CANNOT_TELL, text)
     };
     (cell.verdict, cell.reason) = reason;
     // A rate can be too high for it, never too low. So it may hide that a cell is slower now, and

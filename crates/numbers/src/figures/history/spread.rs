@@ -2,6 +2,7 @@
 
 use crate::results::{
     CONFIDENCE, MIN_REPEATS, NO_VARIANCE, Welch, deviation, logs, mean, quantile, sd,
+    variance_of_mean,
 };
 
 use crate::figures::{Estimate, LEVEL_SD};
@@ -33,9 +34,13 @@ impl Rate {
         let logs = logs(&estimate.units).filter(|logs| logs.len() >= MIN_REPEATS)?;
         let n = logs.len() as f64;
         let variance = sd(&logs)?.powi(2);
+        let of_mean = match estimate.is_until_decided() {
+            true => variance_of_mean(estimate.ci95?, logs.len())?,
+            false => variance / n,
+        };
         (variance >= NO_VARIANCE).then(|| Self {
             log: mean(&logs).unwrap_or_default(),
-            variance: variance / n,
+            variance: of_mean,
             freedom: n - 1.0,
             sessions: 1.0,
         })

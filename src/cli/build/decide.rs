@@ -1,0 +1,392 @@
+//! `build --decide` and `gate --decide`: rounds of one run each of the cells whose speeds are not told
+//! apart yet, until they are or a budget is spent.
+//!
+//! The cache says how far the rounds are, so that one that was interrupted, or that another host made,
+//! goes on where it was. docs/design/numbers.md has the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{Counting, Pass, Passes, pass, profile};
+use crate::{
+    cache::TaskKind,
+    cli::{
+        args::{BuildArgs, Globals},
+        flags::{Force, Overrides},
+        output::{self, print},
+        project,
+        session::Session,
+    },
+    error::{Error, Result, exit},
+    execute::{Prices, Runs, derived, few_digits, reading, round_now},
+    figures::{
+        self, Baseline, Comparison, Decided, GateCell,
+        codes::{CANNOT_TELL, FEW_PAIRS, FEW_UNITS, NOT_SIGNIFICANT},
+    },
+    graph::State,
+    matrix::{CellId, PerCell},
+    plan::{CompareConfig, Support},
+    report,
+    results::Decision,
+    words::plain::counted,
+};
+
+/// Without a budget no cell gets more runs than this: two speeds that cannot be told apart would be
+/// measured for ever.
+const MOST_RUNS_OF_CELL: usize = 20;
+
+/// One run each of some cells.
+pub struct Round {
+    /// What its runs remember of it.
+    pub name: u64,
+    /// The repeats that each cell has with it.
+    pub repeats: PerCell<u32>,
+    pub cells: BTreeSet<CellId>,
+}
+
+/// What the rounds are to settle.
+pub trait Goal {
+    /// The cells that need another run, among those with runs that count. `cells` has the selected
+    /// ones.
+    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>>;
+    /// What is said at the end, and for programs; none where somebody else says it.
+    fn told(&self) -> Option<(String, Value)>;
+}
+
+/// The ratios of the table that a comparison judges.
+pub struct Ratios {
+    margin: f64,
+    comparison: Option<Comparison>,
+    decided: Vec<Decided>,
+    /// How many pairs of cells share the level.
+    family: usize,
+}
+
+impl Ratios {
+    /// `margin`: the share within which speeds are the same.
+    pub fn within(margin: f64) -> Self {
+        Self {
+            margin,
+            comparison: None,
+            decided: Vec::new(),
+            family: 0,
+        }
+    }
+}
+
+impl Goal for Ratios {
+    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>> {
+        let engine = session.engine(&Overrides::default());
+        let statuses = engine.evaluate_all()?;
+        let seeds = reading::cell_seeds(&engine, &statuses, reading::FigureScope::Everything)?;
+        let settings = CompareConfig::of(&session.plan);
+        let comparison =
+            derived::compare_cells(seeds, &settings, &session.cache, output::leave_out)?;
+        (self.decided, self.family) = figures::decided(&comparison, self.margin);
+        self.comparison = Some(comparison);
+        let cells = &session.plan.cells;
+        let of_name = |name: &str| cells.with_ids().find(|(_, cell)| cell.id == name);
+        let mut all = BTreeSet::new();
+        for pair in &self.decided {
+            let is_open = matches!(pair.decision, Ok(Decision::Undecided { .. }));
+            let both = [&pair.a, &pair.b].map(|name| of_name(name));
+            if let [Some((a, of_a)), Some((b, of_b))] = both
+                && is_open
+                && of_a.selected
+                && of_b.selected
+            {
+                all.extend([a, b]);
+            }
+        }
+        Ok(all)
+    }
+
+    fn told(&self) -> Option<(String, Value)> {
+        let names = self.comparison.iter().flat_map(|comparison| {
+            let rows: Vec<_> = comparison.rows.iter().collect();
+            let cells = comparison.rows.iter().map(|row| row.cell.clone());
+            cells.zip(report::short_names(&rows)).collect::<Vec<_>>()
+        });
+        let names: BTreeMap<String, String> = names.collect();
+        let lines = self
+            .decided
+            .iter()
+            .map(|pair| line(pair, self.margin, &names));
+        let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+        let share = percent(self.margin);
+        let text = match self.family {
+            _ if self.decided.is_empty() => {
+                "no two cells were compared, so nothing is decided\n".to_owned()
+            }
+            1 => format!(
+                "Decided within {share} by a sequential t-test on pairs of runs, which may be looked at after every run: a \
+                 false decision has a probability of at most 5 %.\n{lines}"
+            ),
+            n => format!(
+                "Decided within {share} by a sequential t-test on pairs of runs, which may be looked at after every run: any \
+                 false decision among the {n} pairs of cells that are judged together has a probability of at most 5 %.\n{lines}"
+            ),
+        };
+        let pairs: Vec<Value> = self.decided.iter().map(as_json).collect();
+        let value =
+            json!({ "margin": self.margin, "judged_together": self.family, "pairs": pairs });
+        Some((text, value))
+    }
+}
+
+/// The verdicts of a gate.
+pub struct Gated<'a> {
+    pub baseline: &'a Baseline,
+    pub max_regression: f64,
+}
+
+impl Goal for Gated<'_> {
+    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>> {
+        let gate = figures::gate(self.baseline, &session.gate_inputs()?, self.max_regression);
+        // Nothing but runs is lacking there.
+        let is_open = |cell: &&GateCell| {
+            let lacks = [CANNOT_TELL, NOT_SIGNIFICANT, FEW_UNITS, FEW_PAIRS];
+            lacks.iter().any(|code| cell.reason.is(code))
+        };
+        let open = gate.cells.iter().filter(is_open);
+        let open: Vec<&str> = open.map(|cell| cell.cell.as_str()).collect();
+        let cells = session.plan.cells.with_ids();
+        let of = cells.filter(|(_, cell)| cell.selected && open.contains(&cell.id.as_str()));
+        Ok(of.map(|(id, _)| id).collect())
+    }
+
+    fn told(&self) -> Option<(String, Value)> {
+        None
+    }
+}
+
+/// `2 %`
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 1e8).round() / 1e6)
+}
+
+/// `titan is 12.9 % faster than native (11.2 to 14.5 %), by 5 pairs of runs`
+fn line(pair: &Decided, margin: f64, names: &BTreeMap<String, String>) -> String {
+    let [a, b] = [&pair.a, &pair.b].map(|name| names.get(name).unwrap_or(name));
+    let by = format!("by {} of runs", counted(pair.pairs, "pair"));
+    let signed = |ratio: f64| format!("{:+.1}", (ratio - 1.0) * 100.0);
+    let interval = pair.interval.map_or_else(String::new, |interval| {
+        format!(" ({} to {} %)", signed(interval.low), signed(interval.high))
+    });
+    let change = pair.ratio.map_or_else(String::new, |ratio| {
+        format!(": {} %{interval}", signed(ratio))
+    });
+    let within = pair.interval.is_some_and(|interval| {
+        1.0 / (1.0 + margin) < interval.low && interval.high < 1.0 + margin
+    });
+    let also = if within {
+        ", by less than the margin"
+    } else {
+        ""
+    };
+    match &pair.decision {
+        Ok(Decision::Faster) => format!("{a} is faster than {b}{also}{change}, {by}"),
+        Ok(Decision::Slower) => format!("{a} is slower than {b}{also}{change}, {by}"),
+        Ok(Decision::Same) => {
+            format!(
+                "{a} is the same as {b} within {}{change}, {by}",
+                percent(margin)
+            )
+        }
+        Ok(Decision::Undecided { more: Some(more) }) => format!(
+            "{a} and {b} are undecided{change}, {by}: about {} of each would do",
+            counted(*more, "more run")
+        ),
+        Ok(Decision::Undecided { more: None }) => {
+            format!("{a} and {b} are undecided{change}, {by}")
+        }
+        Err(why) => format!("{a} and {b} get no decision: {why}"),
+    }
+}
+
+fn as_json(pair: &Decided) -> Value {
+    let (decision, more) = match &pair.decision {
+        Ok(Decision::Faster) => ("faster", None),
+        Ok(Decision::Slower) => ("slower", None),
+        Ok(Decision::Same) => ("same", None),
+        Ok(Decision::Undecided { more }) => ("undecided", *more),
+        Err(_) => ("none", None),
+    };
+    json!({
+        "a": pair.a, "b": pair.b, "decision": decision, "more_runs_each": more, "pairs": pair.pairs,
+        "ratio": pair.ratio, "interval": pair.interval, "reason": pair.decision.as_ref().err(),
+    })
+}
+
+/// How many repeats of a cell, from the first on, are there.
+fn measured(session: &Session) -> Result<PerCell<u32>> {
+    let engine = session.engine(&Overrides::default());
+    let statuses = engine.evaluate_all()?;
+    Ok(session.plan.cells.map(|cell| {
+        let is_there = |repeat: &u32| {
+            let train = session.dag.find(TaskKind::Train, cell, *repeat);
+            train.is_some_and(|train| statuses.get(train).state == State::Fresh)
+        };
+        let repeats = 1..=session.plan.cells[cell].repeats;
+        repeats.take_while(is_there).count() as u32
+    }))
+}
+
+/// The next round, if anything is left to be told apart. Leaves the session with the runs that are there.
+/// `there`: how many repeats each cell has; `given_up`: cells that got no run although they were in a
+/// round.
+fn next_round(
+    session: &mut Session,
+    there: &PerCell<u32>,
+    goal: &mut dyn Goal,
+    given_up: &BTreeSet<CellId>,
+) -> Result<Option<Round>> {
+    let is_wanted = |cell: &CellId| {
+        let planned = &session.plan.cells[*cell];
+        planned.selected && matches!(planned.support, Support::Ready(_)) && there[*cell] == 0
+    };
+    let first: Vec<CellId> = session.plan.cells.ids().filter(is_wanted).collect();
+    session.set_repeats(&as_measured(there))?;
+    let mut cells = goal.undecided(session)?;
+    cells.extend(first);
+    cells.retain(|cell| !given_up.contains(cell));
+    let number = cells.iter().map(|cell| there[*cell]).max();
+    let mut repeats = as_measured(there);
+    for cell in &cells {
+        repeats[*cell] = there[*cell] + 1;
+    }
+    Ok(number.map(|number| Round {
+        // Rounds of the same cells go to and fro.
+        name: round_now(u64::from(number)),
+        repeats,
+        cells,
+    }))
+}
+
+/// A cell without a run is one that lacks its first.
+fn as_measured(there: &PerCell<u32>) -> PerCell<u32> {
+    there.map(|cell| there[cell].max(1))
+}
+
+/// What `plan` and `build -n` show: the first round.
+pub fn plan_first(session: &mut Session, margin: f64) -> Result<()> {
+    let mut goal = Ratios::within(margin);
+    let there = measured(session)?;
+    match next_round(session, &there, &mut goal, &BTreeSet::new())? {
+        Some(round) => {
+            output::say("note: this is one round; rounds go on until the speeds are told apart");
+            session.of_round(&round)
+        }
+        None => goal.told().map_or(Ok(()), |(text, _)| print(&text)),
+    }
+}
+
+/// Makes rounds until the goal is reached, or the budget is spent.
+pub(super) fn build(
+    globals: &Globals,
+    args: &BuildArgs,
+    counts: &Counting,
+    goal: &mut dyn Goal,
+) -> Result<i32> {
+    refuse_others(args)?;
+    let request = project::matrix_request(globals, &args.selection)?;
+    let (mut passes, mut code) = (Passes::of(counts), exit::OK);
+    let (mut given_up, mut runs, mut hours) = (BTreeSet::new(), 0, 0.0);
+    let mut last: Option<(PerCell<u32>, Round)> = None;
+    loop {
+        let mut session = Session::open(request.clone())?;
+        if profile::asked(&session.plan).is_some() {
+            profile::refuse_measuring(args)?;
+        }
+        let there = measured(&session)?;
+        if let Some((before, round)) = &last {
+            let cells = round.cells.iter().copied();
+            given_up.extend(cells.filter(|cell| there[*cell] <= before[*cell]));
+        }
+        let next = next_round(&mut session, &there, goal, &given_up)?;
+        let spent = match &next {
+            Some(round) => over_budget(&mut session, round, args, (runs, &mut hours))?,
+            None => None,
+        };
+        if let Some(why) = &spent {
+            output::say(&format!("note: {why}"));
+        }
+        let Some(round) = next.filter(|_| spent.is_none()) else {
+            // What the rounds left is compared and published as by any build, and nothing is run.
+            let left = Round {
+                name: round_now(0),
+                repeats: as_measured(&there),
+                cells: there.ids().collect(),
+            };
+            if goal.told().is_none() {
+                return Ok(code);
+            }
+            let shown = Pass::Decided(&left, goal);
+            return Ok(code.max(pass(globals, args, &mut passes, &shown)?));
+        };
+        runs += round.cells.len();
+        code = code.max(pass(globals, args, &mut passes, &Pass::Round(&round))?);
+        last = Some((there, round));
+    }
+}
+
+fn refuse_others(args: &BuildArgs) -> Result<()> {
+    let asked = [
+        (args.overrides.has(Force::Measured), "--force=measured"),
+        (args.cached_only, "--cached-only"),
+        (args.last.failed, "--failed"),
+        (
+            args.selection.measured.repeats.repeats.is_some(),
+            "--repeats",
+        ),
+    ];
+    match asked.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, option)) => Err(Error::refused(
+            format!("{option} and --decide contradict each other"),
+            "--decide makes as many runs as the answer needs, beside those that are there",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Why the budget has no room for a round, and an error where it has none for the first.
+fn over_budget(
+    session: &mut Session,
+    round: &Round,
+    args: &BuildArgs,
+    (runs, hours): (usize, &mut f64),
+) -> Result<Option<String>> {
+    let cells = session
+        .plan
+        .cells
+        .iter()
+        .filter(|cell| cell.selected)
+        .count();
+    let most = args.max_runs.unwrap_or(MOST_RUNS_OF_CELL * cells);
+    if runs + round.cells.len() > most {
+        let next = counted(round.cells.len(), "more run");
+        return Ok(Some(format!(
+            "{} made, and the next round would be {next}, beyond --max-runs {most}",
+            counted(runs, "run")
+        )));
+    }
+    let Some(limit) = args.max_gpu_hours else {
+        return Ok(None);
+    };
+    session.of_round(round)?;
+    let engine = session.planner(&args.overrides);
+    let prices = Prices::of(&engine, &engine.evaluate_all()?, Runs::Stale);
+    let allows_unknown = args.overrides.has(Force::Unpriced);
+    match Prices::beyond(&[&prices], limit - *hours, allows_unknown) {
+        Some(why) if runs == 0 => Err(Error::refused(why, "nothing was run")),
+        Some(_) => Ok(Some(format!(
+            "about {} GPU-hours are spent, and --max-gpu-hours {limit} has no room for another round",
+            few_digits(*hours)
+        ))),
+        None => {
+            *hours += prices.gpu_hours().unwrap_or(0.0);
+            Ok(None)
+        }
+    }
+}
