@@ -50,11 +50,10 @@ pub use paint::{Ink, Page, Paint};
 pub use plot::format::{bytes, mark, number, seconds};
 pub use plot::{
     LeftOut, Picture, Pictures, history_picture, left_out, pictures, short_names, title_of,
-    why_picture,
 };
 use plot::{format, hardware};
 pub use sheet::wrapped;
-pub use why::why_text;
+pub use why::{why_picture, why_text};
 
 #[cfg(test)]
 use tprimat_numbers::figures;

@@ -54,7 +54,7 @@ pub use sweep_text::sweep_sentences;
 use tprimat_base::error::Result;
 use tprimat_numbers::figures::Comparison;
 pub use unmeasured::{Unmeasured, unmeasured};
-pub use why::why_picture;
+pub use why::{Bar, Kind, picture as why_picture};
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,12 @@
 
 use tprimat_numbers::figures::{Breakdown, KernelTime, PartTime, StepPart};
 
-use tprimat_base::words::plain::counted;
+use tprimat_base::{error::Result, words::plain::counted};
 
 use super::{
+    Picture,
     paint::{Ink, Page},
+    plot::{self, Bar, Kind},
     sheet::{Layout, Sheet, Text, Word},
 };
 
@@ -79,11 +81,70 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
     out.finish()
 }
 
-pub(crate) fn milliseconds(seconds: f64) -> String {
+/// The same as a picture: bars of one step, or a waterfall from the first step to the second.
+///
+/// # Errors
+/// Only where plotters or the PNG encoder fail.
+pub fn why_picture(all: &[(String, Breakdown)]) -> Result<Picture> {
+    match all {
+        [(a_name, a), (b_name, b)] => plot::why_picture(
+            &difference(a_name, a, b_name, b),
+            &drawn_waterfall(a_name, a, b_name, b),
+        ),
+        [(name, of), ..] => plot::why_picture(&one(name, of), &drawn_parts(of)),
+        [] => plot::why_picture("", &[]),
+    }
+}
+
+fn drawn_parts(of: &Breakdown) -> Vec<Bar> {
+    let there = of.parts.iter().filter(|part| part.seconds > 0.0);
+    let row = |part: &PartTime| {
+        let share = 100.0 * part.seconds / of.step_seconds;
+        Bar {
+            name: part.part.words().to_owned(),
+            from: 0.0,
+            to: part.seconds,
+            figure: format!("{} ({share:.1} %)", milliseconds(part.seconds)),
+            kind: Kind::Part,
+        }
+    };
+    there.map(row).collect()
+}
+
+fn drawn_waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Vec<Bar> {
+    let [of_a, of_b] = steps(a, b);
+    let whole = |name: &str, seconds: f64| Bar {
+        name: name.to_owned(),
+        from: 0.0,
+        to: seconds,
+        figure: milliseconds(seconds),
+        kind: Kind::WholeStep,
+    };
+    let mut rows = vec![whole(a_name, of_a)];
+    let mut at = of_a;
+    for (name, more) in changes(a, b) {
+        rows.push(Bar {
+            name: name.to_owned(),
+            from: at,
+            to: at + more,
+            figure: signed(more),
+            kind: if more > 0.0 {
+                Kind::Longer
+            } else {
+                Kind::Shorter
+            },
+        });
+        at += more;
+    }
+    rows.push(whole(b_name, of_b));
+    rows
+}
+
+fn milliseconds(seconds: f64) -> String {
     format!("{:.1}", seconds * 1e3).replace('-', "−")
 }
 
-pub(crate) fn signed(seconds: f64) -> String {
+fn signed(seconds: f64) -> String {
     // No zero has a sign.
     let tenths = (seconds * 1e4).round();
     match tenths == 0.0 {
@@ -97,7 +158,7 @@ fn cost(of: &Breakdown) -> Option<f64> {
     Some(of.step_seconds - of.measured_step_seconds?)
 }
 
-pub(crate) fn one(name: &str, of: &Breakdown) -> String {
+fn one(name: &str, of: &Breakdown) -> String {
     let unit = if of.is_by_step {
         "a step takes"
     } else {
@@ -119,7 +180,7 @@ pub(crate) fn one(name: &str, of: &Breakdown) -> String {
 }
 
 /// Both steps: as measured where both are, else under the profiler.
-pub(crate) fn steps(a: &Breakdown, b: &Breakdown) -> [f64; 2] {
+fn steps(a: &Breakdown, b: &Breakdown) -> [f64; 2] {
     match (a.measured_step_seconds, b.measured_step_seconds) {
         (Some(a), Some(b)) => [a, b],
         _ => [a.step_seconds, b.step_seconds],
@@ -128,7 +189,7 @@ pub(crate) fn steps(a: &Breakdown, b: &Breakdown) -> [f64; 2] {
 
 /// What leads from the first of [`steps`] to the second: the parts that either has, and what the profiler
 /// added less.
-pub(crate) fn changes(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
+fn changes(a: &Breakdown, b: &Breakdown) -> Vec<(&'static str, f64)> {
     let parts = a.parts.iter().zip(&b.parts);
     let there = parts.filter(|(a, b)| a.seconds > 0.0 || b.seconds > 0.0);
     let mut changes: Vec<_> = there
@@ -184,7 +245,7 @@ fn slower_kernels(b_name: &str, a: &Breakdown, b: &Breakdown) -> Vec<String> {
 }
 
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
-pub(crate) fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
+fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
     let both_measured = a.measured_step_seconds.is_some() && b.measured_step_seconds.is_some();
     let [of_a, of_b] = steps(a, b);
     let total = of_b - of_a;
@@ -357,4 +418,53 @@ fn cut(kernel: &str) -> String {
         name.push('…');
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(products: f64, idle: f64, measured: Option<f64>) -> Breakdown {
+        let seconds = |part| match part {
+            StepPart::MatrixProducts => products,
+            StepPart::Idle => idle,
+            _ => 0.0,
+        };
+        let part = |part| PartTime {
+            part,
+            seconds: seconds(part),
+            largest: Vec::new(),
+        };
+        Breakdown {
+            steps: 3,
+            is_by_step: true,
+            step_seconds: products + idle,
+            measured_step_seconds: measured,
+            parts: StepPart::ALL.map(part).into(),
+            hidden_exchange_seconds: 0.0,
+        }
+    }
+
+    /// Each bar begins where the one before it ended, and the last one is at the second step.
+    #[test]
+    fn the_bars_lead_from_one_step_to_the_other() {
+        for measured in [[None; 2], [Some(0.105), Some(0.16)]] {
+            let (a, b) = (step(0.08, 0.02, measured[0]), step(0.07, 0.08, measured[1]));
+            let rows = drawn_waterfall("a", &a, "b", &b);
+            let between = &rows[1..rows.len() - 1];
+            let mut at = rows[0].to;
+            for row in between {
+                assert_eq!(row.from, at, "{}", row.name);
+                at = row.to;
+            }
+            assert!((at - rows[rows.len() - 1].to).abs() < 1e-12);
+            assert!(
+                between
+                    .iter()
+                    .any(|row| row.name == "idle" && row.to > row.from)
+            );
+        }
+        let picture = why_picture(&[("a".to_owned(), step(0.08, 0.02, None))]).unwrap();
+        assert!(picture.svg.contains("80.0 (80.0 %)"), "{}", picture.svg);
+    }
 }
