@@ -178,7 +178,8 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
     session.plan.recipes_without_rate()?;
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
-    if passes.events.is_none() {
+    let is_first = passes.events.is_none();
+    if is_first {
         let events = self::events(args)?;
         events.add(passes.counts.clone());
         passes.events = Some(events);
@@ -242,7 +243,7 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
         (engine, statuses) = evaluated_as_is(engine_of(&session, &args.overrides))?;
     }
     let Session { request, plan, .. } = &*session;
-    if !trains.is_empty() {
+    if is_first && !trains.is_empty() {
         say_how(plan, &trains, request, events);
     }
     // Where all that was to train lacks something, nothing of this host is pinned.

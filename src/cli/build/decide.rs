@@ -170,7 +170,11 @@ fn percent(share: f64) -> String {
 fn line(pair: &Decided, margin: f64, names: &BTreeMap<String, String>) -> String {
     let [a, b] = [&pair.a, &pair.b].map(|name| names.get(name).unwrap_or(name));
     let by = format!("by {} of runs", counted(pair.pairs, "pair"));
-    let signed = |ratio: f64| format!("{:+.1}", (ratio - 1.0) * 100.0);
+    // No zero has a sign.
+    let signed = |ratio: f64| match ((ratio - 1.0) * 1000.0).round() {
+        0.0 => "0.0".to_owned(),
+        tenths => format!("{:+.1}", tenths / 10.0).replace('-', "−"),
+    };
     let interval = pair.interval.map_or_else(String::new, |interval| {
         format!(" ({} to {} %)", signed(interval.low), signed(interval.high))
     });
