@@ -17,7 +17,7 @@ mod running;
 mod tests;
 
 pub use cache::{CacheCommand, GcArgs, RemoteArgs};
-pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs};
+pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs, moment};
 pub use container::{BuildImageArgs, ContainerCommand, PullImageArgs, ShellArgs};
 pub use old::told;
 pub use project::{

@@ -17,7 +17,10 @@ pub fn blame_differences(blame: &Blame) -> String {
         text += &format!("{:>4}  {}\n", at + 1, one.words());
     }
     for one in &blame.not_varied {
-        text += &format!("   –  {} (comes with B alone)\n", one.words());
+        text += &format!(
+            "   –  {} (cannot be varied: the same in A and B)\n",
+            one.words()
+        );
     }
     text
 }
@@ -29,7 +32,11 @@ pub fn blame_text(blame: &Blame, page: &Page) -> String {
     out.say(&format!("B: {}", blame.b));
     out.gap();
     out.inked(Ink::Strong, &sentence(blame));
-    let items = blame.causes.iter().map(|cause| item(blame, cause));
+    let is_told = |cause: &&Cause| {
+        blame.answer != Answer::Found || blame.causes.len() > 1 || cause.differences.len() > 1
+    };
+    let items = blame.causes.iter().filter(is_told);
+    let items = items.map(|cause| item(blame, cause));
     items.for_each(|line| out.item("  ", Ink::Plain, &line));
     out.gap();
     notes(blame).iter().for_each(|note| out.say(note));
@@ -75,14 +82,23 @@ fn sentence(blame: &Blame) -> String {
         (Answer::Noise, _) => format!(
             "Nothing changed the speed: the steps of A and B take the same time within {margin} %."
         ),
-        (Answer::HostChanged, _) => {
-            "On this host, A and B take the same time, unlike what was measured before: the host changed, or something that no key covers.".to_owned()
-        }
+        (Answer::HostChanged, _) => format!(
+            "The host changed, or something that cannot be varied: measured now, the steps of A and B take the same \
+             time within {margin} %, although they took {} % {} then.",
+            percent(blame.recorded.unwrap_or_default().abs()),
+            // What takes longer now took less then.
+            if blame.recorded > Some(0.0) {
+                "less"
+            } else {
+                "longer"
+            },
+        ),
         (Answer::Found, [one]) => format!(
-            "{}, and {} {} of it.",
+            "{}: {} {} ({}).",
             takes.unwrap_or_default(),
             which(blame, one),
-            share(&one.effect, total)
+            share(&one.effect, total),
+            bounds(&one.effect)
         ),
         (Answer::Found, all) => format!(
             "{}. {} causes make it, together:",
@@ -90,7 +106,8 @@ fn sentence(blame: &Blame) -> String {
             all.len()
         ),
         (Answer::Undecided, found) => {
-            let takes = takes.unwrap_or_else(|| "How A and B differ in speed is not known".to_owned());
+            let takes =
+                takes.unwrap_or_else(|| "How A and B differ in speed is not known".to_owned());
             let some = match found.len() {
                 0 => String::new(),
                 _ => " What was found makes a part of it.".to_owned(),
@@ -173,8 +190,15 @@ fn notes(blame: &Blame) -> Vec<String> {
     }
     for one in &blame.not_varied {
         notes.push(format!(
-            "{} cannot be varied alone: it comes with B.",
+            "{} cannot be varied, so it is the same in A and B here.",
             one.words()
+        ));
+    }
+    if let (Some(recorded), Answer::Found) = (blame.recorded, blame.answer) {
+        let way = if recorded < 0.0 { "less" } else { "longer" };
+        notes.push(format!(
+            "Against what was measured then, a step takes {} % {way} now.",
+            percent(recorded.abs())
         ));
     }
     if blame.verdicts > 0 {

@@ -163,9 +163,14 @@ pub struct WhyArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct BlameArgs {
-    /// Two cells of one matrix: what makes the second one slower or faster than the first
-    #[arg(value_name = "CELL", required = true, num_args = 2)]
+    /// Two cells of one matrix, the second held against the first; with --since one, held against
+    /// itself
+    #[arg(value_name = "CELL", required = true, num_args = 1..=2)]
     pub cells: Vec<String>,
+    /// What was changed since the cell was measured: for this baseline (`tprimat gate --write FILE`), or
+    /// last before a date (`2026-10-02`) or an age (`30d`)
+    #[arg(long, value_name = "BASELINE|DATE|AGE")]
+    pub since: Option<String>,
     /// The matrix that has the cells [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,

@@ -17,20 +17,26 @@ use crate::{
 /// One difference that can be made alone.
 pub struct Difference {
     pub told: ChangedSetting,
-    what: What,
+    pub what: What,
+    /// The field of the keys that it puts back to what it was.
+    pub undoes: Option<String>,
 }
 
-enum What {
+pub enum What {
     /// A dimension of the matrix: `parallelism`, `framework`, …
     Name(&'static str),
     /// What an axis or an override sets.
     Path(Arc<str>),
     /// Words of a command.
     Words { command: Arc<Words>, hunk: Hunk },
+    /// A setting as it was; the present cell has it without.
+    Then(Setting),
+    /// The text of a file as it was, if it was there.
+    File { name: String, old: Option<String> },
 }
 
 /// The command of the first cell.
-struct Words {
+pub struct Words {
     /// An axis or an override of one of the two cells that sets it.
     like: Setting,
     old: Vec<String>,
@@ -38,7 +44,7 @@ struct Words {
 
 /// Words of the first command, by place, and those that stand there in the second one.
 #[derive(Clone, Debug, PartialEq)]
-struct Hunk {
+pub struct Hunk {
     at: std::ops::Range<usize>,
     new: Vec<String>,
 }
@@ -53,6 +59,7 @@ pub fn differences(plan: &Plan, [a, b]: [&Cell; 2]) -> Vec<Difference> {
             found.push(Difference {
                 told: changed(name, old, new),
                 what,
+                undoes: None,
             });
         }
     }
@@ -86,6 +93,7 @@ pub fn differences(plan: &Plan, [a, b]: [&Cell; 2]) -> Vec<Difference> {
                     command: command.clone(),
                     hunk,
                 },
+                undoes: None,
             }));
             continue;
         }
@@ -97,6 +105,7 @@ pub fn differences(plan: &Plan, [a, b]: [&Cell; 2]) -> Vec<Difference> {
         found.push(Difference {
             told: changed(name, shown(old), shown(new)),
             what: What::Path(path.clone()),
+            undoes: None,
         });
     }
     found
@@ -186,15 +195,21 @@ fn hunks(old: &[String], new: &[String]) -> Vec<Hunk> {
 /// The first cell with some of the differences. None of them is the first cell itself, and all of
 /// them are the second one.
 pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cell {
-    if arm.is_empty() {
-        return a.clone();
-    }
     if arm.len() == differences.len() {
         return b.clone();
     }
     let mut cell = a.clone();
-    for at in arm {
-        match &differences[*at].what {
+    let mut is_as_it_was = false;
+    for (at, difference) in differences.iter().enumerate() {
+        let has = arm.contains(&at);
+        match &difference.what {
+            What::Then(setting) if !has => {
+                is_as_it_was = true;
+                put(&mut cell, &setting.path, Some(setting.clone()));
+            }
+            What::File { .. } if !has => is_as_it_was = true,
+            What::Then(_) | What::File { .. } => {}
+            _ if !has => {}
             What::Name("platform") => {
                 (cell.platform, cell.vendor) = (b.platform.clone(), b.vendor);
             }
@@ -211,9 +226,28 @@ pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cel
             }
         }
     }
+    if arm.is_empty() && !is_as_it_was {
+        return cell;
+    }
     let numbers: Vec<String> = arm.iter().map(|at| (at + 1).to_string()).collect();
-    cell.axes.push(("blame".into(), numbers.join("+").into()));
+    let name = match numbers.is_empty() {
+        true => "then".to_owned(),
+        false => numbers.join("+"),
+    };
+    cell.axes.push(("blame".into(), name.into()));
     cell
+}
+
+/// The files that are as they were in an arm.
+pub fn files_of<'a>(differences: &'a [Difference], arm: &Arm) -> Vec<(&'a str, Option<&'a str>)> {
+    let all = differences.iter().enumerate();
+    let of_then = all.filter(|(at, _)| !arm.contains(at));
+    of_then
+        .filter_map(|(_, difference)| match &difference.what {
+            What::File { name, old } => Some((name.as_str(), old.as_deref())),
+            _ => None,
+        })
+        .collect()
 }
 
 fn put(cell: &mut Cell, path: &Arc<str>, setting: Option<Setting>) {

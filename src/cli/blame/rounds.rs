@@ -1,13 +1,18 @@
 //! Measures arms: each round is a small build of one run of each of some cells, which the cache may have.
 
-use std::{collections::BTreeMap, num::NonZeroUsize};
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
-use super::differences::{Difference, cell_of};
+use tempfile::TempDir;
+
+use super::{
+    differences::{Difference, cell_of, files_of},
+    since,
+};
 use crate::{
     cache::{Attempt, TaskKind},
     cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
     error::{Error, Result},
-    execute::{self, BuildOptions, EventSink, Interrupts, ProbeDepth, reading},
+    execute::{self, BuildOptions, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading},
     figures::{
         RepeatStatus, RepeatSummary,
         blame::{Arm, Outcome},
@@ -15,11 +20,15 @@ use crate::{
     graph::{State, Status, TaskId, label, work_differences},
     job::Vendor,
     matrix::{Cell, CellId},
-    plan::{PlanRequest, Support},
+    plan::{Input, PlanRequest, Prepared, Support},
     results::{Contract, Tier, differences as contract_differences},
 };
 
 pub struct Rounds<'a> {
+    pub session: &'a Session,
+    /// Of the present cell, where it is held against itself.
+    pub inputs: &'a [Input],
+    pub copies: Copies,
     pub request: PlanRequest,
     pub cells: [&'a Cell; 2],
     pub differences: &'a [Difference],
@@ -35,9 +44,14 @@ pub struct Rounds<'a> {
     pub rounds: BTreeMap<Arm, u32>,
     /// What the log of the first cell's first run says of its work.
     pub contract: Option<Contract>,
+    /// Seconds per token of the second configuration's runs, as logarithms.
+    pub seconds: Vec<f64>,
     pub runs: usize,
     pub gpu_hours: f64,
 }
+
+/// Copies of the project with these files as they were.
+pub type Copies = BTreeMap<Vec<String>, TempDir>;
 
 /// One run of a round.
 struct Run {
@@ -49,6 +63,46 @@ struct Run {
 
 /// Runs with a longer pause between them are no round, unless the runs themselves take longer.
 const PAUSE_SECONDS: f64 = 60.0;
+
+/// The same request, of a copy of the project where files of an arm are as they were.
+pub fn with_files(
+    mut request: PlanRequest,
+    session: &Session,
+    inputs: &[Input],
+    differences: &[Difference],
+    arm: &Arm,
+    copies: &mut Copies,
+) -> Result<PlanRequest> {
+    let old = files_of(differences, arm);
+    if old.is_empty() {
+        return Ok(request);
+    }
+    let key: Vec<String> = old.iter().map(|(name, _)| (*name).to_owned()).collect();
+    if !copies.contains_key(&key) {
+        let folder = tempfile::tempdir();
+        let folder = folder.map_err(Error::io("cannot make a folder in", &std::env::temp_dir()))?;
+        since::copy_with(session, inputs, &old, folder.path())?;
+        copies.insert(key.clone(), folder);
+    }
+    request.root = copies[&key].path().to_owned();
+    let cache = session.cache.root().display();
+    request.sets.push(format!("paths.cache={cache}"));
+    Ok(request)
+}
+
+fn overrides() -> Overrides {
+    Overrides {
+        keep_going: true,
+        ..Overrides::default()
+    }
+}
+
+/// The training of the last repeat of the only cell.
+fn last_train(session: &Session) -> TaskId {
+    let cell = CellId::default();
+    let repeat = session.plan.cells[cell].repeats;
+    session.dag.node(TaskKind::Train, cell, repeat)
+}
 
 impl Rounds<'_> {
     /// One run of each arm; none once the budget is spent.
@@ -97,16 +151,25 @@ impl Rounds<'_> {
         cell
     }
 
-    fn request(&self, cells: Vec<Cell>) -> PlanRequest {
-        PlanRequest {
-            arms: cells,
-            ..self.request.clone()
-        }
+    /// The project with one cell, that of an arm.
+    fn open(&mut self, arm: &Arm) -> Result<Session> {
+        let mut request = self.request.clone();
+        request.arms = vec![self.cell(arm)];
+        let (session, inputs) = (self.session, self.inputs);
+        let copies = &mut self.copies;
+        Session::open(with_files(
+            request,
+            session,
+            inputs,
+            self.differences,
+            arm,
+            copies,
+        )?)
     }
 
     /// Why an arm cannot be measured, where that is known without a run of it.
-    fn why_not(&self, arm: &Arm) -> Result<Option<String>> {
-        let session = match Session::open(self.request(vec![self.cell(arm)])) {
+    fn why_not(&mut self, arm: &Arm) -> Result<Option<String>> {
+        let session = match self.open(arm) {
             Ok(session) => session,
             Err(Error::Invalid(problems)) if !arm.is_empty() => {
                 return Ok(problems.first().map(ToString::to_string));
@@ -134,12 +197,32 @@ impl Rounds<'_> {
 
     /// The next run of each arm; none where the budget does not allow those that are missing.
     fn build(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Run>>> {
-        let cells = arms.iter().map(|arm| self.cell(arm)).collect();
-        let session = Session::open(self.request(cells))?;
-        let overrides = Overrides {
-            keep_going: true,
-            ..Overrides::default()
-        };
+        let opened = arms.iter().map(|arm| self.open(arm));
+        let opened: Vec<Session> = opened.collect::<Result<_>>()?;
+        let (mut missing, mut hours) = (0, 0.0);
+        for session in &opened {
+            let engine = session.planner(&overrides());
+            let statuses = engine.evaluate_all()?;
+            let train = last_train(session);
+            missing += usize::from(statuses.get(train).state == State::Stale);
+            let prices = Prices::of(&engine, &statuses, Runs::Stale);
+            hours += prices.gpu_hours().unwrap_or_default();
+        }
+        let is_beyond =
+            self.runs + missing > self.max_runs || self.gpu_hours + hours > self.max_gpu_hours;
+        if missing > 0 && is_beyond {
+            return Ok(None);
+        }
+        let made = arms.iter().zip(&opened);
+        made.map(|(arm, session)| self.run(arm, session))
+            .collect::<Result<_>>()
+            .map(Some)
+    }
+
+    /// The last repeat of the only cell of a session.
+    fn run(&mut self, arm: &Arm, session: &Session) -> Result<Run> {
+        let (plan, cell) = (&session.plan, CellId::default());
+        let overrides = overrides();
         let engine = session.planner(&overrides);
         let mut statuses = engine.evaluate_all()?;
         // The cells of a search are compared by the search, and published nowhere.
@@ -147,91 +230,63 @@ impl Rounds<'_> {
             let node = engine.dag.over_all(kind);
             statuses.set(node, Status::failed("it is of no matrix"));
         }
-        let plan = &session.plan;
-        let trains: Vec<_> = plan
-            .cells
-            .ids()
-            .map(|cell| {
-                engine
-                    .dag
-                    .node(TaskKind::Train, cell, plan.cells[cell].repeats)
-            })
-            .collect();
-        let all = engine.dag.order.iter();
-        let is_to_run = |node: &&TaskId| {
-            engine.dag.task(**node).kind == TaskKind::Train
-                && statuses.get(**node).state == State::Stale
-        };
-        let missing: Vec<_> = all.filter(is_to_run).copied().collect();
-        let prices = execute::Prices::of(&engine, &statuses, execute::Runs::Stale);
-        let hours = prices.gpu_hours().unwrap_or_default();
-        if self.runs + missing.len() > self.max_runs
-            || !missing.is_empty() && self.gpu_hours + hours > self.max_gpu_hours
-        {
-            return Ok(None);
-        }
-        if !missing.is_empty() {
+        let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
+        let train = last_train(session);
+        let is_missing = is_stale(&train);
+        if is_missing {
             engine.cache.ensure_writable()?;
             build::pin(plan, &self.events)?;
-        }
-        let options = BuildOptions {
-            jobs: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-            fail_fast: false,
-        };
-        let host = train_host(&session)?;
-        let summary = execute::build(
-            &engine,
-            &mut statuses,
-            &options,
-            &host,
-            self.interrupts,
-            &self.events,
-        );
-        if let Some(signal) = self.interrupts.asked() {
-            return Err(Error::Interrupted(signal));
-        }
-        self.runs += summary?.runs;
-        for node in missing {
-            let cell = engine.dag.task(node).cell;
-            let job = plan.prepared(cell).map(|prepared| prepared.job());
-            let job = job.filter(|job| job.vendor != Vendor::Cpu);
-            if let (Some(attempt), Some(job)) = (statuses.get(node).attempt(), job) {
-                let seconds = attempt.ended_at - attempt.started_at;
-                self.gpu_hours += seconds * job.parallelism.num_gpus as f64 / 3600.0;
+            if self.runs > 0 {
+                std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
             }
         }
-        let mut made = Vec::new();
-        for ((cell, train), arm) in plan.cells.ids().zip(trains).zip(arms) {
-            let repeat = plan.cells[cell].repeats;
-            let status = statuses.get(train);
-            let time = |of: fn(&Attempt) -> f64| status.attempt().map_or(f64::NAN, |at| of(at));
-            let mut run = Run {
-                outcome: Outcome::Lost,
-                host: String::new(),
-                started_at: time(|attempt| attempt.started_at),
-                ended_at: time(|attempt| attempt.ended_at),
+        if engine.dag.order.iter().any(is_stale) {
+            let options = BuildOptions {
+                jobs: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+                fail_fast: false,
             };
-            let found = reading::repeat(&engine, &statuses, cell, repeat)?;
-            let found = found.filter(|(_, standing)| standing.is_present());
-            if let Some((result, _)) = found {
-                run.host.clone_from(&result.host);
-                run.outcome = self.outcome(arm, &result.contract, || {
-                    let summary = reading::summary(&engine, cell, &vec![(repeat, result.clone())]);
-                    summary.repeats.into_iter().next()
-                });
-            } else if repeat == 1 {
-                let name = label(plan, &engine.dag.task(train));
-                let why = status.reason.as_ref();
-                let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
-                run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
+            let host = train_host(session)?;
+            let (interrupts, events) = (self.interrupts, &self.events);
+            let summary =
+                execute::build(&engine, &mut statuses, &options, &host, interrupts, events);
+            if let Some(signal) = interrupts.asked() {
+                return Err(Error::Interrupted(signal));
             }
-            if let (Outcome::Fails(why), true) = (&run.outcome, arm.is_empty()) {
-                let what = &plan.cells[cell].id;
-                return Err(Error::failed(format!("`{what}` cannot be measured: {why}")));
-            }
-            made.push(run);
+            self.runs += summary?.runs;
         }
-        Ok(Some(made))
+        let status = statuses.get(train);
+        let time = |of: fn(&Attempt) -> f64| status.attempt().map_or(f64::NAN, |at| of(at));
+        let mut run = Run {
+            outcome: Outcome::Lost,
+            host: String::new(),
+            started_at: time(|attempt| attempt.started_at),
+            ended_at: time(|attempt| attempt.ended_at),
+        };
+        let job = plan.prepared(cell).map(Prepared::job);
+        let job = job.filter(|job| is_missing && job.vendor != Vendor::Cpu);
+        if let (Some(job), true) = (job, run.ended_at.is_finite()) {
+            let seconds = run.ended_at - run.started_at;
+            self.gpu_hours += seconds * job.parallelism.num_gpus as f64 / 3600.0;
+        }
+        let repeat = plan.cells[cell].repeats;
+        let found = reading::repeat(&engine, &statuses, cell, repeat)?;
+        if let Some((result, _)) = found.filter(|(_, standing)| standing.is_present()) {
+            run.host.clone_from(&result.host);
+            run.outcome = self.outcome(arm, &result.contract, || {
+                let summary = reading::summary(&engine, cell, &vec![(repeat, result.clone())]);
+                summary.repeats.into_iter().next()
+            });
+        } else if repeat == 1 {
+            let name = label(plan, &engine.dag.task(train));
+            let why = status.reason.as_ref();
+            let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
+            run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
+        }
+        if let (Outcome::Fails(why), true) = (&run.outcome, arm.is_empty()) {
+            let what = &plan.cells[cell].id;
+            return Err(Error::failed(format!("`{what}` cannot be measured: {why}")));
+        }
+        Ok(run)
     }
 
     /// What a run is worth to the search.
@@ -256,7 +311,11 @@ impl Rounds<'_> {
         };
         match (&run.status, &run.steady) {
             (RepeatStatus::Ok, Some(steady)) => {
-                Outcome::Time(1.0 / steady.tokens_per_second_per_gpu)
+                let seconds = 1.0 / steady.tokens_per_second_per_gpu;
+                if arm.len() == self.differences.len() {
+                    self.seconds.push(seconds.ln());
+                }
+                Outcome::Time(seconds)
             }
             (RepeatStatus::Suspect { .. }, _) => Outcome::Lost,
             (status, _) if is_first => {

@@ -118,11 +118,14 @@ pub struct Blame {
     pub answer: Answer,
     /// Numbers in the other fields count these from 0.
     pub differences: Vec<ChangedSetting>,
-    /// Differences that cannot be made one by one: they come with the second configuration alone.
+    /// What was changed besides and cannot be varied: both configurations are measured with it as it is now.
     pub not_varied: Vec<ChangedSetting>,
     /// Why they do not do the same work.
     pub other_work: Vec<String>,
     pub total: Option<Effect>,
+    /// By how much a step takes longer now than was measured then; absent of two cells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<f64>,
     pub causes: Vec<Cause>,
     pub among: Vec<usize>,
     pub fails: Vec<FailedArm>,
@@ -153,6 +156,7 @@ impl Blame {
             not_varied: Vec::new(),
             other_work: Vec::new(),
             total: None,
+            recorded: None,
             causes: Vec::new(),
             among: Vec::new(),
             fails: Vec::new(),
