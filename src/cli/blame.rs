@@ -115,6 +115,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         session: &session,
         inputs: &prepared.inputs.files,
         copies: BTreeMap::new(),
+        round: 0,
         request: session.request.clone(),
         cells: asked.cells,
         differences: &asked.differences,
@@ -184,6 +185,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
     let (left, job) = loop {
         let mut request = session.request.clone();
         request.arms = vec![cell_of(&undone, [cell, cell], &Arm::new())];
+        request.repeats = Some(1);
         let mut copies = Copies::default();
         let request =
             rounds::with_files(request, session, inputs, &undone, &Arm::new(), &mut copies)?;
@@ -282,11 +284,9 @@ fn starts(session: &Session, ids: [CellId; 2], n: usize) -> Result<BTreeMap<Arm,
 fn prices(session: &Session, ids: &[CellId]) -> Prices {
     let ids = if ids[0] == ids[1] { &ids[..1] } else { ids };
     let mut plan = session.request.clone();
-    let once = |id: &CellId| Cell {
-        repeats: 1,
-        ..session.plan.matrix.cells[*id].clone()
-    };
-    plan.arms = ids.iter().map(once).collect();
+    let cells = ids.iter().map(|id| session.plan.matrix.cells[*id].clone());
+    plan.arms = cells.collect();
+    plan.repeats = Some(1);
     let priced = || -> Result<Prices> {
         let session = Session::open(plan)?;
         let engine = session.planner(&Overrides::default());

@@ -10,7 +10,13 @@ use super::{
 };
 use crate::{
     cache::{Attempt, TaskKind},
-    cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
+    cli::{
+        blocked,
+        build::{self, Round},
+        flags::Overrides,
+        session::Session,
+        train_host::train_host,
+    },
     error::{Error, Result},
     execute::{self, BuildOptions, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading},
     figures::{
@@ -29,6 +35,8 @@ pub struct Rounds<'a> {
     /// Of the present cell, where it is held against itself.
     pub inputs: &'a [Input],
     pub copies: Copies,
+    /// Names the present round.
+    pub round: u64,
     pub request: PlanRequest,
     pub cells: [&'a Cell; 2],
     pub differences: &'a [Difference],
@@ -107,6 +115,7 @@ fn last_train(session: &Session) -> TaskId {
 impl Rounds<'_> {
     /// One run of each arm; none once the budget is spent.
     pub fn measure(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Outcome>>> {
+        self.round = execute::round_now(self.round + 1);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         for arm in arms {
             let is_new = !self.rounds.contains_key(*arm);
@@ -145,26 +154,23 @@ impl Rounds<'_> {
         ))
     }
 
-    fn cell(&self, arm: &Arm) -> Cell {
-        let mut cell = cell_of(self.differences, self.cells, arm);
-        cell.repeats = self.rounds.get(arm).copied().unwrap_or_default() + 1;
-        cell
-    }
-
-    /// The project with one cell, that of an arm.
+    /// The project with one cell, that of an arm, whose last repeat is its next run.
     fn open(&mut self, arm: &Arm) -> Result<Session> {
         let mut request = self.request.clone();
-        request.arms = vec![self.cell(arm)];
+        let repeats = self.rounds.get(arm).copied().unwrap_or_default() + 1;
+        request.arms = vec![cell_of(self.differences, self.cells, arm)];
+        request.repeats = Some(repeats);
         let (session, inputs) = (self.session, self.inputs);
         let copies = &mut self.copies;
-        Session::open(with_files(
-            request,
-            session,
-            inputs,
-            self.differences,
-            arm,
-            copies,
-        )?)
+        let request = with_files(request, session, inputs, self.differences, arm, copies)?;
+        let mut opened = Session::open(request)?;
+        // Whoever compares these runs later knows that they were added until a decision.
+        opened.of_round(&Round {
+            name: self.round,
+            repeats: vec![repeats].into(),
+            cells: [CellId::default()].into(),
+        })?;
+        Ok(opened)
     }
 
     /// Why an arm cannot be measured, where that is known without a run of it.
