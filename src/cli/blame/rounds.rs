@@ -120,6 +120,9 @@ impl Rounds<'_> {
         for arm in arms {
             let is_new = !self.rounds.contains_key(*arm);
             let why = is_new.then(|| self.why_not(arm)).transpose()?.flatten();
+            if let (Some(why), true) = (&why, self.is_end(arm)) {
+                return Err(self.unmeasured(arm, why));
+            }
             outcomes.push(why.map(Outcome::Fails));
         }
         let runs: Vec<&Arm> = arms
@@ -152,6 +155,16 @@ impl Rounds<'_> {
             all.map(|outcome| outcome.unwrap_or(Outcome::Lost))
                 .collect(),
         ))
+    }
+
+    /// Is it one of the two that are held against each other?
+    fn is_end(&self, arm: &Arm) -> bool {
+        arm.is_empty() || arm.len() == self.differences.len()
+    }
+
+    fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
+        let cell = cell_of(self.differences, self.cells, arm);
+        Error::failed(format!("`{cell}` cannot be measured: {why}"))
     }
 
     /// The project with one cell, that of an arm, whose last repeat is its next run.
@@ -288,9 +301,8 @@ impl Rounds<'_> {
             let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
             run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
         }
-        if let (Outcome::Fails(why), true) = (&run.outcome, arm.is_empty()) {
-            let what = &plan.cells[cell].id;
-            return Err(Error::failed(format!("`{what}` cannot be measured: {why}")));
+        if let (Outcome::Fails(why), true) = (&run.outcome, self.is_end(arm)) {
+            return Err(self.unmeasured(arm, why));
         }
         Ok(run)
     }
