@@ -17,7 +17,7 @@ mod running;
 mod tests;
 
 pub use cache::{CacheCommand, GcArgs, RemoteArgs};
-pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs};
+pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs, moment};
 pub use container::{BuildImageArgs, ContainerCommand, PullImageArgs, ShellArgs};
 pub use old::told;
 pub use project::{
@@ -25,7 +25,8 @@ pub use project::{
     RecipeCommand, SchemaName,
 };
 pub use results::{
-    Annotations, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs, ReportArgs, WhyArgs,
+    Annotations, BlameArgs, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs,
+    ReportArgs, WhyArgs,
 };
 pub use running::{BuildArgs, DoctorArgs, PlanArgs, Require, StatusArgs, StopArgs, share};
 
@@ -35,6 +36,8 @@ mod exit_codes {
                              --require=locked or --max-gpu-hours; 4 no cell selected; 5 incomplete (--require=complete)";
     pub const PLAN: &str = "Exit codes: 0 planned; 2 wrong input, or beyond --max-gpu-hours; 4 no cell selected; 5 something is stale (--exit-code)";
     pub const COMPARE: &str = "Exit codes: 0 compared; 1 cells that were named cannot be compared; 2 wrong input; 4 no cell selected";
+    pub const BLAME: &str =
+        "Exit codes: 0 answered; 1 a cell cannot be measured; 2 wrong input; 6 undecided";
     pub const GATE: &str = "Exit codes: 0 pass; 2 wrong input; 3 a cell is slower than allowed, or failed; 4 no cell selected; 6 undecided";
 }
 
@@ -119,6 +122,9 @@ pub enum Command {
     Parse(ParseArgs),
     /// Show where the time of a step goes, from a profiler's trace; of two cells or traces, what makes the difference
     Why(WhyArgs),
+    /// Measure which of the differences between two cells changed the speed
+    #[command(after_help = exit_codes::BLAME)]
+    Blame(BlameArgs),
     /// Show or update what tprimat.lock pins
     Lock(LockArgs),
     /// Share the runs of the cache, show what it holds, verify it, tidy it, set a run aside

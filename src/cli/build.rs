@@ -298,7 +298,7 @@ fn own(session: &mut Arc<Session>) -> &mut Session {
 }
 
 /// Adds this host's facts to tprimat.lock, where it lacks them.
-fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
+pub(super) fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
     for platform in plan.facts.write_missing(&plan.reads)? {
         let message =
             format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
@@ -382,6 +382,15 @@ fn evaluated_as_is(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
 }
 
 fn events(args: &BuildArgs) -> Result<EventSink> {
+    let events = progress();
+    if let Some(target) = &args.events {
+        events.add(JsonLines::open(target)?);
+    }
+    Ok(events)
+}
+
+/// What is told on stderr of runs.
+pub(super) fn progress() -> EventSink {
     let events = EventSink::default();
     let amount = match verbosity() {
         Verbosity::Quiet => Amount::Failures,
@@ -397,8 +406,5 @@ fn events(args: &BuildArgs) -> Result<EventSink> {
         let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);
         events.add(lines);
     }
-    if let Some(target) = &args.events {
-        events.add(JsonLines::open(target)?);
-    }
-    Ok(events)
+    events
 }

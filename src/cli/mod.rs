@@ -7,6 +7,7 @@ macro_rules! eprintln {
 
 mod args;
 mod baseline;
+mod blame;
 mod blocked;
 mod build;
 mod cache;
@@ -160,6 +161,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Import(args) => import::run(globals, &args),
         Command::Parse(args) => parse::run(globals, &args),
         Command::Why(args) => why::run(globals, &args),
+        Command::Blame(args) => blame::run(globals, &args),
         Command::Lock(args) => lock::run(globals, &args),
         Command::Cache(command) => cache::run(globals, &command),
         Command::Container(command) => container::run(globals, &command),

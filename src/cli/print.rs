@@ -115,6 +115,7 @@ fn schema(name: SchemaName) -> Value {
         SchemaName::Fit => json!(schema_for!(plan::fit::MemoryFit)),
         SchemaName::Baseline => json!(schema_for!(figures::Baseline)),
         SchemaName::Gate => json!(schema_for!(figures::GateReport)),
+        SchemaName::Blame => json!(schema_for!(figures::blame::Blame)),
         SchemaName::Config => {
             let mut schema = json!(schema_for!(config::schema::ConfigFile));
             with_aliases(&mut schema);

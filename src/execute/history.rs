@@ -14,7 +14,7 @@ use crate::{
     figures::{
         self, Baseline, CellHistory, ChangedSetting, Measurement, PastRun, Statistics, host_named,
     },
-    graph::{Engine, Statuses, outcome_text, worded},
+    graph::{Engine, Present, Statuses, outcome_text, worded},
     import::{self, ImportedRun, Imports, OnDamage},
     job::{Job, RunOutcome},
     matrix::CellId,
@@ -116,6 +116,31 @@ fn is_known(change: &Change) -> bool {
     let value = |side: &Option<String>| serde_json::from_str(side.as_deref()?).ok();
     let both = value(&change.old).zip(value(&change.new));
     both.is_some_and(|(old, new)| !agree(&old, &new))
+}
+
+/// What differs between the inputs of a measurement of a cell and what it would be started with now.
+#[must_use]
+pub fn changes_since(
+    cache: &Cache,
+    cell: &str,
+    then: &str,
+    now: &Present,
+    host: &str,
+) -> Vec<Change> {
+    let records = Records::of(cache, |of| of == cell);
+    let mut text = now.preimage.clone();
+    if let Some((digest, _)) = now
+        .job
+        .as_ref()
+        .filter(|_| preimage::line(&text, "job").is_none())
+    {
+        text += &format!("job = {}\n", json!(digest));
+    }
+    text += &format!("fact.host = {}\n", json!(host));
+    records.changes_with(then, &text, &|digest| match &now.job {
+        Some((job, text)) if job == digest => Some(text.clone()),
+        _ => cache.preimage(digest),
+    })
 }
 
 /// Files, datasets and images that were changed between an attempt and a later one at a cell, for
@@ -367,7 +392,17 @@ impl<'a> Records<'a> {
 
     /// What differs between the inputs of two runs.
     fn changes(&self, before: &str, now: &str) -> Vec<Change> {
-        let mut changes = preimage::changes(before, now, &|digest| self.cache.preimage(digest));
+        self.changes_with(before, now, &|digest| self.cache.preimage(digest))
+    }
+
+    /// `nested`: the text of a job.
+    fn changes_with(
+        &self,
+        before: &str,
+        now: &str,
+        nested: &dyn Fn(&Digest) -> Option<String>,
+    ) -> Vec<Change> {
+        let mut changes = preimage::changes(before, now, nested);
         changes.retain(|change| {
             let is_of_one = change.old.is_none() || change.new.is_none();
             // That only one run has these means that the other one's are not known.

@@ -24,5 +24,5 @@ pub use reason::{NEVER_RUN, Present, Reason, changed_fields, outcome_text};
 pub use state::{Engine, Options, Verdicts};
 pub use status::{Artifacts, State, Status, Statuses};
 pub use wording::{worded, worded_of_task};
-pub use work::{Trainings, is_same_work, job_in};
+pub use work::{Trainings, is_same_work, job_in, work_differences};
 pub use written::Written;

@@ -41,8 +41,14 @@ const MOST: usize = 16;
 /// Do two jobs, as their canonical texts, ask for the same work?
 #[must_use]
 pub fn is_same_work(one: &str, other: &str) -> bool {
-    let of = |job| WORKLOAD.map(|field| preimage::line(job, field));
-    of(one) == of(other)
+    work_differences(one, other).is_empty()
+}
+
+/// The fields in which two jobs, as their canonical texts, ask for other work.
+#[must_use]
+pub fn work_differences(one: &str, other: &str) -> Vec<&'static str> {
+    let differs = |field: &&str| preimage::line(one, field) != preimage::line(other, field);
+    WORKLOAD.into_iter().filter(differs).collect()
 }
 
 /// All trainings that a cache has, by name.

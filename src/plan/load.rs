@@ -44,6 +44,8 @@ pub struct PlanRequest {
     pub env: BTreeMap<String, String>,
     /// `--allow-drift`: file attempts under the probed facts where they differ from the lock.
     pub allow_drift: bool,
+    /// Cells in place of those that the matrix has: the arms of a search.
+    pub arms: Vec<Cell>,
     /// `--executor`: in place of `execution.<platform>.executor`, for every platform.
     pub executor: Option<String>,
 }
@@ -130,6 +132,9 @@ impl Plan {
         let Some(mut matrix) = collect(loaded, &mut problems)? else {
             return Err(Error::Invalid(problems));
         };
+        if !request.arms.is_empty() {
+            matrix.cells = request.arms.clone().into();
+        }
         if let Some(repeats) = request.repeats {
             matrix
                 .cells

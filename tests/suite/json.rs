@@ -9,7 +9,7 @@ use crate::support::{ONE_RUN, Project, dataset::write_dataset};
 const CELL: &str = "cpu/cmd/tiny/single";
 
 /// Command lines without `--json`, and the form that each prints.
-const PRINTED: [(&[&str], &str); 33] = [
+const PRINTED: [(&[&str], &str); 34] = [
     (&["build"], "build"),
     // A second build takes the shorter way, since nothing is left to do.
     (&["build"], "build"),
@@ -41,6 +41,7 @@ const PRINTED: [(&[&str], &str); 33] = [
     (&["report"], "report"),
     (&["parse", "a.log"], "trace"),
     (&["why", "trace.json"], "why"),
+    (&["blame", CELL, CELL], "error"),
     (
         &["import", "nvd/unknown/tiny/large", "--log", "a.log"],
         "imported",

@@ -17,6 +17,7 @@ mod support;
 mod abilities;
 mod arrows;
 mod batch;
+mod blame;
 mod blocked;
 mod builds;
 mod cli;

@@ -29,10 +29,12 @@
 //! | `family` | the tests of one table | the tests without those that ask the same question again |
 //! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
+//! | `blame` | measured arms between two configurations | which of their differences changed the speed |
 //! | `breakdown` | a profiler's trace | where the time of a step goes |
 //! | `unified` | a cell's job and results | the JSON that is published |
 
 mod accelerators;
+pub mod blame;
 mod breakdown;
 mod clock;
 pub mod codes;

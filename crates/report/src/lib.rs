@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod advice;
+mod blame;
 mod cell;
 mod columns;
 mod csv;
@@ -36,6 +37,7 @@ mod why;
 
 pub use self::csv::{csv, csv_repeats};
 pub use advice::advice;
+pub use blame::{blame_differences, blame_text};
 pub use cell::cell_text;
 pub use document::table;
 pub use files::{PAGE, files};

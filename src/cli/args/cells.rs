@@ -93,7 +93,7 @@ pub struct HistoryArgs {
 }
 
 /// `2026-10-02`, `2026-10-02T18:30`, or an age; in seconds since 1970.
-fn moment(text: &str) -> Result<f64, String> {
+pub fn moment(text: &str) -> Result<f64, String> {
     let date = || {
         let time = text.parse::<DateTime>().ok()?;
         Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())

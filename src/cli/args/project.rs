@@ -128,6 +128,7 @@ pub enum SchemaName {
     History,
     Baseline,
     Gate,
+    Blame,
     Config,
     Matrix,
     Recipe,

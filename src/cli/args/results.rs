@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::running::hours;
-use crate::cli::flags::{Compared, MatrixSelection};
+use super::running::{hours, margin};
+use crate::cli::flags::{Compared, Drift, MatrixSelection};
 
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
@@ -159,4 +159,39 @@ pub struct WhyArgs {
     /// Override a setting of config.yaml
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BlameArgs {
+    /// Two cells of one matrix, the second held against the first; with --since one, held against
+    /// itself
+    #[arg(value_name = "CELL", required = true, num_args = 1..=2)]
+    pub cells: Vec<String>,
+    /// What was changed since the cell was measured: for this baseline (`tprimat gate --write FILE`), or
+    /// last before a date (`2026-10-02`) or an age (`30d`)
+    #[arg(long, value_name = "BASELINE|DATE|AGE")]
+    pub since: Option<String>,
+    /// The matrix that has the cells [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// Times within this margin count as the same
+    #[arg(long, value_name = "MARGIN", default_value = "2%", value_parser = margin)]
+    pub decide: f64,
+    /// Make at most so many runs
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub max_runs: usize,
+    /// Start no round that is estimated to go beyond this
+    #[arg(long, value_name = "H", value_parser = hours)]
+    pub max_gpu_hours: Option<f64>,
+    /// Run nothing: list the differences, and what telling them apart takes
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub drift: Drift,
+    /// Where runs are started [overrides config.yaml]
+    #[arg(long, value_name = "local|container|slurm|allocation")]
+    pub executor: Option<String>,
 }

@@ -145,7 +145,7 @@ pub struct PlanArgs {
 }
 
 /// A share that is no more than half: `2%` or `0.02`.
-fn margin(text: &str) -> Result<f64, String> {
+pub fn margin(text: &str) -> Result<f64, String> {
     match share(text) {
         Some(share) if share > 0.0 && share <= 0.5 => Ok(share),
         _ => Err("expected a margin of at most 50 %: `2%` or `0.02`".into()),

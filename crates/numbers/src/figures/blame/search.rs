@@ -1,0 +1,502 @@
+//! The search itself.
+
+use std::collections::BTreeMap;
+
+use super::{Alone, Answer, Arm, Cause, ERROR, Effect, Found, Limits, Outcome};
+use crate::results::Sequential;
+
+/// The total is measured until its interval reaches at most this part of it to each side.
+const PRECISION: f64 = 1.0 / 3.0;
+
+/// Which of `n` differences make the second configuration slower or faster than the first. `measure`
+/// runs each of the arms once, in turns, and answers in their order; `None` when the budget is spent.
+///
+/// # Errors
+/// Those of `measure`.
+pub fn search<E>(
+    n: usize,
+    limits: Limits,
+    measure: impl FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>,
+) -> Result<Found, E> {
+    let mut search = Search {
+        measure,
+        limits,
+        pairs: BTreeMap::new(),
+        fails: BTreeMap::new(),
+        verdicts: 0,
+        error: error_of_one(n),
+        spent: false,
+    };
+    let all: Arm = (0..n).collect();
+    let mut causes = Vec::new();
+    let told = search.causes(&all, &mut causes)?;
+    let total = search.between(&Arm::new(), &all).map(Span::effect);
+    let (answer, among) = match told {
+        Told::Noise => (Answer::Noise, Vec::new()),
+        Told::All => (Answer::Found, Vec::new()),
+        Told::Among(arm) => (Answer::Undecided, arm.into_iter().collect()),
+    };
+    Ok(Found {
+        answer,
+        total,
+        causes,
+        among,
+        fails: search.fails.into_iter().collect(),
+        verdicts: search.verdicts,
+    })
+}
+
+/// Questions that a search asks of `n` differences at most where `guilty` of them act.
+#[must_use]
+pub fn questions_at_most(n: usize, guilty: usize) -> usize {
+    ((guilty + 1) as f64 * (n.max(1) as f64).log2() + 2.0) as usize
+}
+
+/// The probability that one interval misses: a question looks at three pairs of arms at most, and
+/// nobody looks for more than three causes.
+#[must_use]
+pub fn error_of_one(n: usize) -> f64 {
+    ERROR / (3 * questions_at_most(n.max(2), 3)) as f64
+}
+
+/// Rounds without which no interval has an end, however clear the difference.
+#[must_use]
+pub fn least_rounds(n: usize) -> usize {
+    let is_enough = |rounds: &usize| {
+        let any: Vec<f64> = (0..*rounds).map(|at| (at % 2) as f64).collect();
+        let test = Sequential::of(&any);
+        test.is_some_and(|test| test.interval(1.0 - error_of_one(n)).is_some())
+    };
+    (2..).find(is_enough).unwrap_or_default()
+}
+
+enum Told {
+    Noise,
+    All,
+    /// A cause is among these, and which one is not known.
+    Among(Arm),
+}
+
+/// Bounds of the logarithm of a ratio of times.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    low: f64,
+    high: f64,
+}
+
+impl Span {
+    const ANY: Self = Self {
+        low: f64::NEG_INFINITY,
+        high: f64::INFINITY,
+    };
+    fn middle(self) -> f64 {
+        f64::midpoint(self.low, self.high)
+    }
+    fn half(self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+    fn differs(self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+    fn is_within(self, margin: f64) -> bool {
+        self.low > -margin && self.high < margin
+    }
+    fn is_precise(self) -> bool {
+        self.half() <= PRECISION * self.middle().abs()
+    }
+    fn and(self, other: Self) -> Self {
+        let both = Self {
+            low: self.low.max(other.low),
+            high: self.high.min(other.high),
+        };
+        // Two that exclude each other cannot both hold; the narrower one is kept.
+        match (both.low <= both.high, self.half() <= other.half()) {
+            (true, _) => both,
+            (false, true) => self,
+            (false, false) => other,
+        }
+    }
+    fn plus(self, other: Self) -> Self {
+        Self {
+            low: self.low + other.low,
+            high: self.high + other.high,
+        }
+    }
+    fn effect(self) -> Effect {
+        Effect {
+            value: self.middle().exp_m1(),
+            low: self.low.exp_m1(),
+            high: self.high.exp_m1(),
+        }
+    }
+}
+
+/// Where in the candidates the change is.
+enum Half {
+    First,
+    Second,
+    Untold,
+    Fails,
+}
+
+struct Search<M> {
+    measure: M,
+    limits: Limits,
+    /// Logarithms of the second arm's time over the first one's, round by round.
+    pairs: BTreeMap<(Arm, Arm), Vec<f64>>,
+    fails: BTreeMap<Arm, String>,
+    verdicts: usize,
+    /// Of one interval.
+    error: f64,
+    spent: bool,
+}
+
+impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
+    fn causes(&mut self, all: &Arm, causes: &mut Vec<Cause>) -> Result<Told, E> {
+        let none = Arm::new();
+        self.ask(&[(&none, all)], |of| of.is_known(&none, all))?;
+        if self.is_alike(&none, all) {
+            return Ok(Told::Noise);
+        }
+        if !self.span(&none, all).differs() {
+            return Ok(Told::Among(all.clone()));
+        }
+        let mut found = none.clone();
+        while !self.is_alike(&found, all) {
+            if !self.span(&found, all).differs() {
+                return Ok(Told::Among(all.difference(&found).copied().collect()));
+            }
+            let (base, unit) = match self.isolate(found.clone(), all.clone())? {
+                Ok(place) => place,
+                Err(among) => return Ok(Told::Among(among)),
+            };
+            let with = union(&found, &unit);
+            self.ask(&[(&none, &unit), (&with, all)], |of| {
+                of.is_told(&none, &unit) && (of.is_told(&with, all) || of.is_alike(&none, &unit))
+            })?;
+            if self.is_alike(&none, &unit) {
+                if let Some(among) = self.pair(&base, &unit, all, &mut found, causes)? {
+                    return Ok(Told::Among(among));
+                }
+                self.ask(&[(&found, all)], |of| of.is_told(&found, all))?;
+            } else if self.span(&none, &unit).differs() || self.has_failed(&unit) {
+                causes.push(self.cause(&base, &unit));
+                found = with;
+            } else {
+                return Ok(Told::Among(unit));
+            }
+        }
+        Ok(Told::All)
+    }
+
+    /// A cause of one difference, or of several that do not run apart.
+    fn cause(&self, base: &Arm, unit: &Arm) -> Cause {
+        let none = Arm::new();
+        let why_not = self.fails.get(unit);
+        let span = match why_not {
+            Some(_) => self.span(base, &union(base, unit)),
+            None => self.span(&none, unit),
+        };
+        let of_one = |one: &usize| match self.fails.get(&Arm::from([*one])) {
+            Some(why) => Alone::NotMeasured(why.clone()),
+            None if unit.len() == 1 => Alone::Makes(span.effect()),
+            None => Alone::NotMeasured(String::new()),
+        };
+        Cause {
+            differences: unit.iter().copied().collect(),
+            effect: span.effect(),
+            alone: unit.iter().map(of_one).collect(),
+        }
+    }
+
+    /// `unit` does nothing alone, and something on top of `base`: which of these it needs. Those of them
+    /// that are met on the way and act alone are causes as well. What is left where that cannot be told.
+    fn pair(
+        &mut self,
+        base: &Arm,
+        unit: &Arm,
+        all: &Arm,
+        found: &mut Arm,
+        causes: &mut Vec<Cause>,
+    ) -> Result<Option<Arm>, E> {
+        let none = Arm::new();
+        let (mut low, high) = (union(found, unit), union(base, unit));
+        loop {
+            let place = self.isolate(low.clone(), high.clone())?;
+            let (partner, among) = match place {
+                Ok((_, partner)) => (Some(partner), high.clone()),
+                Err(among) => (None, union(&among, unit)),
+            };
+            // What was found before may be what it needs.
+            let before = Some(found.clone()).filter(|found| !found.is_empty());
+            let mut of_alone = None;
+            for partner in partner.into_iter().chain(before) {
+                let both = union(unit, &partner);
+                let (of_one, of_two) = ((&none, &partner), (&none, &both));
+                let with = union(found, &both);
+                let is_pair = |of: &Self| !of.is_alike(&partner, &both);
+                let rest = (&with, all);
+                self.ask(&[of_one, of_two, (&partner, &both), rest], |of| {
+                    let is_told = |(a, b)| of.is_told(a, b);
+                    is_told(of_one)
+                        && is_told(of_two)
+                        && is_told((&partner, &both))
+                        && (is_told(rest) || !is_pair(of))
+                })?;
+                if self.span(&partner, &both).differs() && is_pair(self) {
+                    causes.push(self.cause_of_two(unit, &partner));
+                    found.extend(both);
+                    return Ok(None);
+                }
+                if self.span(&none, &partner).differs() && !partner.is_subset(found) {
+                    of_alone = Some(partner);
+                    break;
+                }
+            }
+            let Some(partner) = of_alone else {
+                return Ok(Some(among));
+            };
+            causes.push(self.cause(&none, &partner));
+            found.extend(partner.iter().copied());
+            low = union(&low, &partner);
+        }
+    }
+
+    fn cause_of_two(&self, unit: &Arm, partner: &Arm) -> Cause {
+        let none = Arm::new();
+        let both = union(unit, partner);
+        let of = self.span(&none, partner);
+        let of_partner = match self.fails.get(partner) {
+            Some(why) => Alone::NotMeasured(why.clone()),
+            None if self.is_alike(&none, partner) => Alone::Nothing,
+            None if of.differs() => Alone::Makes(of.effect()),
+            None => Alone::NotMeasured(String::new()),
+        };
+        let alone = |one: &usize| match unit.contains(one) {
+            true => Alone::Nothing,
+            false => of_partner.clone(),
+        };
+        Cause {
+            differences: both.iter().copied().collect(),
+            effect: self.span(&none, &both).effect(),
+            alone: both.iter().map(alone).collect(),
+        }
+    }
+
+    /// One difference that moves the time of `low` with some of the others of `high` applied, and
+    /// these: the times of `low` and `high` differ. Several where they do not run apart; all among which
+    /// it is where that cannot be told.
+    fn isolate(&mut self, mut low: Arm, mut high: Arm) -> Result<Result<(Arm, Arm), Arm>, E> {
+        loop {
+            let candidates: Vec<usize> = high.difference(&low).copied().collect();
+            if candidates.len() == 1 {
+                return Ok(Ok((low, candidates.into_iter().collect())));
+            }
+            let mut is_divided = false;
+            for part in parts(&candidates) {
+                let middle = union(&low, &part);
+                match self.half(&low, &middle, &high)? {
+                    Half::First => high = middle,
+                    Half::Second => low = middle,
+                    Half::Fails => continue,
+                    Half::Untold => return Ok(Err(candidates.into_iter().collect())),
+                }
+                is_divided = true;
+                break;
+            }
+            if !is_divided {
+                return Ok(Ok((low, candidates.into_iter().collect())));
+            }
+        }
+    }
+
+    /// Does the time move from `low` to `middle`, or from there to `high`? If both, where more.
+    fn half(&mut self, low: &Arm, middle: &Arm, high: &Arm) -> Result<Half, E> {
+        if self.has_failed(middle) {
+            return Ok(Half::Fails);
+        }
+        // Where the whole is known well enough, the second half is the whole less the first.
+        let halves = |of: &Self| {
+            let less_first = of.span(middle, low).plus(of.span(low, high));
+            [of.span(low, middle), of.span(middle, high).and(less_first)]
+        };
+        let is_told = |of: &Self| {
+            let halves = halves(of);
+            halves.iter().any(|half| half.differs())
+                || halves.iter().all(|half| half.is_within(of.margin()))
+                || of.has_failed(middle)
+        };
+        let mut is_new = true;
+        for _ in 0..self.limits.rounds {
+            if is_told(self) || self.spent {
+                break;
+            }
+            self.verdicts += usize::from(std::mem::take(&mut is_new));
+            let arms: &[&Arm] = match self.span(low, high).is_precise() {
+                true => &[low, middle],
+                false => &[low, middle, high],
+            };
+            self.round(arms)?;
+        }
+        if self.has_failed(middle) {
+            // It costs a run, and answers another question.
+            self.verdicts -= usize::from(!is_new);
+            return Ok(Half::Fails);
+        }
+        let [first, second] = halves(self);
+        Ok(match (first.differs(), second.differs()) {
+            (true, true) if first.middle().abs() < second.middle().abs() => Half::Second,
+            (true, _) => Half::First,
+            (false, true) => Half::Second,
+            (false, false) => Half::Untold,
+        })
+    }
+
+    /// Rounds of these pairs of arms until the question is answered; each pair until it is told.
+    fn ask(
+        &mut self,
+        pairs: &[(&Arm, &Arm)],
+        is_answered: impl Fn(&Self) -> bool,
+    ) -> Result<(), E> {
+        let mut is_new = true;
+        for _ in 0..self.limits.rounds {
+            if is_answered(self) || self.spent {
+                break;
+            }
+            let is_open = |of: &&(&Arm, &Arm)| pairs.len() == 1 || !self.is_told(of.0, of.1);
+            let mut arms: Vec<&Arm> = Vec::new();
+            for arm in pairs.iter().filter(is_open).flat_map(|(a, b)| [*a, *b]) {
+                if !arms.contains(&arm) {
+                    arms.push(arm);
+                }
+            }
+            if arms.is_empty() {
+                break;
+            }
+            self.verdicts += usize::from(std::mem::take(&mut is_new));
+            self.round(&arms)?;
+        }
+        Ok(())
+    }
+
+    fn is_alike(&self, a: &Arm, b: &Arm) -> bool {
+        self.span(a, b).is_within(self.margin())
+    }
+
+    fn margin(&self) -> f64 {
+        self.limits.margin.ln_1p()
+    }
+
+    /// Alike or not, or one of them does not run.
+    fn is_told(&self, a: &Arm, b: &Arm) -> bool {
+        self.is_alike(a, b) || self.span(a, b).differs() || self.has_failed(a) || self.has_failed(b)
+    }
+
+    /// Alike, or by how much they differ.
+    fn is_known(&self, a: &Arm, b: &Arm) -> bool {
+        self.is_told(a, b) && (!self.span(a, b).differs() || self.span(a, b).is_precise())
+    }
+
+    fn has_failed(&self, arm: &Arm) -> bool {
+        self.fails.contains_key(arm)
+    }
+
+    fn round(&mut self, arms: &[&Arm]) -> Result<(), E> {
+        let Some(outcomes) = (self.measure)(arms)? else {
+            self.spent = true;
+            return Ok(());
+        };
+        let mut times: Vec<(&Arm, f64)> = Vec::new();
+        for (arm, outcome) in arms.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Time(seconds) => times.push((arm, seconds.ln())),
+                Outcome::Fails(why) => drop(self.fails.insert((*arm).clone(), why)),
+                Outcome::Lost => {}
+            }
+        }
+        for (at, (first, of_first)) in times.iter().enumerate() {
+            for (second, of_second) in &times[at + 1..] {
+                let (pair, ratio) = match first < second {
+                    true => ((*first, *second), of_second - of_first),
+                    false => ((*second, *first), of_first - of_second),
+                };
+                let pair = (pair.0.clone(), pair.1.clone());
+                self.pairs.entry(pair).or_default().push(ratio);
+            }
+        }
+        Ok(())
+    }
+
+    /// From `from` to `to`, by the rounds that both were in.
+    fn direct(&self, from: &Arm, to: &Arm) -> Span {
+        let spanned = |of: &Vec<f64>| Sequential::of(of)?.interval(1.0 - self.error);
+        let of = |pair| Some(self.pairs.get(&pair).and_then(spanned)?.map(f64::ln));
+        if let Some([low, high]) = of((from.clone(), to.clone())) {
+            return Span { low, high };
+        }
+        match of((to.clone(), from.clone())) {
+            Some([low, high]) => Span {
+                low: -high,
+                high: -low,
+            },
+            None => Span::ANY,
+        }
+    }
+
+    /// The same, and by way of any arm that shared rounds with both.
+    fn span(&self, from: &Arm, to: &Arm) -> Span {
+        if from == to {
+            return Span {
+                low: 0.0,
+                high: 0.0,
+            };
+        }
+        let arms: std::collections::BTreeSet<&Arm> = self
+            .pairs
+            .keys()
+            .flat_map(|(first, second)| [first, second])
+            .filter(|arm| *arm != from && *arm != to)
+            .collect();
+        arms.iter().fold(self.direct(from, to), |span, by| {
+            let way = self.direct(from, by).plus(self.direct(by, to));
+            match way.half().is_finite() {
+                true => span.and(way),
+                false => span,
+            }
+        })
+    }
+
+    fn between(&self, from: &Arm, to: &Arm) -> Option<Span> {
+        Some(self.span(from, to)).filter(|span| span.half().is_finite())
+    }
+}
+
+fn union(a: &Arm, b: &Arm) -> Arm {
+    a.union(b).copied().collect()
+}
+
+/// The halves of the candidates; where neither runs, smaller parts, and all but these.
+fn parts(candidates: &[usize]) -> Vec<Arm> {
+    let n = candidates.len();
+    let mut parts: Vec<Arm> = Vec::new();
+    let mut size = n.div_ceil(2);
+    loop {
+        for chunk in candidates.chunks(size) {
+            let part: Arm = chunk.iter().copied().collect();
+            let rest: Arm = candidates
+                .iter()
+                .copied()
+                .filter(|one| !part.contains(one))
+                .collect();
+            for one in [part, rest] {
+                if one.len() < n && !one.is_empty() && !parts.contains(&one) {
+                    parts.push(one);
+                }
+            }
+        }
+        if size == 1 {
+            return parts;
+        }
+        size = size.div_ceil(2);
+    }
+}

@@ -1,0 +1,330 @@
+//! `blame`: which of the differences between two cells changed the speed. Builds the cells in between.
+
+mod differences;
+mod rounds;
+mod since;
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::{
+    args::{BlameArgs, Globals},
+    build::{self, profile},
+    flags::{Common, Measured, Overrides, Repeats},
+    output::{answer, page},
+    project,
+    session::Session,
+    train_host::train_host,
+};
+use crate::{
+    cache::TaskKind,
+    error::{Error, Result, exit},
+    execute::{self, Prices, Runs},
+    figures::{
+        ChangedSetting, Measurement,
+        blame::{Answer, Arm, Blame, Limits, least_rounds, questions_at_most, search},
+    },
+    graph::work_differences,
+    matrix::{Cell, CellId},
+    plan::{Plan, Prepared, Support},
+    report,
+};
+use differences::{Difference, cell_of, differences};
+use rounds::{Copies, Rounds};
+
+/// A question that this many rounds do not answer is given up.
+const ROUNDS: usize = 100;
+
+/// What is held against what.
+struct Question<'a> {
+    cells: [&'a Cell; 2],
+    names: [String; 2],
+    differences: Vec<Difference>,
+    /// What differs besides, and comes with the second one alone.
+    not_varied: Vec<ChangedSetting>,
+    /// The job of the first one, as its canonical text.
+    job: String,
+    /// What was measured of the cell then.
+    then: Option<Measurement>,
+}
+
+pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
+    let common = Common::of(args.matrix.clone(), args.sets.clone());
+    let measured = Measured {
+        repeats: Repeats::default(),
+        drift: args.drift.clone(),
+        executor: args.executor.clone(),
+    };
+    let request = project::request(globals, &common, None, &measured)?;
+    let session = Session::open(request)?;
+    let plan = &session.plan;
+    if profile::asked(plan).is_some() {
+        return Err(Error::refused(
+            "experiment.profiling measures nothing, and blame measures",
+            "give --set experiment.profiling=false",
+        ));
+    }
+    let (ids, asked) = match (&args.cells[..], &args.since) {
+        ([cell], Some(since)) => {
+            let id = plan.find(cell)?;
+            measurable(plan, id)?;
+            ([id, id], then_and_now(&session, id, since)?)
+        }
+        ([a, b], None) => {
+            let ids = [plan.find(a)?, plan.find(b)?];
+            (ids, two_cells(plan, ids)?)
+        }
+        _ => {
+            return Err(Error::refused(
+                "blame takes two cells, or one with --since",
+                "`tprimat blame A B`, or `tprimat blame CELL --since BASELINE|DATE`",
+            ));
+        }
+    };
+    let n = asked.differences.len();
+    let prepared = measurable(plan, ids[1])?;
+    let told = asked.differences.iter().map(|one| one.told.clone());
+    let [a, b] = &asked.names;
+    let mut blame = Blame::of(a, b, args.decide, told.collect());
+    blame.not_varied.clone_from(&asked.not_varied);
+    let other = work_differences(&asked.job, &prepared.job_text());
+    if !other.is_empty() {
+        blame.answer = Answer::OtherWork;
+        blame.other_work = other.into_iter().map(str::to_owned).collect();
+        return told_of(globals, &blame);
+    }
+    if args.dry_run {
+        let prices = prices(&session, &ids);
+        let value = json!({
+            "differences": blame.differences, "not_varied": blame.not_varied,
+            "prices": prices.cells, "runs": least_runs(n),
+        });
+        answer(globals, "blame_plan", &value, || {
+            plan_text(&blame, n, &prices)
+        })?;
+        return Ok(exit::OK);
+    }
+    project::say_notes(plan);
+    let _in_use = session.cache.use_it();
+    let events = build::progress();
+    if session.cache.ensure_writable().is_ok() {
+        execute::sweep_up(&session.cache, &train_host(&session)?, &events);
+    }
+    let mut rounds = Rounds {
+        session: &session,
+        inputs: &prepared.inputs.files,
+        copies: BTreeMap::new(),
+        round: 0,
+        request: session.request.clone(),
+        cells: asked.cells,
+        differences: &asked.differences,
+        events,
+        interrupts: execute::install_interrupt_handler()?,
+        max_runs: args.max_runs,
+        max_gpu_hours: args.max_gpu_hours.unwrap_or(f64::INFINITY),
+        job: asked.job.clone(),
+        cooldown_seconds: prepared.resolved.cooldown_seconds,
+        starts: starts(&session, ids, n)?,
+        rounds: BTreeMap::new(),
+        contract: None,
+        seconds: Vec::new(),
+        runs: 0,
+        gpu_hours: 0.0,
+    };
+    let limits = Limits {
+        margin: args.decide,
+        rounds: ROUNDS,
+    };
+    let result = search(n, limits, |arms| rounds.measure(arms))?;
+    blame.take(result);
+    (blame.runs, blame.gpu_hours) = (rounds.runs, rounds.gpu_hours);
+    let rate = asked.then.and_then(|then| then.tokens_per_second_per_gpu);
+    if let (Some(rate), false) = (rate, rounds.seconds.is_empty()) {
+        let now = rounds.seconds.iter().sum::<f64>() / rounds.seconds.len() as f64;
+        let recorded = now.exp() * rate.value - 1.0;
+        blame.recorded = Some(recorded);
+        if blame.answer == Answer::Noise && recorded.abs() > args.decide {
+            blame.answer = Answer::HostChanged;
+        }
+    }
+    told_of(globals, &blame)
+}
+
+fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
+    let job = measurable(plan, ids[0])?.job_text();
+    measurable(plan, ids[1])?;
+    let cells = ids.map(|id| &plan.matrix.cells[id]);
+    let names = ids.map(|id| plan.cells[id].id.clone());
+    let found = differences(plan, cells);
+    if found.is_empty() {
+        return Err(Error::refused(
+            format!("`{}` and `{}` differ in nothing", names[0], names[1]),
+            "name two cells that differ in a setting; a cell then and now: --since",
+        ));
+    }
+    Ok(Question {
+        cells,
+        names,
+        differences: found,
+        not_varied: Vec::new(),
+        job,
+        then: None,
+    })
+}
+
+/// A cell as it was measured once, as far as that can be made again, and as it is.
+fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Question<'a>> {
+    let then = since::measured_then(session, id, since)?;
+    let plan = &session.plan;
+    let name = &plan.cells[id].id;
+    let cell = &plan.matrix.cells[id];
+    let inputs = &measurable(plan, id)?.inputs.files;
+    let mut undone = since::undone(session, id, &then)?;
+    // What a change was undone by is right where the cell has the key again that it had then.
+    let (left, job) = loop {
+        let mut request = session.request.clone();
+        request.arms = vec![cell_of(&undone, [cell, cell], &Arm::new())];
+        request.repeats = Some(1);
+        let mut copies = Copies::default();
+        let request =
+            rounds::with_files(request, session, inputs, &undone, &Arm::new(), &mut copies)?;
+        let was = Session::open(request).map_err(|error| {
+            let what = format!("`{name}` as it was then cannot be planned now: {error}");
+            Error::failed(what)
+        })?;
+        let left = since::changes(session, id, &then, &was)?;
+        let job = measurable(&was.plan, CellId::default())?.job_text();
+        let known = undone.len();
+        undone.retain(|one| !left.iter().any(|of| one.undoes.as_ref() == Some(&of.field)));
+        if undone.len() == known {
+            break (left, job);
+        }
+    };
+    let not_varied = since::told(&left);
+    if undone.is_empty() {
+        return Err(Error::failed_with(
+            match &not_varied[..] {
+                [] => format!(
+                    "nothing that a key covers was changed since `{name}` was measured then"
+                ),
+                all => format!(
+                    "what was changed since cannot be varied here: {}",
+                    all.iter()
+                        .map(ChangedSetting::words)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ),
+            },
+            format!(
+                "`{}` has its speed over time",
+                plan.command("history", &[name])
+            ),
+        ));
+    }
+    let at = jiff::Timestamp::from_second(then.started_at as i64).unwrap_or_default();
+    Ok(Question {
+        cells: [cell, cell],
+        names: [
+            format!("{name} as of {}", at.strftime("%Y-%m-%d %H:%M UTC")),
+            format!("{name} now"),
+        ],
+        differences: undone,
+        not_varied,
+        job,
+        then: Some(then),
+    })
+}
+
+fn told_of(globals: &Globals, blame: &Blame) -> Result<i32> {
+    answer(globals, "blame", blame, || {
+        report::blame_text(blame, &page())
+    })?;
+    Ok(match blame.answer {
+        Answer::Undecided => exit::INCONCLUSIVE,
+        _ => exit::OK,
+    })
+}
+
+/// A cell that this host can measure.
+fn measurable(plan: &Plan, cell: CellId) -> Result<&Prepared> {
+    let id = &plan.cells[cell].id;
+    let prepared = match &plan.cells[cell].support {
+        Support::Ready(prepared) => prepared,
+        Support::Unsupported(why) => {
+            return Err(Error::failed(format!("`{id}` is unsupported: {why}")));
+        }
+    };
+    prepared.here().map_err(|why| {
+        Error::failed_with(
+            format!("`{id}` cannot be measured on this host: {why}"),
+            "blame measures both cells in turns, so one host must run both",
+        )
+    })?;
+    Ok(prepared)
+}
+
+/// When the runs that the cache has of the two cells were started.
+fn starts(session: &Session, ids: [CellId; 2], n: usize) -> Result<BTreeMap<Arm, Vec<f64>>> {
+    let (_, statuses) = session.look()?;
+    let of = |cell: CellId| {
+        let repeats = 1..=session.plan.cells[cell].repeats;
+        let nodes = repeats.filter_map(|at| session.dag.find(TaskKind::Train, cell, at));
+        let attempts = nodes.filter_map(|node| statuses.get(node).attempt());
+        attempts.map(|attempt| attempt.started_at).collect()
+    };
+    let mut starts = BTreeMap::from([((0..n).collect(), of(ids[1]))]);
+    if ids[0] != ids[1] {
+        starts.insert(Arm::new(), of(ids[0]));
+    }
+    Ok(starts)
+}
+
+/// What a run of either cell takes.
+fn prices(session: &Session, ids: &[CellId]) -> Prices {
+    let ids = if ids[0] == ids[1] { &ids[..1] } else { ids };
+    let mut plan = session.request.clone();
+    let cells = ids.iter().map(|id| session.plan.matrix.cells[*id].clone());
+    plan.arms = cells.collect();
+    plan.repeats = Some(1);
+    let priced = || -> Result<Prices> {
+        let session = Session::open(plan)?;
+        let engine = session.planner(&Overrides::default());
+        let statuses = engine.evaluate_all()?;
+        Ok(Prices::of(&engine, &statuses, Runs::Anew))
+    };
+    priced().unwrap_or_default()
+}
+
+/// Runs for one cause among `n` differences, where the differences are clear: each question has two
+/// or three arms.
+fn least_runs(n: usize) -> usize {
+    questions_at_most(n, 1) * least_rounds(n) * 5 / 2
+}
+
+fn plan_text(blame: &Blame, n: usize, prices: &Prices) -> String {
+    let mut text = report::blame_differences(blame);
+    let runs = least_runs(n);
+    text += &format!(
+        "\nOne clear cause takes about {runs} runs: at most {} questions of at least {} rounds. Noise and more causes take more.\n",
+        questions_at_most(n, 1),
+        least_rounds(n),
+    );
+    let of_run = |price: &execute::CellPrice| Some(price.seconds? / price.runs as f64);
+    let longest = prices.cells.iter().filter_map(of_run).reduce(f64::max);
+    if let Some(seconds) = longest {
+        let hours = prices.gpu_hours().unwrap_or_default() / prices.runs() as f64 * runs as f64;
+        let gpu_hours = if hours > 0.0 {
+            format!(", {} GPU-hours", execute::few_digits(hours))
+        } else {
+            String::new()
+        };
+        text += &format!(
+            "A run takes {seconds:.0} s, so that is about {:.0} min{gpu_hours}.\n",
+            seconds * runs as f64 / 60.0
+        );
+    } else {
+        text += "How long a run takes is not known yet.\n";
+    }
+    text
+}

@@ -1,0 +1,376 @@
+//! Measures arms: each round is a small build of one run of each of some cells, which the cache may have.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+
+use tempfile::TempDir;
+
+use super::{
+    differences::{Difference, cell_of, files_of},
+    since,
+};
+use crate::{
+    cache::{Attempt, TaskKind},
+    cli::{
+        blocked,
+        build::{self, Round},
+        flags::Overrides,
+        session::Session,
+        train_host::train_host,
+    },
+    error::{Error, Result},
+    execute::{self, BuildOptions, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading},
+    figures::{
+        RepeatStatus, RepeatSummary,
+        blame::{Arm, Outcome},
+    },
+    graph::{State, Status, TaskId, label, work_differences},
+    job::Vendor,
+    matrix::{Cell, CellId},
+    plan::{Input, PlanRequest, Prepared, Support},
+    results::{Contract, Tier, differences as contract_differences},
+};
+
+pub struct Rounds<'a> {
+    pub session: &'a Session,
+    /// Of the present cell, where it is held against itself.
+    pub inputs: &'a [Input],
+    pub copies: Copies,
+    /// Names the present round.
+    pub round: u64,
+    pub request: PlanRequest,
+    pub cells: [&'a Cell; 2],
+    pub differences: &'a [Difference],
+    pub events: EventSink,
+    pub interrupts: Interrupts,
+    pub max_runs: usize,
+    pub max_gpu_hours: f64,
+    /// The job of the first cell, as its canonical text.
+    pub job: String,
+    pub cooldown_seconds: f64,
+    /// When the known runs of each arm were started: those of the two cells, then those of each round.
+    pub starts: BTreeMap<Arm, Vec<f64>>,
+    pub rounds: BTreeMap<Arm, u32>,
+    /// What the log of the first cell's first run says of its work.
+    pub contract: Option<Contract>,
+    /// Seconds per token of the second configuration's runs, as logarithms.
+    pub seconds: Vec<f64>,
+    pub runs: usize,
+    pub gpu_hours: f64,
+}
+
+/// Copies of the project with these files as they were.
+pub type Copies = BTreeMap<Vec<String>, TempDir>;
+
+/// One run of a round.
+struct Run {
+    outcome: Outcome,
+    host: String,
+    started_at: f64,
+    ended_at: f64,
+}
+
+/// Runs with a longer pause between them are no round, unless the runs themselves take longer.
+const PAUSE_SECONDS: f64 = 60.0;
+
+/// The same request, of a copy of the project where files of an arm are as they were.
+pub fn with_files(
+    mut request: PlanRequest,
+    session: &Session,
+    inputs: &[Input],
+    differences: &[Difference],
+    arm: &Arm,
+    copies: &mut Copies,
+) -> Result<PlanRequest> {
+    let old = files_of(differences, arm);
+    if old.is_empty() {
+        return Ok(request);
+    }
+    let key: Vec<String> = old.iter().map(|(name, _)| (*name).to_owned()).collect();
+    if !copies.contains_key(&key) {
+        let folder = tempfile::tempdir();
+        let folder = folder.map_err(Error::io("cannot make a folder in", &std::env::temp_dir()))?;
+        since::copy_with(session, inputs, &old, folder.path())?;
+        copies.insert(key.clone(), folder);
+    }
+    request.root = copies[&key].path().to_owned();
+    let cache = session.cache.root().display();
+    request.sets.push(format!("paths.cache={cache}"));
+    Ok(request)
+}
+
+fn overrides() -> Overrides {
+    Overrides {
+        keep_going: true,
+        ..Overrides::default()
+    }
+}
+
+/// The training of the last repeat of the only cell.
+fn last_train(session: &Session) -> TaskId {
+    let cell = CellId::default();
+    let repeat = session.plan.cells[cell].repeats;
+    session.dag.node(TaskKind::Train, cell, repeat)
+}
+
+impl Rounds<'_> {
+    /// One run of each arm; none once the budget is spent.
+    pub fn measure(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Outcome>>> {
+        self.round = execute::round_now(self.round + 1);
+        let mut outcomes: Vec<Option<Outcome>> = Vec::new();
+        for arm in arms {
+            let is_new = !self.rounds.contains_key(*arm);
+            let why = is_new.then(|| self.why_not(arm)).transpose()?.flatten();
+            if let (Some(why), true) = (&why, self.is_end(arm)) {
+                return Err(self.unmeasured(arm, why));
+            }
+            outcomes.push(why.map(Outcome::Fails));
+        }
+        let runs: Vec<&Arm> = arms
+            .iter()
+            .zip(&outcomes)
+            .filter_map(|(arm, outcome)| outcome.is_none().then_some(*arm))
+            .collect();
+        let Some(mut made) = self.build(&runs)? else {
+            return Ok(None);
+        };
+        if !self.is_in_turns(&runs, &made) {
+            for run in &mut made {
+                if matches!(run.outcome, Outcome::Time(_)) {
+                    run.outcome = Outcome::Lost;
+                }
+            }
+        }
+        for (arm, run) in runs.iter().zip(&made) {
+            *self.rounds.entry((*arm).clone()).or_default() += 1;
+            self.starts
+                .entry((*arm).clone())
+                .or_default()
+                .push(run.started_at);
+        }
+        let mut made = made.into_iter();
+        let all = outcomes
+            .into_iter()
+            .map(|known| known.or_else(|| made.next().map(|run| run.outcome)));
+        Ok(Some(
+            all.map(|outcome| outcome.unwrap_or(Outcome::Lost))
+                .collect(),
+        ))
+    }
+
+    /// Is it one of the two that are held against each other?
+    fn is_end(&self, arm: &Arm) -> bool {
+        arm.is_empty() || arm.len() == self.differences.len()
+    }
+
+    fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
+        let cell = cell_of(self.differences, self.cells, arm);
+        Error::failed(format!("`{cell}` cannot be measured: {why}"))
+    }
+
+    /// The project with one cell, that of an arm, whose last repeat is its next run.
+    fn open(&mut self, arm: &Arm) -> Result<Session> {
+        let mut request = self.request.clone();
+        let repeats = self.rounds.get(arm).copied().unwrap_or_default() + 1;
+        request.arms = vec![cell_of(self.differences, self.cells, arm)];
+        request.repeats = Some(repeats);
+        let (session, inputs) = (self.session, self.inputs);
+        let copies = &mut self.copies;
+        let request = with_files(request, session, inputs, self.differences, arm, copies)?;
+        let mut opened = Session::open(request)?;
+        // Whoever compares these runs later knows that they were added until a decision.
+        opened.of_round(&Round {
+            name: self.round,
+            repeats: vec![repeats].into(),
+            cells: [CellId::default()].into(),
+        })?;
+        Ok(opened)
+    }
+
+    /// Why an arm cannot be measured, where that is known without a run of it.
+    fn why_not(&mut self, arm: &Arm) -> Result<Option<String>> {
+        let session = match self.open(arm) {
+            Ok(session) => session,
+            Err(Error::Invalid(problems)) if !arm.is_empty() => {
+                return Ok(problems.first().map(ToString::to_string));
+            }
+            Err(error) => return Err(error),
+        };
+        let cell = CellId::default();
+        let prepared = match &session.plan.cells[cell].support {
+            Support::Unsupported(why) => return Ok(Some(why.clone())),
+            Support::Ready(prepared) => prepared,
+        };
+        let other = work_differences(&self.job, &prepared.job_text());
+        if !other.is_empty() {
+            return Ok(Some(format!("it does other work ({})", other.join(", "))));
+        }
+        let host = train_host(&session)?;
+        let blocked = blocked::find(&session.plan, &[cell], &host, ProbeDepth::ByAsking)?;
+        Ok(blocked
+            .values()
+            .flatten()
+            .next()
+            .map(blocked::sentence)
+            .or(prepared.here().err()))
+    }
+
+    /// The next run of each arm; none where the budget does not allow those that are missing.
+    fn build(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Run>>> {
+        let opened = arms.iter().map(|arm| self.open(arm));
+        let opened: Vec<Session> = opened.collect::<Result<_>>()?;
+        let (mut missing, mut hours) = (0, 0.0);
+        for session in &opened {
+            let engine = session.planner(&overrides());
+            let statuses = engine.evaluate_all()?;
+            let train = last_train(session);
+            missing += usize::from(statuses.get(train).state == State::Stale);
+            let prices = Prices::of(&engine, &statuses, Runs::Stale);
+            hours += prices.gpu_hours().unwrap_or_default();
+        }
+        let is_beyond =
+            self.runs + missing > self.max_runs || self.gpu_hours + hours > self.max_gpu_hours;
+        if missing > 0 && is_beyond {
+            return Ok(None);
+        }
+        let made = arms.iter().zip(&opened);
+        made.map(|(arm, session)| self.run(arm, session))
+            .collect::<Result<_>>()
+            .map(Some)
+    }
+
+    /// The last repeat of the only cell of a session.
+    fn run(&mut self, arm: &Arm, session: &Session) -> Result<Run> {
+        let (plan, cell) = (&session.plan, CellId::default());
+        let overrides = overrides();
+        let engine = session.planner(&overrides);
+        let mut statuses = engine.evaluate_all()?;
+        // The cells of a search are compared by the search, and published nowhere.
+        for kind in [TaskKind::Compare, TaskKind::Plot, TaskKind::Report] {
+            let node = engine.dag.over_all(kind);
+            statuses.set(node, Status::failed("it is of no matrix"));
+        }
+        let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
+        let train = last_train(session);
+        let is_missing = is_stale(&train);
+        if is_missing {
+            engine.cache.ensure_writable()?;
+            build::pin(plan, &self.events)?;
+            if self.runs > 0 {
+                std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
+            }
+        }
+        if engine.dag.order.iter().any(is_stale) {
+            let options = BuildOptions {
+                jobs: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+                fail_fast: false,
+            };
+            let host = train_host(session)?;
+            let (interrupts, events) = (self.interrupts, &self.events);
+            let summary =
+                execute::build(&engine, &mut statuses, &options, &host, interrupts, events);
+            if let Some(signal) = interrupts.asked() {
+                return Err(Error::Interrupted(signal));
+            }
+            self.runs += summary?.runs;
+        }
+        let status = statuses.get(train);
+        let time = |of: fn(&Attempt) -> f64| status.attempt().map_or(f64::NAN, |at| of(at));
+        let mut run = Run {
+            outcome: Outcome::Lost,
+            host: String::new(),
+            started_at: time(|attempt| attempt.started_at),
+            ended_at: time(|attempt| attempt.ended_at),
+        };
+        let job = plan.prepared(cell).map(Prepared::job);
+        let job = job.filter(|job| is_missing && job.vendor != Vendor::Cpu);
+        if let (Some(job), true) = (job, run.ended_at.is_finite()) {
+            let seconds = run.ended_at - run.started_at;
+            self.gpu_hours += seconds * job.parallelism.num_gpus as f64 / 3600.0;
+        }
+        let repeat = plan.cells[cell].repeats;
+        let found = reading::repeat(&engine, &statuses, cell, repeat)?;
+        if let Some((result, _)) = found.filter(|(_, standing)| standing.is_present()) {
+            run.host.clone_from(&result.host);
+            run.outcome = self.outcome(arm, &result.contract, || {
+                let summary = reading::summary(&engine, cell, &vec![(repeat, result.clone())]);
+                summary.repeats.into_iter().next()
+            });
+        } else if repeat == 1 {
+            let name = label(plan, &engine.dag.task(train));
+            let why = status.reason.as_ref();
+            let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
+            run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
+        }
+        if let (Outcome::Fails(why), true) = (&run.outcome, self.is_end(arm)) {
+            return Err(self.unmeasured(arm, why));
+        }
+        Ok(run)
+    }
+
+    /// What a run is worth to the search.
+    fn outcome(
+        &mut self,
+        arm: &Arm,
+        contract: &Contract,
+        summary: impl FnOnce() -> Option<RepeatSummary>,
+    ) -> Outcome {
+        let is_first = !self.rounds.contains_key(arm);
+        if arm.is_empty() {
+            self.contract.get_or_insert_with(|| contract.clone());
+        } else if let Some(first) = &self.contract {
+            let mut other = contract_differences(first, contract).into_iter();
+            let other = other.find(|field| field.tier == Tier::Workload && field.is_known());
+            if let Some(field) = other {
+                return Outcome::Fails(format!("it does other work ({})", field.words()));
+            }
+        }
+        let Some(run) = summary() else {
+            return Outcome::Lost;
+        };
+        match (&run.status, &run.steady) {
+            (RepeatStatus::Ok, Some(steady)) => {
+                let seconds = 1.0 / steady.tokens_per_second_per_gpu;
+                if arm.len() == self.differences.len() {
+                    self.seconds.push(seconds.ln());
+                }
+                Outcome::Time(seconds)
+            }
+            (RepeatStatus::Suspect { .. }, _) => Outcome::Lost,
+            (status, _) if is_first => {
+                let why = status.why_not();
+                let why = why.unwrap_or_else(|| "its log has no step times".to_owned());
+                let evidence = match status {
+                    RepeatStatus::Failed { evidence, .. } => evidence.last(),
+                    _ => None,
+                };
+                Outcome::Fails(evidence.map_or(why.clone(), |line| format!("{why}: {line}")))
+            }
+            _ => Outcome::Lost,
+        }
+    }
+
+    /// Were these runs made one right after the other on one host? Those that the cache had may have been
+    /// made one arm after the other.
+    fn is_in_turns(&self, arms: &[&Arm], made: &[Run]) -> bool {
+        let mut runs: Vec<&Run> = made
+            .iter()
+            .filter(|run| run.started_at.is_finite())
+            .collect();
+        runs.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
+        let is_other = |at: &f64| !runs.iter().any(|run| run.started_at == *at);
+        let known = arms.iter().filter_map(|arm| self.starts.get(*arm));
+        let others: Vec<f64> = known.flatten().copied().filter(is_other).collect();
+        let follows = |two: &[&Run]| {
+            let [one, next] = [two[0], two[1]];
+            let least = [one, next].map(|run| run.ended_at - run.started_at);
+            let pause = PAUSE_SECONDS.max(least[0].min(least[1])) + self.cooldown_seconds;
+            next.started_at - one.ended_at <= pause
+                && [one, next].iter().all(|run| !run.host.is_empty())
+                && one.host == next.host
+                && !others
+                    .iter()
+                    .any(|at| (one.started_at..next.started_at).contains(at))
+        };
+        runs.windows(2).all(follows)
+    }
+}

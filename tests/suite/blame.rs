@@ -1,0 +1,146 @@
+//! `blame`: which of the differences between two cells, or of what was changed since, changed the speed.
+
+use serde_json::Value;
+
+use crate::support::{ONE_RUN, Project};
+
+const A: &str = "cpu/cmd/tiny/single@SLOW=0";
+const B: &str = "cpu/cmd/tiny/single@SLOW=1";
+
+/// A step takes 100 ms and a little noise: 9 % more with SLOW, 15 % more with ONE and TWO together, and
+/// `pace` times as much. BREAKS alone ends the run.
+const TRAINER: &str = r#"
+echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
+job() { [[ $(<"$TPRIMAT_JOB") =~ \"$1\":\ *([0-9]+) ]] && echo "${BASH_REMATCH[1]}"; }
+[[ ${BREAKS:-0} == 1 && ${MENDS:-0} != 1 ]] && { echo "RuntimeError: BREAKS wants MENDS"; exit 1; }
+us=100000
+[[ ${SLOW:-0} == 1 ]] && us=$((us * 109 / 100))
+[[ ${ONE:-0} == 1 && ${TWO:-0} == 1 ]] && us=$((us * 115 / 100))
+[[ -f $HOME/pace ]] && us=$((us * $(<$HOME/pace) / 100))
+us=$((us + RANDOM % 1000 - 500))
+echo '{"event":"start","schema":"tprimat.events/1","trainer":"stub","num_parameters":'"$(job num_parameters)"',"effective":{"seed":'"$(job seed)"',"seq_length":16,"global_batch_size":2}}'
+for step in 1 2 3 4 5 6; do
+    printf '{"event":"step","step":%d,"step_time_seconds":0.%06d,"loss":%d.5,"tokens":32}\n' $step $us $((9 - step))
+done
+echo '{"event":"end","status":"ok","steps":6}'
+"#;
+
+/// Two cells that differ in SLOW and in what else is set.
+fn project(set: &str) -> Project {
+    let axis = format!(
+        "\n[matrix.axes.SLOW]\npath = \"frameworks.cmd.env.SLOW\"\nvalues = [\"0\", \"1\"]\n\
+         [[override]]\nwhere = {{ SLOW = \"1\" }}\nset = {{ {set} }}\n"
+    );
+    let project = Project::new(&(ONE_RUN.to_owned() + &axis));
+    project.write("trainer.sh", TRAINER);
+    project
+}
+
+fn env(names: &[&str]) -> String {
+    let one = |name: &&str| format!("\"frameworks.cmd.env.{name}\" = \"1\"");
+    names.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The differences of each cause, by name.
+fn causes(blame: &Value) -> Vec<Vec<String>> {
+    let name = |at: &Value| blame["differences"][at.as_u64().unwrap() as usize]["what"].clone();
+    let of = |cause: &Value| {
+        let differences = cause["differences"].as_array().unwrap().iter();
+        differences
+            .map(|at| name(at).as_str().unwrap().to_owned())
+            .collect()
+    };
+    blame["causes"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn launches(project: &Project) -> usize {
+    project.read("launches").lines().count()
+}
+
+#[test]
+fn the_guilty_one_is_found_among_others_and_no_run_is_made_twice() {
+    let project = project(&(env(&["IDLE"]) + ", \"training.seed\" = 7"));
+    let plan = project.json(&["blame", A, B, "-n"]);
+    assert_eq!(plan["differences"].as_array().unwrap().len(), 3);
+    let blame = project.json(&["blame", A, B]);
+    assert_eq!(blame["answer"], "found", "{blame}");
+    assert_eq!(causes(&blame), [["SLOW"]]);
+    let effect = blame["causes"][0]["effect"]["value"].as_f64().unwrap();
+    assert!((0.07..0.11).contains(&effect), "{blame}");
+    let made = launches(&project);
+    assert_eq!(blame["runs"], made);
+    assert!(!project.path("output").exists(), "nothing is published");
+    let again = project.json(&["blame", A, B]);
+    assert_eq!(again["runs"], 0);
+    assert_eq!(again["causes"], blame["causes"]);
+    assert_eq!(launches(&project), made);
+    let told = project.run(&["blame", A, B]).ends_with(0).stdout;
+    assert!(told.contains("`SLOW 0 → 1` makes"), "{told}");
+}
+
+#[test]
+fn two_that_act_only_together_are_named_together_and_an_arm_that_fails_is_no_end() {
+    let project = project(&env(&["BREAKS", "ONE", "TWO", "MENDS"]));
+    let trainer = TRAINER.replace("us * 109 / 100", "us");
+    project.write("trainer.sh", &trainer);
+    let blame = project.json(&["blame", A, B]);
+    assert_eq!(blame["answer"], "found", "{blame}");
+    assert_eq!(causes(&blame), [["ONE", "TWO"]]);
+    assert_eq!(
+        blame["causes"][0]["alone"],
+        serde_json::json!(["nothing", "nothing"])
+    );
+    let failed = blame["fails"].as_array().unwrap();
+    let why = failed.first().map(|of| of["why"].as_str().unwrap());
+    assert!(
+        why.is_some_and(|why| why.contains("BREAKS wants MENDS")),
+        "{blame}"
+    );
+}
+
+#[test]
+fn cells_that_do_other_work_are_not_measured() {
+    let project = project("\"training.data.global_batch_size\" = 4");
+    let blame = project.json(&["blame", A, B]);
+    assert_eq!(blame["answer"], "other_work", "{blame}");
+    assert_eq!(
+        blame["other_work"],
+        serde_json::json!(["data.global_batch_size"])
+    );
+    assert!(!project.path("launches").exists());
+}
+
+#[test]
+fn what_was_edited_since_a_baseline_is_blamed_by_the_file() {
+    let project = project("\"training.seed\" = 7");
+    let cell = ["--only", A];
+    project.run(&[&["build"][..], &cell].concat()).ends_with(0);
+    let write = ["gate", "--write", "baseline.json"];
+    project.run(&[&write[..], &cell].concat()).ends_with(0);
+    project.edit("trainer.sh", "us=100000", "us=107000");
+    let paths = "  cmd: { command: [bash, trainer.sh], inputs: [trainer.sh] }\n";
+    let with = paths.replace(" }\n", ", env: { IDLE: 1 } }\n");
+    project.edit("config.yaml", paths, &with);
+    let blame = project.json(&["blame", A, "--since", "baseline.json"]);
+    assert_eq!(blame["answer"], "found", "{blame}");
+    assert_eq!(causes(&blame), [["trainer.sh"]]);
+    assert_eq!(blame["differences"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn where_nothing_that_was_changed_matters_the_host_is_named() {
+    let project = project("\"training.seed\" = 7");
+    project.run(&["build", "--only", A]).ends_with(0);
+    let write = ["gate", "--write", "baseline.json", "--only", A];
+    project.run(&write).ends_with(0);
+    project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh], env: { IDLE: 1 } }",
+    );
+    // Outside of the project, so no key knows it.
+    project.write("../pace", "120");
+    let blame = project.json(&["blame", A, "--since", "baseline.json"]);
+    assert_eq!(blame["answer"], "host_changed", "{blame}");
+    assert!(blame["recorded"].as_f64().unwrap() > 0.1, "{blame}");
+}
