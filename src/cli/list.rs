@@ -184,7 +184,7 @@ fn tell_imports(row: &mut Value, session: &Session, imports: &Imports) -> Result
     let claims = import::claim_for(&session.plan, &cell);
     let runs = import::runs(&session.cache, imports, &cell, &claims, leave_out)?;
     let summary = import::summary(&runs, &claims.statistics);
-    row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
+    row["imported"] = json!(runs.iter().map(|r| r.recorded.told()).collect::<Vec<_>>());
     row["contradicted"] = json!(contradicted(&summary));
     row["failed"] = json!(UncountedRepeats::of(&summary.repeats).failed);
     Ok(())

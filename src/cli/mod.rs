@@ -179,6 +179,13 @@ fn given_up(error: &clap::Error) -> Option<Error> {
         Some(ContextValue::String(name)) => Some(name),
         _ => None,
     })?;
+    let is_valueless = error.kind() == ErrorKind::InvalidValue && name.starts_with("--force");
+    if is_valueless && error.get(ContextKind::SuggestedValue).is_none() {
+        return Some(Error::refused(
+            "--force says what is run: measured, failed, memory or unpriced",
+            "did you mean `--force=measured`, which measures the selected cells anew?",
+        ));
+    }
     let is_unknown = matches!(
         error.kind(),
         ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument

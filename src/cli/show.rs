@@ -268,7 +268,7 @@ fn imported(
     let runs = import::runs(cache, imports, id, &claims, leave_out)?;
     let summary = import::summary(&runs, &claims.statistics);
     let from = |n: u32, from: String| format!("#{n} was imported from {from}\n");
-    let sources = runs.iter().map(|run| from(run.number, run.recorded.from()));
+    let sources = runs.iter().map(|run| from(run.number, run.recorded.told()));
     let sources = sources.collect();
     if let Some(n) = repeat {
         let run = runs.iter().find(|run| run.number == n);
@@ -277,7 +277,7 @@ fn imported(
         value["imported"] = json(&run.recorded)?;
         let found = Found {
             value,
-            head: format!("# {id}#{n}, imported from {}\n", run.recorded.from()),
+            head: format!("# {id}#{n}, imported from {}\n", run.recorded.told()),
             speed: summary.repeats.into_iter().find(|read| read.repeat == n),
             seeds: None,
         };

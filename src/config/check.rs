@@ -87,7 +87,12 @@ impl Checker<'_> {
         for table in ["hardware.platforms", "models", "parallelism", "frameworks"] {
             for id in self.config.children(table).filter(|id| !is_plain_name(id)) {
                 let message = format!("`{id}` in `{table}` cannot be a name");
-                let help = "leave out spaces, quotes and / , @ # { } * ? [ ] !";
+                let help = match id.rsplit_once('/') {
+                    Some((_, own)) if table == "models" && is_plain_name(own) => {
+                        format!("call it `{own}`; a matrix may say `{id}` all the same")
+                    }
+                    _ => "leave out spaces, quotes and / , @ # { } * ? [ ] !".to_owned(),
+                };
                 self.key(&join(table, id), message, "not a plain name", help);
             }
         }

@@ -199,8 +199,10 @@ fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     let Some(known) = crate::job::architecture(architecture) else {
         let all = architecture_names();
         let names = ARCHITECTURES.iter().map(|known| known.name);
-        let near = did_you_mean(architecture, names).unwrap_or(format!("known are {all}"));
-        return Err(format!("has the model_type {architecture:?}; {near}"));
+        let near = did_you_mean(architecture, names).map_or_else(String::new, |near| near + " ");
+        return Err(format!(
+            "has the model_type {architecture:?}; {near}known are {all}"
+        ));
     };
     let is_gpt2 = architecture == "gpt2";
     let mut shape = vec![("architecture".to_owned(), json!(architecture))];

@@ -128,9 +128,11 @@ pub struct PlainLines<W> {
     sink: Quietly<W>,
     every: Duration,
     amount: Amount,
-    /// Running measurements, with the time of their start or of the last step that was told: a run
-    /// that is soon over has none.
-    running: HashMap<String, Instant>,
+    /// Running measurements, with the time of their start or of the last step that was told, and how
+    /// long it takes from there to the next one.
+    running: HashMap<String, (Instant, Duration)>,
+    /// The failures that were told, by what their logs say: one that many runs meet is told once.
+    failures: HashMap<Vec<String>, String>,
     progress: Progress,
 }
 
@@ -143,53 +145,72 @@ impl<W: Write> PlainLines<W> {
             every,
             amount,
             running: HashMap::new(),
+            failures: HashMap::new(),
             progress: Progress::default(),
         }
     }
 }
 
+/// A run of hours has a dozen lines, and none is silent for so long that a CI host takes it for dead.
+const LONGEST_SILENCE: Duration = Duration::from_secs(600);
+
 impl<W: Write + Send> Reporter for PlainLines<W> {
     fn report(&mut self, event: &Event) {
         let tells_all = self.amount == Amount::EveryTask;
         self.progress.take(event);
-        let mut how_far = None;
+        let mut said = sentence(event);
         match event {
             Event::TaskFinished {
                 outcome: Outcome::Failed | Outcome::NotCounted | Outcome::Interrupted,
+                task,
+                evidence,
                 ..
-            } => {}
+            } => {
+                self.running.remove(task);
+                if let Some(like) = self.failures.get(evidence).filter(|_| !tells_all) {
+                    said.truncate(said.find('\n').unwrap_or(said.len()));
+                    said += &format!(": as {like}");
+                } else if !evidence.is_empty() {
+                    self.failures.insert(evidence.clone(), task.clone());
+                }
+            }
             _ if self.amount == Amount::Failures => return,
+            // The end says that nothing was to do, and the start of each run how many are to come.
+            Event::BuildStarted { stale: 0, .. } => return,
+            Event::BuildStarted { .. } if self.progress.told().is_some() => return,
             Event::Step { task, .. } => {
-                let last = self
+                let now = Instant::now();
+                let (last, every) = self
                     .running
                     .entry(task.clone())
-                    .or_insert_with(Instant::now);
-                if last.elapsed() < self.every {
+                    .or_insert((now, self.every));
+                if last.elapsed() < *every {
                     return;
                 }
-                *last = Instant::now();
+                (*last, *every) = (
+                    now,
+                    every.saturating_mul(2).min(LONGEST_SILENCE.max(self.every)),
+                );
             }
             Event::TaskStarted { repeat: None, .. } if !tells_all => return,
             Event::TaskStarted { task, .. } => {
-                self.running.insert(task.clone(), Instant::now());
+                let now = Instant::now();
+                self.running.insert(task.clone(), (now, self.every));
+                if let Some(how_far) = self.progress.told() {
+                    said += &format!("; {how_far}");
+                }
             }
+            // How far the build is stands at the next start.
             Event::TaskFinished { task, outcome, .. } => {
-                let is_run = self.running.remove(task).is_some();
-                if !is_run && is_no_news(*outcome) && !tells_all {
+                let was_running = self.running.remove(task).is_some();
+                let is_told = was_running && *outcome != Outcome::Ok || !is_no_news(*outcome);
+                if !is_told && !tells_all {
                     return;
                 }
-                how_far = is_run.then(|| self.progress.told()).flatten();
             }
             _ => {}
         }
-        let said = sentence(event);
-        self.sink.line(&match how_far {
-            Some(how_far) => {
-                let (first, rest) = said.split_at(said.find('\n').unwrap_or(said.len()));
-                format!("{first} ({how_far}){rest}")
-            }
-            None => said,
-        });
+        self.sink.line(&said);
     }
 }
 

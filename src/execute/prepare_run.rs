@@ -45,11 +45,33 @@ const PASSED: &[&str] = &[
     "NO_PROXY",
 ];
 
-/// Families of variables that change what trainers do. They are never passed on by accident, and
-/// what was set is reported.
+/// Families of variables that change what trainers do, or without which they do not start. They are
+/// never passed on by accident, and what was set is reported. `PYTHONUNBUFFERED` and its like change
+/// nothing.
 const DROPPED: &[&str] = &[
-    "NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_",
-    "LD_", "PYTHON",
+    "NCCL_",
+    "RCCL_",
+    "CUDA_",
+    "CUBLAS",
+    "CUDNN_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "PYTORCH_",
+    "TORCH",
+    "TRITON_",
+    "NVTE_",
+    "DS_",
+    "OMP_",
+    "MKL_",
+    "LD_",
+    "PYTHONPATH",
+    "PYTHONHASHSEED",
+    "TOKENIZERS_",
+    "TRANSFORMERS_",
+    "HF_",
+    "WANDB_",
+    "MLFLOW_",
 ];
 
 /// Which variables of the caller change trainers and are not passed on.
@@ -59,6 +81,7 @@ pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
         .keys()
         .map(String::as_str)
         .filter(|name| DROPPED.iter().any(|family| name.starts_with(family)))
+        .filter(|name| !PASSED.contains(name))
         .collect()
 }
 

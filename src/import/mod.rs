@@ -3,6 +3,7 @@
 //! An import is stored as it came, under its own name: it is under no train key, so no build ever
 //! takes it for a measurement. What it shows is read out of the stored bytes whenever it is asked
 //! for, by the parsers of the day.
+mod facts;
 mod gather;
 mod gpus;
 mod names;
@@ -13,6 +14,7 @@ mod result;
 mod runs;
 mod text;
 
+pub use facts::{Facts, contradictions, facts, listed};
 pub use gather::{Unit, file_name, gather};
 pub use names::{Guess, canonical, configuration, content_guess, guess, stem};
 pub use read::{check_one_run, chunks, is_ours, parts, read, reads, recognise, why_not_read};

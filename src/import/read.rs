@@ -97,12 +97,6 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     if head.is_empty() {
         return Some("it is empty".to_owned());
     }
-    if memchr::memmem::find(&head, b"\"log_history\"").is_some() {
-        return Some(
-            "it is the state of a Hugging Face Trainer, which says of no step when it ended; import what the run printed"
-                .to_owned(),
-        );
-    }
     // A log that gzip packed is read: what comes here was looked through, and no log was found in it.
     let name = shown.to_string();
     head.starts_with(b"\x1f\x8b").then(|| {
@@ -218,6 +212,13 @@ fn check_size(name: &str, size: u64) -> Result<()> {
 
 /// One run as it was read, whatever it was read from.
 pub fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
+    let mut read = bare(cache, recorded)?;
+    read.supply(&recorded.facts);
+    Ok(read)
+}
+
+/// What the file itself says.
+fn bare(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
         (Kind::Log | Kind::Events, sources) => log(cache, sources, recorded.log.as_ref()),

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::cache::Output as Source;
 
+use super::{Facts, listed};
+
 use crate::{
     cache::{Attempt, Cache, SetAside},
     digest::Digest,
@@ -45,6 +47,9 @@ pub struct Recorded {
     /// Which repeat it is of a file that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<u32>,
+    /// What its importer says of it that the file does not.
+    #[serde(default, skip_serializing_if = "Facts::is_empty")]
+    pub facts: Facts,
     /// Nobody named the cell: it was guessed from the file's name and content, and so was the
     /// model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -61,6 +66,7 @@ impl Recorded {
             log: None,
             sources,
             repeat: None,
+            facts: Facts::new(),
             is_guessed: false,
             imported_at: files::unix_now(),
         }
@@ -80,6 +86,19 @@ impl Recorded {
             (0 | 1, None) => first.to_owned(),
             (0 | 1, Some(repeat)) => format!("repeat {repeat} of {first}"),
             (n, _) => format!("{first} and {} more", n - 1),
+        }
+    }
+
+    /// The same with the facts that were supplied.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self.facts.is_empty() {
+            true => self.from(),
+            false => format!(
+                "{}, with {} as its importer says",
+                self.from(),
+                listed(&self.facts)
+            ),
         }
     }
 
@@ -216,14 +235,16 @@ impl Imports {
     }
 
     /// Files one run under a cell; its number, and whether it was there before. Importing a file again
-    /// replaces its record where the recipe reads logs in another way by now; its number stays.
+    /// replaces its record where the recipe reads logs in another way by now or other facts are supplied; its number stays.
     pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
         let _alone = cache.lock_key(&Digest::of(PREIMAGE))?;
         let all = Self::of(cache);
         let runs = all.kept(cell);
         let known = runs.iter().find(|run| run.recorded.is(recorded));
         let number = match known {
-            Some(known) if known.recorded.log == recorded.log => {
+            Some(known)
+                if known.recorded.log == recorded.log && known.recorded.facts == recorded.facts =>
+            {
                 return Ok((known.number, true));
             }
             Some(known) => known.number,

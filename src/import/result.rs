@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{gpus, published};
+use super::{facts::Facts, gpus, published};
 use crate::{
     config::{framework_named, framework_names, vendor_named},
     figures::Telemetry,
@@ -75,6 +75,37 @@ pub struct OldResult {
     pub train_key: Option<String>,
 }
 
+/// The settings that a file may label its run with.
+pub(super) fn label_names() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.name.as_str())
+}
+
+/// The setting that one of its names means: `world_size` is `num_gpus`.
+pub(super) fn label_named(name: &str) -> Option<&'static str> {
+    let mut settings = SETTINGS.iter();
+    let setting =
+        settings.find(|of| of.name == name || of.names.iter().any(|other| other == name))?;
+    Some(&setting.name)
+}
+
+/// A label's value in the form that a job has it; the error is what was expected.
+pub(super) fn label_value(name: &str, value: &Value) -> Result<Value, &'static str> {
+    let setting = SETTINGS.iter().find(|setting| setting.name == name);
+    let form = serde_json::to_value(Job::default()).unwrap_or_default();
+    let form = setting
+        .and_then(|setting| form.pointer(&setting.job))
+        .unwrap_or(&Value::Null);
+    if form.is_string() {
+        let text = value.as_str().map(short).filter(|text| !text.is_empty());
+        text.map(Value::from).ok_or("a name")
+    } else if form.is_f64() {
+        value.as_f64().map(Value::from).ok_or("a number")
+    } else {
+        let count = value.as_u64().filter(|count| *count > 0);
+        count.map(Value::from).ok_or("a whole number above 0")
+    }
+}
+
 /// What was expected, for errors.
 pub const EXPECTED: &str = "a result has `step_times` or `raw_step_times`, and `training_config`";
 
@@ -99,9 +130,7 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     .into_iter();
     if file["log_history"].is_array() {
         return Err(
-            "the state of a Hugging Face Trainer: it has losses of steps and says when none of them ended, so it \
-             gives no speed; import what the run printed"
-                .to_owned(),
+            "the state of a Hugging Face Trainer, which is read as a log: `tprimat import CELL --log FILE`".to_owned(),
         );
     }
     let Some((series, format)) = series.find(|(name, _)| file[name].is_array()) else {
@@ -424,27 +453,41 @@ impl OldResult {
 
     /// A setting that the run's job asked for, where it is one that files label and has its form.
     pub(super) fn declare(&mut self, field: &str, value: &Value) {
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == field) else {
+        let Some(name) = label_named(field) else {
             return;
         };
-        let form = serde_json::to_value(Job::default()).unwrap_or_default();
-        let form = form.pointer(&setting.job).unwrap_or(&Value::Null);
-        let (read, expected) = if form.is_string() {
-            let text = value.as_str().map(short).filter(|text| !text.is_empty());
-            (text.map(Value::from), "a name")
-        } else if form.is_f64() {
-            (value.as_f64().map(Value::from), "a number")
-        } else {
-            let count = value.as_u64().filter(|count| *count > 0);
-            (count.map(Value::from), "a whole number above 0")
-        };
-        match read {
-            Some(read) => self.labels.push((&setting.name, read)),
-            None => {
+        match label_value(name, value) {
+            Ok(read) => self.labels.push((name, read)),
+            Err(expected) => {
                 let value = short(&value.to_string());
                 let detail = format!("{field} is labelled {value}, which is not {expected}");
                 self.tell("label_unreadable", detail);
             }
+        }
+    }
+
+    /// What whoever imports the file knows, where it has no such label. A batch that follows is one
+    /// of these facts.
+    pub(super) fn supply(&mut self, facts: &Facts) {
+        for (name, value) in facts {
+            if self.labels.iter().all(|(label, _)| label != name) {
+                self.declare(name, value);
+            }
+        }
+        let stated = |name: &str| self.trace.effective.0.get(name).and_then(Value::as_u64);
+        let known = |name: &str| stated(name).or_else(|| self.label(name));
+        let [micro, ranks, steps] = [
+            "micro_batch_size",
+            "data_parallel_size",
+            "gradient_accumulation_steps",
+        ]
+        .map(known);
+        if !facts.is_empty()
+            && known("global_batch_size").is_none()
+            && let (Some(micro), Some(ranks), Some(steps)) = (micro, ranks, steps)
+        {
+            let batch = micro.saturating_mul(ranks).saturating_mul(steps);
+            self.labels.push(("global_batch_size", batch.into()));
         }
     }
 

@@ -1,14 +1,14 @@
 //! Imports × what is claimed of their cell → results and a summary, as a build makes them of its
 //! own runs.
 
-use super::{Imports, OldResult, OnDamage, Recorded, read};
+use super::{Facts, Imports, OldResult, OnDamage, Recorded, listed, read};
 use crate::{
     cache::{Cache, SetAside, is_of_one_file},
     config::{is_plain_name, vendor_named},
     error::Result,
     figures::{
-        Dropped, Note, NoteKind, Statistics, Summary, Telemetry, device_vendor, repeated_runs,
-        summarize,
+        Dropped, Note, NoteKind, Statistics, Summary, Telemetry, codes::SUPPLIED, device_vendor,
+        repeated_runs, summarize,
     },
     job::{RunOutcome, Vendor},
     matrix::Cell,
@@ -267,6 +267,15 @@ fn results(runs: &[ImportedRun]) -> Vec<(u32, RunResult)> {
 #[must_use]
 pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
     let mut summary = summarize(&results(runs), statistics);
+    let supplied: Facts = runs.iter().flat_map(ImportedRun::supplied).collect();
+    if !supplied.is_empty() {
+        let text = format!(
+            "{} as its importer says, which no log states",
+            listed(&supplied)
+        );
+        let note = Note::new(NoteKind::Dangerous, SUPPLIED, text);
+        summary.notes.push(note);
+    }
     // It has a repeat for each run, in their order.
     for (repeat, run) in summary.repeats.iter_mut().zip(runs) {
         repeat.telemetry = run.telemetry.clone();

@@ -1,10 +1,10 @@
 //! What `import` says of a run: its rate or why it has none, what contradicts its labels, what is odd.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
-use super::ImportedRun;
+use super::{ImportedRun, listed};
 use crate::{
-    figures::{Statistics, rate_unit_of, summarize, unit_in_prose},
+    figures::{RepeatStatus, Statistics, codes, rate_unit_of, summarize, unit_in_prose},
     job::RunOutcome,
     logs::Anomaly,
     report::number,
@@ -52,6 +52,24 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         run.recorded.from(),
         counted(confirmed, "setting")
     );
+    const SUPPLIABLE: [&str; 3] = [
+        codes::LENGTH_NOT_KNOWN,
+        codes::BATCH_NOT_KNOWN,
+        codes::DEVICES_NOT_KNOWN,
+    ];
+    if let RepeatStatus::Unmeasured { reason } = &repeat.status
+        && SUPPLIABLE.iter().any(|code| reason.is(code))
+    {
+        out += "  --set supplies what the file lacks, as in `--set seq_length=4096 --set global_batch_size=128 --set num_gpus=8`\n";
+    }
+    let supplied = run.supplied();
+    if !supplied.is_empty() {
+        _ = writeln!(
+            out,
+            "  supplied on import, and not stated by the file: {}",
+            listed(&supplied)
+        );
+    }
     for line in evidence {
         _ = writeln!(out, "  {line}");
     }
@@ -63,7 +81,9 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         let says = field.arithmetic.clone().unwrap_or_else(values);
         _ = writeln!(out, "  contradicted {}: {says}", field.field);
     }
-    for Anomaly { kind, detail, .. } in result.anomalies.iter().chain(&result.trace.anomalies) {
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let all = result.anomalies.iter().chain(&result.trace.anomalies);
+    for Anomaly { kind, detail, .. } in all.filter(|found| told.insert(&found.detail)) {
         // The first steps of every run are slow; that is what warm-up is for.
         if kind != SLOW_FIRST_STEPS {
             _ = writeln!(out, "  {}: {detail}", kind.replace('_', " "));

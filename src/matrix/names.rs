@@ -21,10 +21,11 @@ impl MatrixReader<'_> {
             config.children(table).any(|known| known == *id)
                 || base == "framework" && recipes.contains(id)
         };
-        let alias = if base == "framework" {
-            framework_named(name)
-        } else {
-            None
+        // A slash parts a cell's name, so a model is called by what the Hub's id has behind its owner.
+        let alias = match base {
+            "framework" => framework_named(name),
+            "model" => name.rsplit_once('/').map(|(_, model)| model),
+            _ => None,
         };
         if let Some(id) = Some(name).filter(is_known).or(alias.filter(is_known)) {
             return Some(id.to_owned());

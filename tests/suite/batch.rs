@@ -431,7 +431,7 @@ fn a_submission_that_is_refused_costs_its_own_training_alone() {
     );
     let at = |part: &str| ran.stderr.find(part);
     // Whichever is rendered first is the one that is refused.
-    let (refused, done) = (at("sbatch refused the job: "), at("/single#1: ok"));
+    let (refused, done) = (at("sbatch refused the job: "), at("Slurm job 1"));
     assert!(
         refused.is_some() && refused < done && at("Invalid partition").is_some(),
         "{}",
@@ -458,8 +458,13 @@ fn what_no_container_can_be_given_costs_its_own_trainings_alone() {
             "inputs: [trainer.sh], env: { A.B: x } }",
         );
     let ran = cluster.run(&["build"]).ends_with(1);
-    let said = ran.stderr.matches("cannot be set in a container");
+    let said = ran.stderr.matches("/single#1: failed");
     assert_eq!((said.count(), project.launches()), (2, 0), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("cannot be set in a container"),
+        "{}",
+        ran.stderr
+    );
     let left = project.names_in("cache/runs");
     assert!(left.iter().all(|name| name.starts_with('.')), "{left:?}");
 }

@@ -10,7 +10,7 @@ fn a_second_build_has_nothing_to_do_and_notices_when_it_has() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);
     let idle = project.run(&["build"]).ends_with(0);
-    assert!(idle.stderr.contains("nothing to do"), "{}", idle.stderr);
+    assert_eq!(idle.stderr.matches("nothing to do").count(), 1, "{idle:?}");
     // What a build pins is not forgotten because nothing has to run.
     fs::remove_file(project.path("tprimat.lock")).unwrap();
     project.run(&["build"]).ends_with(0);
@@ -127,4 +127,31 @@ fn steps_without_a_time_say_which_field_is_missing() {
     let words = "none of the 6 steps has a time (`step_time_seconds` in an event)";
     let said: Vec<&str> = told.stdout.split_whitespace().collect();
     assert!(said.join(" ").contains(words), "{told:?}");
+}
+
+/// What CI keeps of a build: a line a run, the figures, and of a fault that all cells have what one of
+/// them says.
+#[test]
+fn the_log_of_a_build_is_short() {
+    let axes = "repeats = 3\n[matrix.axes.seed]\npath = \"training.seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8]\n";
+    let project = Project::new(&ONE_RUN.replace("repeats = 1\n", axes));
+    let lines = |ran: &crate::support::Ran| ran.stdout.lines().count() + ran.stderr.lines().count();
+    // It is committed where CI builds.
+    project.run(&["lock", "--update"]).ends_with(0);
+    let good = project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 24);
+    assert_eq!(good.stderr.matches(": started (").count(), 24, "{good:?}");
+    assert!(lines(&good) <= 45, "{}{}", good.stderr, good.stdout);
+    project.edit(
+        "trainer.sh",
+        "for step in",
+        "echo 'RuntimeError: boom'; exit 3\nfor step in",
+    );
+    let bad = project.run(&["build"]).ends_with(1);
+    assert_eq!(project.launches(), 26);
+    assert!(lines(&bad) <= 15, "{}{}", bad.stderr, bad.stdout);
+    assert!(
+        bad.stdout.contains("6 more") && bad.stderr.contains("what to do"),
+        "{bad:?}"
+    );
 }

@@ -146,6 +146,43 @@ fn words_are_taken_as_people_write_them() {
     assert_eq!(job["model"]["architecture"], "llama");
     let listed = with_variable(&project, &["list"], "FRAMEWORKS", "CMD").ends_with(0);
     assert!(listed.stdout.contains(CELL), "{}", listed.stdout);
+    // A model by the Hub's id, which has an owner before the name.
+    project.edit("matrix.toml", "\"tiny\"", "\"owner/tiny\"");
+    let listed = project.run(&["list"]).ends_with(0);
+    assert!(listed.stdout.contains(CELL), "{}", listed.stdout);
+    project.edit("config.yaml", "  wide:", "  owner/wide-1.5B:");
+    let refused = project.run(&["check"]).ends_with(2);
+    let told = "call it `wide-1.5B`; a matrix may say `owner/wide-1.5B` all the same";
+    assert!(said(&refused).contains(told), "{refused:?}");
+}
+
+#[test]
+fn what_is_nearly_a_name_is_answered_with_the_name() {
+    let project = Project::new(ONE_RUN);
+    for words in [
+        &["build", "--force"][..],
+        &["build", "--force", "matrix.toml"],
+    ] {
+        let refused = project.run(words).ends_with(2);
+        assert!(
+            said(&refused).contains("did you mean `--force=measured`"),
+            "{refused:?}"
+        );
+    }
+    // Nothing else of the model is known, and that is not what is told.
+    project.edit(
+        "config.yaml",
+        "  wide:",
+        "  new: { architecture: qwen4_moe }\n  wide:",
+    );
+    project.edit("matrix.toml", "\"tiny\"", "\"new\"");
+    let refused = project.run(&["check"]).ends_with(2);
+    let told = "`qwen4_moe` is not an architecture tprimat can count";
+    assert!(
+        said(&refused).contains(told)
+            && said(&refused).contains("did you mean `qwen2_moe`? expected llama,"),
+        "{refused:?}"
+    );
 }
 
 #[test]

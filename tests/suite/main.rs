@@ -38,6 +38,7 @@ mod guard_outputs;
 mod history;
 mod import;
 mod import_claims;
+mod import_facts;
 mod import_own;
 mod import_ranks;
 mod imported;
@@ -59,8 +60,10 @@ mod page_of_keys;
 mod parse;
 mod plans;
 mod price;
+
 mod printed;
 mod prose;
+mod python;
 mod remote;
 mod schemas;
 mod set_aside;

@@ -136,30 +136,23 @@ fn files_that_hold_a_log_or_a_result_in_another_form_are_told_one_by_one() {
     fs::write(project.path("logs/wide.log"), utf16).unwrap();
     let gzip: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
     fs::write(project.path("logs/run.log.gz"), gzip).unwrap();
-    let state =
-        r#"{"global_step": 10, "log_history": [{"loss": 2.5, "step": 10}], "max_steps": 10}"#;
-    project.write("logs/trainer_state.json", state);
     project.write("logs/README.md", "x");
     let told = project.run(&["import", "logs"]).ends_with(0).stderr;
-    for (name, why) in [
-        ("run.log.gz", "`gzip -d logs/run.log.gz` unpacks it"),
-        ("trainer_state.json", "the state of a Hugging Face Trainer"),
-    ] {
-        let line = told.lines().find(|line| line.contains(name));
-        assert!(
-            line.is_some_and(|line| line.contains(why)),
-            "{name}: {told}"
-        );
-        let alone = project
-            .run(&["import", &format!("logs/{name}")])
-            .ends_with(2)
-            .stderr;
-        let words: Vec<&str> = alone
-            .split_whitespace()
-            .filter(|word| *word != "│")
-            .collect();
-        assert!(words.join(" ").contains(why), "{name}: {alone}");
-    }
+    let (name, why) = ("run.log.gz", "`gzip -d logs/run.log.gz` unpacks it");
+    let line = told.lines().find(|line| line.contains(name));
+    assert!(
+        line.is_some_and(|line| line.contains(why)),
+        "{name}: {told}"
+    );
+    let alone = project
+        .run(&["import", &format!("logs/{name}")])
+        .ends_with(2)
+        .stderr;
+    let words: Vec<&str> = alone
+        .split_whitespace()
+        .filter(|word| *word != "│")
+        .collect();
+    assert!(words.join(" ").contains(why), "{name}: {alone}");
     // A text in UTF-16 is read as any other.
     assert!(!told.contains("wide.log"), "{told}");
     assert!(told.contains("1 file left out as neither"), "{told}");

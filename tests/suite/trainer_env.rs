@@ -36,19 +36,25 @@ fn secrets_reach_trainers_and_nothing_else() {
         "job()",
         "echo token of ${#HF_TOKEN} characters, nccl ${NCCL_DEBUG-unset}\njob()",
     );
+    // What is declared is not missing, whatever the caller has.
+    project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh], env: { WANDB_MODE: disabled } }",
+    );
     let build = project
         .tprimat(&["build"])
         .env("HF_TOKEN", SECRET)
         .env("NCCL_DEBUG", "INFO")
+        .env("WANDB_PROJECT", "mine")
+        .env("WANDB_MODE", "offline")
+        .env("PYTHONUNBUFFERED", "1")
         .output()
         .unwrap();
     let ran = Ran::from(build).ends_with(0);
     assert!(!ran.stderr.contains(SECRET) && !ran.stdout.contains(SECRET));
-    assert!(
-        ran.stderr.contains("not passed to trainers") && ran.stderr.contains("NCCL_DEBUG"),
-        "{}",
-        ran.stderr
-    );
+    let told = "not passed to trainers: NCCL_DEBUG, WANDB_PROJECT; `frameworks.cmd.env: { NCCL_DEBUG: \"${NCCL_DEBUG}\" }`";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
     let log = project
         .run(&["logs", "cpu/cmd/tiny/single"])
         .ends_with(0)

@@ -36,6 +36,7 @@ pub fn evidence(line: &str) -> Evidence {
     if stated.any(|(_, pairs, _)| classify(&pairs) != Kind::Other)
         || is_header(line)
         || has(line, "TrainOutput(global_step=")
+        || has(line, "\"log_history\": [")
         || has(line, "Total train batch size (w. parallel")
     {
         return Evidence::Strong;

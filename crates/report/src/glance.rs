@@ -78,7 +78,8 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         unmeasured(&mut out, &comparison.absent, commands);
         return out.out;
     }
-    if comparison.groups.is_empty() {
+    // The line of a cell says that it has no figures.
+    if comparison.groups.is_empty() && comparison.absent.is_empty() {
         out.say("No cell has figures.");
         out.gap();
     }
@@ -95,10 +96,11 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
         out.gap();
     }
     let said = match all.len().saturating_sub(RESERVATIONS) {
+        0 if comparison.groups.is_empty() => return format!("{}\n", out.out.trim_end()),
         0 => "Every figure and note".to_owned(),
         left => format!(
             "{}, and every figure and note",
-            counted(left, "more reservation")
+            counted(left, "more warning")
         ),
     };
     out.inked(Ink::Dim, &format!("{said}: `{}`", commands.details));

@@ -123,6 +123,10 @@ pub struct ImportArgs {
     /// A TensorBoard event file
     #[arg(long, value_name = "FILE")]
     pub tfevents: Vec<PathBuf>,
+    /// A fact that the file lacks, as in `--set num_gpus=8 --set seq_length=4096`. It is marked
+    /// wherever a figure rests on it
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub facts: Vec<String>,
     /// Import into the cell although the file names a device or a platform of another vendor
     #[arg(long)]
     pub other_platform: bool,

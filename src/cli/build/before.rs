@@ -31,10 +31,20 @@ pub(super) fn say_how(plan: &Plan, trains: &[CellId], request: &PlanRequest, eve
     for message in unversioned(plan, trains) {
         events.report(&Event::Note { message });
     }
-    let dropped = execute::dropped_env(&request.env);
-    if !dropped.is_empty() {
+    // What every trainer gets by its recipe or config.yaml is not missing.
+    let has = |cell: &CellId, name: &str| {
+        let recipe = &plan.recipe(*cell).file.launch;
+        let declared = plan.prepared(*cell).map(|prepared| &prepared.resolved.env);
+        declared.is_some_and(|env| env.contains_key(name))
+            || recipe.pass_env.iter().any(|n| n == name)
+    };
+    let lacking = |name: &str| trains.iter().find(|cell| !has(cell, name));
+    let mut dropped = execute::dropped_env(&request.env);
+    dropped.retain(|name| lacking(name).is_some());
+    if let Some(cell) = dropped.first().and_then(|name| lacking(name)) {
+        let (first, framework) = (dropped[0], &plan.matrix.cells[*cell].framework);
         let message = format!(
-            "not passed to trainers (declare them in config.yaml to use them): {}",
+            "not passed to trainers: {}; `frameworks.{framework}.env: {{ {first}: \"${{{first}}}\" }}` in config.yaml passes one",
             dropped.join(", ")
         );
         events.report(&Event::Note { message });

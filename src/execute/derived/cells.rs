@@ -185,7 +185,7 @@ pub fn cell_inputs(
             if !runs.is_empty() {
                 let dropped = import::set_aside(&imports, &input.cell);
                 let summary = import::summary(&runs, &claims.statistics).disclosing(dropped);
-                input.imported = runs.iter().map(|run| run.recorded.from()).collect();
+                input.imported = runs.iter().map(|run| run.recorded.told()).collect();
                 input.repeats_wanted = u32::try_from(runs.len()).unwrap_or(u32::MAX);
                 input.state = CellState::Ok {
                     summary: Box::new(summary),

@@ -145,7 +145,7 @@ impl Progress {
         self.running.iter_mut().find(|run| run.task == task)
     }
 
-    /// `3 of 14 runs over, 1 running; about 12 min of measuring left`; nothing of a single one,
+    /// `3 of 14 runs over, 2 running; about 12 min of measuring left`; nothing of a single one,
     /// and nothing at the end.
     #[must_use]
     pub fn told(&self) -> Option<String> {
@@ -154,7 +154,7 @@ impl Progress {
         }
         let over = self.runs.saturating_sub(self.left.len());
         let mut said = format!("{over} of {} runs over", self.runs);
-        if !self.running.is_empty() {
+        if self.running.len() > 1 {
             said += &format!(", {} running", self.running.len());
         }
         if let (Some(seconds), unknown) = self.time_left() {

@@ -107,7 +107,7 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
 
 /// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
 #[test]
-fn a_measurement_that_ends_says_how_far_the_build_is() {
+fn a_measurement_that_begins_says_how_far_the_build_is() {
     let mut bytes = Vec::new();
     let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
     let queue = [
@@ -148,11 +148,39 @@ fn a_measurement_that_ends_says_how_far_the_build_is() {
         plain.report(&event);
     }
     let expected = "\
-4 runs to do
-train a#1: started (never run)
-train a#1: ok after 300.0 s (2 of 4 runs over; about 5 min of measuring left, and 1 run of unknown length)
-train a#2: started (never run)
-train a#2: ok after 310.0 s
+train a#1: started (never run); 1 of 4 runs over
+train a#2: started (never run); 3 of 4 runs over; about 5 min of measuring left
+";
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+#[test]
+fn a_failure_that_many_runs_meet_is_told_once() {
+    let failed = |task: &str, line: &str| Event::TaskFinished {
+        task: task.to_owned(),
+        outcome: Outcome::Failed,
+        seconds: 2.0,
+        class: Some(crate::job::FailureClass::Oom),
+        evidence: vec![line.to_owned()],
+        what_to_do: Some(format!("look at {task}")),
+    };
+    let mut bytes = Vec::new();
+    let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
+    for (task, line) in [
+        ("train a#1", "one"),
+        ("train b#1", "two"),
+        ("train c#1", "one"),
+    ] {
+        plain.report(&failed(task, line));
+    }
+    let expected = "\
+train a#1: failed (oom) after 2.0 s
+    one
+    what to do: look at train a#1
+train b#1: failed (oom) after 2.0 s
+    two
+    what to do: look at train b#1
+train c#1: failed (oom) after 2.0 s: as train a#1
 ";
     assert_eq!(String::from_utf8(bytes).unwrap(), expected);
 }

@@ -42,7 +42,6 @@ pub(super) fn sentence(event: &Event) -> String {
 
 fn words(event: &Event) -> String {
     match event {
-        Event::BuildStarted { stale: 0, .. } => "nothing to do".to_owned(),
         Event::BuildStarted { queue, .. } => {
             let runs = queue.iter().filter(|name| name.starts_with("train "));
             match runs.count() {

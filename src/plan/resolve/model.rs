@@ -83,6 +83,11 @@ pub(super) fn model(
             ..ModelShape::default()
         });
     }
+    let named = stated.architecture.as_deref().map(str::to_lowercase);
+    if let Some(name) = named.filter(|name| architecture(name).is_none()) {
+        unknown_architecture(r, model, &name);
+        return None;
+    }
     let (
         Some(architecture),
         Some(layers),
@@ -152,25 +157,27 @@ pub(super) fn model(
     Some(shape)
 }
 
-/// Whether the architecture is known and its experts are stated, all of them and only where it has
-/// some; what is wrong is one problem.
+/// An unknown name may be a slip or that of a successor, so all that are known are told.
+fn unknown_architecture(r: &mut SettingsReader, model: &str, name: &str) {
+    let problem = r.view.problem_at(
+        &format!("models.{model}.architecture"),
+        format!("`{name}` is not an architecture tprimat can count"),
+        "not known",
+    );
+    let known = ARCHITECTURES.iter().map(|known| known.name);
+    let near = did_you_mean(name, known).map_or_else(String::new, |near| near + " ");
+    let names = architecture_names();
+    r.push(problem.help(format!(
+        "{near}expected {names}, or {OTHER}, for a model of which only the trainer knows the shape"
+    )));
+}
+
+/// Whether the experts of a known architecture are stated, all of them and only where it has some;
+/// what is wrong is one problem.
 fn experts(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
     let at = |key: &str| format!("models.{model}.{key}");
     let name = &shape.architecture;
     let Some(known) = architecture(name) else {
-        let problem = r.view.problem_at(
-            &at("architecture"),
-            format!("`{name}` is not an architecture tprimat can count"),
-            "not known",
-        );
-        let all = || {
-            let names = architecture_names();
-            format!(
-                "expected {names}, or {OTHER}, for a model of which only the trainer knows the shape"
-            )
-        };
-        let near = did_you_mean(name, ARCHITECTURES.iter().map(|known| known.name));
-        r.push(problem.help(near.unwrap_or_else(all)));
         return false;
     };
     let others = |has: fn(&crate::job::Architecture) -> bool| {

@@ -304,7 +304,7 @@ fn experts_that_do_not_fit_are_one_problem_with_what_would() {
     };
     assert_eq!(
         told("e", &set("architecture", json!("qwen3moe"))),
-        "`qwen3moe` is not an architecture tprimat can count; did you mean `qwen3_moe`?"
+        "`qwen3moe` is not an architecture tprimat can count; did you mean `qwen3_moe`? expected llama, qwen2, mistral, gpt2, qwen3, mixtral, qwen2_moe, qwen3_moe, or other, for a model of which only the trainer knows the shape"
     );
     assert_eq!(
         told("e", &set("architecture", json!("qwen2"))),

@@ -29,11 +29,15 @@ impl State {
             self.object = Some(Block::default());
         }
         if let Some(object) = &mut self.object {
-            return match object.add(text.trim().trim_end_matches(',')) {
+            // Commas part its members; the one behind it parts it from the next.
+            let text = text.trim();
+            let line = if text.starts_with('}') { "}" } else { text };
+            return match object.add(line) {
                 Ok(None) => Found::Part,
                 whole => {
                     self.object = None;
-                    whole.ok().flatten().map_or(Found::Nothing, Found::Whole)
+                    let whole = whole.ok().flatten();
+                    whole.map_or(Found::Nothing, |text| Found::Whole(text.replace('\n', "")))
                 }
             };
         }

@@ -344,3 +344,41 @@ fn bars_of_two_processes_give_the_times_of_each() {
         );
     }
 }
+
+/// As `Trainer.save_state` writes it: indented, with its keys sorted.
+#[test]
+fn the_state_that_the_trainer_saves_is_a_log() {
+    let step = |step: u32, loss: f64| {
+        format!(
+            "    {{\n      \"epoch\": 0.5,\n      \"grad_norm\": 1.5,\n      \"learning_rate\": 0.0001,\n      \"loss\": {loss},\n      \"step\": {step}\n    }},\n"
+        )
+    };
+    let summary = "    {\n      \"step\": 20,\n      \"total_flos\": 1e+12,\n      \"train_loss\": 5.9,\n      \"train_runtime\": 10.0,\n      \
+                   \"train_samples_per_second\": 16.0,\n      \"train_steps_per_second\": 2.0\n    }\n";
+    let state = |history: &str| {
+        format!(
+            "{{\n  \"best_metric\": null,\n  \"global_step\": 20,\n  \"log_history\": [\n{history}  ],\n  \"logging_steps\": 10,\n  \
+             \"max_steps\": 20,\n  \"num_input_tokens_seen\": 20480\n}}\n"
+        )
+    };
+    let steps = step(10, 6.5) + &step(20, 5.25);
+    let trace = parse_any(state(&(steps.clone() + summary)).as_bytes());
+    let seen: Vec<_> = trace.steps.iter().map(|s| (s.step, s.loss)).collect();
+    assert_eq!(
+        (trace.format.as_str(), seen),
+        ("hf-trainer", vec![(10, Some(6.5)), (20, Some(5.25))])
+    );
+    // The whole run: 20 steps in 10 s, of 8 samples and 1,024 tokens each.
+    let last = &trace.steps[1];
+    assert_eq!(
+        (last.step_time_seconds, last.tokens),
+        (Some(0.5), Some(1024))
+    );
+    assert_eq!(last.global_batch_size, Some(8));
+    // A checkpoint's state, which knows no end of the training, has losses alone.
+    let trace = parse_any(state(&steps.replace("},\n  ]", "}\n  ]")).as_bytes());
+    assert_eq!(
+        (trace.steps.len(), trace.steps[1].step_time_seconds),
+        (2, None)
+    );
+}

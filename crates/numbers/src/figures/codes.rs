@@ -27,6 +27,8 @@ pub const NOT_SIGNIFICANT: &str = "not_significant";
 pub const FEW_PAIRS: &str = "few_pairs";
 /// A variable of a run's environment that alone can decide a comparison.
 pub const DANGEROUS_VARIABLE: &str = "dangerous_variable";
+/// Settings of an import that its file does not state, and that its importer supplied.
+pub const SUPPLIED: &str = "supplied";
 pub const FLOPS_NOT_KNOWN: &str = "flops_not_known";
 pub const DEVICE_NOT_NAMED: &str = "device_not_named";
 /// How speed-ups were tested.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{
     Catalogue, ComparedEnvironment, Device, Figure, Metric, Metrics, Mfu, Note, NoteKind, Price,
     Summary, UncountedRepeats,
-    codes::{FAILED, FLOPS_NOT_KNOWN, NOT_COUNTED},
+    codes::{FAILED, FLOPS_NOT_KNOWN, NOT_COUNTED, SUPPLIED},
     comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
         refused_without_figures,
@@ -396,6 +396,7 @@ fn row(
     if let Some(why) = impossible(cell, catalogue) {
         metrics.void_rates(&why);
     }
+    let supplied = summary.notes.iter().filter(|note| note.reason.is(SUPPLIED));
     Row {
         cell: cell.cell.clone(),
         platform: cell.platform.clone(),
@@ -432,7 +433,10 @@ fn row(
             .map(str::to_owned)
             .collect(),
         labels: labels(candidate, base, settings),
-        warnings: warnings_of(&cell.environment, &candidate.contract),
+        warnings: warnings_of(&cell.environment, &candidate.contract)
+            .into_iter()
+            .chain(supplied.map(|note| note.reason.clone()))
+            .collect(),
         same_launch_as: cell.same_launch_as.clone(),
         same_runs_as: None,
         metrics,

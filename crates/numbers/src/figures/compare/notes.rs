@@ -12,7 +12,7 @@ use crate::results::{
 use crate::figures::{
     CellInput, CellState, CompareSettings, Comparison, Difference, EnvironmentDifference, Gaps,
     Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Unit, all_hosts,
-    codes::{OTHER_WARM_UP, TESTED},
+    codes::{OTHER_WARM_UP, SUPPLIED, TESTED},
     comparability::{Candidate, Grouped, of_convergence},
     compare::data::LOW_MFU,
     environment_words, texts,
@@ -252,7 +252,12 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     let CellState::Ok { summary } = &cell.state else {
         return notes;
     };
-    notes.extend(summary.notes.iter().map(|note| Note {
+    // What was supplied is among the row's warnings.
+    let own = summary
+        .notes
+        .iter()
+        .filter(|note| !note.reason.is(SUPPLIED));
+    notes.extend(own.map(|note| Note {
         cell: Some(cell.cell.clone()),
         ..note.clone()
     }));

@@ -1,0 +1,1 @@
+../../recipes/lib/tprimat_callback.py
