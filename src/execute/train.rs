@@ -129,7 +129,7 @@ fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
     let job = host.caller_env.get("SLURM_JOB_ID")?;
     let (needed, left) = (
         work.limits.estimated_seconds?,
-        host.slurm.seconds_left(job)?,
+        host.systems.slurm.seconds_left(job)?,
     );
     (needed > left).then(|| {
         format!(

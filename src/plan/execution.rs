@@ -1,14 +1,14 @@
 //! How the runs of a cell are started: on this host or through Slurm, in a container or not.
 //! Nothing of it is in a key but the digest of the image.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::resolve::SettingsReader;
 use crate::{
-    config::{View, schema, vendor_names},
+    config::{View, plain, schema, vendor_names},
     error::{Problem, did_you_mean},
     host::EngineKind,
     job::Vendor,
@@ -44,6 +44,7 @@ impl Part {
             "local" => Self::Place(Place::Local),
             "slurm" => Self::Place(Place::Slurm),
             "allocation" => Self::Place(Place::Allocation),
+            "kubernetes" => Self::Place(Place::Kubernetes),
             "container" => Self::Container(None),
             engine => Self::Container(Some(EngineKind::named(engine)?)),
         })
@@ -61,6 +62,7 @@ pub const EXECUTORS: &[&str] = &[
     "slurm+container",
     "slurm+apptainer",
     "allocation",
+    "kubernetes",
 ];
 
 /// Where the supervisor of a run lives.
@@ -74,6 +76,8 @@ pub enum Place {
     Local,
     /// In a batch job.
     Slurm,
+    /// In the pod of a Job, which is its container.
+    Kubernetes,
     /// In the Slurm job that tprimat itself is in: each run is a step of it.
     Allocation,
 }
@@ -84,6 +88,18 @@ pub struct Execution {
     pub place: Place,
     pub container: Option<Container>,
     pub slurm: Slurm,
+    pub kubernetes: Kubernetes,
+}
+
+impl Execution {
+    /// How many runs of one build may be with its batch system at once.
+    #[must_use]
+    pub fn max_jobs(&self) -> Option<u64> {
+        match self.place {
+            Place::Kubernetes => self.kubernetes.max_jobs,
+            Place::Local | Place::Slurm | Place::Allocation => self.slurm.max_jobs,
+        }
+    }
 }
 
 /// The container that a run is started in.
@@ -120,6 +136,71 @@ pub struct Slurm {
     pub max_jobs: Option<u64>,
     /// Cancel the jobs on Ctrl-C. Otherwise they go on, and the next build takes them up.
     pub cancel_on_interrupt: bool,
+}
+
+/// What the manifest of a Job says, and where it is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kubernetes {
+    pub context: Option<String>,
+    pub namespace: Option<String>,
+    pub volumes: Vec<Volume>,
+    pub resource: Option<String>,
+    pub cpus: Option<u64>,
+    pub memory: Option<String>,
+    pub shm: Option<String>,
+    pub node_selector: BTreeMap<String, String>,
+    pub tolerations: Value,
+    pub service_account: Option<String>,
+    pub pull_secrets: Vec<String>,
+    pub queue: Option<String>,
+    pub priority_class: Option<String>,
+    pub max_jobs: Option<u64>,
+    pub cancel_on_interrupt: bool,
+}
+
+impl Kubernetes {
+    /// What the cluster calls a GPU of this vendor.
+    #[must_use]
+    pub fn resource_of(&self, vendor: Vendor) -> Option<String> {
+        let known = match vendor {
+            Vendor::Cpu => return None,
+            Vendor::Nvd => "nvidia.com/gpu",
+            Vendor::Amd => "amd.com/gpu",
+        };
+        Some(self.resource.clone().unwrap_or_else(|| known.to_owned()))
+    }
+}
+
+/// A folder of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// The PersistentVolumeClaim that it is of; `None`: the same folder of the node.
+    pub claim: Option<String>,
+    pub path: String,
+    pub is_read_only: bool,
+}
+
+impl Volume {
+    /// `CLAIM:/path`, `/path`, each perhaps with `:ro`.
+    fn read(text: &str) -> Option<Self> {
+        let (place, is_read_only) = match text.strip_suffix(":ro") {
+            Some(place) => (place, true),
+            None => (text, false),
+        };
+        let (claim, path) = match place.split_once(':') {
+            Some((claim, path)) => (Some(claim.to_owned()), path),
+            None => (None, place),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        let is_claim = |claim: &String| !claim.is_empty() && claim.chars().all(is_name);
+        let is_one =
+            path.starts_with('/') && !path.contains(':') && claim.as_ref().is_none_or(is_claim);
+        is_one.then(|| Self {
+            claim,
+            path: path.to_owned(),
+            is_read_only,
+        })
+    }
 }
 
 /// What `execution` says of a platform, by its id or its vendor: tables in the order of their
@@ -223,6 +304,13 @@ pub(super) fn execution(
             }
         }
     }
+    if place == Place::Kubernetes {
+        if word != "kubernetes" {
+            let message = format!("`{word}` is not an executor: the pod of a Job is its container");
+            r.problem(&executor_at, message, "expected kubernetes");
+        }
+        (contained, engine) = (true, Some(EngineKind::Kubernetes));
+    }
     let container = contained.then(|| Container {
         engine: engine.or_else(|| stated.engine()),
         image: match stated.image(&r.view, &cell.framework) {
@@ -270,6 +358,7 @@ pub(super) fn execution(
         place,
         container,
         slurm,
+        kubernetes: kubernetes(r, &stated),
     }
 }
 
@@ -352,6 +441,55 @@ pub fn is_image_name(name: &str) -> bool {
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
+}
+
+fn kubernetes(r: &mut SettingsReader, stated: &Stated) -> Kubernetes {
+    let mut volumes = Vec::new();
+    for text in stated
+        .get(|table| table.kubernetes.volumes.clone())
+        .unwrap_or_default()
+    {
+        match Volume::read(&text) {
+            Some(volume) => volumes.push(volume),
+            None => {
+                let path = stated.place(&r.view, "kubernetes.volumes");
+                let problem = r
+                    .view
+                    .problem_at(&path, format!("`{text}` is not a volume"), "here");
+                let help = "expected CLAIM:/path of a PersistentVolumeClaim, or /path of each node, with :ro behind it where it is only read";
+                r.push(Problem::help(problem, help));
+            }
+        }
+    }
+    let selector = stated
+        .get(|table| Some(table.kubernetes.node_selector.clone()).filter(|all| !all.is_empty()));
+    let tolerations =
+        stated.get(|table| Some(table.kubernetes.tolerations.clone()).filter(|all| !all.is_null()));
+    Kubernetes {
+        context: stated.text(|table| &table.kubernetes.context),
+        namespace: stated.text(|table| &table.kubernetes.namespace),
+        volumes,
+        resource: stated.text(|table| &table.kubernetes.resource),
+        cpus: stated.get(|table| table.kubernetes.cpus),
+        memory: stated.text(|table| &table.kubernetes.memory),
+        shm: stated.text(|table| &table.kubernetes.shm),
+        node_selector: selector
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(name, value)| (name, plain(&value.0)))
+            .collect(),
+        tolerations: tolerations.unwrap_or_default(),
+        service_account: stated.text(|table| &table.kubernetes.service_account),
+        pull_secrets: stated
+            .get(|table| table.kubernetes.pull_secrets.clone())
+            .unwrap_or_default(),
+        queue: stated.text(|table| &table.kubernetes.queue),
+        priority_class: stated.text(|table| &table.kubernetes.priority_class),
+        max_jobs: stated.get(|table| table.kubernetes.max_jobs),
+        cancel_on_interrupt: stated
+            .get(|table| table.kubernetes.cancel_on_interrupt)
+            .unwrap_or(false),
+    }
 }
 
 fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {
