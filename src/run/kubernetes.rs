@@ -207,13 +207,13 @@ impl Kubernetes {
         let words = ["get", "events", &field, "--output=json"];
         let said = self.kubectl(target_of(spec), &words, "").ok()?;
         let list: Value = serde_json::from_str(&said).ok()?;
-        let items = list["items"].as_array()?.iter();
+        let mut items = list["items"].as_array()?.iter();
         let is_failure = |event: &&Value| {
             event["reason"]
                 .as_str()
                 .is_some_and(|why| why.starts_with("Failed"))
         };
-        let event = items.filter(is_failure).last()?;
+        let event = items.rfind(is_failure)?;
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         Some(format!(
             "{}: {}",
@@ -330,7 +330,9 @@ impl System for Kubernetes {
             thread::sleep(PAUSE);
         }
         let (target, runs) = (target_of(spec), spec.dir.parent());
-        if let (Err(_), Some(runs)) = (self.delete(target, &spec.run_id), runs) {
+        if let (Err(why), Some(runs)) = (self.delete(target, &spec.run_id), runs)
+            && why.is_passing
+        {
             // The cluster is away: the next build deletes it.
             let note = runs.join(format!("{UNDELETED}{}", spec.run_id));
             let text = serde_json::to_vec(target).unwrap_or_default();

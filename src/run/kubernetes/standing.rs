@@ -252,10 +252,11 @@ fn age(of: &Value, since: &str, now: f64) -> f64 {
 pub(super) fn short(message: &str) -> String {
     const MOST: usize = 300;
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
+    if line.chars().count() <= MOST {
+        return line;
     }
+    let begin: String = line.chars().take(MOST).collect();
+    format!("{begin}…")
 }
 
 #[cfg(test)]
