@@ -9,6 +9,7 @@
 //! | the system does not answer | it is asked again until it does |
 //! | the user has as many jobs as Slurm allows | it is submitted once others have ended |
 //! | the system refuses the job otherwise, or can never start it | this training has nothing, with the reason; others go on |
+//! | the job is gone before it took its run | nothing has run, and nothing is recorded |
 //! | the job ended well, and `exit.json` is not seen here | it is waited for, then left in its folder: nothing is run instead |
 //! | the run failed, whatever its exit code | the system says whether it ended the job: memory, time, node, cancelled |
 //! | the job ended otherwise, without `exit.json` | the system says why: lost node, preempted, out of time, out of memory, cancelled |
@@ -258,6 +259,11 @@ impl Job {
                 };
                 match told.and_then(|()| self.look(pause / 2, &mut over)) {
                     Ok(None) => {}
+                    Ok(Some(End::NeverWas)) if interrupted.is_some() => {
+                        self.system.let_go(&self.spec, None);
+                        folder::remove(dir);
+                        return Err(Error::Interrupted(0));
+                    }
                     Ok(Some(end)) => return Ok(end),
                     Err(reason) => *lock(&self.reason) = reason,
                 }
@@ -283,6 +289,11 @@ impl Job {
                 "{job} was not started: {}",
                 shown.reason
             ))));
+        }
+        // Of a job that is gone and had not taken its run, nothing has run and nothing will.
+        let is_gone = shown.is_over && shown.state.is_empty();
+        if is_gone && take(&self.spec.dir, WITHDRAWN).map_err(unreachable)? {
+            return Ok(Some(End::NeverWas));
         }
         if shown.is_over {
             over.get_or_insert_with(|| (Instant::now(), shown));
