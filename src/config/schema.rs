@@ -414,7 +414,7 @@ pub struct ExecutionSlurm {
 }
 
 /// What templates/kubernetes.yaml.j2 writes into the Job of a run; its image is `container.image`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionKubernetes {
     /// kubectl's `--context`; absent = the current one.
@@ -436,7 +436,7 @@ pub struct ExecutionKubernetes {
     /// Size of /dev/shm, which is part of the memory; absent = half of what the node has.
     pub shm: Option<String>,
     /// Labels of the nodes.
-    pub node_selector: BTreeMap<String, Scalar>,
+    pub node_selector: BTreeMap<String, String>,
     /// As in a pod's spec: `[{ key: nvidia.com/gpu, operator: Exists }]`.
     pub tolerations: Value,
     pub service_account: Option<String>,

@@ -74,7 +74,7 @@ pub(super) fn contain(
     let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
     if engine.kind == EngineKind::Kubernetes {
         // The pod is the container.
-        let volumes = &work.placement.execution.kubernetes.volumes;
+        let volumes = &work.placement.execution.volumes;
         let tprimat = text(&host.tprimat)?;
         return match mounts
             .iter()

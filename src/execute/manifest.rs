@@ -64,6 +64,7 @@ pub fn manifest(execution: &Execution, job: &Job, named: &Named) -> Result<Rende
             grace => (named.grace_seconds + RECORD).ceil() as u64,
             deadline,
             kubernetes => minijinja::value::Serde(&execution.kubernetes),
+            volumes => minijinja::value::Serde(&execution.volumes),
         },
     )?;
     check(&rendered, named)?;

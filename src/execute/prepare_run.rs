@@ -221,7 +221,7 @@ fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Ta
     Ok(Target {
         context: settings.context.clone(),
         namespace: settings.namespace.clone(),
-        cancel_on_interrupt: settings.cancel_on_interrupt,
+        cancel_on_interrupt: settings.cancel_on_interrupt == Some(true),
         manifest: String::from_utf8_lossy(&manifest.bytes).into_owned(),
         owner,
     })

@@ -1,14 +1,14 @@
 //! How the runs of a cell are started: on this host or through Slurm, in a container or not.
 //! Nothing of it is in a key but the digest of the image.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::resolve::SettingsReader;
 use crate::{
-    config::{View, plain, schema, vendor_names},
+    config::{View, schema, vendor_names},
     error::{Problem, did_you_mean},
     host::EngineKind,
     job::Vendor,
@@ -89,6 +89,8 @@ pub struct Execution {
     pub container: Option<Container>,
     pub slurm: Slurm,
     pub kubernetes: Kubernetes,
+    /// Those that it names.
+    pub volumes: Vec<Volume>,
 }
 
 impl Execution {
@@ -139,24 +141,7 @@ pub struct Slurm {
 }
 
 /// What the manifest of a Job says, and where it is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kubernetes {
-    pub context: Option<String>,
-    pub namespace: Option<String>,
-    pub volumes: Vec<Volume>,
-    pub resource: Option<String>,
-    pub cpus: Option<u64>,
-    pub memory: Option<String>,
-    pub shm: Option<String>,
-    pub node_selector: BTreeMap<String, String>,
-    pub tolerations: Value,
-    pub service_account: Option<String>,
-    pub pull_secrets: Vec<String>,
-    pub queue: Option<String>,
-    pub priority_class: Option<String>,
-    pub max_jobs: Option<u64>,
-    pub cancel_on_interrupt: bool,
-}
+pub use crate::config::schema::ExecutionKubernetes as Kubernetes;
 
 impl Kubernetes {
     /// What the cluster calls a GPU of this vendor.
@@ -167,7 +152,8 @@ impl Kubernetes {
             Vendor::Nvd => "nvidia.com/gpu",
             Vendor::Amd => "amd.com/gpu",
         };
-        Some(self.resource.clone().unwrap_or_else(|| known.to_owned()))
+        let stated = self.resource.clone().filter(|name| !name.is_empty());
+        Some(stated.unwrap_or_else(|| known.to_owned()))
     }
 }
 
@@ -219,6 +205,23 @@ impl Stated {
 
     fn get<T>(&self, key: impl Fn(&schema::Execution) -> Option<T>) -> Option<T> {
         self.0.iter().find_map(|(_, table)| key(table))
+    }
+
+    /// All keys of a table.
+    fn table<T: Serialize + DeserializeOwned + Default>(
+        &self,
+        of: impl Fn(&schema::Execution) -> &T,
+    ) -> T {
+        let mut all = serde_json::Map::new();
+        for (_, table) in &self.0 {
+            let keys = serde_json::to_value(of(table)).unwrap_or_default();
+            for (key, value) in keys.as_object().into_iter().flatten() {
+                if !value.is_null() && value.as_object().is_none_or(|table| !table.is_empty()) {
+                    all.entry(key).or_insert(value.clone());
+                }
+            }
+        }
+        serde_json::from_value(Value::Object(all)).unwrap_or_default()
     }
 
     /// As [`Stated::get`]; an empty text asks for nothing.
@@ -354,11 +357,13 @@ pub(super) fn execution(
             .get(|table| table.slurm.cancel_on_interrupt)
             .unwrap_or(false),
     };
+    let kubernetes = stated.table(|table| &table.kubernetes);
     Execution {
         place,
         container,
         slurm,
-        kubernetes: kubernetes(r, &stated),
+        volumes: volumes(r, &stated, &kubernetes),
+        kubernetes,
     }
 }
 
@@ -443,13 +448,10 @@ pub fn is_image_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
 }
 
-fn kubernetes(r: &mut SettingsReader, stated: &Stated) -> Kubernetes {
+fn volumes(r: &mut SettingsReader, stated: &Stated, kubernetes: &Kubernetes) -> Vec<Volume> {
     let mut volumes = Vec::new();
-    for text in stated
-        .get(|table| table.kubernetes.volumes.clone())
-        .unwrap_or_default()
-    {
-        match Volume::read(&text) {
+    for text in kubernetes.volumes.iter().flatten() {
+        match Volume::read(text) {
             Some(volume) => volumes.push(volume),
             None => {
                 let path = stated.place(&r.view, "kubernetes.volumes");
@@ -461,35 +463,7 @@ fn kubernetes(r: &mut SettingsReader, stated: &Stated) -> Kubernetes {
             }
         }
     }
-    let selector = stated
-        .get(|table| Some(table.kubernetes.node_selector.clone()).filter(|all| !all.is_empty()));
-    let tolerations =
-        stated.get(|table| Some(table.kubernetes.tolerations.clone()).filter(|all| !all.is_null()));
-    Kubernetes {
-        context: stated.text(|table| &table.kubernetes.context),
-        namespace: stated.text(|table| &table.kubernetes.namespace),
-        volumes,
-        resource: stated.text(|table| &table.kubernetes.resource),
-        cpus: stated.get(|table| table.kubernetes.cpus),
-        memory: stated.text(|table| &table.kubernetes.memory),
-        shm: stated.text(|table| &table.kubernetes.shm),
-        node_selector: selector
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(name, value)| (name, plain(&value.0)))
-            .collect(),
-        tolerations: tolerations.unwrap_or_default(),
-        service_account: stated.text(|table| &table.kubernetes.service_account),
-        pull_secrets: stated
-            .get(|table| table.kubernetes.pull_secrets.clone())
-            .unwrap_or_default(),
-        queue: stated.text(|table| &table.kubernetes.queue),
-        priority_class: stated.text(|table| &table.kubernetes.priority_class),
-        max_jobs: stated.get(|table| table.kubernetes.max_jobs),
-        cancel_on_interrupt: stated
-            .get(|table| table.kubernetes.cancel_on_interrupt)
-            .unwrap_or(false),
-    }
+    volumes
 }
 
 fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {
