@@ -13,7 +13,7 @@ SHELL  := bash
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build wheel test test-services frameworks lint doc bench statistics fuzz soak chaos clean
+.PHONY: quickstart build wheel test test-services frameworks lint doc bench statistics fuzz soak chaos kubernetes clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -62,6 +62,7 @@ lint: $(VENV)/.ready
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features tprimat/remote -- -D warnings
+	.ci/manifests
 
 doc: $(VENV)/.ready
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --lib
@@ -72,6 +73,11 @@ bench: build
 	python3 benches/parse.py
 	python3 benches/compare.py
 	$(CARGO) bench --bench analyze --bench report --bench page
+
+# Runs as Jobs of the cluster that KUBECONFIG names; the head of the script says what else it needs.
+kubernetes:
+	$(CARGO) build --release --bin tprimat
+	tests/kubernetes.sh
 
 # Random edits, kills, concurrent builds and damaged caches against a journal that the trainers keep.
 SECONDS ?= 600

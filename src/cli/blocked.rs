@@ -25,12 +25,17 @@ const MOST: usize = 6;
 /// What is wrong with each cell that cannot be trained here now, by the cell's position.
 pub type Blocked = BTreeMap<CellId, Vec<Problem>>;
 
-/// The program or variable of Slurm that the runs need and that is missing here.
-fn without_slurm(place: Place, host: &TrainHost) -> Option<Problem> {
+/// The program or variable of a batch system that the runs need and that is missing here.
+fn without_system(place: Place, host: &TrainHost) -> Option<Problem> {
     let has = |program: &str| which(program, &host.caller_env).is_some();
     let (message, help) = match place {
         Place::Local => return None,
         Place::Slurm if has("sbatch") => return None,
+        Place::Kubernetes if has("kubectl") => return None,
+        Place::Kubernetes => (
+            "the executor is kubernetes, but kubectl is not in PATH",
+            "install it (https://kubernetes.io/docs/tasks/tools), or run tprimat with --executor local",
+        ),
         Place::Slurm => (
             "the executor is slurm, but sbatch is not in PATH",
             "run tprimat on a login node of the cluster, or with --executor local",
@@ -60,7 +65,7 @@ pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -
         let place = first.resolved.execution.place;
         if place != Place::Local {
             // The job looks at its node before it starts anything.
-            if let Some(problem) = without_slurm(place, host) {
+            if let Some(problem) = without_system(place, host) {
                 of_pair
                     .iter()
                     .for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));

@@ -119,6 +119,10 @@ pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
     hardware(&facts, &env, &wanted, &mut findings);
     services::engines(&env, &wanted, &mut findings);
     services::slurm(&env, &wanted, &mut findings);
+    wanted
+        .kubernetes
+        .iter()
+        .for_each(|cluster| services::kubernetes(&env, cluster, &mut findings));
     match project {
         Ok((asked, session)) => in_project(&asked, session, &mut findings)?,
         Err(error) => findings.mend(
@@ -145,6 +149,17 @@ struct Wanted {
     /// Vendors of GPUs that runs of this host need.
     vendors: BTreeSet<Vendor>,
     slurm: bool,
+    /// What the cells that are Jobs say of their clusters; with what their GPUs are called.
+    kubernetes: BTreeSet<Cluster>,
+}
+
+/// A cluster, as kubectl is told of it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Cluster {
+    context: Option<String>,
+    namespace: Option<String>,
+    /// `None`: its cells need no GPU.
+    resource: Option<String>,
 }
 
 impl Wanted {
@@ -154,6 +169,14 @@ impl Wanted {
         for prepared in cells.filter_map(|(cell, _)| plan.prepared(cell)) {
             let (execution, vendor) = (&prepared.resolved.execution, prepared.job().vendor);
             wanted.slurm |= execution.place == Place::Slurm;
+            if execution.place == Place::Kubernetes {
+                let settings = &execution.kubernetes;
+                wanted.kubernetes.insert(Cluster {
+                    context: settings.context.clone(),
+                    namespace: settings.namespace.clone(),
+                    resource: settings.resource_of(vendor),
+                });
+            }
             if execution.place == Place::Local {
                 wanted.vendors.insert(vendor);
             }
@@ -287,7 +310,7 @@ fn packages(plan: &Plan, framework: &str, env: &BTreeMap<String, String>) -> Vec
         match (execution.place, &execution.container) {
             (_, Some(_)) => in_container = true,
             (Place::Local, None) => here = true,
-            (Place::Slurm | Place::Allocation, None) => on_nodes = true,
+            (Place::Slurm | Place::Kubernetes | Place::Allocation, None) => on_nodes = true,
         }
     }
     let unchecked = |is_so: bool, what: &str| is_so.then(|| (State::Unchecked, what.to_owned()));

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Between SIGTERM and SIGKILL.
-const GRACE_SECONDS: f64 = 10.0;
+pub(super) const GRACE_SECONDS: f64 = 10.0;
 
 pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
     let Session {
@@ -43,7 +43,10 @@ pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
         gpus: vendor.map(|v| gpus(plan, v)).unwrap_or_default(),
-        slurm: run::Commands::new(request.env.clone()),
+        systems: run::Systems {
+            slurm: run::Slurm::new(request.env.clone()),
+            kubernetes: run::Kubernetes::new(request.env.clone()),
+        },
         folders: execute::Folders::default(),
         sharing: None,
         tprimat,

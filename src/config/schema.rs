@@ -350,11 +350,12 @@ pub struct Framework {
 #[serde(default, deny_unknown_fields)]
 pub struct Execution {
     /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container`,
-    /// `slurm+apptainer` or `allocation`; absent = the recipe's, else `local`. `--executor` is
+    /// `slurm+apptainer`, `allocation` or `kubernetes`; absent = the recipe's, else `local`. `--executor` is
     /// stronger.
     pub executor: Option<String>,
     pub container: ExecutionContainer,
     pub slurm: ExecutionSlurm,
+    pub kubernetes: ExecutionKubernetes,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -409,6 +410,47 @@ pub struct ExecutionSlurm {
     #[schemars(range(min = 1))]
     pub max_jobs: Option<u64>,
     /// Cancel the jobs on Ctrl-C; absent = they go on, and the next build takes them up.
+    pub cancel_on_interrupt: Option<bool>,
+}
+
+/// What templates/kubernetes.yaml.j2 writes into the Job of a run; its image is `container.image`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecutionKubernetes {
+    /// kubectl's `--context`; absent = the current one.
+    pub context: Option<String>,
+    /// Absent = the context's.
+    pub namespace: Option<String>,
+    /// What is mounted: `CLAIM:/path` of a PersistentVolumeClaim, or `/path` of each node, with `:ro`
+    /// behind it where it is only read. Project, cache and tprimat are below one of them.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
+    pub volumes: Option<Vec<String>>,
+    /// What a GPU is called; absent = `nvidia.com/gpu` or `amd.com/gpu`.
+    pub resource: Option<String>,
+    /// CPU cores that a pod asks for.
+    #[schemars(range(min = 1))]
+    pub cpus: Option<u64>,
+    /// Memory that a pod asks for and may use: `512Gi`.
+    pub memory: Option<String>,
+    /// Size of /dev/shm, which is part of the memory; absent = half of what the node has.
+    pub shm: Option<String>,
+    /// Labels of the nodes.
+    pub node_selector: BTreeMap<String, String>,
+    /// As in a pod's spec: `[{ key: nvidia.com/gpu, operator: Exists }]`.
+    pub tolerations: Value,
+    pub service_account: Option<String>,
+    /// Names of Secrets.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    #[serde(deserialize_with = "texts")]
+    pub pull_secrets: Option<Vec<String>>,
+    /// Kueue's LocalQueue.
+    pub queue: Option<String>,
+    pub priority_class: Option<String>,
+    /// How many Jobs of one build there may be at once; absent = `--jobs`.
+    #[schemars(range(min = 1))]
+    pub max_jobs: Option<u64>,
+    /// Delete the Jobs on Ctrl-C; absent = they go on, and the next build takes them up.
     pub cancel_on_interrupt: Option<bool>,
 }
 

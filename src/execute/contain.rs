@@ -11,7 +11,7 @@ use crate::{
     files,
     host::{ContainerEngine, EngineKind, engine_environment},
     job::{Job, Vendor},
-    plan::{Container, Place, Prepared},
+    plan::{Container, Place, Prepared, Volume},
     run::{
         ContainerSpec, Gpu,
         contained::{has_service, remember, verb},
@@ -72,6 +72,25 @@ pub(super) fn contain(
         return Err(LaunchError::NotContained(Problem::new(message)).into());
     }
     let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
+    if engine.kind == EngineKind::Kubernetes {
+        // The pod is the container.
+        let volumes = &work.placement.execution.volumes;
+        let tprimat = text(&host.tprimat)?;
+        return match mounts
+            .iter()
+            .chain([&tprimat])
+            .find(|mount| !is_covered(mount, volumes))
+        {
+            None => Ok(None),
+            Some(mount) => {
+                let path = mount.split(':').next().unwrap_or_default();
+                let problem = Problem::new(format!("no volume of the pods has {path}")).help(
+                    "name the volume that has it under the same path in execution.<platform>.kubernetes.volumes",
+                );
+                Err(LaunchError::NotContained(problem).into())
+            }
+        };
+    }
     let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
     let (vendor, workdir) = (work.job.vendor, text(dir)?);
     let needs = Needs {
@@ -90,7 +109,7 @@ pub(super) fn contain(
     arguments.extend(container.options.iter().cloned());
     arguments.push(match engine.kind {
         // By its digest: the name may mean another image by now.
-        EngineKind::Docker | EngineKind::Podman => image,
+        EngineKind::Docker | EngineKind::Podman | EngineKind::Kubernetes => image,
         EngineKind::Apptainer => text(&host.project.join(&container.image))?,
         EngineKind::Pyxis => format!("--container-image={}", container.image),
     });
@@ -215,6 +234,17 @@ fn mounts(
             }),
     );
     mounts
+}
+
+/// Do the pods see a folder, and can they write to it where they have to?
+fn is_covered(mount: &str, volumes: &[Volume]) -> bool {
+    let (path, is_read) = match mount.split_once(':') {
+        Some((path, rest)) => (path, rest.ends_with(":ro")),
+        None => (mount, true),
+    };
+    volumes.iter().any(|volume| {
+        Path::new(path).starts_with(&volume.path) && (is_read || !volume.is_read_only)
+    })
 }
 
 fn text(path: &Path) -> Result<String> {

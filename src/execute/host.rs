@@ -12,7 +12,7 @@ use crate::{
     digest::Digest,
     error::Result,
     plan::Place,
-    run::{Commands, Executor, Gpu, Local, Slurm, Watched},
+    run::{Batch, Executor, Gpu, Local, Systems, Watched},
 };
 
 /// What holds for every run of a build.
@@ -31,7 +31,7 @@ pub struct TrainHost {
     /// The accelerators that runs may be given.
     pub gpus: Vec<Gpu>,
     /// All runs of a build ask the same queue.
-    pub slurm: Commands,
+    pub systems: Systems,
     pub folders: Folders,
     /// The remote cache of the build.
     pub sharing: Option<Arc<dyn Share>>,
@@ -66,14 +66,14 @@ impl TrainHost {
             Place::Local | Place::Allocation => Box::new(Local {
                 tprimat: self.tprimat.clone(),
             }),
-            Place::Slurm => Box::new(self.slurm()),
+            Place::Slurm | Place::Kubernetes => Box::new(self.batch()),
         }
     }
 
-    pub(super) fn slurm(&self) -> Slurm {
-        Slurm {
+    pub(super) fn batch(&self) -> Batch {
+        Batch {
             tprimat: self.tprimat.clone(),
-            commands: self.slurm.clone(),
+            systems: self.systems.clone(),
         }
     }
 }

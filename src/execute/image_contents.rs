@@ -107,7 +107,7 @@ fn look_within(
         }
         EngineKind::Apptainer => vec!["exec", "--cleanenv", "--no-home", image],
         // It fetches the image for a job, and only there.
-        EngineKind::Pyxis => {
+        EngineKind::Pyxis | EngineKind::Kubernetes => {
             return Ok(Inside {
                 has_python: true,
                 ..Inside::default()

@@ -14,6 +14,7 @@ mod imports;
 mod ingest;
 mod interrupt;
 mod launch;
+mod manifest;
 mod preflight;
 mod prepare_run;
 mod price;
@@ -37,6 +38,7 @@ pub use folders::{
 pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::{job_json, round_now};
+pub use manifest::{Named, manifest};
 pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
 pub use prepare_run::{PROJECT_DIR, dropped_env};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, few_digits};

@@ -6,6 +6,7 @@ use super::{
     contain::{self, contain},
     host::TrainHost,
     imports,
+    manifest::{Named, manifest},
     train_work::TrainWork,
 };
 use crate::{
@@ -13,7 +14,10 @@ use crate::{
     files::{self, Durability, write_atomically},
     job::Vendor,
     plan::Place,
-    run::spec::{Gpu, JobSpec, RunSpec, Verbatim},
+    run::{
+        kubernetes,
+        spec::{Gpu, JobSpec, RunSpec, Target, Verbatim},
+    },
     secrets::Secrets,
 };
 
@@ -103,10 +107,17 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     let container = contain(work, host, &given, (id, dir), &mut env)?;
     Secrets::note(&env, dir)?;
     Ok(RunSpec {
-        job: (work.placement.execution.place != Place::Local).then(|| job_spec(work)),
+        job: match work.placement.execution.place {
+            Place::Local => None,
+            Place::Kubernetes => Some(JobSpec {
+                kubernetes: Some(target(work, host, id, dir)?),
+                ..job_spec(work)
+            }),
+            Place::Slurm | Place::Allocation => Some(job_spec(work)),
+        },
         run_id: id.to_owned(),
         dir: dir.to_owned(),
-        argv: match &container {
+        argv: match &work.placement.execution.container {
             None => work.launch.command.clone(),
             Some(_) => imports::in_container(&work.launch.command),
         },
@@ -212,7 +223,31 @@ fn job_spec(work: &TrainWork) -> JobSpec {
         packages: work.placement.packages.clone(),
         python: work.placement.python.clone(),
         settings: work.placement.execution.slurm.clone(),
+        kubernetes: None,
     }
+}
+
+/// Where the Job of a run is made, and as what.
+fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Target> {
+    let settings = &work.placement.execution.kubernetes;
+    let owner = kubernetes::owner(&host.runs)?;
+    let named = Named {
+        project: &host.project,
+        run_id: id,
+        dir: &path_text(dir)?,
+        owner: &owner,
+        tprimat: &path_text(&host.tprimat)?,
+        grace_seconds: host.grace_seconds,
+        timeout_seconds: work.limits.timeout_seconds,
+    };
+    let manifest = manifest(&work.placement.execution, &work.job, &named)?;
+    Ok(Target {
+        context: settings.context.clone(),
+        namespace: settings.namespace.clone(),
+        cancel_on_interrupt: settings.cancel_on_interrupt == Some(true),
+        manifest: String::from_utf8_lossy(&manifest.bytes).into_owned(),
+        owner,
+    })
 }
 
 fn path_text(path: &Path) -> Result<String> {

@@ -99,10 +99,11 @@ pub(super) fn see_through(
             remove(&spec.dir);
             return Ok(None);
         }
-        End::GoesOn { slurm_job } => {
+        End::GoesOn { job, cancels } => {
             events.report(&Event::TaskGoesOn {
                 task: work.name().to_owned(),
-                slurm_job,
+                job,
+                cancels,
             });
             return Err(Error::Interrupted(0));
         }

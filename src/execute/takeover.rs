@@ -72,7 +72,7 @@ pub(super) fn take_over(
             });
             is_told = true;
         }
-        let taken = match recover::take_up(&dir, &host.caller_env, &host.slurm) {
+        let taken = match recover::take_up(&dir, &host.caller_env, &host.systems) {
             Ok(taken) => taken,
             Err(error) => return not_taken(error, &dir),
         };
@@ -83,7 +83,7 @@ pub(super) fn take_over(
                 Err(error) => return not_taken(error, &dir),
             },
             Taken::GoesOn(spec, owner) => {
-                let run = Arc::new(host.slurm().attach((*spec).clone(), owner));
+                let run = Arc::new(host.batch().attach((*spec).clone(), owner));
                 let message = format!(
                     "{}: took up the run that an earlier build started ({})",
                     work.name(),
@@ -150,7 +150,8 @@ fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink)
 /// Takes in what earlier builds left behind when they were killed. A run that cannot be taken in now
 /// stays in its folder, and no build ends for it.
 pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
-    let mut swept = recover::sweep(&host.runs, &host.caller_env, &host.slurm);
+    host.systems.kubernetes.sweep(&host.runs);
+    let mut swept = recover::sweep(&host.runs, &host.caller_env, &host.systems);
     for left in std::mem::take(&mut swept.left) {
         if let Err(error) = take_in(&left, host, cache, events) {
             swept.errors.push(error);
@@ -173,7 +174,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, events: &EventSink) {
 
 /// Removes what profiled runs left whose tprimat died: a profile is made again, never taken in.
 pub fn sweep_profiles(host: &TrainHost, events: &EventSink) {
-    let swept = recover::sweep(&host.profiles(), &host.caller_env, &host.slurm);
+    let swept = recover::sweep(&host.profiles(), &host.caller_env, &host.systems);
     swept.left.iter().for_each(|left| remove(&left.dir));
     say_left_alone(&swept, events);
 }

@@ -101,7 +101,9 @@ pub fn train(
         .into();
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
-    Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
+    Ok(trained.unwrap_or_else(|| {
+        Trained::Nothing("its job was never submitted, or deleted before it ran".into())
+    }))
 }
 
 /// How long a run waits for the end of what another one left on its devices.
@@ -129,7 +131,7 @@ fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
     let job = host.caller_env.get("SLURM_JOB_ID")?;
     let (needed, left) = (
         work.limits.estimated_seconds?,
-        host.slurm.seconds_left(job)?,
+        host.systems.slurm.seconds_left(job)?,
     );
     (needed > left).then(|| {
         format!(

@@ -24,9 +24,12 @@ pub enum EngineKind {
     Apptainer,
     /// `srun --container-image`, by NVIDIA's plugin for Slurm.
     Pyxis,
+    /// The pod of a Job, which is a container already; only `executor: kubernetes` names it.
+    Kubernetes,
 }
 
 impl EngineKind {
+    /// Those that config.yaml may name.
     pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Apptainer, Self::Pyxis];
 
     #[must_use]
@@ -36,6 +39,7 @@ impl EngineKind {
             Self::Podman => "podman",
             Self::Apptainer => "apptainer",
             Self::Pyxis => "pyxis",
+            Self::Kubernetes => "kubernetes",
         }
     }
 
@@ -47,6 +51,7 @@ impl EngineKind {
             Self::Podman => &["podman"],
             Self::Apptainer => &["apptainer", "singularity"],
             Self::Pyxis => &["srun"],
+            Self::Kubernetes => &["kubectl"],
         }
     }
 
@@ -55,7 +60,7 @@ impl EngineKind {
     #[must_use]
     pub fn file_of(self, image: &str, root: &Path) -> Option<PathBuf> {
         match self {
-            Self::Docker | Self::Podman => None,
+            Self::Docker | Self::Podman | Self::Kubernetes => None,
             Self::Apptainer => Some(root.join(image)),
             Self::Pyxis => Some(PathBuf::from(image)).filter(|path| path.is_absolute()),
         }
@@ -205,12 +210,15 @@ impl ContainerEngine {
                     ))
                 }
             }
-            EngineKind::Apptainer | EngineKind::Pyxis => match image.split_once('@') {
-                Some((_, digest)) => Ok(Some(digest.to_owned())),
-                None => Err(format!(
-                    "pyxis fetches `{image}` anew for each job; name it with its digest, as {image}@sha256:…"
-                )),
-            },
+            EngineKind::Apptainer | EngineKind::Pyxis | EngineKind::Kubernetes => {
+                match image.split_once('@') {
+                    Some((_, digest)) => Ok(Some(digest.to_owned())),
+                    None => Err(format!(
+                        "{} fetches `{image}` anew for each job; name it with its digest, as {image}@sha256:…",
+                        self.name()
+                    )),
+                }
+            }
         }
     }
 }

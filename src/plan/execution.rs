@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::resolve::SettingsReader;
@@ -44,6 +44,7 @@ impl Part {
             "local" => Self::Place(Place::Local),
             "slurm" => Self::Place(Place::Slurm),
             "allocation" => Self::Place(Place::Allocation),
+            "kubernetes" => Self::Place(Place::Kubernetes),
             "container" => Self::Container(None),
             engine => Self::Container(Some(EngineKind::named(engine)?)),
         })
@@ -61,6 +62,7 @@ pub const EXECUTORS: &[&str] = &[
     "slurm+container",
     "slurm+apptainer",
     "allocation",
+    "kubernetes",
 ];
 
 /// Where the supervisor of a run lives.
@@ -74,6 +76,8 @@ pub enum Place {
     Local,
     /// In a batch job.
     Slurm,
+    /// In the pod of a Job, which is its container.
+    Kubernetes,
     /// In the Slurm job that tprimat itself is in: each run is a step of it.
     Allocation,
 }
@@ -84,6 +88,20 @@ pub struct Execution {
     pub place: Place,
     pub container: Option<Container>,
     pub slurm: Slurm,
+    pub kubernetes: Kubernetes,
+    /// Those that it names.
+    pub volumes: Vec<Volume>,
+}
+
+impl Execution {
+    /// How many runs of one build may be with its batch system at once.
+    #[must_use]
+    pub fn max_jobs(&self) -> Option<u64> {
+        match self.place {
+            Place::Kubernetes => self.kubernetes.max_jobs,
+            Place::Local | Place::Slurm | Place::Allocation => self.slurm.max_jobs,
+        }
+    }
 }
 
 /// The container that a run is started in.
@@ -122,6 +140,55 @@ pub struct Slurm {
     pub cancel_on_interrupt: bool,
 }
 
+/// What the manifest of a Job says, and where it is made.
+pub use crate::config::schema::ExecutionKubernetes as Kubernetes;
+
+impl Kubernetes {
+    /// What the cluster calls a GPU of this vendor.
+    #[must_use]
+    pub fn resource_of(&self, vendor: Vendor) -> Option<String> {
+        let known = match vendor {
+            Vendor::Cpu => return None,
+            Vendor::Nvd => "nvidia.com/gpu",
+            Vendor::Amd => "amd.com/gpu",
+        };
+        let stated = self.resource.clone().filter(|name| !name.is_empty());
+        Some(stated.unwrap_or_else(|| known.to_owned()))
+    }
+}
+
+/// A folder of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// The PersistentVolumeClaim that it is of; `None`: the same folder of the node.
+    pub claim: Option<String>,
+    pub path: String,
+    pub is_read_only: bool,
+}
+
+impl Volume {
+    /// `CLAIM:/path`, `/path`, each perhaps with `:ro`.
+    fn read(text: &str) -> Option<Self> {
+        let (place, is_read_only) = match text.strip_suffix(":ro") {
+            Some(place) => (place, true),
+            None => (text, false),
+        };
+        let (claim, path) = match place.split_once(':') {
+            Some((claim, path)) => (Some(claim.to_owned()), path),
+            None => (None, place),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        let is_claim = |claim: &String| !claim.is_empty() && claim.chars().all(is_name);
+        let is_one =
+            path.starts_with('/') && !path.contains(':') && claim.as_ref().is_none_or(is_claim);
+        is_one.then(|| Self {
+            claim,
+            path: path.to_owned(),
+            is_read_only,
+        })
+    }
+}
+
 /// What `execution` says of a platform, by its id or its vendor: tables in the order of their
 /// strength, each with its path. The first one that has a key states it.
 struct Stated(Vec<(String, schema::Execution)>);
@@ -138,6 +205,23 @@ impl Stated {
 
     fn get<T>(&self, key: impl Fn(&schema::Execution) -> Option<T>) -> Option<T> {
         self.0.iter().find_map(|(_, table)| key(table))
+    }
+
+    /// All keys of a table.
+    fn table<T: Serialize + DeserializeOwned + Default>(
+        &self,
+        of: impl Fn(&schema::Execution) -> &T,
+    ) -> T {
+        let mut all = serde_json::Map::new();
+        for (_, table) in &self.0 {
+            let keys = serde_json::to_value(of(table)).unwrap_or_default();
+            for (key, value) in keys.as_object().into_iter().flatten() {
+                if !value.is_null() && value.as_object().is_none_or(|table| !table.is_empty()) {
+                    all.entry(key).or_insert(value.clone());
+                }
+            }
+        }
+        serde_json::from_value(Value::Object(all)).unwrap_or_default()
     }
 
     /// As [`Stated::get`]; an empty text asks for nothing.
@@ -223,6 +307,13 @@ pub(super) fn execution(
             }
         }
     }
+    if place == Place::Kubernetes {
+        if word != "kubernetes" {
+            let message = format!("`{word}` is not an executor: the pod of a Job is its container");
+            r.problem(&executor_at, message, "expected kubernetes");
+        }
+        (contained, engine) = (true, Some(EngineKind::Kubernetes));
+    }
     let container = contained.then(|| Container {
         engine: engine.or_else(|| stated.engine()),
         image: match stated.image(&r.view, &cell.framework) {
@@ -266,10 +357,13 @@ pub(super) fn execution(
             .get(|table| table.slurm.cancel_on_interrupt)
             .unwrap_or(false),
     };
+    let kubernetes = stated.table(|table| &table.kubernetes);
     Execution {
         place,
         container,
         slurm,
+        volumes: volumes(r, &stated, &kubernetes),
+        kubernetes,
     }
 }
 
@@ -352,6 +446,24 @@ pub fn is_image_name(name: &str) -> bool {
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
+}
+
+fn volumes(r: &mut SettingsReader, stated: &Stated, kubernetes: &Kubernetes) -> Vec<Volume> {
+    let mut volumes = Vec::new();
+    for text in kubernetes.volumes.iter().flatten() {
+        match Volume::read(text) {
+            Some(volume) => volumes.push(volume),
+            None => {
+                let path = stated.place(&r.view, "kubernetes.volumes");
+                let problem = r
+                    .view
+                    .problem_at(&path, format!("`{text}` is not a volume"), "here");
+                let help = "expected CLAIM:/path of a PersistentVolumeClaim, or /path of each node, with :ro behind it where it is only read";
+                r.push(Problem::help(problem, help));
+            }
+        }
+    }
+    volumes
 }
 
 fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {

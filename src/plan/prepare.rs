@@ -72,6 +72,11 @@ impl Prepared {
                 "needs {nodes} nodes, which only the slurm executor starts (--executor slurm)"
             ));
         }
+        if nodes > 1 && self.resolved.execution.place == Place::Kubernetes {
+            return Err(format!(
+                "needs {nodes} nodes, and a run in Kubernetes has one pod: the slurm executor starts several nodes"
+            ));
+        }
         self.facts.here(self.job())?;
         match self.data.iter().find(|file| !file.is_here) {
             Some(DataFile {

@@ -79,7 +79,7 @@ pub(crate) fn verb(kind: EngineKind, id: &str, runs: &Path) -> Vec<String> {
             words
         }
         EngineKind::Apptainer => vec!["exec".into(), "--env".into(), mark],
-        EngineKind::Pyxis => Vec::new(),
+        EngineKind::Pyxis | EngineKind::Kubernetes => Vec::new(),
     }
 }
 

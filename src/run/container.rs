@@ -23,6 +23,7 @@ impl Needs<'_> {
             EngineKind::Docker | EngineKind::Podman => self.of_docker(kind),
             EngineKind::Apptainer => self.of_apptainer(),
             EngineKind::Pyxis => self.of_pyxis(),
+            EngineKind::Kubernetes => Vec::new(),
         }
     }
 
@@ -147,7 +148,8 @@ pub(crate) fn has_these_alone<'a>(
     gpus: impl IntoIterator<Item = &'a Gpu>,
 ) -> bool {
     match (kind, vendor) {
-        (EngineKind::Apptainer | EngineKind::Pyxis, _) | (_, Vendor::Cpu) => false,
+        (EngineKind::Apptainer | EngineKind::Pyxis | EngineKind::Kubernetes, _)
+        | (_, Vendor::Cpu) => false,
         (EngineKind::Docker | EngineKind::Podman, Vendor::Nvd) => true,
         (EngineKind::Docker | EngineKind::Podman, Vendor::Amd) => {
             gpus.into_iter().all(|gpu| gpu.render_node.is_some())
@@ -168,7 +170,7 @@ pub(crate) fn user_arguments(kind: EngineKind) -> Vec<String> {
             words
         }
         // Their processes are the caller's anyway.
-        EngineKind::Apptainer | EngineKind::Pyxis => Vec::new(),
+        EngineKind::Apptainer | EngineKind::Pyxis | EngineKind::Kubernetes => Vec::new(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The seam between what is run and where: an executor takes the spec of a run and answers with how
 //! it goes and how it ended.
 //!
-//! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started,
+//! Another batch system implements `batch::System` alone. Whoever adds an executor of another kind
+//! implements [`Executor`] for starting and [`Run`] for the run that was started,
 //! adds a word to `plan::execution`, and an arm to `TrainHost::executor`. Keys,
 //! parsing and reports do not know which one it is; the scheduler asks only whether a run takes
 //! devices of this host. What they see is a run folder and a [`RunExit`].
 //!
-//! Most executors only bring the supervisor somewhere else, as `slurm` does with
+//! Most executors only bring the supervisor somewhere else, as `batch` does with
 //! `tprimat __run DIR job`; one that cannot must write `log` and `exit.json` itself. Where runs
 //! outlive their tprimat, `recover::take_up` finds one, and `execute::takeover` follows it to its
 //! end. A container engine is not an executor but a variant of `EngineKind`.
@@ -65,9 +66,10 @@ pub enum Interrupted {
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     Over(Box<RunExit>),
-    /// The run goes on without this tprimat, as the Slurm job of this id.
+    /// The run goes on without this tprimat: as which job, and the command that cancels it.
     GoesOn {
-        slurm_job: String,
+        job: String,
+        cancels: String,
     },
     /// The batch system does not take the run, so nothing has run; in a sentence why. Other runs may
     /// be taken.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -57,6 +57,16 @@ pub(crate) fn take_lock(path: &Path) -> Result<File> {
         Ok(lock.persist_noclobber(path)?)
     };
     take().map_err(Error::io("cannot take", path))
+}
+
+/// Makes a file for the caller alone that is whole from its first instant. An error where it is there.
+pub(crate) fn make(path: &Path, text: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    let mut file = tempfile::Builder::new().prefix(".tmp-").tempfile_in(dir)?;
+    file.write_all(text)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    Ok(())
 }
 
 /// To be held from before a run folder is made until its run has an owner.

@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `spec` | what a run needs, what it is doing, how it ended |
 //! | `folder` | the files of a run's folder, its locks |
-//! | `local`, `slurm`, `nodes` | starts a run somewhere, and waits for its end (`executor`) |
+//! | `local`, `batch`, `nodes` | starts a run somewhere, and waits for its end (`executor`) |
+//! | `system`, `slurm`, `kubernetes` | what a batch system is, and the two |
 //! | `serve`, `supervisor` | the process beside the trainer; `inbox` is what reaches it |
 //! | `process` | which processes are whose, and how all of them are ended |
 //! | `contained`, `container` | a run's container, and the flags that it needs |
 //! | `recover` | what earlier builds left: swept, or taken up |
 
+pub(crate) mod batch;
 pub(crate) mod contained;
 pub mod container;
 pub(crate) mod devices;
@@ -19,6 +21,7 @@ pub(crate) mod executor;
 pub(crate) mod folder;
 pub(crate) mod hang;
 mod inbox;
+pub(crate) mod kubernetes;
 pub(crate) mod leftovers;
 pub(crate) mod local;
 mod log_times;
@@ -29,16 +32,19 @@ mod serve;
 pub(crate) mod slurm;
 pub(crate) mod spec;
 mod supervisor;
+mod system;
 pub(crate) mod watched_inputs;
 
+pub use batch::{Batch, Systems, is_of_a_job};
 pub use devices::{Holder, device_holder};
 pub use executor::{End, Executor, Interrupted, Run};
+pub use kubernetes::Kubernetes;
 pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders, gpu_processes};
 pub use local::{Local, Running, start};
 pub use process::{RUN_ID_VARIABLE, process_start};
 pub use recover::{Leftover, Swept, sweep};
 pub use serve::supervise;
-pub use slurm::{Commands, Slurm, is_of_a_job};
+pub use slurm::Slurm;
 pub use spec::{
     ContainerSpec, ExitKind, Gpu, Hang, JobSpec, RUN_ARGUMENT, RunExit, RunSpec, RunState,
     TELEMETRY, Verbatim, attempt_id, hostname,

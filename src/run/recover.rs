@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    batch::{self, Systems},
     contained::Contained,
     end_note::{END_NOTE, exit_or_end},
     executor::End,
@@ -20,7 +21,6 @@ use super::{
     },
     hang::STACKS,
     process::Tree,
-    slurm::{self, Commands},
     spec::{RunExit, RunSpec, TELEMETRY},
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 
 /// What a supervisor may take beyond the run's grace to end a tree and record it.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
-/// How long an answer of Slurm is used again. Once a job has ended it stays so, and whoever needs a
+/// How long an answer of a batch system is used again. Once a job has ended it stays so, and whoever needs a
 /// job that still runs waits for it anyway.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -62,7 +62,7 @@ pub struct Swept {
 
 /// Goes through the run folders in `runs_dir`, and passes over those of a living tprimat. `env`:
 /// the caller's, in whose PATH container engines are looked up.
-pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>, slurm: &Commands) -> Swept {
+pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>, systems: &Systems) -> Swept {
     let mut swept = Swept::default();
     let found = remove_strays(runs_dir).and_then(|()| folders(runs_dir));
     let folders = found.unwrap_or_else(|error| {
@@ -70,7 +70,7 @@ pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>, slurm: &Commands) 
         Vec::new()
     });
     for dir in folders {
-        match take_up(&dir, env, slurm) {
+        match take_up(&dir, env, systems) {
             Ok(Taken::Leftover(left)) => swept.left.push(*left),
             Ok(Taken::Undescribed) => swept.undescribed.push(dir),
             Ok(Taken::GoesOn(..) | Taken::Held | Taken::Nothing) => {}
@@ -225,7 +225,7 @@ pub(crate) fn is_own_run(dir: &Path) -> Result<bool> {
 pub(crate) fn take_up(
     dir: &Path,
     env: &BTreeMap<String, String>,
-    slurm: &Commands,
+    systems: &Systems,
 ) -> Result<Taken> {
     if !is_own_run(dir)? {
         return Ok(Taken::Nothing);
@@ -255,18 +255,22 @@ pub(crate) fn take_up(
         ..spec
     };
     let exit = match read_exit(dir)? {
-        None if spec.is_batch() => match slurm::left(&spec, slurm, ANSWER) {
+        None if spec.is_batch() => match batch::left(&spec, systems, ANSWER) {
             Some(End::Over(exit)) => Some(*exit),
-            Some(End::NeverWas) => {
+            Some(End::NeverWas | End::Refused(_)) => {
+                systems.of(&spec).let_go(&spec, None);
                 remove(dir);
                 return Ok(Taken::Nothing);
             }
             _ => return Ok(Taken::GoesOn(Box::new(spec), owner)),
         },
-        // Its supervisor knows that it was told to end, and Slurm knows why.
-        Some(exit) if spec.is_batch() => Some(slurm::explained(&spec, slurm, exit)),
+        // Its supervisor knows that it was told to end, and the system knows why.
+        Some(exit) if spec.is_batch() => Some(batch::explained(&spec, &*systems.of(&spec), exit)),
         exit => exit,
     };
+    if spec.is_batch() && exit.is_some() {
+        systems.of(&spec).let_go(&spec, exit.as_ref());
+    }
     let patience = spec.grace().saturating_add(SUPERVISOR_PATIENCE);
     let Some(supervisor) = wait_for_supervisor(dir, patience) else {
         return Ok(Taken::Held);

@@ -1,6 +1,7 @@
 //! The process of a supervisor: where its run comes from, and its exit code.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Write},
     path::Path,
 };
@@ -8,22 +9,28 @@ use std::{
 use nix::libc;
 
 use super::{
+    batch,
     folder::read_spec_with,
     inbox::{receive_environment, settle_down},
-    nodes, slurm,
+    kubernetes, nodes,
     spec::{ExitKind, TELEMETRY, never_ran},
     supervisor::Supervisor,
+    system,
 };
 use crate::error::{Error, Result, exit};
 
-/// Body of `tprimat __run DIR [job | node]`, the supervisor of the run in a folder. Returns the
+/// Body of `tprimat __run DIR [job | pod | node]`, the supervisor of the run in a folder. Returns the
 /// process's exit code: the error's number where it has one, for on a full disk the supervisor has
 /// no other way to say it.
 #[must_use]
 pub fn supervise(dir: &Path, role: Option<&str>) -> i32 {
     let done = match role {
         None => of_this_host(dir),
-        Some(slurm::JOB) => of_a_job(dir),
+        Some(system::JOB) => {
+            let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+            of_a_job(dir, &job, &dir.join(batch::ENVIRONMENT), &BTreeMap::new())
+        }
+        Some(kubernetes::POD) => of_a_pod(dir),
         Some(nodes::NODE) => nodes::supervise(dir),
         Some(_) => return exit::USAGE,
     };
@@ -49,25 +56,45 @@ fn of_this_host(dir: &Path) -> Result<()> {
     }
     // A step of the allocation that tprimat is in.
     let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    slurm::take(dir, &job)?;
+    batch::take(dir, &job)?;
     let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
     supervisor.record(&exit)
 }
 
+/// A pod's own variables are those of its image, and what a device plugin says.
+fn of_a_pod(dir: &Path) -> Result<()> {
+    let mut of_image: BTreeMap<String, String> = std::env::vars().collect();
+    let environment = of_image.remove(kubernetes::ENVIRONMENT_VARIABLE);
+    let id = dir.file_name().unwrap_or_default().to_string_lossy();
+    let environment = environment.unwrap_or_default();
+    let job = kubernetes::name_of(&id);
+    of_a_job(dir, &job, Path::new(&environment), &of_image)
+}
+
 /// The one run of a batch job: nobody holds its lifeline, and what only the node knows is settled
-/// here.
-fn of_a_job(dir: &Path) -> Result<()> {
+/// here. `beside`: variables that the trainer gets beside its own.
+fn of_a_job(
+    dir: &Path,
+    job: &str,
+    environment: &Path,
+    beside: &BTreeMap<String, String>,
+) -> Result<()> {
     let inbox = settle_down(false)?;
-    let Some(spec) = slurm::claim(dir)? else {
+    let Some(mut spec) = batch::claim(dir, job, environment)? else {
         // Another job has it.
         return Ok(());
     };
+    for (name, value) in beside {
+        spec.env
+            .entry(name.clone())
+            .or_insert_with(|| value.clone());
+    }
     let mut supervisor = Supervisor::new(spec, inbox, dir.join(TELEMETRY));
     if supervisor.spec.nodes() > 1 {
         let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
         return supervisor.record(&exit);
     }
-    match slurm::settle_in(&mut supervisor.spec) {
+    match batch::settle_in(&mut supervisor.spec) {
         Ok(note) => {
             supervisor.notes.extend(note);
             supervisor.run()

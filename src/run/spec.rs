@@ -19,8 +19,11 @@ use crate::{
 };
 
 /// `tprimat __run DIR` is the supervisor of the run in DIR; `tprimat __run DIR job` the one of a batch
-/// job, `tprimat __run DIR node` the one of a node of several.
+/// job, `tprimat __run DIR pod` the one in a pod, `tprimat __run DIR node` the one of a node of several.
 pub const RUN_ARGUMENT: &str = "__run";
+
+/// In a pod, the name of its node.
+pub(crate) const NODE_VARIABLE: &str = "TPRIMAT_NODE";
 
 /// What was sampled beside the run, in the run folder and among an attempt's outputs.
 pub const TELEMETRY: &str = "telemetry.jsonl";
@@ -257,10 +260,34 @@ pub struct JobSpec {
     #[serde(default)]
     pub python: PathBuf,
     pub settings: Settings,
+    /// Where its Job is, if it is one of Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Target>,
+}
+
+impl JobSpec {
+    pub(crate) fn is_cancelled_on_interrupt(&self) -> bool {
+        match &self.kubernetes {
+            Some(target) => target.cancel_on_interrupt,
+            None => self.settings.cancel_on_interrupt,
+        }
+    }
 }
 
 fn one() -> usize {
     1
+}
+
+/// Where the Job of a run is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    pub context: Option<String>,
+    pub namespace: Option<String>,
+    pub owner: String,
+    pub cancel_on_interrupt: bool,
+    /// What kubectl is given. A folder may have come with a project, so it is never read from there.
+    #[serde(skip)]
+    pub manifest: String,
 }
 
 /// When a run counts as hung.
@@ -290,9 +317,9 @@ pub struct Gpu {
 
 #[must_use]
 pub fn hostname() -> Option<String> {
-    nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok())
+    // A pod has a name of its own; the host of a measurement is its node.
+    let node = std::env::var(NODE_VARIABLE).ok();
+    node.or_else(|| nix::unistd::gethostname().ok()?.into_string().ok())
 }
 
 pub(crate) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {

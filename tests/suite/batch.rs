@@ -518,7 +518,7 @@ fn a_build_that_is_stopped_says_which_jobs_go_on() {
     assert!(stopped.contains(told), "{stopped}\n{}", detached.stderr);
     assert!(cluster.run(&["status"]).stdout.contains(told));
     let build = || cluster.run(&["status", "--json"]).json()["builds"][0].clone();
-    assert_eq!(build()["going_on"][0]["slurm_job"], "1");
+    assert_eq!(build()["going_on"][0]["job"], "Slurm job 1");
     cluster.0.write("go", "");
     cluster.run(&["build"]).ends_with(0);
     assert_eq!((cluster.jobs(), cluster.0.launches()), (1, 1));

@@ -45,6 +45,7 @@ mod imported;
 mod json;
 mod kept;
 mod kill;
+mod kubernetes;
 mod launchers;
 mod little_memory;
 mod logs;

@@ -215,23 +215,27 @@ impl Status {
         told
     }
 
-    /// Which runs a build that is over left to Slurm, and how to end them.
+    /// Which runs a build that is over left to a batch system, and how to end them.
     fn told_going_on(&self) -> Option<String> {
         let runs = &self.progress.going_on;
         if runs.is_empty() || self.build.state == State::Running {
             return None;
         }
-        let jobs: Vec<&str> = runs.iter().map(|run| run.slurm_job.as_str()).collect();
+        let jobs: Vec<&str> = runs.iter().map(|run| run.job.as_str()).collect();
+        let cancels: Vec<String> = runs
+            .iter()
+            .map(|run| format!("`{}`", run.cancels))
+            .collect();
         let names: Vec<&str> = runs.iter().map(|run| run.task.as_str()).collect();
         let (went, them) = match runs.len() {
-            1 => ("1 run went on as Slurm job".to_owned(), "it"),
-            many => (format!("{many} runs went on as Slurm jobs"), "them"),
+            1 => ("1 run went on as".to_owned(), "it"),
+            many => (format!("{many} runs went on as"), "them"),
         };
         Some(format!(
-            "{went} {} ({}) when the build ended; `scancel {}` ends {them}, and the next build takes {them} up",
+            "{went} {} ({}) when the build ended; {} ends {them}, and the next build takes {them} up",
             jobs.join(", "),
             names.join(", "),
-            jobs.join(" ")
+            cancels.join(", ")
         ))
     }
 }

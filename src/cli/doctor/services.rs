@@ -1,10 +1,10 @@
-//! Container engines and Slurm: what answers, and the command that mends what the project needs.
+//! Container engines, Slurm and Kubernetes: what answers, and the command that mends what the project needs.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::Value;
 
-use super::{Page, State, Wanted};
+use super::{Cluster, Page, State, Wanted};
 use crate::{
     host::{ContainerEngine, EngineKind, ask, last_line, which},
     job::Vendor,
@@ -23,7 +23,7 @@ fn installs(kind: EngineKind) -> String {
             "sudo apt-get install -y podman",
             "https://podman.io/docs/installation",
         ),
-        EngineKind::Apptainer | EngineKind::Pyxis => (
+        EngineKind::Apptainer | EngineKind::Pyxis | EngineKind::Kubernetes => (
             "sudo apt-get install -y apptainer",
             "https://apptainer.org/docs/admin/latest/installation.html",
         ),
@@ -169,5 +169,105 @@ fn unanswered(why: &str, wanted: &Wanted, page: &mut Page) {
             State::Absent,
             format!("{what}; only `executor: slurm` needs one"),
         );
+    }
+}
+
+/// What a run needs to be allowed.
+const VERBS: [(&str, &str); 6] = [
+    ("create", "jobs.batch"),
+    ("list", "jobs.batch"),
+    ("delete", "jobs.batch"),
+    ("list", "pods"),
+    ("create", "secrets"),
+    ("delete", "secrets"),
+];
+
+pub(super) fn kubernetes(env: &BTreeMap<String, String>, cluster: &Cluster, page: &mut Page) {
+    const TOPIC: &str = "kubernetes";
+    let Some(kubectl) = which("kubectl", env) else {
+        page.mend(
+            TOPIC,
+            State::Problem,
+            "no kubectl in PATH, and cells of this project are Jobs",
+            "https://kubernetes.io/docs/tasks/tools says how it is installed",
+        );
+        return;
+    };
+    let option = |name: &str, value: &Option<String>| {
+        let value = value.as_ref();
+        value.map(|value| format!("--{name}={value}"))
+    };
+    let place: Vec<String> = option("context", &cluster.context)
+        .into_iter()
+        .chain(option("namespace", &cluster.namespace))
+        .collect();
+    let ask = |words: &[&str]| {
+        let words = place
+            .iter()
+            .map(String::as_str)
+            .chain(words.iter().copied());
+        ask(&duct::cmd(&kubectl, words).full_env(env), PATIENCE).map_err(|why| why.to_string())
+    };
+    let name = match &cluster.context {
+        Some(context) => format!("context {context}"),
+        None => "the current context".to_owned(),
+    };
+    let name = match &cluster.namespace {
+        Some(namespace) => format!("{name}, namespace {namespace}"),
+        None => name,
+    };
+    let mut refused = Vec::new();
+    for (verb, what) in VERBS {
+        let why = match ask(&["auth", "can-i", verb, what]) {
+            Ok(said) if said.status.success() => continue,
+            // It prints `no`, and ends with 1.
+            Ok(said) if said.stdout.starts_with(b"no") => {
+                refused.push(format!("{verb} {what}"));
+                continue;
+            }
+            Ok(said) => last_line(&said.stderr),
+            Err(why) => why,
+        };
+        let what = format!("{name}: the cluster does not answer ({why})");
+        let help = "`kubectl config get-contexts` lists the clusters that kubectl knows, `kubectl cluster-info` asks one";
+        page.mend(TOPIC, State::Problem, what, help);
+        return;
+    }
+    if refused.is_empty() {
+        page.add(TOPIC, State::Ok, format!("{name}: Jobs may be made here"));
+    } else {
+        let what = format!("{name}: you may not {}", refused.join(", "));
+        let help =
+            "a Role of the namespace with these verbs, bound to you by its administrator, lets you";
+        page.mend(TOPIC, State::Problem, what, help);
+    }
+    let Some(resource) = &cluster.resource else {
+        return;
+    };
+    let nodes = ask(&["get", "nodes", "--output=json"]).map(|said| said.stdout);
+    let nodes: Value = serde_json::from_slice(&nodes.unwrap_or_default()).unwrap_or_default();
+    let Some(nodes) = nodes["items"].as_array() else {
+        let what = format!("{name}: which nodes have {resource} cannot be seen from here");
+        page.add(TOPIC, State::Unchecked, what);
+        return;
+    };
+    let gpus = nodes.iter().filter_map(|node| {
+        let count = node["status"]["allocatable"][resource].as_str()?;
+        count.parse::<u64>().ok().filter(|count| *count > 0)
+    });
+    let gpus: Vec<u64> = gpus.collect();
+    match gpus.iter().max() {
+        Some(most) => {
+            let all: u64 = gpus.iter().sum();
+            let of = gpus.len();
+            let what = format!("{name}: {all} {resource} on {of} nodes, at most {most} on one");
+            page.add(TOPIC, State::Ok, what);
+        }
+        None => page.mend(
+            TOPIC,
+            State::Problem,
+            format!("{name}: no node has {resource}"),
+            "`kubectl describe nodes` lists what they have; a device plugin of the vendor offers GPUs, execution.<platform>.kubernetes.resource names them",
+        ),
     }
 }

@@ -10,14 +10,15 @@ use crate::{
         args::{Globals, ShowArgs},
         output::{answer, print_json},
         project, targets,
+        train_host::GRACE_SECONDS,
     },
     config::{View, plain},
     error::{Error, Result, exit},
-    execute::job_json,
+    execute::{Named, job_json, manifest},
     files::{Durability, read, write_atomically},
     job::count_active_parameters,
     matrix::CellId,
-    plan::{Plan, Prepared, Support},
+    plan::{Place, Plan, Prepared, Support},
     recipe::{Rendered, context},
 };
 
@@ -95,6 +96,7 @@ impl<'a> Launch<'a> {
             .templates
             .iter()
             .map(render)
+            .chain(of_kubernetes(plan, prepared))
             .collect::<Result<_>>()?;
         Ok(Self {
             plan,
@@ -227,6 +229,23 @@ impl<'a> Launch<'a> {
         }
         text
     }
+}
+
+/// The manifest of a run, whose id is not known before it starts.
+fn of_kubernetes(plan: &Plan, prepared: &Prepared) -> Option<Result<Rendered>> {
+    let execution = &prepared.resolved.execution;
+    let dir = plan.config.cache_dir(&plan.root).join("runs/RUN");
+    let tprimat = std::env::current_exe().unwrap_or_default();
+    let named = Named {
+        project: &plan.root,
+        run_id: "RUN",
+        dir: &dir.to_string_lossy(),
+        owner: "RUNS",
+        tprimat: &tprimat.to_string_lossy(),
+        grace_seconds: GRACE_SECONDS,
+        timeout_seconds: prepared.resolved.timeout_seconds,
+    };
+    (execution.place == Place::Kubernetes).then(|| manifest(execution, prepared.job(), &named))
 }
 
 /// The single values at and below `path`; where the platform or the framework states one, under its

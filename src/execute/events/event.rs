@@ -97,7 +97,8 @@ pub enum Event {
     TaskGoesOn {
         task: String,
         /// The id of the job that has the run.
-        slurm_job: String,
+        job: String,
+        cancels: String,
     },
     /// An optimiser step of a running trainer, as its log has it.
     Step {

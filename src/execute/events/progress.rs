@@ -23,7 +23,7 @@ pub struct Progress {
     pub failed: Vec<Failure>,
     /// The runs that are not over, those that go on among them.
     pub left: BTreeSet<String>,
-    /// Those of them that Slurm jobs had when the build ended.
+    /// Those of them that batch jobs had when the build ended.
     pub going_on: Vec<GoingOn>,
     /// How many runs were to be made.
     #[serde(skip)]
@@ -61,7 +61,9 @@ pub struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GoingOn {
     pub task: String,
-    pub slurm_job: String,
+    pub job: String,
+    /// The command that cancels it.
+    pub cancels: String,
 }
 
 impl Progress {
@@ -132,9 +134,10 @@ impl Progress {
                     *count += 1;
                 }
             }
-            Event::TaskGoesOn { task, slurm_job } => self.going_on.push(GoingOn {
+            Event::TaskGoesOn { task, job, cancels } => self.going_on.push(GoingOn {
                 task: task.clone(),
-                slurm_job: slurm_job.clone(),
+                job: job.clone(),
+                cancels: cancels.clone(),
             }),
             Event::BuildFinished { .. } => self.running.clear(),
             Event::TaskStarted { .. } | Event::Note { .. } => {}
@@ -325,7 +328,8 @@ mod tests {
             started("train b#2"),
             Event::TaskGoesOn {
                 task: "train b#2".into(),
-                slurm_job: "12".into(),
+                job: "Slurm job 12".into(),
+                cancels: "scancel 12".into(),
             },
         ] {
             progress.take(&event);
@@ -335,7 +339,7 @@ mod tests {
         let expected = json!({
             "tasks": 6, "ok": 1, "cached": 1, "interrupted": 1, "running": [running],
             "failed": [failed("train a#2", "not_counted", None), failed("train b#1", "failed", Some("oom"))],
-            "left": ["train b#2", "train c#1"], "going_on": [{ "task": "train b#2", "slurm_job": "12" }],
+            "left": ["train b#2", "train c#1"], "going_on": [{ "task": "train b#2", "job": "Slurm job 12", "cancels": "scancel 12" }],
         });
         assert_eq!(serde_json::to_value(progress).unwrap(), expected);
     }

@@ -87,9 +87,9 @@ fn words(event: &Event) -> String {
             }
             text
         }
-        Event::TaskGoesOn { task, slurm_job } => format!(
-            "note: {task}: Slurm job {slurm_job} goes on: the next build takes it up, `scancel {slurm_job}` ends it"
-        ),
+        Event::TaskGoesOn { task, job, cancels } => {
+            format!("note: {task}: {job} goes on: the next build takes it up, `{cancels}` ends it")
+        }
         Event::Note { message } => format!("note: {message}"),
         Event::BuildFinished {
             cells,

@@ -32,12 +32,12 @@ pub(super) struct Needs {
 impl Needs {
     pub fn of(prepared: &Prepared) -> Self {
         let (execution, job) = (&prepared.resolved.execution, prepared.job());
-        let most_jobs = execution.slurm.max_jobs;
+        let most_jobs = execution.max_jobs();
         // A step of an allocation has its nodes to itself, as a run has this host, which may be one
         // of them; where several are wanted, Slurm keeps them apart.
         let is_job = match execution.place {
             Place::Local => false,
-            Place::Slurm => true,
+            Place::Slurm | Place::Kubernetes => true,
             Place::Allocation => most_jobs.is_some_and(|most| most > 1),
         };
         let has_gpus_here = execution.place == Place::Local && job.vendor != Vendor::Cpu;

@@ -94,6 +94,11 @@ fn full() -> Value {
                 "account": "a", "partition": "p", "qos": "q", "constraint": "c", "gres": "gpu:1", "time": "1:00:00", "cpus": 8, "exclusive": true,
                 "options": ["--x"], "max_jobs": 3, "cancel_on_interrupt": true,
             },
+            "kubernetes": {
+                "context": "c", "namespace": "n", "volumes": ["data:/data:ro"], "resource": "x.com/gpu", "cpus": 8, "memory": "1Gi", "shm": "1Gi",
+                "node_selector": { "a": "b" }, "tolerations": [{ "key": "k", "operator": "Exists" }], "service_account": "s",
+                "pull_secrets": ["p"], "queue": "q", "priority_class": "h", "max_jobs": 3, "cancel_on_interrupt": true,
+            },
         } },
         "benchmarking": {
             "output": { "filename_format": "x", "log_format": "x" },

@@ -22,9 +22,9 @@ use crate::{
     job::Vendor,
     results::TELEMETRY_SCHEMA,
     run::{
+        batch,
         folder::{log_path, supervisor_said},
         inbox::{Inbox, frame},
-        slurm,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
     },
 };
@@ -141,7 +141,7 @@ fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Dur
         seen.was_asked |= inbox.stop();
         if let Some((since, ended_well)) = over {
             // A network file system may show late what was written before.
-            let is_late = since.elapsed() >= slurm::patience(ended_well);
+            let is_late = since.elapsed() >= batch::patience(ended_well);
             if seen.ends.len() == nodes || is_late || inbox.is_in_a_hurry() {
                 return seen.exit(spec, patience);
             }
@@ -187,7 +187,7 @@ impl Seen {
             if self.ends.contains_key(&node) {
                 continue;
             }
-            if let Ok(Some(exit)) = slurm::exit_of_ended(&answers) {
+            if let Ok(Some(exit)) = batch::exit_of_ended(&answers) {
                 // One that has done its work leaves the others to theirs: the first rank alone
                 // writes the last checkpoint.
                 if exit.status != ExitKind::Code(0) {
@@ -400,6 +400,7 @@ mod tests {
                 packages: BTreeMap::new(),
                 python: std::path::PathBuf::new(),
                 settings: crate::plan::Slurm::default(),
+                kubernetes: None,
             }),
             timeout_seconds: None,
             hang: None,

@@ -10,10 +10,10 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability},
     run::{
+        batch,
         folder::{if_there, read_if_there, read_spec_with, write_exit},
         inbox::{receive_environment, settle_down},
         process::part_of_run,
-        slurm,
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY, hostname, never_ran},
         supervisor::Supervisor,
     },
@@ -130,7 +130,7 @@ pub(crate) fn supervise(dir: &Path) -> Result<()> {
 
 /// The part of the run in `dir` that this node has; in words why it cannot run here.
 fn measure(supervisor: &mut Supervisor, dir: &Path, number: usize) -> Result<RunExit, String> {
-    let note = slurm::settle_in(&mut supervisor.spec)?;
+    let note = batch::settle_in(&mut supervisor.spec)?;
     supervisor.notes.extend(note);
     say_ready(&answers_of(dir, number)).map_err(|error| error.to_string())?;
     // The lifeline's end: another node cannot run, or the run is no longer wanted.

@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::claim::{JOB_PREFIX, job_name};
 use crate::{
     host::{self, AskError, ask_while, last_line},
     run::{
         folder::lock,
         spec::{ExitKind, RunSpec},
+        system::{Answer, JOB_PREFIX, Shown, SystemError, job_name},
     },
 };
 
@@ -27,85 +27,68 @@ const HURRIED: Duration = Duration::from_secs(1);
 /// Otherwise each of them would ask Slurm anew every few seconds.
 const FULL: Duration = Duration::from_secs(5);
 
-/// What is asked for, in lines of [`Shown::in_list`].
+/// What is asked for, in lines of [`Listed::read`].
 const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
 const RECORDED: &str =
     "--noheader --allocations --parsable2 --format=JobIDRaw,State,Reason,NodeList,JobName,WorkDir";
 
 /// Slurm's commands, as the caller would run them. Clones share one look at the queue.
 #[derive(Clone, Default)]
-pub struct Commands {
+pub struct Slurm {
     /// The caller's: PATH to the commands, and where Slurm's configuration is.
     env: BTreeMap<String, String>,
     /// When the queue was listed last, and what came of it.
-    listed: Arc<Mutex<Option<Listed>>>,
+    listed: Arc<Mutex<Option<Queue>>>,
     /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
     is_hurried: Arc<AtomicBool>,
     /// When Slurm last refused a job because the user has too many.
     refused_at: Arc<Mutex<Option<Instant>>>,
 }
 
-type Answer<T> = Result<T, SlurmError>;
-type Listed = (Instant, Answer<Jobs>);
+type Queue = (Instant, Answer<Jobs>);
 /// By their ids.
-type Jobs = Arc<HashMap<String, Shown>>;
+type Jobs = Arc<HashMap<String, Listed>>;
 
-/// Why Slurm did not do what it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{said}")]
-pub(super) struct SlurmError {
-    said: String,
-    /// Will the same get through later?
-    pub is_passing: bool,
+/// All that the command printed before it failed: `sbatch` may name the reason in a line before the
+/// last one. Slurm's commands exit alike whatever went wrong, so only their words say what
+/// passes; a line before the last one tells of an attempt that sbatch has repeated by itself.
+fn error_of_words(stderr: &[u8]) -> SystemError {
+    const PASSING: [&str; 5] = [
+        "Unable to contact",
+        "Socket timed out",
+        "Connection refused",
+        "temporarily",
+        "Zero Bytes were transmitted",
+    ];
+    let text = String::from_utf8_lossy(stderr).replace("sbatch: error: ", "");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let last = last_line(stderr);
+    SystemError {
+        said: lines.collect::<Vec<_>>().join("; "),
+        is_passing: PASSING.iter().any(|part| last.contains(part)),
+    }
 }
 
-impl SlurmError {
-    /// All that the command printed before it failed: `sbatch` may name the reason in a line before the
-    /// last one. Slurm's commands exit alike whatever went wrong, so only their words say what
-    /// passes; a line before the last one tells of an attempt that sbatch has repeated by itself.
-    fn of_words(stderr: &[u8]) -> Self {
-        const PASSING: [&str; 5] = [
-            "Unable to contact",
-            "Socket timed out",
-            "Connection refused",
-            "temporarily",
-            "Zero Bytes were transmitted",
-        ];
-        let text = String::from_utf8_lossy(stderr).replace("sbatch: error: ", "");
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let last = last_line(stderr);
-        Self {
-            said: lines.collect::<Vec<_>>().join("; "),
-            is_passing: PASSING.iter().any(|part| last.contains(part)),
-        }
+/// Where a job was refused because there are too many of the user, the account or the QOS: how the
+/// names of those begin whose ends may make room. Slurm may name its limit. Where it does not, the
+/// refusal may be for something that no end of a stranger's job changes.
+pub(super) fn makes_room(why: &SystemError) -> Option<&'static str> {
+    if !why.said.contains("Job violates accounting/QOS policy") {
+        return None;
     }
-
-    /// As the reason of a wait.
-    pub fn told(&self) -> String {
-        format!("Slurm, which does not answer: {self}")
-    }
-
-    /// Where a job was refused because there are too many of the user, the account or the QOS: how the
-    /// names of those begin whose ends may make room. Slurm may name its limit. Where it does not, the
-    /// refusal may be for something that no end of a stranger's job changes.
-    pub fn makes_room(&self) -> Option<&'static str> {
-        if !self.said.contains("Job violates accounting/QOS policy") {
-            return None;
-        }
-        let is_limit = |word: &&str| word.starts_with("QOS") || word.starts_with("Assoc");
-        let mut limits = self.said.split([' ', ';']).filter(is_limit).peekable();
-        match limits.peek() {
-            None => Some(JOB_PREFIX),
-            Some(_) => limits
-                .any(|limit| limit.contains("SubmitJob"))
-                .then_some(""),
-        }
+    let is_limit = |word: &&str| word.starts_with("QOS") || word.starts_with("Assoc");
+    let mut limits = why.said.split([' ', ';']).filter(is_limit).peekable();
+    match limits.peek() {
+        None => Some(JOB_PREFIX),
+        Some(_) => limits
+            .any(|limit| limit.contains("SubmitJob"))
+            .then_some(""),
     }
 }
 
 /// What Slurm shows of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct Listed {
     /// Empty where Slurm answers and knows no such job any more.
     pub state: String,
     /// Why it waits; empty where there is no reason.
@@ -116,9 +99,9 @@ pub(super) struct Shown {
     pub dir: String,
 }
 
-impl Shown {
+impl Listed {
     /// `id|state|reason|nodes|name|folder`, of which the folder may have any character.
-    fn in_list(line: &str) -> Option<(String, Self)> {
+    fn read(line: &str) -> Option<(String, Self)> {
         let fields: Vec<&str> = line.trim().splitn(6, '|').collect();
         let [id, state, reason, nodes, name, dir] = fields[..] else {
             return None;
@@ -143,24 +126,25 @@ impl Shown {
         self.name == job_name(&spec.run_id) || Path::new(&self.dir) == spec.dir
     }
 
-    /// In words that follow the job's id.
-    pub fn told(&self) -> String {
-        let because = if self.reason.is_empty() { "" } else { ": " };
-        format!("{}{because}{}", self.state.to_lowercase(), self.reason)
-    }
-
     pub fn is_over(&self) -> bool {
         let ends = ["", "COMPLETED", "FAILED", "REVOKED"];
         ends.contains(&self.state.as_str()) || fate_of("", &self.state).is_some()
     }
 
-    /// Slurm says so of a job whose command ended with 0: the supervisor had recorded the exit.
-    pub fn ended_well(&self) -> bool {
-        self.state == "COMPLETED"
+    pub fn shown(self, id: &str) -> Shown {
+        Shown {
+            is_over: self.is_over(),
+            ended_well: self.state == "COMPLETED",
+            fate: fate_of(id, &self.state),
+            state: self.state,
+            reason: self.reason,
+            nodes: self.nodes,
+            ..Shown::default()
+        }
     }
 }
 
-impl Commands {
+impl Slurm {
     #[must_use]
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
@@ -186,7 +170,7 @@ impl Commands {
 
     /// What it printed.
     pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
-        let program = host::which(program, &self.env).ok_or_else(|| SlurmError {
+        let program = host::which(program, &self.env).ok_or_else(|| SystemError {
             said: format!("there is no {program} in PATH"),
             is_passing: false,
         })?;
@@ -195,13 +179,13 @@ impl Commands {
             false => PATIENCE,
         };
         let command = duct::cmd(program, arguments).full_env(&self.env);
-        let said = ask_while(&command, &patience).map_err(|why| SlurmError {
+        let said = ask_while(&command, &patience).map_err(|why| SystemError {
             said: why.to_string(),
             is_passing: matches!(why, AskError::NoAnswer(_)),
         })?;
         match said.status.success() {
             true => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
-            false => Err(SlurmError::of_words(&said.stderr)),
+            false => Err(error_of_words(&said.stderr)),
         }
     }
 
@@ -228,23 +212,23 @@ impl Commands {
     /// The jobs that a command lists.
     fn ask(&self, program: &str, words: &str) -> Answer<Jobs> {
         let said = self.run(program, &words.split(' ').collect::<Vec<_>>())?;
-        Ok(Arc::new(said.lines().filter_map(Shown::in_list).collect()))
+        Ok(Arc::new(said.lines().filter_map(Listed::read).collect()))
     }
 
     /// How a job stands; `age`: of an answer that somebody else got.
-    pub(super) fn state(&self, id: &str, spec: &RunSpec, age: Duration) -> Answer<Shown> {
+    pub(super) fn state_of(&self, id: &str, spec: &RunSpec, age: Duration) -> Answer<Listed> {
         match self.list(age)?.get(id) {
             Some(shown) if shown.is_of(spec) => Ok(shown.clone()),
             // Submitted after the listing, or over for long, or not the caller's own.
-            _ => self.shown(id, spec),
+            _ => self.ask_for(id, spec),
         }
     }
 
     /// The same of this job alone, from the controller or else from the accounting.
-    pub(super) fn shown(&self, id: &str, spec: &RunSpec) -> Answer<Shown> {
+    pub(super) fn ask_for(&self, id: &str, spec: &RunSpec) -> Answer<Listed> {
         // Asked for no job, Slurm tells of all.
         if id.is_empty() {
-            return Ok(Shown::default());
+            return Ok(Listed::default());
         }
         let own = |jobs: &Jobs| jobs.get(id).filter(|shown| shown.is_of(spec)).cloned();
         let listed = self.ask("squeue", &format!("{LISTED} --jobs={id}"));
@@ -253,7 +237,7 @@ impl Commands {
             (Some(shown), _) => Ok(shown),
             (None, Err(why)) if !why.said.contains("Invalid job id") => Err(why),
             // Another job has the id by now, or none.
-            _ => Ok(Shown::default()),
+            _ => Ok(Listed::default()),
         }
     }
 
@@ -275,7 +259,7 @@ fn seconds(text: &str) -> Option<f64> {
 }
 
 /// How a run ended whose job Slurm ended, with Slurm's own word; `None`: Slurm did not end it.
-pub(super) fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
+fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
     // `CANCELLED by 1000`
     let state = state.split_whitespace().next()?;
     let said = state.to_lowercase().replace('_', " ");
@@ -294,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_gets_through_later_is_told_from_what_never_will() {
-        let refused = |said: &str| SlurmError::of_words(said.as_bytes());
+        let refused = |said: &str| error_of_words(said.as_bytes());
         assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing);
         // No message of ours decides, whatever a trainer's or a cluster's words have in them.
         for never in [
@@ -304,7 +288,7 @@ mod tests {
         ] {
             assert!(!refused(never).is_passing, "{never}");
         }
-        let nothing = Commands::new([("PATH".to_owned(), "/nowhere".to_owned())].into());
+        let nothing = Slurm::new([("PATH".to_owned(), "/nowhere".to_owned())].into());
         let absent = nothing.run("sbatch", &[]).unwrap_err();
         assert!(!absent.is_passing && absent.to_string().contains("no sbatch in PATH"));
     }
@@ -312,7 +296,7 @@ mod tests {
     #[test]
     fn a_limit_on_the_number_of_jobs_is_told_from_other_refusals() {
         const POLICY: &str = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)";
-        let refusal = |said: &str| SlurmError::of_words(said.as_bytes());
+        let refusal = |said: &str| error_of_words(said.as_bytes());
         for limit in [
             "QOSMaxSubmitJobPerUserLimit",
             "QOSMaxSubmitJobPerAccountLimit",
@@ -321,15 +305,15 @@ mod tests {
             "AssocGrpSubmitJobsLimit",
         ] {
             let said = refusal(&format!("sbatch: error: {limit}\n{POLICY}\n"));
-            assert_eq!(said.makes_room(), Some(""), "{limit}");
+            assert_eq!(makes_room(&said), Some(""), "{limit}");
         }
-        assert_eq!(refusal(POLICY).makes_room(), Some(JOB_PREFIX));
+        assert_eq!(makes_room(&refusal(POLICY)), Some(JOB_PREFIX));
         let too_long = refusal(&format!(
             "sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}"
         ));
-        assert_eq!(too_long.makes_room(), None);
+        assert_eq!(makes_room(&too_long), None);
         let absent = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified";
-        assert_eq!(refusal(absent).makes_room(), None);
+        assert_eq!(makes_room(&refusal(absent)), None);
         let told = too_long.to_string();
         assert!(
             told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),
@@ -360,9 +344,9 @@ mod tests {
         assert_eq!((is("COMPLETED"), is("RUNNING"), is("")), (None, None, None));
         let is_over = |state: &str| {
             let state = state.to_owned();
-            Shown {
+            Listed {
                 state,
-                ..Shown::default()
+                ..Listed::default()
             }
             .is_over()
         };

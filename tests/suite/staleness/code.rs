@@ -113,7 +113,7 @@ fn build_with(project: &Project, code: CodeDigests) {
             caller_env: BTreeMap::new(),
             grace_seconds: 1.0,
             gpus: Vec::new(),
-            slurm: run::Commands::new(BTreeMap::new()),
+            systems: run::Systems::default(),
             folders: execute::Folders::default(),
             sharing: None,
         };

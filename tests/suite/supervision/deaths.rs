@@ -16,7 +16,7 @@ use nix::{
 };
 use tprimat::{
     files::{Durability, write_atomically},
-    run::{self, Commands, ExitKind, Leftover, RUN_ARGUMENT, RunExit, RunSpec},
+    run::{self, ExitKind, Leftover, RUN_ARGUMENT, RunExit, RunSpec},
 };
 
 use super::{TORCHRUN_LIKE, spec_of, start, trains};
@@ -158,7 +158,7 @@ fn runs(project: &Project) -> PathBuf {
 /// What a build would take in of the runs that nobody waits for any more.
 fn swept(project: &Project) -> Vec<Leftover> {
     let env = BTreeMap::new();
-    let swept = run::sweep(&runs(project), &env, &Commands::new(env.clone()));
+    let swept = run::sweep(&runs(project), &env, &run::Systems::default());
     assert!(swept.errors.is_empty(), "{:?}", swept.errors);
     swept.left
 }

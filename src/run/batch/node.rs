@@ -8,7 +8,7 @@ use crate::{
     run::spec::{JobSpec, RunSpec},
 };
 
-/// Gives a run the devices that Slurm gave its job, and answers with what a person should know of
+/// Gives a run the devices that the system gave its job, and answers with what a person should know of
 /// the node; in words why the run cannot be started here.
 pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<Option<String>, String> {
     let Some(job) = spec.job.clone() else {
@@ -18,7 +18,7 @@ pub(crate) fn settle_in(spec: &mut RunSpec) -> Result<Option<String>, String> {
     let name = node.hostname.clone().unwrap_or_else(|| "this node".into());
     let Some(found) = node.section(job.vendor) else {
         return Err(format!(
-            "{name} has no device of the platform; execution.<platform>.slurm chooses the nodes"
+            "{name} has no device of the platform; execution.<platform> chooses the nodes"
         ));
     };
     let mut differences = Vec::new();
@@ -57,7 +57,7 @@ fn take_devices(spec: &mut RunSpec, job: &JobSpec, node: &HostFacts) -> Result<(
     let mut given = node.usable(job.vendor, &variable);
     if given.len() < job.num_gpus {
         return Err(format!(
-            "Slurm gave the job {} GPUs, the run needs {}",
+            "the job was given {} GPUs, the run needs {}",
             given.len(),
             job.num_gpus
         ));
@@ -69,7 +69,7 @@ fn take_devices(spec: &mut RunSpec, job: &JobSpec, node: &HostFacts) -> Result<(
         .filter_map(|index| locks.get(*index).cloned())
         .collect();
     let ids: Vec<String> = given.iter().map(ToString::to_string).collect();
-    // The run is told in the variable that Slurm used, and in no other: a second one would count
+    // The run is told in the variable that the system used, and in no other: a second one would count
     // among the devices that the first one leaves.
     let known = host::visibility(job.vendor);
     let is_set = |name: &&&str| variable(name).is_some();
@@ -91,7 +91,7 @@ fn few_cores(job: &JobSpec, node: &HostFacts, name: &str) -> Option<String> {
     (given * 2 < share).then(|| {
         format!(
             "the job had {given} of the {all} cores of {name}, whose share for {} of {gpus} devices would be {share}: \
-             slurm.cpus or slurm.exclusive asks for more",
+             slurm.cpus, slurm.exclusive or kubernetes.cpus asks for more",
             job.num_gpus.max(1)
         )
     })

@@ -1,17 +1,13 @@
 //! What the folder of a job's run says of its jobs: which one was submitted last, and which one has the run.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 use crate::{
     error::{Error, Result},
     files,
     run::{
         end_note::exit_or_end,
-        folder::{read_if_there, read_spec_with},
+        folder::{make, read_if_there, read_spec_with},
         spec::RunSpec,
     },
 };
@@ -19,20 +15,12 @@ use crate::{
 /// The claim of a tprimat that takes a run back before any job has it.
 pub(super) const WITHDRAWN: &str = "withdrawn";
 
-/// How the names of all of tprimat's jobs begin.
-pub(super) const JOB_PREFIX: &str = "tprimat-";
-
-/// By which Slurm and later builds know the job of a run.
-pub(super) fn job_name(run_id: &str) -> String {
-    format!("{JOB_PREFIX}{run_id}")
-}
-
 /// The id of the job that was submitted last, as soon as it is known.
 pub(super) const SUBMITTED: &str = "job";
 /// Which job runs it; made once, by that job.
 pub(super) const CLAIM: &str = "claim";
 /// For the job alone, which removes it as soon as it has read it.
-pub(super) const ENVIRONMENT: &str = "environment";
+pub(crate) const ENVIRONMENT: &str = "environment";
 
 /// Has a job this run? Its processes may be on another host then.
 #[must_use]
@@ -53,18 +41,8 @@ pub(super) fn noted_job(dir: &Path) -> Result<Option<String>> {
 pub(super) fn noted(path: &Path) -> Result<Option<String>> {
     let text = read_if_there(path)?.unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_owned();
-    let is_id = |c: char| c.is_ascii_alphanumeric() || "_+".contains(c);
+    let is_id = |c: char| c.is_ascii_alphanumeric() || "_+-".contains(c);
     Ok(Some(text).filter(|text| !text.is_empty() && text.chars().all(is_id)))
-}
-
-/// Makes a file for the caller alone that is whole from its first instant. An error where it is there.
-pub(super) fn make(path: &Path, text: &[u8]) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(path);
-    let mut file = tempfile::Builder::new().prefix(".tmp-").tempfile_in(dir)?;
-    file.write_all(text)?;
-    file.as_file().sync_all()?;
-    file.persist_noclobber(path)?;
-    Ok(())
 }
 
 /// Takes the run of a folder; false: somebody else has it already. Whoever makes this file is the
@@ -78,25 +56,24 @@ pub(crate) fn take(dir: &Path, who: &str) -> Result<bool> {
     }
 }
 
-/// What a job does before its run may start: it takes the run for itself, and reads what is in no other
-/// file. `None`: another job has it.
-pub(crate) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
-    let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    if !take(dir, &job)? {
-        // A controller that lost its last state starts a job that has run already. Where that start
-        // was cut off, this one must not end well: Slurm would say so of the run.
+/// What a job does before its run may start: it takes the run for itself, and reads the environment, which
+/// is in no other file. `None`: another job has it.
+pub(crate) fn claim(dir: &Path, job: &str, environment: &Path) -> Result<Option<RunSpec>> {
+    if !take(dir, job)? {
+        // A controller that lost its last state, or a pod, starts a job that has run already. Where that
+        // start was cut off, this one must not end well: the system would say so of the run.
         let is_again = noted(&dir.join(CLAIM))?.is_some_and(|claimed| claimed == job);
         if is_again && exit_or_end(dir)?.is_none() {
             return Err(Error::failed(format!(
-                "Slurm started job {job} a second time; its first start left no record of the run's end, and no run is made twice"
+                "job {job} was started a second time; its first start left no record of the run's end, and no run is made twice"
             )));
         }
         return Ok(None);
     }
-    let path = dir.join(ENVIRONMENT);
-    let env = serde_json::from_slice(&files::read(&path)?)
-        .map_err(|e| Error::io("cannot read", &path)(e.into()))?;
-    let _ = fs::remove_file(&path);
+    let env = serde_json::from_slice(&files::read(environment)?)
+        .map_err(|e| Error::io("cannot read", environment)(e.into()))?;
+    // A Secret is not in the folder, and goes with its job.
+    let _ = fs::remove_file(environment);
     read_spec_with(dir, env).map(Some)
 }
 
@@ -118,9 +95,10 @@ mod tests {
         };
         write(&dir.join("spec.json"), &spec.to_string());
         write(&dir.join(ENVIRONMENT), r#"{"HF_TOKEN":"secret"}"#);
-        assert_eq!(claim(dir).unwrap().unwrap().env["HF_TOKEN"], "secret");
+        let claimed = claim(dir, "1", &dir.join(ENVIRONMENT)).unwrap();
+        assert_eq!(claimed.unwrap().env["HF_TOKEN"], "secret");
         assert!(!dir.join(ENVIRONMENT).exists());
-        assert_eq!(claim(dir).unwrap(), None);
+        assert_eq!(claim(dir, "2", &dir.join(ENVIRONMENT)).unwrap(), None);
     }
 
     #[test]

@@ -7,19 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    claim::{WITHDRAWN, noted_job},
-    queue::{Commands, Shown, fate_of},
-};
+use super::claim::{WITHDRAWN, noted_job};
 use crate::{
     error::Result,
     host::last_line,
     run::{
         end_note::exit_or_end,
         executor::End,
-        folder::{last_seen, supervisor_log_path, supervisor_said, tail_of},
+        folder::{last_seen, supervisor_said},
         leftovers::end_leftovers,
         spec::{ExitKind, RunExit, RunSpec, never_ran},
+        system::{Shown, System, job_of},
     },
 };
 
@@ -44,10 +42,11 @@ pub(crate) fn exit_of_ended(dir: &Path) -> Result<Option<RunExit>> {
 }
 
 /// A supervisor that was told to end does not know why, nor does a trainer that got the signal
-/// first; Slurm does. A launcher such as torchrun ends with 1 whatever ended its workers, so Slurm is
+/// first; the system does. A launcher such as torchrun ends with 1 whatever ended its workers, so it is
 /// asked after every end that may be somebody else's doing.
-pub(crate) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunExit {
-    let is_told = matches!(exit.status, ExitKind::Interrupted | ExitKind::Signal(_));
+pub(crate) fn explained(spec: &RunSpec, system: &dyn System, exit: RunExit) -> RunExit {
+    let is_interrupted = exit.status == ExitKind::Interrupted;
+    let is_told = is_interrupted || matches!(exit.status, ExitKind::Signal(_));
     let is_in_doubt = is_told || matches!(exit.status, ExitKind::Code(code) if code != 0);
     let noted = noted_job(&spec.dir).ok().flatten();
     let Some(id) = noted.filter(|id| is_in_doubt && id != WITHDRAWN) else {
@@ -55,51 +54,35 @@ pub(crate) fn explained(spec: &RunSpec, slurm: &Commands, exit: RunExit) -> RunE
     };
     let begun = Instant::now();
     // The job's end may take a moment to be known.
-    let state = loop {
-        match slurm.shown(&id, spec) {
-            Ok(shown) if shown.is_over() => break shown.state,
-            Err(why) if !why.is_passing => break String::new(),
-            _ if begun.elapsed() >= SETTLE => break String::new(),
+    let shown = loop {
+        match system.shown(&id, spec) {
+            Ok(shown) if shown.is_over => break shown,
+            Err(why) if !why.is_passing => break Shown::default(),
+            Ok(shown) if begun.elapsed() >= SETTLE => break shown,
+            _ if begun.elapsed() >= SETTLE => break Shown::default(),
             _ => thread::sleep(PAUSE),
         }
     };
-    let state = match has_oom_kill(&spec.dir) {
-        true if fate_of(&id, &state).is_none() => "OUT_OF_MEMORY",
-        _ => &state,
-    };
-    match fate_of(&id, state) {
+    match system.fate(spec, shown, is_interrupted) {
         Some(status) => RunExit { status, ..exit },
         None => exit,
     }
 }
 
-/// Did Slurm's own step daemon write into the job's output that the kernel killed a process of the
-/// job for lack of memory? The job may end as another state all the same, as where the process was
-/// in a step that srun started.
-fn has_oom_kill(dir: &Path) -> bool {
-    /// What the daemon says at a job's end is at the end of the file.
-    const TAIL: u64 = 64 << 10;
-    let said = tail_of(&supervisor_log_path(dir), TAIL).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    said.lines().any(|line| {
-        let is_of_slurm = line.contains("slurmstepd: ");
-        is_of_slurm && (line.contains("oom-kill event") || line.contains("oom_kill event"))
-    })
-}
-
-/// How the wait for a job ends that Slurm says is over while this host does not see its exit.json.
-/// `shown`: the last state that Slurm gave.
-pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, shown: Shown) -> End {
+/// How the wait for a job ends that the system says is over while this host does not see its exit.json.
+/// `shown`: the last state that it gave.
+pub(super) fn ended_unseen(spec: &RunSpec, system: &dyn System, shown: Shown) -> End {
     let id = noted_job(&spec.dir).ok().flatten().unwrap_or_default();
     // The accounting may know by now what the controller has forgotten.
     let shown = match shown.state.as_str() {
-        "" => slurm.shown(&id, spec).unwrap_or(shown),
+        "" => system.shown(&id, spec).unwrap_or(shown),
         _ => shown,
     };
+    let job = job_of(system, &id);
     // Its measurement is there, whatever is seen of it: nothing is run instead.
-    if shown.ended_well() {
+    if shown.ended_well {
         return End::Unseen(format!(
-            "Slurm job {id} ended well, but this host does not see exit.json in {}: the next build looks again; to measure anew, \
+            "{job} ended well, but this host does not see exit.json in {}: the next build looks again; to measure anew, \
              remove the folder",
             spec.dir.display()
         ));
@@ -107,16 +90,17 @@ pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, shown: Shown) -> En
     // The job may have run on this host, and whoever killed its supervisor left the rest. On any other
     // host there is nothing to end.
     let _ = end_leftovers(&spec.run_id);
-    let status = fate_of(&id, &shown.state).unwrap_or_else(|| {
+    let host = shown.nodes.clone();
+    let status = system.fate(spec, shown, false).unwrap_or_else(|| {
         ExitKind::Lost(format!(
-            "Slurm job {id} is over and left no word of how its run ended"
+            "{job} is over and left no word of how its run ended"
         ))
     });
     let (started_at, ended_at) = last_seen(&spec.dir);
     End::Over(Box::new(RunExit {
         started_at,
         ended_at,
-        host: shown.nodes,
+        host,
         note: supervisor_said(&spec.dir).map(|said| last_line(said.as_bytes())),
         ..never_ran(status, 0.0)
     }))
@@ -124,21 +108,21 @@ pub(super) fn ended_unseen(spec: &RunSpec, slurm: &Commands, shown: Shown) -> En
 
 #[cfg(test)]
 mod tests {
-    use super::super::{claim::take, left};
+    use super::super::{Systems, claim::take, left};
     use super::*;
-    use crate::files::unix_now;
+    use crate::{files::unix_now, run::slurm::Slurm};
 
     #[test]
     fn what_ended_well_is_left_in_its_folder_and_never_given_up() {
         let folder = tempfile::tempdir().unwrap();
-        let (spec, commands) = run_and_commands(folder.path());
+        let (spec, slurm) = run_and_slurm(folder.path());
         let of = |state: &str| {
-            let state = state.to_owned();
             let shown = Shown {
-                state,
+                state: state.to_owned(),
+                ended_well: state == "COMPLETED",
                 ..Shown::default()
             };
-            ended_unseen(&spec, &commands, shown)
+            ended_unseen(&spec, &slurm, shown)
         };
         assert!(matches!(of("COMPLETED"), End::Unseen(_)));
         for ended in ["NODE_FAIL", ""] {
@@ -151,7 +135,7 @@ mod tests {
     }
 
     /// The description of a run in a folder, and Slurm's commands, which a test writes.
-    fn run_and_commands(folder: &Path) -> (RunSpec, Commands) {
+    fn run_and_slurm(folder: &Path) -> (RunSpec, Slurm) {
         let (dir, bin) = (folder.join("run"), folder.join("bin"));
         crate::files::create_dir_all(&dir).unwrap();
         crate::files::create_dir_all(&bin).unwrap();
@@ -162,8 +146,16 @@ mod tests {
         let path = format!("{}:/usr/bin:/bin", bin.display());
         (
             spec.unwrap(),
-            Commands::new([("PATH".to_owned(), path)].into()),
+            Slurm::new([("PATH".to_owned(), path)].into()),
         )
+    }
+
+    fn systems(slurm: &Slurm) -> Systems {
+        let slurm = slurm.clone();
+        Systems {
+            slurm,
+            ..Systems::default()
+        }
     }
 
     fn write_command(folder: &Path, name: &str, script: &str) {
@@ -176,14 +168,13 @@ mod tests {
     #[test]
     fn an_id_that_was_given_again_says_nothing_of_the_first_job() {
         let folder = tempfile::tempdir().unwrap();
-        let (spec, commands) = run_and_commands(folder.path());
+        let (spec, slurm) = run_and_slurm(folder.path());
         take(&spec.dir, "7").unwrap();
         let of = |name: &str, dir: &Path| {
             let of = format!("{name}|{}", dir.display());
             let listed = format!("echo '7|COMPLETED|None|n1|{of}'");
             write_command(folder.path(), "squeue", &listed);
-            let commands = commands.clone();
-            left(&spec, &commands, Duration::ZERO)
+            left(&spec, &systems(&slurm), Duration::ZERO)
         };
         // Its own job ended well, so its exit.json is somewhere.
         let elsewhere = Path::new("/elsewhere");
@@ -198,7 +189,7 @@ mod tests {
     #[test]
     fn slurm_is_asked_why_a_launcher_failed_whose_workers_it_may_have_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let (spec, commands) = run_and_commands(folder.path());
+        let (spec, slurm) = run_and_slurm(folder.path());
         take(&spec.dir, "7").unwrap();
         let ended = |code: i32, state: &str| {
             let dir = spec.dir.display();
@@ -209,7 +200,7 @@ mod tests {
                 ended_at: unix_now(),
                 ..never_ran(ExitKind::Code(code), 0.0)
             };
-            explained(&spec, &commands, exit).status
+            explained(&spec, &slurm, exit).status
         };
         let is_of_memory =
             |status| matches!(status, ExitKind::Killed(why) if why.contains("out of memory"));
@@ -232,18 +223,18 @@ mod tests {
     #[test]
     fn a_job_that_comes_between_the_question_and_the_answer_keeps_its_run() {
         let folder = tempfile::tempdir().unwrap();
-        let (spec, commands) = run_and_commands(folder.path());
+        let (spec, slurm) = run_and_slurm(folder.path());
         let dir = &spec.dir;
         // Which knows of no job, and while it is asked one may claim the folder.
         let squeue = |meanwhile: String| write_command(folder.path(), "squeue", &meanwhile);
         squeue(format!("echo 7 > {}/claim", dir.display()));
-        assert!(left(&spec, &commands, Duration::ZERO).is_none());
+        assert!(left(&spec, &systems(&slurm), Duration::ZERO).is_none());
         assert_eq!(noted_job(dir).unwrap().as_deref(), Some("7"));
         // Where none came, none can come any more.
         fs::remove_file(dir.join("claim")).unwrap();
         squeue(String::new());
         assert!(matches!(
-            left(&spec, &commands, Duration::ZERO),
+            left(&spec, &systems(&slurm), Duration::ZERO),
             Some(End::NeverWas)
         ));
         assert!(!take(dir, "7").unwrap());

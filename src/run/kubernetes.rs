@@ -1,0 +1,395 @@
+//! Kubernetes: a job is a Job whose one pod is the supervisor (`__run DIR pod`), made and watched through
+//! kubectl. The run folder is on a volume that this host mounts as well, so whatever becomes of the
+//! pod, what it has finished waits there.
+
+mod standing;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    folder::{lock, make, write_exit},
+    spec::{ExitKind, RunExit, RunSpec, Target, attempt_id},
+    system::{Answer, Shown, Submission, System, SystemError, job_name},
+};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability, unix_now},
+    host::{AskError, ask_while, last_line, which},
+};
+
+/// The last word of `tprimat __run DIR pod`, the supervisor of the run in DIR as the process of a pod.
+pub(crate) const POD: &str = "pod";
+/// In a pod, where the trainer's environment is: the Secret of the Job, as a file.
+pub(crate) const ENVIRONMENT_VARIABLE: &str = "TPRIMAT_ENVIRONMENT";
+/// In the folder of runs: what all Jobs from there are labelled with. A path would not do, for two hosts
+/// may have the same.
+const OWNER: &str = ".kubernetes";
+/// How the names of files there begin that name a run whose Job is still to be deleted, and say where it
+/// is.
+const UNDELETED: &str = ".undeleted-";
+/// The labels of a Job, its Secret and its pod.
+pub(crate) const RUN_LABEL: &str = "tprimat.dev/run";
+pub(crate) const OWNER_LABEL: &str = "tprimat.dev/runs";
+
+/// A kubectl that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same once nobody is to wait for jobs any more.
+const HURRIED: Duration = Duration::from_secs(2);
+
+/// Within which time a kubelet notices that a process has ended, and how often one looks.
+const NOTICED: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What chooses the cluster in a command of kubectl.
+fn words_of(target: &Target) -> Vec<String> {
+    let option = |name: &str, value: &Option<String>| {
+        let value = value.as_ref().filter(|value| !value.is_empty());
+        value.map(|value| format!("--{name}={value}"))
+    };
+    let context = option("context", &target.context).into_iter();
+    context
+        .chain(option("namespace", &target.namespace))
+        .collect()
+}
+
+/// The name of a run's Job, which Kubernetes lets nobody give a second time.
+pub(crate) fn name_of(run_id: &str) -> String {
+    job_name(run_id).to_lowercase().replace('.', "-")
+}
+
+/// What the Jobs of a folder of runs are labelled with: made once, by whoever comes first.
+pub(crate) fn owner(runs: &Path) -> Result<String> {
+    let path = runs.join(OWNER);
+    files::create_dir_all(runs)?;
+    let id = attempt_id()
+        .rsplit('-')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    match make(&path, id.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::io("cannot write", path)(error))
+        }
+        _ => Ok(String::from_utf8_lossy(&files::read(&path)?)
+            .trim()
+            .to_owned()),
+    }
+}
+
+/// The cluster that the caller's kubectl reaches. Clones share one look at the Jobs.
+#[derive(Clone, Default)]
+pub struct Kubernetes {
+    /// The caller's: PATH to kubectl, its KUBECONFIG, what its logins need.
+    env: BTreeMap<String, String>,
+    listed: Arc<Mutex<HashMap<Vec<String>, Listed>>>,
+    is_hurried: Arc<AtomicBool>,
+}
+
+/// When Jobs and pods were listed, and what came of it.
+type Listed = (Instant, Answer<Arc<Vec<Value>>>);
+
+impl Kubernetes {
+    #[must_use]
+    pub fn new(env: BTreeMap<String, String>) -> Self {
+        Self {
+            env,
+            ..Self::default()
+        }
+    }
+
+    /// What kubectl printed.
+    fn kubectl(&self, target: &Target, words: &[&str], input: &str) -> Answer<String> {
+        let failed = |said: String, is_passing| SystemError { said, is_passing };
+        let program = which("kubectl", &self.env)
+            .ok_or_else(|| failed("there is no kubectl in PATH".to_owned(), false))?;
+        let patience = || match self.is_hurried.load(Ordering::SeqCst) {
+            true => HURRIED,
+            false => PATIENCE,
+        };
+        let mut all = words_of(target);
+        all.extend(words.iter().map(|word| (*word).to_owned()));
+        let command = duct::cmd(program, all).full_env(&self.env);
+        let said = ask_while(&command.stdin_bytes(input), &patience)
+            .map_err(|why| failed(why.to_string(), matches!(why, AskError::NoAnswer(_))))?;
+        match said.status.success() {
+            true => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
+            false => Err(error_of_words(&said.stderr)),
+        }
+    }
+
+    /// The Jobs of these runs and their pods. One listing, at most `age` old, answers for everybody
+    /// who waits for one.
+    fn list(&self, spec: &RunSpec, age: Duration) -> Answer<Arc<Vec<Value>>> {
+        let (wanted, target) = (Instant::now(), target_of(spec));
+        let mut key = words_of(target);
+        key.push(target.owner.clone());
+        // Held while kubectl runs: whoever comes meanwhile gets the same answer.
+        let mut listed = lock(&self.listed);
+        if let Some((at, found)) = listed.get(&key)
+            && *at + age >= wanted
+        {
+            return found.clone();
+        }
+        let begun = Instant::now();
+        let selector = format!("--selector={OWNER_LABEL}={}", harmless(&target.owner));
+        let words = ["get", "jobs,pods", &selector, "--output=json"];
+        let found = self.kubectl(target, &words, "").and_then(|said| {
+            let list: Value = serde_json::from_str(&said).map_err(|why| SystemError {
+                said: format!("kubectl printed what is not JSON: {why}"),
+                is_passing: true,
+            })?;
+            let items = list["items"].as_array().cloned();
+            Ok(Arc::new(items.unwrap_or_default()))
+        });
+        // Where it did not answer, those who waited for the answer do not each ask again.
+        let at = if found.is_ok() { begun } else { Instant::now() };
+        listed.insert(key, (at, found.clone()));
+        found
+    }
+
+    /// Deletes the Jobs that could not be deleted when their runs were taken in.
+    pub(crate) fn sweep(&self, runs: &Path) {
+        let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let target = || serde_json::from_slice(&files::read(&path).ok()?).ok();
+            if let Some(run_id) = name.strip_prefix(UNDELETED)
+                && let Some(target) = target()
+                && self.delete(&target, run_id).is_ok()
+            {
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+
+    fn delete(&self, target: &Target, run_id: &str) -> Answer<()> {
+        let selector = format!("--selector={RUN_LABEL}={}", harmless(run_id));
+        let words = ["delete", "jobs,secrets", &selector, "--wait=false"];
+        self.kubectl(target, &words, "").map(drop)
+    }
+
+    /// How the Job of a run stands, from a listing.
+    fn standing(&self, spec: &RunSpec, found: &[Value]) -> Shown {
+        let is_of = |item: &&Value| item["metadata"]["labels"][RUN_LABEL] == *spec.run_id;
+        let of_kind = |kind: &str| {
+            let items = found.iter().filter(is_of);
+            items
+                .filter(|item| item["kind"] == *kind)
+                .collect::<Vec<_>>()
+        };
+        let (jobs, pods) = (of_kind("Job"), of_kind("Pod"));
+        let standing = standing::of(jobs.first().copied(), &pods, unix_now());
+        let mut shown = standing.shown;
+        if let Some(name) = standing.explained_by_events_of {
+            shown.reason = self.last_warning(spec, &name).unwrap_or(shown.reason);
+        }
+        shown
+    }
+
+    /// What a cluster last complained of about an object.
+    fn last_warning(&self, spec: &RunSpec, name: &str) -> Option<String> {
+        let field = format!(
+            "--field-selector=type=Warning,involvedObject.name={}",
+            harmless(name)
+        );
+        let words = ["get", "events", &field, "--output=json"];
+        let said = self.kubectl(target_of(spec), &words, "").ok()?;
+        let list: Value = serde_json::from_str(&said).ok()?;
+        let mut items = list["items"].as_array()?.iter();
+        let is_failure = |event: &&Value| {
+            event["reason"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("Failed"))
+        };
+        let event = items.rfind(is_failure)?;
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        Some(format!(
+            "{}: {}",
+            text("reason"),
+            standing::short(text("message"))
+        ))
+    }
+}
+
+impl System for Kubernetes {
+    fn name(&self) -> &'static str {
+        "Kubernetes"
+    }
+
+    fn submit(&self, spec: &RunSpec, tprimat: Option<&Path>) -> Result<Submission, String> {
+        let name = name_of(&spec.run_id);
+        let there = || -> Answer<bool> {
+            let found = self.list(spec, Duration::ZERO)?;
+            let is_own = |item: &Value| item["kind"] == "Job" && item["metadata"]["name"] == *name;
+            Ok(found.iter().any(is_own))
+        };
+        let waits = |why: &SystemError| format!("Kubernetes, which takes no Job now: {why}");
+        let why = match there() {
+            Ok(true) => return Ok(Submission::Job(name)),
+            Ok(false) if tprimat.is_none() => return Ok(Submission::NoJob),
+            Ok(false) => None,
+            // Somebody who may not look makes nothing either.
+            Err(why) if !why.is_passing && tprimat.is_some() => Some(why),
+            Err(why) => return Err(waits(&why)),
+        };
+        let refused = |why: &SystemError| {
+            Ok(Submission::Refused(format!(
+                "kubectl refused the Job: {why}; execution.<platform>.kubernetes in config.yaml says what it was asked for, `tprimat doctor` what \
+                 you may do there"
+            )))
+        };
+        if let Some(why) = why {
+            return refused(&why);
+        }
+        let target = target_of(spec);
+        let environment = serde_json::to_string(&spec.env).unwrap_or_default();
+        let secret = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": name,
+                "labels": { RUN_LABEL: spec.run_id, OWNER_LABEL: target.owner },
+            },
+            "stringData": { "environment": environment },
+        });
+        // `create` keeps nothing of what it sent, as `apply` would in an annotation. Of input that
+        // begins with a brace it reads JSON alone.
+        let input = format!("---\n{secret}\n---\n{}", target.manifest);
+        let why = match self.kubectl(target, &["create", "--filename=-"], &input) {
+            Ok(_) => return Ok(Submission::Job(name)),
+            Err(why) => why,
+        };
+        // The Secret may be there from a submission that was cut off, and the Job be new.
+        match there() {
+            Ok(true) => Ok(Submission::Job(name)),
+            Ok(false) if !why.is_passing && !why.said.contains("exceeded quota") => refused(&why),
+            Ok(false) | Err(_) => Err(waits(&why)),
+        }
+    }
+
+    fn state(&self, _: &str, spec: &RunSpec, age: Duration) -> Answer<Shown> {
+        let listed = self.list(spec, age)?;
+        let shown = self.standing(spec, &listed);
+        // Made after the listing, perhaps.
+        if shown.state.is_empty() && !age.is_zero() {
+            return self.shown("", spec);
+        }
+        Ok(shown)
+    }
+
+    fn shown(&self, _: &str, spec: &RunSpec) -> Answer<Shown> {
+        let listed = self.list(spec, Duration::ZERO)?;
+        Ok(self.standing(spec, &listed))
+    }
+
+    /// The pod gets SIGTERM, and its own grace. In the foreground the Job is there until it has ended.
+    fn cancel(&self, id: &str, spec: &RunSpec, _: bool) -> Answer<()> {
+        let words = ["delete", "job", id, "--wait=false", "--cascade=foreground"];
+        self.kubectl(target_of(spec), &words, "").map(drop)
+    }
+
+    fn cancels(&self, id: &str, spec: &RunSpec) -> String {
+        let target = words_of(target_of(spec)).into_iter();
+        let words = target.map(|word| format!(" {word}")).collect::<String>();
+        format!("kubectl{words} delete job {id}")
+    }
+
+    fn fate(&self, _: &RunSpec, shown: Shown, is_told: bool) -> Option<ExitKind> {
+        let deleted = "Kubernetes told the pod to end: it was deleted, evicted or preempted";
+        shown
+            .fate
+            .or_else(|| is_told.then(|| ExitKind::Killed(deleted.to_owned())))
+    }
+
+    fn let_go(&self, spec: &RunSpec, exit: Option<&RunExit>) {
+        // What only the Job could tell is in the folder before the Job goes.
+        if let Some(exit) = exit
+            && write_exit(&spec.dir, exit).is_err()
+        {
+            return;
+        }
+        // A pod that is deleted before its end was noticed keeps its GPUs for all of its grace.
+        let begun = Instant::now();
+        while exit.is_some()
+            && begun.elapsed() < NOTICED
+            && !self.is_hurried.load(Ordering::SeqCst)
+            && self.shown("", spec).is_ok_and(|shown| !shown.is_over)
+        {
+            thread::sleep(PAUSE);
+        }
+        let (target, runs) = (target_of(spec), spec.dir.parent());
+        if let (Err(why), Some(runs)) = (self.delete(target, &spec.run_id), runs)
+            && why.is_passing
+        {
+            // The cluster is away: the next build deletes it.
+            let note = runs.join(format!("{UNDELETED}{}", spec.run_id));
+            let text = serde_json::to_vec(target).unwrap_or_default();
+            let _ = files::write_atomically(&note, &text, Durability::Synced);
+        }
+    }
+
+    fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+    }
+}
+
+fn target_of(spec: &RunSpec) -> &Target {
+    static NONE: Target = Target {
+        context: None,
+        namespace: None,
+        owner: String::new(),
+        cancel_on_interrupt: false,
+        manifest: String::new(),
+    };
+    let job = spec.job.as_ref();
+    job.and_then(|job| job.kubernetes.as_ref()).unwrap_or(&NONE)
+}
+
+/// A value of a selector: what came with a stranger's folder must not select more.
+fn harmless(value: &str) -> String {
+    let is_harmless = |c: &char| c.is_ascii_alphanumeric() || "-.".contains(*c);
+    value.chars().filter(is_harmless).collect()
+}
+
+/// All that kubectl said before it failed; whether the same gets through later, only its words tell.
+fn error_of_words(stderr: &[u8]) -> SystemError {
+    const PASSING: [&str; 11] = [
+        "Unable to connect to the server",
+        "connection refused",
+        "was refused",
+        "i/o timeout",
+        "TLS handshake timeout",
+        "context deadline exceeded",
+        "ServiceUnavailable",
+        "(Timeout)",
+        "TooManyRequests",
+        "InternalError",
+        "EOF",
+    ];
+    let text = String::from_utf8_lossy(stderr);
+    let said = match text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+    {
+        lines if lines.is_empty() => last_line(stderr),
+        lines => standing::short(&lines.join("; ")),
+    };
+    SystemError {
+        is_passing: PASSING.iter().any(|part| text.contains(part)),
+        said,
+    }
+}

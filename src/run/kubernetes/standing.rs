@@ -1,0 +1,361 @@
+//! What a Job and its pods say, in people's words. The Job alone does not tell: it stays active while an
+//! image cannot be pulled and while no node has a GPU free.
+
+use serde_json::Value;
+
+use crate::run::{spec::ExitKind, system::Shown};
+
+/// How long a pod waits for an image or a file that is not there before its run is given up, in
+/// seconds: a registry may be away for a while.
+const HOPE: f64 = 300.0;
+/// After so many seconds without a container the events are asked why.
+const QUIET: f64 = 20.0;
+/// Why a container waits whose image is not there.
+const IMAGE: [&str; 4] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+];
+/// How long after the end of its grace a pod that is being deleted may still record the run's end, in
+/// seconds. That of a lost node stays there for as long as the node does.
+const DELETED: f64 = 30.0;
+
+pub(super) struct Standing {
+    pub shown: Shown,
+    /// Nothing here says what it waits for; the events of this object may.
+    pub explained_by_events_of: Option<String>,
+}
+
+/// `now`: seconds since 1970.
+pub(super) fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
+    let name = |of: &Value| text(of, "/metadata/name").to_owned();
+    let mut shown = Shown {
+        nodes: pods
+            .iter()
+            .map(|pod| text(pod, "/spec/nodeName"))
+            .find(|node| !node.is_empty())
+            .map(str::to_owned),
+        fate: pods.iter().find_map(|pod| fate_of(pod)),
+        ..Shown::default()
+    };
+    let is_alive = |pod: &&&Value| !is_over(pod) && !is_past(pod, now);
+    let mut alive: Vec<&Value> = pods.iter().filter(is_alive).copied().collect();
+    alive.sort_by_key(|pod| text(pod, "/metadata/creationTimestamp"));
+    let mut events_of = None;
+    let Some(job) = job else {
+        let deleted = "Kubernetes: the Job was deleted".to_owned();
+        shown.fate.get_or_insert(ExitKind::Killed(deleted));
+        shown.is_over = alive.is_empty();
+        shown.state = if alive.is_empty() {
+            String::new()
+        } else {
+            "ending".to_owned()
+        };
+        return Standing {
+            shown,
+            explained_by_events_of: None,
+        };
+    };
+    let (complete, failed) = (condition(job, "Complete"), condition(job, "Failed"));
+    shown.ended_well = complete.is_some();
+    if let Some(end) = complete.or(failed).filter(|_| alive.is_empty()) {
+        shown.is_over = true;
+        shown.state = if complete.is_some() {
+            "complete"
+        } else {
+            "failed"
+        }
+        .to_owned();
+        shown.reason = short(text(end, "/message"));
+        if text(end, "/reason") == "DeadlineExceeded" {
+            shown.fate.get_or_insert(ExitKind::Timeout);
+        }
+    } else if let Some(pod) = alive.last() {
+        let age = age(pod, "/status/startTime", now);
+        (shown.state, shown.reason) = doing(pod);
+        shown.is_silent = shown.state == "running" && !shown.reason.is_empty();
+        let waiting = waiting(pod).map(|(reason, _)| reason);
+        shown.is_hopeless = match waiting {
+            Some("InvalidImageName" | "ErrImageNeverPull") => true,
+            Some(reason) => {
+                reason != "ContainerCreating" && reason != "PodInitializing" && age > HOPE
+            }
+            None => false,
+        };
+        let is_quiet = shown.reason.is_empty() && shown.state == "pending" && age > QUIET;
+        events_of = is_quiet.then(|| name(pod));
+    } else if job.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
+        shown.state = "suspended".to_owned();
+        shown.reason = match text(job, "/metadata/labels/kueue.x-k8s.io~1queue-name") {
+            "" => "somebody suspended it".to_owned(),
+            queue => format!("the queue {queue} has not admitted it yet"),
+        };
+    } else {
+        shown.state = "pending".to_owned();
+        shown.reason = "it has no pod yet".to_owned();
+        events_of = Some(name(job));
+    }
+    Standing {
+        shown,
+        explained_by_events_of: events_of,
+    }
+}
+
+/// The state of a pod that is not over, and why it is in it.
+fn doing(pod: &Value) -> (String, String) {
+    let phase = text(pod, "/status/phase").to_lowercase();
+    if phase == "running" {
+        let is_silent = ["False", "Unknown"].contains(&status_of(pod, "Ready"))
+            && pod
+                .pointer("/status/containerStatuses/0/state/running")
+                .is_some();
+        let node = text(pod, "/spec/nodeName");
+        let silent = format!("its node {node} does not answer");
+        return (phase, if is_silent { silent } else { String::new() });
+    }
+    if let Some(refused) = all(pod, "/status/conditions")
+        .find(|one| text(one, "/type") == "PodScheduled" && text(one, "/status") == "False")
+    {
+        let why = short(text(refused, "/message"));
+        return (phase, format!("no node takes it: {why}"));
+    }
+    let reason = match waiting(pod) {
+        Some((reason, said)) if IMAGE.contains(&reason) => {
+            // The reason is at the end of what the runtime says, behind the image's name.
+            let why = said.rsplit("\": ").next().filter(|why| *why != said);
+            let why = why.map_or(reason.to_owned(), |why| format!("{reason}: {}", short(why)));
+            let image = text(pod, "/spec/containers/0/image");
+            format!("the image {image} cannot be pulled ({why})")
+        }
+        Some(("ContainerCreating" | "PodInitializing", _)) | None => String::new(),
+        Some((reason, said)) => format!("{reason}: {}", short(said)),
+    };
+    (phase, reason)
+}
+
+/// How the cluster ended the run of a pod; `None`: the run ended by itself, or goes on.
+fn fate_of(pod: &Value) -> Option<ExitKind> {
+    let disruption = condition(pod, "DisruptionTarget");
+    let reasons = [
+        text(pod, "/status/reason"),
+        disruption.map_or("", |one| text(one, "/reason")),
+    ];
+    let message = match text(pod, "/status/message") {
+        "" => disruption.map_or("", |one| text(one, "/message")),
+        said => said,
+    };
+    let said = |what: &str| match message {
+        "" => format!("Kubernetes: {what}"),
+        message => format!("Kubernetes: {what}: {}", short(message)),
+    };
+    for reason in reasons {
+        match reason {
+            "Evicted" | "EvictionByEvictionAPI" => {
+                return Some(ExitKind::Killed(said("the pod was evicted")));
+            }
+            "Preempting" | "PreemptionByScheduler" => {
+                return Some(ExitKind::Killed(said("the pod was preempted")));
+            }
+            "DeadlineExceeded" => return Some(ExitKind::Timeout),
+            "NodeLost"
+            | "NodeShutdown"
+            | "Shutdown"
+            | "Terminated"
+            | "TerminationByKubelet"
+            | "DeletionByTaintManager"
+            | "DeletionByPodGC"
+            | "UnexpectedAdmissionError" => {
+                return Some(ExitKind::Lost(said("the node of the pod is lost")));
+            }
+            _ => {}
+        }
+    }
+    let ended = all(pod, "/status/containerStatuses")
+        .chain(all(pod, "/status/initContainerStatuses"))
+        .filter_map(|one| one.pointer("/state/terminated"));
+    for end in ended {
+        match text(end, "/reason") {
+            "OOMKilled" => {
+                let limit = text(pod, "/spec/containers/0/resources/limits/memory");
+                let limit = match limit {
+                    "" => "its node has".to_owned(),
+                    limit => format!("its limit of {limit}"),
+                };
+                return Some(ExitKind::Killed(format!(
+                    "Kubernetes: out of memory: the pod needed more than {limit} (kubernetes.memory)"
+                )));
+            }
+            "StartError" | "ContainerCannotRun" => {
+                let why = short(text(end, "/message"));
+                return Some(ExitKind::LaunchFailed(format!(
+                    "Kubernetes could not start the container: {why}"
+                )));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn is_over(pod: &Value) -> bool {
+    ["Succeeded", "Failed"].contains(&text(pod, "/status/phase"))
+}
+
+/// Is it gone for all that counts: deleted, and beyond the end of its grace?
+fn is_past(pod: &Value, now: f64) -> bool {
+    seconds(text(pod, "/metadata/deletionTimestamp")).is_some_and(|end| now > end + DELETED)
+}
+
+/// What a container waits for, and the words for it.
+fn waiting(pod: &Value) -> Option<(&str, &str)> {
+    let containers =
+        all(pod, "/status/initContainerStatuses").chain(all(pod, "/status/containerStatuses"));
+    let mut waiting = containers.filter_map(|one| one.pointer("/state/waiting"));
+    waiting
+        .next()
+        .map(|state| (text(state, "/reason"), text(state, "/message")))
+}
+
+/// A condition that is met.
+fn condition<'a>(of: &'a Value, kind: &str) -> Option<&'a Value> {
+    all(of, "/status/conditions")
+        .find(|one| text(one, "/type") == kind && text(one, "/status") == "True")
+}
+
+fn status_of<'a>(of: &'a Value, kind: &str) -> &'a str {
+    let found = all(of, "/status/conditions").find(|one| text(one, "/type") == kind);
+    found.map_or("", |one| text(one, "/status"))
+}
+
+fn all<'a>(of: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    of.pointer(path)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn text<'a>(of: &'a Value, path: &str) -> &'a str {
+    of.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn seconds(timestamp: &str) -> Option<f64> {
+    let time: jiff::Timestamp = timestamp.parse().ok()?;
+    Some(time.as_millisecond() as f64 / 1000.0)
+}
+
+fn age(of: &Value, since: &str, now: f64) -> f64 {
+    seconds(text(of, since)).map_or(0.0, |then| now - then)
+}
+
+/// Messages of clusters name every node.
+pub(super) fn short(message: &str) -> String {
+    const MOST: usize = 300;
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= MOST {
+        return line;
+    }
+    let begin: String = line.chars().take(MOST).collect();
+    format!("{begin}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a recorded answer is read, so many seconds after its pod was made.
+    fn read(answer: &str, after: f64) -> Standing {
+        let list: Value = serde_json::from_str(answer).unwrap();
+        let of_kind = |kind: &str| {
+            let items = list["items"].as_array().unwrap().iter();
+            items
+                .filter(|item| item["kind"] == *kind)
+                .collect::<Vec<_>>()
+        };
+        let pods = of_kind("Pod");
+        let made = seconds(text(pods[0], "/metadata/creationTimestamp")).unwrap();
+        of(of_kind("Job").first().copied(), &pods, made + after)
+    }
+
+    macro_rules! answer {
+        ($name:literal) => {
+            include_str!(concat!(
+                "../../../tests/fixtures/kubernetes/",
+                $name,
+                ".json"
+            ))
+        };
+    }
+
+    #[test]
+    fn a_job_that_is_active_is_told_by_its_pod() {
+        let node = read(answer!("no-node"), 60.0).shown;
+        assert_eq!(
+            (node.state.as_str(), node.is_over, node.is_hopeless),
+            ("pending", false, false)
+        );
+        assert_eq!(
+            node.reason,
+            "no node takes it: 0/1 nodes are available: 1 Insufficient memory."
+        );
+        let image = |after| read(answer!("no-image"), after).shown;
+        assert!(
+            image(60.0)
+                .reason
+                .contains("cannot be pulled (ErrImagePull: ")
+        );
+        assert!(!image(60.0).is_hopeless && image(400.0).is_hopeless);
+        let running = read(answer!("running"), 1e6).shown;
+        assert_eq!(
+            (running.state.as_str(), running.reason.as_str()),
+            ("running", "")
+        );
+        assert!(!running.is_silent && !running.is_over && !running.is_hopeless);
+        assert_eq!(running.nodes.as_deref(), Some("node1"));
+        let lost = answer!("node-lost");
+        let lost = read(lost, 60.0).shown;
+        assert!(lost.is_silent && !lost.is_over, "{lost:?}");
+    }
+
+    #[test]
+    fn who_ended_a_run_is_told_apart() {
+        let fate = |answer: &str| {
+            let shown = read(answer, 60.0).shown;
+            assert!(shown.is_over, "{shown:?}");
+            shown.fate
+        };
+        assert!(
+            matches!(fate(answer!("out-of-memory")), Some(ExitKind::Killed(why)) if why.contains("its limit of 256Mi"))
+        );
+        assert!(
+            matches!(fate(answer!("cannot-start")), Some(ExitKind::LaunchFailed(why)) if why.contains("/no/such/tprimat"))
+        );
+        assert_eq!(fate(answer!("supervisor-killed")), None);
+        for (reason, is_lost) in [
+            ("Evicted", false),
+            ("Preempting", false),
+            ("NodeLost", true),
+        ] {
+            let answer = answer!("supervisor-killed")
+                .replace("\"phase\"", &format!("\"reason\": {reason:?}, \"phase\""));
+            let told = fate(&answer).unwrap();
+            assert_eq!(matches!(told, ExitKind::Lost(_)), is_lost, "{told:?}");
+        }
+    }
+
+    /// Kubernetes makes a second pod as soon as the first one is told to end, and this one fails.
+    #[test]
+    fn a_pod_that_is_being_deleted_has_its_grace_to_record_the_end() {
+        let running = answer!("pod-deleted").replacen("\"Succeeded\"", "\"Running\"", 1);
+        assert!(!read(&running, 30.0).shown.is_over);
+        let second_is_over = running.replace("\"Pending\"", "\"Failed\"");
+        assert!(
+            !read(&second_is_over, 30.0).shown.is_over,
+            "the first one is not"
+        );
+        assert!(
+            read(&second_is_over, 200.0).shown.is_over,
+            "its node is gone"
+        );
+    }
+}
