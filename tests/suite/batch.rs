@@ -431,7 +431,7 @@ fn a_submission_that_is_refused_costs_its_own_training_alone() {
     );
     let at = |part: &str| ran.stderr.find(part);
     // Whichever is rendered first is the one that is refused.
-    let (refused, done) = (at("sbatch refused the job: "), at("Slurm job 1"));
+    let (refused, done) = (at("sbatch refused the job: "), at("1 of 2 runs over"));
     assert!(
         refused.is_some() && refused < done && at("Invalid partition").is_some(),
         "{}",

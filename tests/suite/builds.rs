@@ -151,7 +151,7 @@ fn the_log_of_a_build_is_short() {
     assert_eq!(project.launches(), 26);
     assert!(lines(&bad) <= 15, "{}{}", bad.stderr, bad.stdout);
     assert!(
-        bad.stdout.contains("6 more") && bad.stderr.contains("what to do"),
+        bad.stdout.contains("5 more") && bad.stderr.contains("what to do"),
         "{bad:?}"
     );
 }
