@@ -106,7 +106,7 @@ pub struct Measured {
     pub drift: Drift,
     /// Where runs are started; `allocation`: as steps of the Slurm job that tprimat is in (salloc,
     /// sbatch) [overrides config.yaml]
-    #[arg(long, value_name = "local|container|slurm|allocation")]
+    #[arg(long, value_name = "local|container|slurm|kubernetes|allocation")]
     pub executor: Option<String>,
 }
 

@@ -94,6 +94,15 @@ pub fn contradictions(
                 Some(arithmetic) if !facts.contains_key(&field.field) => {
                     format!("with {}: {arithmetic}", listed(facts))
                 }
+                // A cell that the run is filed under says otherwise; the log says nothing.
+                _ if facts.get(&field.field).map(|fact| show(Some(fact)))
+                    == Some(found.clone()) =>
+                {
+                    format!(
+                        "{} is {said} in the cell, and --set says {found}",
+                        field.field
+                    )
+                }
                 _ => format!(
                     "{} is said to be {said}, and the log says {found}",
                     field.field

@@ -173,12 +173,13 @@ fn notes(blame: &Blame) -> Vec<String> {
             .map(|cause| cause.differences.len())
             .sum();
         let others = blame.differences.len().saturating_sub(found);
-        if others > 0 {
-            notes.push(format!(
-                "The other {} make less than {} % together.",
-                counted(others, "difference"),
-                percent(blame.margin)
-            ));
+        let margin = percent(blame.margin);
+        match others {
+            0 => {}
+            1 => notes.push(format!("The other one makes less than {margin} %.")),
+            _ => notes.push(format!(
+                "The other {others} differences make less than {margin} % together."
+            )),
         }
     }
     for failed in &blame.fails {

@@ -196,6 +196,6 @@ pub struct BlameArgs {
     #[command(flatten)]
     pub drift: Drift,
     /// Where runs are started [overrides config.yaml]
-    #[arg(long, value_name = "local|container|slurm|allocation")]
+    #[arg(long, value_name = "local|container|slurm|kubernetes|allocation")]
     pub executor: Option<String>,
 }

@@ -120,11 +120,11 @@ impl Goal for Ratios {
                 "no two cells were compared, so nothing is decided\n".to_owned()
             }
             1 => format!(
-                "Decided within {share} by a sequential t-test on pairs of runs, which may be looked at after every run: a \
+                "Within {share}, by a sequential t-test on pairs of runs, which may be looked at after every run: a \
                  false decision has a probability of at most 5 %.\n{lines}"
             ),
             n => format!(
-                "Decided within {share} by a sequential t-test on pairs of runs, which may be looked at after every run: any \
+                "Within {share}, by a sequential t-test on pairs of runs, which may be looked at after every run: any \
                  false decision among the {n} pairs of cells that are judged together has a probability of at most 5 %.\n{lines}"
             ),
         };
