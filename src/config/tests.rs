@@ -312,7 +312,7 @@ fn names_that_nothing_declares_are_refused() {
         &[],
         "\
 config.yaml:15:13: unknown key `parallelism.fast.lama.TQ` | not a key of `parallelism.fast.lama` | did you mean `TP`?
-config.yaml:8:3: `a/b` in `models` cannot be a name | not a plain name | leave out spaces, quotes and / , @ # { } * ? [ ] !
+config.yaml:8:3: `a/b` in `models` cannot be a name | not a plain name | call it `b`; a matrix may say `a/b` all the same
 config.yaml:18:27: unknown platform `adm` in `platform_optimizations` | no platform has this name | did you mean `amd`?
 config.yaml:21:30: the peak rates of `amd` name no source | state its source | add `benchmarking.enhanced_metrics.hardware_specs.amd.source`: a data sheet or a measurement
 config.yaml:15:5: unknown key `parallelism.fast.lama` | no model, platform or framework has this name | did you mean `llama`?",

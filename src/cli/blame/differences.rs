@@ -172,8 +172,7 @@ fn hunks(old: &[String], new: &[String]) -> Vec<Hunk> {
             (i, j) = (i + 1, j + 1);
             continue;
         }
-        let start = i;
-        let from = j;
+        let (mut start, mut from) = (i, j);
         while (i < old.len() || j < new.len())
             && !(i < old.len() && j < new.len() && old[i] == new[j])
         {
@@ -183,6 +182,18 @@ fn hunks(old: &[String], new: &[String]) -> Vec<Hunk> {
             } else {
                 j += 1;
             }
+        }
+        // An option's value and the option behind it are two differences.
+        let [of_old, of_new] = [&old[start..i], &new[from..j]].map(|words| {
+            let option = words.iter().position(|word| word.starts_with('-'));
+            option.unwrap_or(words.len())
+        });
+        if of_old > 0 && of_new > 0 && (start + of_old < i || from + of_new < j) {
+            found.push(Hunk {
+                at: start..start + of_old,
+                new: new[from..from + of_new].to_vec(),
+            });
+            (start, from) = (start + of_old, from + of_new);
         }
         found.push(Hunk {
             at: start..i,
