@@ -48,7 +48,7 @@ test-services: $(VENV)/.ready
 	@.ci/services
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
 	@mkdir -p target
-	@{ $(TEST) -- --ignored --skip child::child; first=$$?; \
+	@{ $(TEST) -- --ignored --skip child::child --skip ten_thousand_pairs --skip a_thousand_planted; first=$$?; \
 	  $(TEST) --features tprimat/remote --test services --test chaos && exit $$first; } 2>&1 | tee target/test-services.log; status=$$?; \
 	  .ci/counts target/test-services.log; exit $$status
 
@@ -85,9 +85,10 @@ SECONDS ?= 600
 soak: $(VENV)/.ready
 	TPRIMAT_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --nocapture
 
-# What decisions on pairs of runs are worth, over 10,000 pairs for each noise: the table of docs/METRICS.md.
+# What decisions on pairs of runs and searches for causes are worth: the tables of docs/METRICS.md, which take minutes.
 statistics:
-	$(CARGO) test --test suite statistics::sequential -- --include-ignored --nocapture
+	$(CARGO) test --test suite ten_thousand_pairs -- --ignored --nocapture
+	$(CARGO) test --release -p tprimat-numbers a_thousand_planted -- --ignored --nocapture
 
 # Bad days: kills, second builds, damaged caches, full disks, a clock that is set, remote caches that are away, containers, Docker and
 # Slurm daemons that die; each seed is held against an undisturbed build. As root; the seeds are spread over the six worlds.
