@@ -52,7 +52,7 @@ struct Event {
     name: String,
     ts: Option<f64>,
     dur: Option<f64>,
-    /// Of what ran on a device, its stream.
+    /// The number of the device's stream, for events of kernels and copies.
     #[serde(default, deserialize_with = "number")]
     tid: Option<u64>,
     #[serde(default)]

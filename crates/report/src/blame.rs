@@ -106,14 +106,18 @@ fn sentence(blame: &Blame) -> String {
             all.len()
         ),
         (Answer::Undecided, found) => {
-            let takes =
-                takes.unwrap_or_else(|| "How A and B differ in speed is not known".to_owned());
+            let takes = match (takes, total) {
+                (Some(takes), Some(total)) => format!("{takes} ({})", bounds(total)),
+                _ => "How A and B differ in speed is not known".to_owned(),
+            };
             let some = match found.len() {
                 0 => String::new(),
                 _ => " What was found makes a part of it.".to_owned(),
             };
             let among = match &blame.among[..] {
                 [] => String::new(),
+                // All that differs is the whole, which is told.
+                [_] if blame.differences.len() == 1 => String::new(),
                 [one] => format!(" What {} does alone is not decided.", named(blame, &[*one])),
                 all => format!(
                     " A cause is among these {}, which were not told apart: {}.",
@@ -207,11 +211,17 @@ fn notes(blame: &Blame) -> Vec<String> {
             0.0 => String::new(),
             hours => format!(", {hours:.2} GPU-hours"),
         };
+        let intervals = match blame.total {
+            Some(_) => format!(
+                " All intervals hold together with {:.0} % confidence, however many runs were made.",
+                (1.0 - ERROR) * 100.0
+            ),
+            None => String::new(),
+        };
         notes.push(format!(
-            "{} made for {}{hours}, in turns. All intervals hold together with {:.0} % confidence, however many runs were made.",
+            "{} made for {}{hours}, in turns.{intervals}",
             counted(blame.runs, "run"),
             counted(blame.verdicts, "question"),
-            (1.0 - ERROR) * 100.0
         ));
     }
     notes

@@ -43,7 +43,7 @@ pub enum Outcome {
 pub struct Limits {
     /// Two arms whose times differ by less count as alike: 0.02 is 2 %.
     pub margin: f64,
-    /// One question is given up after so many rounds.
+    /// The number of rounds after which a question is left undecided.
     pub rounds: usize,
 }
 

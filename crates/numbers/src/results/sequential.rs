@@ -47,9 +47,9 @@ const MOST_PAIRS: usize = 1000;
 /// What pairs show of the difference of two arms, or what any number of runs of each shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequential {
-    /// Of the means of the logarithms.
+    /// The mean logarithm of the first arm's rates less that of the second arm's.
     difference: f64,
-    /// Of one pair; or of one run of either arm.
+    /// The variance of the logarithm of one pair's ratio; where runs are not paired, of one run's rate.
     variance: f64,
     /// The variance of the difference ÷ [`Self::variance`]: 1 ÷ pairs, or 1 ÷ runs + 1 ÷ runs.
     per_unit: f64,

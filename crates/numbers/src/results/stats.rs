@@ -218,9 +218,9 @@ impl Welch {
 /// How a ratio is tested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RatioTest {
-    /// Of runs whose number was fixed beforehand.
+    /// The number of runs was settled before the first one.
     Welch(Welch),
-    /// Of pairs of runs that were added until they told the speeds apart.
+    /// Runs were added, in pairs, until they told the speeds apart.
     Sequential(Sequential),
 }
 

@@ -16,7 +16,7 @@ const TITLE: &str = "Where the time goes";
 const AXIS: [i32; 2] = [MARGIN + 330, WIDTH - MARGIN - 120];
 const THICK: i32 = 20;
 const ROW: i32 = THICK + 8;
-/// A name is cut to so many letters.
+/// The most letters of a name that have room left of the axis.
 const NAME_LETTERS: usize = 42;
 
 /// A bar between two times, in seconds.

@@ -146,7 +146,7 @@ struct Search<M> {
     pairs: BTreeMap<(Arm, Arm), Vec<f64>>,
     fails: BTreeMap<Arm, String>,
     verdicts: usize,
-    /// Of one interval.
+    /// The probability that one interval does not hold the true ratio.
     error: f64,
     spent: bool,
 }
