@@ -23,6 +23,9 @@ import parity
 ROOT = Path(__file__).resolve().parents[2]
 # A missing weight decay shows at 2e-5.
 FP32 = (1e-5, 1e-4)
+# Where two experts are as good as equal for a token, the CPU's own roundings choose one. One such choice moved the loss of a step
+# by 3e-5 and its norm by 3e-4; a gate that is not normalized moves them by a hundred times that.
+ROUTED = (3e-4, 3e-3)
 # Loss and gradient norm: what two runs in bf16 with other kernels differ by, and no more.
 BF16 = (5e-3, 5e-2)
 RECOMPUTED = {"activation_checkpointing": True, "sac_frequency": 2}
@@ -31,14 +34,14 @@ CASES = {
     "tran": [
         ("llama", 1, {}, FP32),
         ("qwen2", 2, {}, FP32),
-        ("mixtral", 1, {}, FP32),
-        ("qwen3_moe", 2, {}, FP32),
+        ("mixtral", 1, {}, ROUTED),
+        ("qwen3_moe", 2, {}, ROUTED),
     ],
     "fsdp": [
         ("qwen3", 2, {}, FP32),
-        ("mixtral", 2, RECOMPUTED, FP32),
-        ("qwen2_moe", 1, {}, FP32),
-        ("qwen3_moe", 2, {}, FP32),
+        ("mixtral", 2, RECOMPUTED, ROUTED),
+        ("qwen2_moe", 1, {}, ROUTED),
+        ("qwen3_moe", 2, {}, ROUTED),
         ("llama", 1, {}, FP32),
         ("llama", 2, RECOMPUTED, FP32),
         ("qwen2", 2, {"framework": {"gradient_sync": "every"}}, FP32),
