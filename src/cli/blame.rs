@@ -1,5 +1,6 @@
 //! `blame`: which of the differences between two cells changed the speed. Builds the cells in between.
 
+mod commits;
 mod differences;
 mod rounds;
 mod since;
@@ -23,7 +24,7 @@ use crate::{
     execute::{self, Prices, Runs},
     figures::{
         ChangedSetting, Measurement,
-        blame::{Answer, Arm, Blame, Limits, least_rounds, questions_at_most, search},
+        blame::{Answer, Arm, Blame, Limits, bisect, least_rounds, questions_at_most, search},
     },
     graph::work_differences,
     matrix::{Cell, CellId},
@@ -47,6 +48,8 @@ struct Question<'a> {
     job: String,
     /// What was measured of the cell then.
     then: Option<Measurement>,
+    /// Of commits: for each number of them, the least number that makes the same configuration.
+    same: Option<Vec<usize>>,
 }
 
 pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
@@ -65,20 +68,24 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
             "give --set experiment.profiling=false",
         ));
     }
-    let (ids, asked) = match (&args.cells[..], &args.since) {
-        ([cell], Some(since)) => {
+    let (ids, asked) = match (&args.cells[..], &args.since, &args.commits) {
+        ([cell], Some(since), None) => {
             let id = plan.find(cell)?;
             measurable(plan, id)?;
             ([id, id], then_and_now(&session, id, since)?)
         }
-        ([a, b], None) => {
+        ([cell], None, Some(range)) => {
+            let id = plan.find(cell)?;
+            ([id, id], at_commits(&session, id, range)?)
+        }
+        ([a, b], None, None) => {
             let ids = [plan.find(a)?, plan.find(b)?];
             (ids, two_cells(plan, ids)?)
         }
         _ => {
             return Err(Error::refused(
-                "blame takes two cells, or one with --since",
-                "`tprimat blame A B`, or `tprimat blame CELL --since BASELINE|DATE`",
+                "blame takes two cells, or one with --since or --commits",
+                "`tprimat blame A B`, `tprimat blame CELL --since BASELINE|DATE`, or `tprimat blame CELL --commits OLD..NEW`",
             ));
         }
     };
@@ -136,7 +143,11 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         margin: args.decide,
         rounds: ROUNDS,
     };
-    let result = search(n, limits, |arms| rounds.measure(arms))?;
+    let measure = |arms: &[&Arm]| rounds.measure(arms);
+    let result = match asked.same {
+        Some(same) => bisect(same, limits, measure)?,
+        None => search(n, limits, measure)?,
+    };
     blame.take(result);
     (blame.runs, blame.gpu_hours) = (rounds.runs, rounds.gpu_hours);
     let rate = asked.then.and_then(|then| then.tokens_per_second_per_gpu);
@@ -170,6 +181,70 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         not_varied: Vec::new(),
         job,
         then: None,
+        same: None,
+    })
+}
+
+/// A cell at the first and at the last commit of a range. Commits that change nothing that a run is made
+/// of are left out.
+fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Question<'a>> {
+    let plan = &session.plan;
+    let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
+    let all = commits::commits(session, id, range)?;
+    let named = |differences: &[Difference], arm: &Arm| {
+        let commit = commits::commit_of(differences, arm).map(|(_, commit)| commit);
+        format!("{name} at {}", commits::short(commit.unwrap_or_default()))
+    };
+    let planned = |arm: &Arm| {
+        let mut request = session.request.clone();
+        request.arms = vec![cell.clone()];
+        request.repeats = Some(1);
+        let mut copies = Copies::default();
+        let request = rounds::with_files(request, session, &[], &all, arm, &mut copies)?;
+        let planned = Session::open(request)?;
+        let job = measurable(&planned.plan, CellId::default())?.job_text();
+        let statuses = planned.planner(&Overrides::default()).evaluate_all()?;
+        let key = statuses.get(rounds::last_train(&planned)).key;
+        Ok((job, key))
+    };
+    let (job, first) = planned(&Arm::new()).map_err(|error: Error| {
+        let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
+        Error::failed(what)
+    })?;
+    let (mut keys, mut acts) = (vec![first], Vec::new());
+    for at in 0..all.len() {
+        // One that cannot be planned is a result of the search.
+        let key = planned(&(0..=at).collect()).ok().and_then(|(_, key)| key);
+        let is_other = key.is_none() || keys.last() != Some(&key);
+        acts.push(is_other);
+        if is_other {
+            keys.push(key);
+        }
+    }
+    let mut acts = acts.into_iter();
+    let differences: Vec<Difference> = all
+        .into_iter()
+        .filter(|_| acts.next() == Some(true))
+        .collect();
+    if differences.is_empty() {
+        return Err(Error::failed(format!(
+            "no commit of {range} changes anything that a run of `{name}` is made of"
+        )));
+    }
+    let least = |at: usize| {
+        let is_same = |other: &usize| keys[at].is_some() && keys[*other] == keys[at];
+        (0..at).find(is_same).unwrap_or(at)
+    };
+    let same = (0..keys.len()).map(least).collect();
+    let last = (0..differences.len()).collect();
+    Ok(Question {
+        cells: [cell, cell],
+        names: [named(&differences, &Arm::new()), named(&differences, &last)],
+        differences,
+        not_varied: Vec::new(),
+        job,
+        then: None,
+        same: Some(same),
     })
 }
 
@@ -233,6 +308,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         not_varied,
         job,
         then: Some(then),
+        same: None,
     })
 }
 

@@ -144,3 +144,75 @@ fn where_nothing_that_was_changed_matters_the_host_is_named() {
     assert_eq!(blame["answer"], "host_changed", "{blame}");
     assert!(blame["recorded"].as_f64().unwrap() > 0.1, "{blame}");
 }
+
+/// A commit of the project, and its name.
+fn commit(project: &Project, subject: &str) -> String {
+    let git = |arguments: &[&str]| {
+        let done = std::process::Command::new("git")
+            .args([
+                "-c",
+                "user.name=a",
+                "-c",
+                "user.email=a@example.org",
+                "-c",
+                "commit.gpgsign=false",
+            ])
+            .args(arguments)
+            .current_dir(project.path(""))
+            .output()
+            .expect("git");
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    if !project.path(".git").exists() {
+        git(&["init", "--quiet"]);
+    }
+    project.write(".gitignore", "cache\noutput\nlaunches\n");
+    project.write("NOTES", subject);
+    git(&["add", "-A"]);
+    git(&["commit", "--quiet", "-m", subject]);
+    git(&["rev-parse", "--short=10", "HEAD"])
+}
+
+#[test]
+fn the_commit_that_changed_the_speed_is_found_among_those_of_a_range() {
+    let project = project("\"training.seed\" = 7");
+    let old = commit(&project, "Begin");
+    commit(&project, "Words");
+    project.edit("trainer.sh", "us=100000", "us=100000; exit 3");
+    commit(&project, "Breaks every run");
+    project.edit("trainer.sh", "us=100000; exit 3", "us=108000");
+    let guilty = commit(&project, "Runs again, more slowly");
+    commit(&project, "More words");
+    project.edit("trainer.sh", "us=108000", "us=999999");
+    let before = project.read("trainer.sh");
+    let blame = project.json(&["blame", A, "--commits", &old]);
+    assert_eq!(blame["answer"], "found", "{blame}");
+    let found = causes(&blame);
+    assert!(
+        found.concat().contains(&guilty) && found.concat().len() <= 2,
+        "{blame}"
+    );
+    let effect = blame["causes"][0]["effect"]["value"].as_f64().unwrap();
+    assert!(
+        (0.06..0.1).contains(&effect),
+        "what is not committed is not measured: {blame}"
+    );
+    assert_eq!(
+        project.read("trainer.sh"),
+        before,
+        "the project's own files stay"
+    );
+    let wrong = project
+        .run(&["blame", A, "--commits", "nosuch..HEAD"])
+        .ends_with(2);
+    assert!(
+        wrong.stderr.contains("`nosuch` is no commit"),
+        "{}",
+        wrong.stderr
+    );
+}

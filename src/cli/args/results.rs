@@ -175,6 +175,10 @@ pub struct BlameArgs {
     /// last before a date (`2026-10-02`) or an age (`30d`)
     #[arg(long, value_name = "BASELINE|DATE|AGE")]
     pub since: Option<String>,
+    /// Which commit changed it, of the recipe's checkout or else of the project: those after OLD, up to
+    /// NEW or HEAD
+    #[arg(long, value_name = "OLD[..NEW]", conflicts_with = "since")]
+    pub commits: Option<String>,
     /// The matrix that has the cells [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::commits::{Repository, commit_of, short};
 use crate::{
     config::{Setting, plain},
     figures::{ChangedSetting, blame::Arm},
@@ -33,6 +34,12 @@ pub enum What {
     Then(Setting),
     /// The text of a file as it was, if it was there.
     File { name: String, old: Option<String> },
+    /// A commit on top of the one before.
+    Commit {
+        of: Arc<Repository>,
+        before: String,
+        commit: String,
+    },
 }
 
 /// The command of the first cell.
@@ -210,6 +217,10 @@ pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cel
         return b.clone();
     }
     let mut cell = a.clone();
+    if let Some((_, commit)) = commit_of(differences, arm) {
+        cell.axes.push(("commit".into(), short(commit).into()));
+        return cell;
+    }
     let mut is_as_it_was = false;
     for (at, difference) in differences.iter().enumerate() {
         let has = arm.contains(&at);
@@ -219,7 +230,7 @@ pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cel
                 put(&mut cell, &setting.path, Some(setting.clone()));
             }
             What::File { .. } if !has => is_as_it_was = true,
-            What::Then(_) | What::File { .. } => {}
+            What::Then(_) | What::File { .. } | What::Commit { .. } => {}
             _ if !has => {}
             What::Name("platform") => {
                 (cell.platform, cell.vendor) = (b.platform.clone(), b.vendor);

@@ -1,10 +1,16 @@
 //! Measures arms: each round is a small build of one run of each of some cells, which the cache may have.
 
-use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tempfile::TempDir;
 
 use super::{
+    commits::commit_of,
     differences::{Difference, cell_of, files_of},
     since,
 };
@@ -58,7 +64,7 @@ pub struct Rounds<'a> {
     pub gpu_hours: f64,
 }
 
-/// Copies of the project with these files as they were.
+/// Copies of the project with these files as they were, and work trees at a commit.
 pub type Copies = BTreeMap<Vec<String>, TempDir>;
 
 /// One run of a round.
@@ -72,7 +78,7 @@ struct Run {
 /// Runs with a longer pause between them are no round, unless the runs themselves take longer.
 const PAUSE_SECONDS: f64 = 60.0;
 
-/// The same request, of a copy of the project where files of an arm are as they were.
+/// The same request, of a copy of the project where files of an arm are as they were, or at its commit.
 pub fn with_files(
     mut request: PlanRequest,
     session: &Session,
@@ -81,21 +87,38 @@ pub fn with_files(
     arm: &Arm,
     copies: &mut Copies,
 ) -> Result<PlanRequest> {
+    if let Some((repository, commit)) = commit_of(differences, arm) {
+        let folder = copy_of(vec![commit.to_owned()], copies, |_| Ok(()))?;
+        return repository.request_at(request, session, commit, &folder);
+    }
     let old = files_of(differences, arm);
     if old.is_empty() {
         return Ok(request);
     }
     let key: Vec<String> = old.iter().map(|(name, _)| (*name).to_owned()).collect();
-    if !copies.contains_key(&key) {
-        let folder = tempfile::tempdir();
-        let folder = folder.map_err(Error::io("cannot make a folder in", &std::env::temp_dir()))?;
-        since::copy_with(session, inputs, &old, folder.path())?;
-        copies.insert(key.clone(), folder);
-    }
-    request.root = copies[&key].path().to_owned();
+    request.root = copy_of(key, copies, |folder| {
+        since::copy_with(session, inputs, &old, folder)
+    })?;
     let cache = session.cache.root().display();
     request.sets.push(format!("paths.cache={cache}"));
     Ok(request)
+}
+
+/// The folder of a copy, which is made once.
+fn copy_of(
+    key: Vec<String>,
+    copies: &mut Copies,
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    if let Some(known) = copies.get(&key) {
+        return Ok(known.path().to_owned());
+    }
+    let folder = tempfile::tempdir();
+    let folder = folder.map_err(Error::io("cannot make a folder in", &std::env::temp_dir()))?;
+    make(folder.path())?;
+    let path = folder.path().to_owned();
+    copies.insert(key, folder);
+    Ok(path)
 }
 
 fn overrides() -> Overrides {
@@ -106,7 +129,7 @@ fn overrides() -> Overrides {
 }
 
 /// The training of the last repeat of the only cell.
-fn last_train(session: &Session) -> TaskId {
+pub fn last_train(session: &Session) -> TaskId {
     let cell = CellId::default();
     let repeat = session.plan.cells[cell].repeats;
     session.dag.node(TaskKind::Train, cell, repeat)

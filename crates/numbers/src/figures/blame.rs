@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::ChangedSetting;
 
-pub use search::{error_of_one, least_rounds, questions_at_most, search};
+pub use search::{bisect, error_of_one, least_rounds, questions_at_most, search};
 
 /// The differences of an arm that are applied to the first configuration, by number.
 pub type Arm = BTreeSet<usize>;

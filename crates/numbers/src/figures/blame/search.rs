@@ -1,6 +1,6 @@
 //! The search itself.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{Alone, Answer, Arm, Cause, ERROR, Effect, Found, Limits, Outcome};
 use crate::results::Sequential;
@@ -18,32 +18,22 @@ pub fn search<E>(
     limits: Limits,
     measure: impl FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>,
 ) -> Result<Found, E> {
-    let mut search = Search {
-        measure,
-        limits,
-        pairs: BTreeMap::new(),
-        fails: BTreeMap::new(),
-        verdicts: 0,
-        error: error_of_one(n),
-        spent: false,
-    };
-    let all: Arm = (0..n).collect();
-    let mut causes = Vec::new();
-    let told = search.causes(&all, &mut causes)?;
-    let total = search.between(&Arm::new(), &all).map(Span::effect);
-    let (answer, among) = match told {
-        Told::Noise => (Answer::Noise, Vec::new()),
-        Told::All => (Answer::Found, Vec::new()),
-        Told::Among(arm) => (Answer::Undecided, arm.into_iter().collect()),
-    };
-    Ok(Found {
-        answer,
-        total,
-        causes,
-        among,
-        fails: search.fails.into_iter().collect(),
-        verdicts: search.verdicts,
-    })
+    Search::of(n, limits, None, measure).run(n)
+}
+
+/// The same where each difference comes on top of those before it, as commits do: the arms are the first
+/// so many of them. `same`: for each number of them, none to `n`, the least number that makes the same
+/// configuration; a commit may take back another one.
+///
+/// # Errors
+/// Those of `measure`.
+pub fn bisect<E>(
+    same: Vec<usize>,
+    limits: Limits,
+    measure: impl FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>,
+) -> Result<Found, E> {
+    let n = same.len().saturating_sub(1);
+    Search::of(n, limits, Some(same), measure).run(n)
 }
 
 /// Questions that a search asks of `n` differences at most where `guilty` of them act.
@@ -148,10 +138,98 @@ struct Search<M> {
     verdicts: usize,
     /// The probability that one interval does not hold the true ratio.
     error: f64,
+    /// Of a chain, where an arm has all differences before its last one: the number of differences that
+    /// make the same configuration.
+    same: Option<Vec<usize>>,
     spent: bool,
 }
 
 impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
+    fn of(n: usize, limits: Limits, same: Option<Vec<usize>>, measure: M) -> Self {
+        Self {
+            measure,
+            limits,
+            pairs: BTreeMap::new(),
+            fails: BTreeMap::new(),
+            verdicts: 0,
+            error: error_of_one(n),
+            same,
+            spent: false,
+        }
+    }
+
+    fn run(mut self, n: usize) -> Result<Found, E> {
+        let (none, all) = (Arm::new(), (0..n).collect());
+        let mut causes = Vec::new();
+        let told = match self.same {
+            Some(_) => self.links(&none, &all, &mut causes)?,
+            None => self.causes(&all, &mut causes)?,
+        };
+        let total = self.between(&none, &all).map(Span::effect);
+        let (answer, among) = match told {
+            Told::Noise => (Answer::Noise, Vec::new()),
+            Told::All => (Answer::Found, Vec::new()),
+            Told::Among(arm) => (Answer::Undecided, arm.into_iter().collect()),
+        };
+        let mut fails: Vec<(Arm, String)> = self.fails.into_iter().collect();
+        if self.same.is_some() {
+            causes.sort_by_key(|cause| cause.differences.first().copied());
+            // The others come with its last one.
+            for (arm, _) in &mut fails {
+                *arm = arm.pop_last().into_iter().collect();
+            }
+        }
+        Ok(Found {
+            answer,
+            total,
+            causes,
+            among,
+            fails,
+            verdicts: self.verdicts,
+        })
+    }
+
+    /// The arm under which a configuration is measured.
+    fn one<'a>(&self, arm: &'a Arm) -> Cow<'a, Arm> {
+        match self.same.as_ref().map(|same| same[arm.len()]) {
+            Some(same) if same < arm.len() => Cow::Owned((0..same).collect()),
+            _ => Cow::Borrowed(arm),
+        }
+    }
+
+    /// The differences between two arms of a chain that move the time.
+    fn links(&mut self, low: &Arm, high: &Arm, causes: &mut Vec<Cause>) -> Result<Told, E> {
+        self.ask(&[(low, high)], |of| of.is_known(low, high))?;
+        if self.is_alike(low, high) {
+            return Ok(Told::Noise);
+        }
+        if !self.span(low, high).differs() {
+            return Ok(Told::Among(high.difference(low).copied().collect()));
+        }
+        let (base, unit) = match self.isolate(low.clone(), high.clone())? {
+            Ok(place) => place,
+            Err(among) => return Ok(Told::Among(among)),
+        };
+        let with = union(&base, &unit);
+        self.ask(&[(&base, &with)], |of| of.is_known(&base, &with))?;
+        causes.push(Cause {
+            effect: self.span(&base, &with).effect(),
+            alone: unit
+                .iter()
+                .map(|_| Alone::NotMeasured(String::new()))
+                .collect(),
+            differences: unit.into_iter().collect(),
+        });
+        for (from, to) in [(low, &base), (&with, high)] {
+            if from != to
+                && let Told::Among(among) = self.links(from, to, causes)?
+            {
+                return Ok(Told::Among(among));
+            }
+        }
+        Ok(Told::All)
+    }
+
     fn causes(&mut self, all: &Arm, causes: &mut Vec<Cause>) -> Result<Told, E> {
         let none = Arm::new();
         self.ask(&[(&none, all)], |of| of.is_known(&none, all))?;
@@ -293,7 +371,11 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
                 return Ok(Ok((low, candidates.into_iter().collect())));
             }
             let mut is_divided = false;
-            for part in parts(&candidates) {
+            let parts = match self.same {
+                Some(_) => beginnings(&candidates),
+                None => parts(&candidates),
+            };
+            for part in parts {
                 let middle = union(&low, &part);
                 match self.half(&low, &middle, &high)? {
                     Half::First => high = middle,
@@ -398,11 +480,18 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
     }
 
     fn has_failed(&self, arm: &Arm) -> bool {
-        self.fails.contains_key(arm)
+        self.fails.contains_key(&*self.one(arm))
     }
 
     fn round(&mut self, arms: &[&Arm]) -> Result<(), E> {
-        let Some(outcomes) = (self.measure)(arms)? else {
+        let mut once: Vec<Cow<'_, Arm>> = Vec::new();
+        for arm in arms.iter().map(|arm| self.one(arm)) {
+            if !once.contains(&arm) {
+                once.push(arm);
+            }
+        }
+        let arms: Vec<&Arm> = once.iter().map(|arm| &**arm).collect();
+        let Some(outcomes) = (self.measure)(&arms)? else {
             self.spent = true;
             return Ok(());
         };
@@ -445,6 +534,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
 
     /// The same, and by way of any arm that shared rounds with both.
     fn span(&self, from: &Arm, to: &Arm) -> Span {
+        let (from, to) = (&*self.one(from), &*self.one(to));
         if from == to {
             return Span {
                 low: 0.0,
@@ -473,6 +563,16 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
 
 fn union(a: &Arm, b: &Arm) -> Arm {
     a.union(b).copied().collect()
+}
+
+/// The first so many candidates, but not all: half of them, and where that does not run, what is next to
+/// it.
+fn beginnings(candidates: &[usize]) -> Vec<Arm> {
+    let half = candidates.len() / 2;
+    let mut lengths: Vec<usize> = (1..candidates.len()).collect();
+    lengths.sort_by_key(|length| length.abs_diff(half));
+    let of = |length: usize| candidates[..length].iter().copied().collect();
+    lengths.into_iter().map(of).collect()
 }
 
 /// The halves of the candidates; where neither runs, smaller parts, and all but these.

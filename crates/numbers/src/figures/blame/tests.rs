@@ -245,3 +245,53 @@ fn a_spent_budget_leaves_those_among_which_the_cause_is() {
         "{found:?}"
     );
 }
+
+/// Commits, of which one in ten does not run, and some take back the one before.
+#[test]
+fn links_of_a_chain_that_act_are_found_and_no_other_is_blamed() {
+    let mut random = Random(11);
+    for _ in 0..60 {
+        let n = 4 + random.below(40);
+        let guilty: Arm = (0..1 + random.below(2)).map(|_| random.below(n)).collect();
+        let is_link = |at: usize| 0 < at && at < n;
+        let broken: Arm = (0..n / 10)
+            .map(|_| random.below(n))
+            .filter(|at| is_link(*at))
+            .collect();
+        let back = 1 + random.below(n - 1);
+        let mut same: Vec<usize> = (0..=n).collect();
+        if guilty.is_disjoint(&Arm::from([back - 1, back])) && !broken.contains(&(back + 1)) {
+            same[back + 1] = back - 1;
+        }
+        let limits = Limits {
+            margin: 0.01,
+            rounds: 200,
+        };
+        let found = bisect::<()>(same.clone(), limits, |arms| {
+            let drift = 0.01 * random.normal();
+            let mut outcome = |arm: &&Arm| {
+                assert_eq!(
+                    arm.last().map_or(0, |last| last + 1),
+                    arm.len(),
+                    "a beginning"
+                );
+                assert_eq!(same[arm.len()], arm.len(), "measured under another number");
+                if broken.contains(&arm.len()) {
+                    return Outcome::Fails("does not compile".to_owned());
+                }
+                let acting = guilty.intersection(arm).count() as f64;
+                Outcome::Time((0.08 * acting + drift + 0.01 * random.normal()).exp())
+            };
+            Ok(Some(arms.iter().map(&mut outcome).collect()))
+        })
+        .unwrap();
+        assert_eq!(found.answer, Answer::Found, "{found:?}");
+        let blamed = blamed(&found);
+        // Commits beside one that does not run are not told apart from it.
+        let is_near = |arm: &Arm| arm.iter().skip(1).all(|one| broken.contains(one));
+        let acts = |arm: &Arm| is_near(arm) && !arm.is_disjoint(&guilty);
+        assert!(blamed.iter().all(acts), "{found:?}");
+        let is_found = |one: &usize| blamed.iter().any(|arm| arm.contains(one));
+        assert!(guilty.iter().all(is_found), "{found:?}");
+    }
+}

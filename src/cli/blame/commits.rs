@@ -1,0 +1,235 @@
+//! A cell at the commits of a repository: that of its recipe's checkout where it has one, else the
+//! project's own.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::differences::{Difference, What};
+use crate::{
+    cli::session::Session,
+    error::{Error, Result},
+    figures::{ChangedSetting, blame::Arm},
+    files,
+    matrix::CellId,
+    plan::PlanRequest,
+};
+
+/// Characters of a commit that people are shown.
+const SHOWN: usize = 10;
+
+/// Where commits come from.
+#[derive(Debug)]
+pub struct Repository {
+    /// The top of its work tree.
+    top: PathBuf,
+    /// The project's folder below the top.
+    project: PathBuf,
+    /// Which setting names it; none for the project's own.
+    setting: Option<String>,
+}
+
+/// The commits of a range, `OLD..NEW` or `OLD` for all since, oldest first: those that touch the folder,
+/// along first parents, so that a branch that was merged is one of them.
+pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Difference>> {
+    let (folder, setting) = folder_of(session, cell)?;
+    let said = |arguments: &[&str]| git(&folder, arguments);
+    let top = said(&["rev-parse", "--show-toplevel"])?;
+    let repository = Arc::new(Repository {
+        top: PathBuf::from(top),
+        project: PathBuf::from(said(&["rev-parse", "--show-prefix"])?),
+        setting,
+    });
+    let (old, new) = range.split_once("..").unwrap_or((range, ""));
+    let new = if new.is_empty() { "HEAD" } else { new };
+    let [old, new] = [old, new].map(|name| {
+        said(&[
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            &format!("{name}^{{commit}}"),
+        ])
+        .map_err(|_| {
+            Error::refused(
+                format!(
+                    "--commits {range}: `{name}` is no commit of {}",
+                    repository.top.display()
+                ),
+                "give two commits, tags or branches: OLD..NEW, or OLD for all that came after it",
+            )
+        })
+    });
+    let (old, new) = (old?, new?);
+    let listed = said(&[
+        "log",
+        "--first-parent",
+        "--reverse",
+        "--format=%H %s",
+        &format!("{old}..{new}"),
+        "--",
+        ".",
+    ])?;
+    let mut before = old;
+    let mut found = Vec::new();
+    for line in listed.lines() {
+        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
+        found.push(Difference {
+            told: ChangedSetting {
+                what: short(commit).to_owned(),
+                how: Some(subject.to_owned()),
+                old: None,
+                new: None,
+            },
+            what: What::Commit {
+                of: repository.clone(),
+                before: std::mem::replace(&mut before, commit.to_owned()),
+                commit: commit.to_owned(),
+            },
+            undoes: None,
+        });
+    }
+    if found.is_empty() {
+        return Err(Error::refused(
+            format!(
+                "--commits {range} has no commit that touches {}",
+                folder.display()
+            ),
+            "the older one comes first: OLD..NEW",
+        ));
+    }
+    Ok(found)
+}
+
+/// Whose commits: the folder, and the setting that names it.
+fn folder_of(session: &Session, cell: CellId) -> Result<(PathBuf, Option<String>)> {
+    let plan = &session.plan;
+    let framework = &*plan.matrix.cells[cell].framework;
+    let recipe = plan.recipes.recipes.get(framework);
+    let checkouts = recipe
+        .map(|recipe| plan.facts.checkouts(recipe))
+        .unwrap_or_default();
+    match &checkouts[..] {
+        [] => Ok((plan.root.clone(), None)),
+        [(checkout, Some(folder))] => Ok((folder.clone(), Some(checkout.setting.clone()))),
+        [(checkout, None)] => Err(Error::failed(format!(
+            "config.yaml does not say where the checkout of {framework} is: {}",
+            checkout.setting
+        ))),
+        _ => Err(Error::failed(format!(
+            "{framework} has several checkouts; name them as cells of a matrix"
+        ))),
+    }
+}
+
+/// The commit of an arm, where its differences are commits.
+pub fn commit_of<'a>(
+    differences: &'a [Difference],
+    arm: &Arm,
+) -> Option<(&'a Repository, &'a str)> {
+    let at = arm.last().copied().unwrap_or_default();
+    match &differences.get(at)?.what {
+        What::Commit { of, before, commit } => {
+            Some((of, if arm.is_empty() { before } else { commit }))
+        }
+        _ => None,
+    }
+}
+
+pub fn short(commit: &str) -> &str {
+    commit.get(..SHOWN).unwrap_or(commit)
+}
+
+impl Repository {
+    /// Makes a work tree of its own at a commit in an empty folder, so that nothing is left in the
+    /// repository, and names it in a request.
+    pub fn request_at(
+        &self,
+        mut request: PlanRequest,
+        session: &Session,
+        commit: &str,
+        folder: &Path,
+    ) -> Result<PlanRequest> {
+        let tree = folder.join("repository");
+        let place = tree.to_string_lossy().into_owned();
+        if !tree.exists() {
+            // It borrows the objects of the repository. No hook of anybody's template is run.
+            let clone = [
+                "-c",
+                "core.hooksPath=/dev/null",
+                "clone",
+                "--quiet",
+                "--shared",
+                "--no-checkout",
+                ".",
+                &place,
+            ];
+            git(&self.top, &clone)?;
+            git(&tree, &["checkout", "--quiet", "--detach", commit])?;
+            if self.setting.is_none() {
+                link_the_rest(session, &tree.join(&self.project))?;
+            }
+        }
+        match &self.setting {
+            Some(setting) => request.sets.push(format!("{setting}={place}")),
+            None => {
+                request.root = tree.join(&self.project);
+                let cache = session.cache.root().display();
+                request.sets.push(format!("paths.cache={cache}"));
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// What lies in the project's folder and in no commit: data, an environment. Files are copied, because
+/// some are written to.
+fn link_the_rest(session: &Session, to: &Path) -> Result<()> {
+    let plan = &session.plan;
+    let made = [
+        plan.config.cache_dir(&plan.root),
+        plan.config.output_dir(&plan.root),
+    ];
+    let listed = std::fs::read_dir(&plan.root).map_err(Error::io("cannot read", &plan.root))?;
+    for entry in listed {
+        let entry = entry.map_err(Error::io("cannot read", &plan.root))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if made.contains(&path) || entry.file_name() == ".git" || target.symlink_metadata().is_ok()
+        {
+            continue;
+        }
+        if path.is_file() {
+            let mut source = files::open_regular(&path).map_err(Error::io("cannot read", &path))?;
+            files::write_all_of(&target, &mut source.0)?;
+        } else {
+            let linked = std::os::unix::fs::symlink(&path, &target);
+            linked.map_err(Error::io("cannot link", &target))?;
+        }
+    }
+    Ok(())
+}
+
+/// What git says, without the end of its last line.
+fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let failed = |why: &str| {
+        Error::failed(format!(
+            "git {} in {}: {why}",
+            arguments[0],
+            folder.display()
+        ))
+    };
+    let done = duct::cmd("git", arguments)
+        .dir(folder)
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .stdin_null()
+        .stdout_capture()
+        .stderr_capture()
+        .unchecked()
+        .run()
+        .map_err(|error| failed(&error.to_string()))?;
+    if !done.status.success() {
+        return Err(failed(String::from_utf8_lossy(&done.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+}
