@@ -191,6 +191,7 @@ fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Quest
     let plan = &session.plan;
     let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
     let all = commits::commits(session, id, range)?;
+    let inputs = &measurable(plan, id)?.inputs.files;
     let named = |differences: &[Difference], arm: &Arm| {
         let commit = commits::commit_of(differences, arm).map(|(_, commit)| commit);
         format!("{name} at {}", commits::short(commit.unwrap_or_default()))
@@ -200,7 +201,7 @@ fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Quest
         request.arms = vec![cell.clone()];
         request.repeats = Some(1);
         let mut copies = Copies::default();
-        let request = rounds::with_files(request, session, &[], &all, arm, &mut copies)?;
+        let request = rounds::with_files(request, session, inputs, &all, arm, &mut copies)?;
         let planned = Session::open(request)?;
         let job = measurable(&planned.plan, CellId::default())?.job_text();
         let statuses = planned.planner(&Overrides::default()).evaluate_all()?;

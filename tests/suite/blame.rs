@@ -171,7 +171,11 @@ fn commit(project: &Project, subject: &str) -> String {
     if !project.path(".git").exists() {
         git(&["init", "--quiet"]);
     }
-    project.write(".gitignore", "cache\noutput\nlaunches\n");
+    // What is in no commit comes along as it is.
+    project.write(
+        ".gitignore",
+        "cache\noutput\nlaunches\npipelines\nconfig.yaml\n",
+    );
     project.write("NOTES", subject);
     git(&["add", "-A"]);
     git(&["commit", "--quiet", "-m", subject]);

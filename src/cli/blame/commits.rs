@@ -6,14 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use super::differences::{Difference, What};
+use super::{
+    differences::{Difference, What},
+    since::{READ, copy_file, copy_folder},
+};
 use crate::{
     cli::session::Session,
     error::{Error, Result},
     figures::{ChangedSetting, blame::Arm},
     files,
     matrix::CellId,
-    plan::PlanRequest,
+    plan::{Input, PlanRequest},
 };
 
 /// Characters of a commit that people are shown.
@@ -148,8 +151,8 @@ impl Repository {
         &self,
         mut request: PlanRequest,
         session: &Session,
-        commit: &str,
-        folder: &Path,
+        inputs: &[Input],
+        (commit, folder): (&str, &Path),
     ) -> Result<PlanRequest> {
         let tree = folder.join("repository");
         let place = tree.to_string_lossy().into_owned();
@@ -168,7 +171,7 @@ impl Repository {
             git(&self.top, &clone)?;
             git(&tree, &["checkout", "--quiet", "--detach", commit])?;
             if self.setting.is_none() {
-                link_the_rest(session, &tree.join(&self.project))?;
+                add_the_rest(session, inputs, &tree.join(&self.project))?;
             }
         }
         match &self.setting {
@@ -183,25 +186,34 @@ impl Repository {
     }
 }
 
-/// What lies in the project's folder and in no commit: data, an environment. Files are copied, because
-/// some are written to.
-fn link_the_rest(session: &Session, to: &Path) -> Result<()> {
+/// What lies in the project's folder and in no commit: its settings perhaps, data, an environment. What a
+/// plan reads is copied, the rest linked.
+fn add_the_rest(session: &Session, inputs: &[Input], to: &Path) -> Result<()> {
     let plan = &session.plan;
-    let made = [
-        plan.config.cache_dir(&plan.root),
-        plan.config.output_dir(&plan.root),
-    ];
-    let listed = std::fs::read_dir(&plan.root).map_err(Error::io("cannot read", &plan.root))?;
-    for entry in listed {
-        let entry = entry.map_err(Error::io("cannot read", &plan.root))?;
-        let (path, target) = (entry.path(), to.join(entry.file_name()));
-        if made.contains(&path) || entry.file_name() == ".git" || target.symlink_metadata().is_ok()
-        {
+    let root = &plan.root;
+    let made = [plan.config.cache_dir(root), plan.config.output_dir(root)];
+    let inputs: Vec<&str> = inputs.iter().map(|input| &*input.name).collect();
+    let untracked = git(root, &["ls-files", "-z", "--others", "--directory"])?;
+    for name in untracked
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(Path::new)
+    {
+        let (path, target) = (root.join(name), to.join(name));
+        if made.iter().any(|made| path.starts_with(made)) || target.symlink_metadata().is_ok() {
             continue;
         }
-        if path.is_file() {
-            let mut source = files::open_regular(&path).map_err(Error::io("cannot read", &path))?;
-            files::write_all_of(&target, &mut source.0)?;
+        let parent = target.parent().unwrap_or(to);
+        files::create_dir_all(parent)?;
+        let is_read = READ.iter().any(|read| name.starts_with(read))
+            || inputs
+                .iter()
+                .any(|input| Path::new(input).starts_with(name));
+        if path.is_dir() && is_read {
+            files::create_dir_all(&target)?;
+            copy_folder(root, name, to, &inputs, &made)?;
+        } else if path.is_file() && (is_read || parent == to) {
+            copy_file(&path, &target)?;
         } else {
             let linked = std::os::unix::fs::symlink(&path, &target);
             linked.map_err(Error::io("cannot link", &target))?;

@@ -89,7 +89,7 @@ pub fn with_files(
 ) -> Result<PlanRequest> {
     if let Some((repository, commit)) = commit_of(differences, arm) {
         let folder = copy_of(vec![commit.to_owned()], copies, |_| Ok(()))?;
-        return repository.request_at(request, session, commit, &folder);
+        return repository.request_at(request, session, inputs, (commit, &folder));
     }
     let old = files_of(differences, arm);
     if old.is_empty() {

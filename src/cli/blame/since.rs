@@ -198,9 +198,9 @@ pub fn copy_with(
 }
 
 /// Folders whose files a plan reads.
-const READ: [&str; 3] = ["recipes", "templates", "pipelines"];
+pub const READ: [&str; 3] = ["recipes", "templates", "pipelines"];
 
-fn copy_folder(
+pub fn copy_folder(
     root: &Path,
     folder: &Path,
     to: &Path,
@@ -225,15 +225,19 @@ fn copy_folder(
             files::create_dir_all(&target)?;
             copy_folder(root, &name, to, inputs, made)?;
         } else if kind.is_file() && (has_inputs || is_read || folder == Path::new("")) {
-            let mut source = files::open_regular(&path).map_err(Error::io("cannot read", &path))?;
-            files::write_all_of(&target, &mut source.0)?;
-            like(&target, &path)?;
+            copy_file(&path, &target)?;
         } else {
             let linked = std::os::unix::fs::symlink(&path, &target);
             linked.map_err(Error::io("cannot link", &target))?;
         }
     }
     Ok(())
+}
+
+pub fn copy_file(path: &Path, target: &Path) -> Result<()> {
+    let mut source = files::open_regular(path).map_err(Error::io("cannot read", path))?;
+    files::write_all_of(target, &mut source.0)?;
+    like(target, path)
 }
 
 /// A script is still one: the copy may be executed where the original may, if that is still there.
