@@ -174,7 +174,7 @@ fn commit(project: &Project, subject: &str) -> String {
     // What is in no commit comes along as it is.
     project.write(
         ".gitignore",
-        "cache\noutput\nlaunches\npipelines\nconfig.yaml\n",
+        "cache\noutput\nlaunches\npipelines\nconfig.yaml\ndata\n",
     );
     project.write("NOTES", subject);
     git(&["add", "-A"]);
@@ -185,6 +185,7 @@ fn commit(project: &Project, subject: &str) -> String {
 #[test]
 fn the_commit_that_changed_the_speed_is_found_among_those_of_a_range() {
     let project = project("\"training.seed\" = 7");
+    project.write("data/words", "1");
     let old = commit(&project, "Begin");
     commit(&project, "Words");
     project.edit("trainer.sh", "us=100000", "us=100000; exit 3");

@@ -22,6 +22,8 @@ use crate::{
 /// Characters of a commit that people are shown.
 const SHOWN: usize = 10;
 
+const SUBJECT: usize = 72;
+
 /// Where commits come from.
 #[derive(Debug)]
 pub struct Repository {
@@ -65,15 +67,35 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
         })
     });
     let (old, new) = (old?, new?);
-    let listed = said(&[
+    let between = format!("{old}..{new}");
+    let line = [
         "log",
         "--first-parent",
         "--reverse",
         "--format=%H %s",
-        &format!("{old}..{new}"),
-        "--",
-        ".",
-    ])?;
+        &between,
+    ];
+    let first = said(&line)?
+        .split(' ')
+        .next()
+        .map(|first| format!("{first}^"));
+    if said(&[
+        "rev-parse",
+        "--verify",
+        "--quiet",
+        &first.unwrap_or_default(),
+    ])
+    .ok()
+        != Some(old.clone())
+    {
+        return Err(Error::refused(
+            format!(
+                "--commits {range}: the line of first parents of the newer commit does not lead to the older one"
+            ),
+            "give an older commit of the same branch first; in a shallow clone, `git fetch --unshallow`",
+        ));
+    }
+    let listed = said(&[&line[..], &["--", "."]].concat())?;
     let mut before = old;
     let mut found = Vec::new();
     for line in listed.lines() {
@@ -81,7 +103,7 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
         found.push(Difference {
             told: ChangedSetting {
                 what: short(commit).to_owned(),
-                how: Some(subject.to_owned()),
+                how: Some(shown(subject)),
                 old: None,
                 new: None,
             },
@@ -99,7 +121,7 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
                 "--commits {range} has no commit that touches {}",
                 folder.display()
             ),
-            "the older one comes first: OLD..NEW",
+            "name a range that has some: OLD..NEW",
         ));
     }
     Ok(found)
@@ -137,6 +159,14 @@ pub fn commit_of<'a>(
             Some((of, if arm.is_empty() { before } else { commit }))
         }
         _ => None,
+    }
+}
+
+/// A subject as far as it fits a line.
+fn shown(subject: &str) -> String {
+    match subject.char_indices().nth(SUBJECT) {
+        Some((end, _)) => format!("{}…", subject[..end].trim_end()),
+        None => subject.to_owned(),
     }
 }
 
@@ -194,11 +224,9 @@ fn add_the_rest(session: &Session, inputs: &[Input], to: &Path) -> Result<()> {
     let made = [plan.config.cache_dir(root), plan.config.output_dir(root)];
     let inputs: Vec<&str> = inputs.iter().map(|input| &*input.name).collect();
     let untracked = git(root, &["ls-files", "-z", "--others", "--directory"])?;
-    for name in untracked
-        .split('\0')
-        .filter(|name| !name.is_empty())
-        .map(Path::new)
-    {
+    for name in untracked.split('\0').filter(|name| !name.is_empty()) {
+        // A folder ends with a slash.
+        let name = Path::new(name.trim_end_matches('/'));
         let (path, target) = (root.join(name), to.join(name));
         if made.iter().any(|made| path.starts_with(made)) || target.symlink_metadata().is_ok() {
             continue;
