@@ -21,7 +21,7 @@ use crate::{
     files::{self, Durability, Known, write_atomically},
     job::{FailureClass, RunOutcome},
     plan::preimage::with_inputs,
-    run::folder::if_there,
+    run::{Watched, folder::if_there},
 };
 
 const FOLDER: &str = "imports";
@@ -54,17 +54,12 @@ pub(super) fn watch(
     let folder = dir.join(FOLDER);
     files::create_dir_all(&folder)?;
     let cache = host.runs.parent().unwrap_or(&host.runs);
-    let checkouts = work.launch.checkouts.iter().map(|(_, path)| path.clone());
+    let checkouts = work.checkouts().map(|(_, path)| path);
     let told = Told {
         root: host.project.clone(),
-        inputs: work
-            .launch
-            .watched
-            .iter()
-            .flat_map(|one| one.files())
-            .collect(),
+        inputs: work.watched().iter().flat_map(Watched::files).collect(),
         left_out: [cache.to_owned()].into_iter().chain(checkouts).collect(),
-        setting: work.launch.inputs_setting.clone(),
+        setting: format!("frameworks.{}.inputs", work.recipe.file.id),
     };
     let text = serde_json::to_vec(&told).map_err(|e| Error::failed(e.to_string()))?;
     write_atomically(&folder.join(INPUTS), &text, Durability::Plain)?;
@@ -74,7 +69,7 @@ pub(super) fn watch(
         Durability::Plain,
     )?;
     let folder = folder.to_string_lossy().into_owned();
-    if work.placement.execution.container.is_none() {
+    if work.execution().container.is_none() {
         let others = env.get("PYTHONPATH").filter(|others| !others.is_empty());
         let path = others.map_or_else(|| folder.clone(), |others| format!("{folder}:{others}"));
         env.insert("PYTHONPATH".into(), path);

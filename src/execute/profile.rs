@@ -162,7 +162,7 @@ pub fn profile(
     });
     let mut work = launch(plan, cell, rendered.collect::<Result<_>>()?);
     if prepared.job().vendor != Vendor::Cpu {
-        work.placement.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
+        work.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
     }
     // Not where runs are: no sweep may take a profiled run for a measured one.
     let folder = host.profiles();

@@ -109,10 +109,9 @@ pub(super) fn see_through(
         }
     };
     say_note(work.name(), Some(&exit), events);
-    if work.launch.starts_python
-        && exit.status == ExitKind::Code(0)
-        && !imports::are_reported(&spec.dir)
-    {
+    let starts_python =
+        work.prepared.python.is_some() || !work.recipe.file.require.python_modules.is_empty();
+    if starts_python && exit.status == ExitKind::Code(0) && !imports::are_reported(&spec.dir) {
         events.report(&Event::Note {
             message: format!(
                 "{}: no Python of this run said what it imports (`python -I` and cleared environments hide it): of the project's files, \

@@ -9,14 +9,12 @@ use rayon::prelude::*;
 
 use super::{
     Derived,
-    cells::input,
-    plot, result_from_log,
-    stored::{
-        RESULTS, SUMMARIES, json_bytes, need, put, put_comparison, put_picture, read_comparison,
-    },
+    cells::own_input,
+    plot,
+    stored::{json_bytes, need, put, put_comparison, put_picture, read, read_comparison},
 };
 use crate::{
-    cache::{Cache, JsonLayout, Output, TaskKind},
+    cache::{Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
     figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument},
@@ -26,7 +24,6 @@ use crate::{
     plan::{Plan, Prepared},
     publish::{self, Publication, Published},
     report::{self, PagePicture},
-    results::RunResult,
 };
 
 pub struct ReportWork {
@@ -46,8 +43,6 @@ pub(super) struct PublishedCell {
     input: CellInput,
     summary: Digest,
     results: Vec<(u32, Digest)>,
-    /// Those of them that are gone from the cache, read from their logs again.
-    made_again: BTreeMap<u32, RunResult>,
     job: Box<Job>,
     key: Digest,
 }
@@ -126,46 +121,17 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
         let summary = statuses.first_output(aggregate)?;
         let key = statuses.get(aggregate).key?;
         let results = engine.results(cell, statuses);
-        let lost: Vec<u32> = results
-            .iter()
-            .filter(|(_, digest)| !engine.cache.has(digest))
-            .map(|(repeat, _)| *repeat)
-            .collect();
-        let published = PublishedCell {
-            made_again: BTreeMap::new(),
+        Some(PublishedCell {
             file: files[cell].clone(),
-            input: input(
-                plan,
-                cell,
-                CellState::Missing {
-                    reason: String::new(),
-                },
-                None,
-            ),
+            input: own_input(engine, cell),
             summary,
             results,
             job: Box::new(prepared.job().clone()),
             key,
-        };
-        Some((cell, published, lost))
+        })
     };
-    let cells: Vec<_> = engine
-        .published(statuses)
-        .into_par_iter()
-        .filter_map(published)
-        .collect();
-    // No summary needs what is lost, so no parse is to be done for it, and a log that cannot be read
-    // either leaves the summary. One by one, for each log is read whole.
-    let with_lost = |(cell, mut published, lost): (CellId, PublishedCell, Vec<u32>)| {
-        for repeat in lost {
-            let made = result_from_log(engine, statuses, cell, repeat);
-            published
-                .made_again
-                .extend(made.ok().flatten().map(|made| (repeat, made)));
-        }
-        published
-    };
-    cells.into_iter().map(with_lost).collect()
+    let published_cells = engine.published(statuses).into_par_iter();
+    published_cells.filter_map(published).collect()
 }
 
 impl ReportWork {
@@ -261,14 +227,12 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
     let rows = comparison.rows_by_cell();
     // Each is read and written by itself, and of thousands this is most of a report's time.
     let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
-        let summary = SUMMARIES.read(cache, &cell.summary, "summary.json")?;
+        let summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
         for (repeat, digest) in &cell.results {
-            // One whose log was lost as well is published by its summary alone.
-            if let Some(result) = cell.made_again.get(repeat) {
-                results.push((*repeat, result.clone()));
-            } else if cache.has(digest) {
-                results.push((*repeat, RESULTS.read(cache, digest, "result.json")?));
+            // One that is gone from the cache is published by the summary alone, which needs it no more.
+            if cache.has(digest) {
+                results.push((*repeat, read(cache, digest, "result.json")?));
             }
         }
         let input = CellInput {
@@ -293,7 +257,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .collect::<Result<Vec<_>>>()
     };
     let document = ComparisonDocument::of(&comparison);
-    let published = || put_comparison(cache, &document, JsonLayout::Dense);
+    let published = || put_comparison(cache, &document);
     let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
     outputs.push(published?);
@@ -323,7 +287,7 @@ pub fn report_of(
     more: &[report::Picture],
 ) -> Result<Report> {
     let cache = engine.cache;
-    let stored = Some(put_comparison(cache, comparison, JsonLayout::Dense)?);
+    let stored = Some(put_comparison(cache, comparison)?);
     let mut pictures = plot(stored.as_ref(), cache)?;
     for picture in more {
         pictures.extend(put_picture(cache, picture)?);
