@@ -94,7 +94,7 @@ fn every_cell_is_named_with_what_it_does_differently_and_every_absent_one_with_i
             "{}: {labels}",
             picture.name
         );
-        if ["compare", "throughput", "spread"].contains(&picture.name) {
+        if ["compare", "throughput"].contains(&picture.name) {
             for cell in &comparison.absent {
                 assert!(
                     words.contains(&format!("{}: {}", cell.cell, cell.state)),
@@ -136,9 +136,11 @@ fn what_shows_nothing_is_left_out_with_its_reason() {
     );
     for row in &mut comparison.rows {
         row.memory.clear();
-        row.metrics.0[0].figure = Figure::Absent {
-            reason: "no price".into(),
-        };
+        for metric in &mut row.metrics.0 {
+            metric.figure = Figure::Absent {
+                reason: "no price".into(),
+            };
+        }
         row.mfu = tprimat_numbers::figures::Mfu::Absent {
             reason: "the precision is not stated".into(),
         };
@@ -152,7 +154,7 @@ fn what_shows_nothing_is_left_out_with_its_reason() {
         .collect();
     assert_eq!(
         names,
-        ["sweep", "mfu", "loss", "memory", "power", "cost", "scaling"]
+        ["sweep", "mfu", "loss", "memory", "energy", "cost", "scaling"]
     );
     assert!(left_out(&comparison).contains(&("cost", "no price".to_owned())));
     // All failed: the overview says so.
@@ -331,20 +333,6 @@ fn memory_is_shown_beside_what_the_device_has() {
     assert!(shows(&comparison, "40.00 GiB of 80.00 GiB peak allocated"));
     comparison.rows[0].memory_capacity_bytes = None;
     assert!(shows(&comparison, "40.00 GiB peak allocated") && !shows(&comparison, "of 80.00 GiB"));
-}
-
-#[test]
-fn a_repeat_that_does_not_count_is_marked_and_moves_nothing() {
-    let mut comparison = comparison(Sample { cells: 2, ..PLAIN });
-    comparison.rows[1].repeats[2].status = RepeatStatus::Contradicted {
-        fields: vec!["seq_length".into()],
-    };
-    comparison.rows[1].uncounted.contradicted = 1;
-    let svg = named(&pictures(&comparison).unwrap(), "spread").svg.clone();
-    assert!(
-        svg.contains("n = 3 of 3; #3 contradicts seq_length"),
-        "{svg}"
-    );
 }
 
 #[test]
