@@ -50,8 +50,6 @@ pub enum Mark {
     Block,
     Up,
     Down,
-    /// Below the upper edge of a panel: what is beyond it.
-    Beyond,
     /// A stroke on the lower edge of a panel.
     Foot,
 }
@@ -221,7 +219,6 @@ impl Canvas {
             Mark::Block => (&[(-4, -4), (4, -4), (4, 4), (-4, 4)], true),
             Mark::Up => (&[(0, -5), (5, 4), (-5, 4)], true),
             Mark::Down => (&[(0, 6), (6, -5), (-6, -5)], true),
-            Mark::Beyond => (&[(0, -8), (4, -1), (-4, -1)], true),
             Mark::Foot => (&[(0, -10), (0, 0)], false),
         };
         if filled {
