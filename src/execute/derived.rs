@@ -64,13 +64,6 @@ pub type Results = Vec<(u32, RunResult)>;
 pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWork {
     let task = engine.dag.task(node);
     let cell = task.cell;
-    let digest_of = |kind, cell, repeat| {
-        statuses
-            .get(engine.dag.node(kind, cell, repeat))
-            .outputs()
-            .first()
-            .map(|o| o.digest)
-    };
     let comparison = || {
         statuses
             .get(engine.dag.over_all(TaskKind::Compare))
@@ -94,9 +87,7 @@ pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWor
         }
         TaskKind::Aggregate => DerivedWork::Aggregate {
             cell,
-            results: (1..=engine.plan.cells[cell].repeats)
-                .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
-                .collect(),
+            results: engine.results(cell, statuses),
             dropped: engine
                 .dropped(task.cell, statuses)
                 .into_iter()
