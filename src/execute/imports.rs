@@ -91,17 +91,22 @@ pub(super) fn are_reported(dir: &Path) -> bool {
     dir.join(FOLDER).join(LOADED).is_file()
 }
 
-/// A run that ended well and imported files that are no inputs: the attempt as it would be if they
-/// were, and as it is filed under the present key, where it does not count. `None`: it imported none.
-/// The error names files that may have changed since the run began.
-pub(super) fn completed(
-    dir: &Path,
-    attempt: &Attempt,
-) -> Result<Option<(Attempt, Attempt)>, LateError> {
+/// What a run imported of the project, so late that it was not ended for it, that is no input.
+pub(super) enum Late {
+    Nothing,
+    /// The attempt as it would be if the files were inputs, and as it is filed under the present key,
+    /// where it does not count.
+    Completed(Box<(Attempt, Attempt)>),
+    /// Files that may have changed since the run began.
+    Changed(Vec<String>),
+}
+
+/// The same of a run that ended well.
+pub(super) fn late(dir: &Path, attempt: &Attempt) -> Result<Late> {
     let folder = dir.join(FOLDER);
     let path = folder.join(LATE);
     let Some(text) = if_there(&path, std::fs::read_to_string(&path))? else {
-        return Ok(None);
+        return Ok(Late::Nothing);
     };
     let names: BTreeSet<String> = text
         .lines()
@@ -123,7 +128,7 @@ pub(super) fn completed(
         }
     }
     if !changed.is_empty() {
-        return Err(LateError::Changed(changed));
+        return Ok(Late::Changed(changed));
     }
     let listed: Vec<String> = inputs
         .iter()
@@ -155,19 +160,7 @@ pub(super) fn completed(
         },
         ..attempt.clone()
     };
-    Ok(Some((whole, uncounted)))
-}
-
-/// Why a late import leaves no completed attempt.
-pub(super) enum LateError {
-    Changed(Vec<String>),
-    Other(Error),
-}
-
-impl From<Error> for LateError {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
+    Ok(Late::Completed(Box::new((whole, uncounted))))
 }
 
 /// The id of the second record that one run leaves: the same time, another last digit.

@@ -9,8 +9,13 @@ use std::{
 };
 
 use super::{
-    event_sink::EventSink, events::Event, follow::Follower, host::TrainHost, imports,
-    ingest::ingest, train_work::TrainWork,
+    event_sink::EventSink,
+    events::Event,
+    follow::Follower,
+    host::TrainHost,
+    imports,
+    ingest::ingest,
+    train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::{Attempt, Cache},
@@ -120,7 +125,8 @@ pub(super) fn see_through(
             ),
         });
     }
-    let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
+    let measured = Measurement::of(spec).map_err(Error::failed)?;
+    let attempt = ingest(cache, (spec, measured), Some(&exit), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
     if let Some(sharing) = &host.sharing {

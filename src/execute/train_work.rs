@@ -12,6 +12,7 @@ use crate::{
     plan::{Execution, Plan, Prepared},
     recipe::Recipe,
     results::RepeatsPlanned,
+    run::RunSpec,
 };
 
 /// One training: its cell in the plan, and what only this run of it has.
@@ -48,6 +49,17 @@ pub struct Measurement {
     pub commit: Option<String>,
     /// The warm-up: whether something disturbed the run is judged on the steps after it.
     pub statistics: Statistics,
+}
+
+impl Measurement {
+    /// What the folder of a run says of it; else why it is no measurement of anything.
+    pub(super) fn of(spec: &RunSpec) -> Result<Self, String> {
+        let unreadable = |why| {
+            let dir = spec.dir.display();
+            format!("the run folder {dir} is not readable: {why}")
+        };
+        spec.meta.read().map_err(unreadable)
+    }
 }
 
 impl TrainWork<'_> {
