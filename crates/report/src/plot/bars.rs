@@ -23,8 +23,7 @@ pub struct Bar {
     pub interval: Option<[f64; 2]>,
     /// Right of the bar.
     pub figures: String,
-    /// None = the pattern of its cell.
-    pub fill: Option<Fill>,
+    pub fill: Fill,
     /// What the value cannot exceed, drawn across the bar.
     pub roof: Option<f64>,
 }
@@ -40,16 +39,13 @@ impl Bar {
 }
 
 /// A pattern in the colour of the framework.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
+    #[default]
     Solid,
     Hatched,
     Outline,
-    HatchedBack,
 }
-
-/// Cells of one framework have patterns of their own, as far as there are patterns.
-const PATTERNS: [Fill; 4] = [Fill::Solid, Fill::Hatched, Fill::Outline, Fill::HatchedBack];
 
 /// What one cell shows: bars, or why it has none.
 pub type Entry = Result<Vec<Bar>, String>;
@@ -111,18 +107,13 @@ impl<'a> Panels<'a> {
         let bars = || entries.iter().flat_map(|(_, entry)| entry).flatten();
         let scale = Scale::new([0.0, end_of(bars)]).on([left, RIGHT]);
         let (top, since) = (canvas.top, canvas.count());
-        let variants = entries.iter().map(|(cell, _)| cell.variant + 1).max();
         for (cell, entry) in entries {
             let at = (left - 8, canvas.top + 2);
             canvas.label(&cell.short, at, TEXT, INK, Anchor::Right);
             match entry {
                 Ok(bars) => {
-                    let pattern = match variants {
-                        Some(variants) if variants <= PATTERNS.len() => PATTERNS[cell.variant],
-                        _ => Fill::Solid,
-                    };
                     for bar in bars {
-                        bar.draw(canvas, cell, pattern, &scale);
+                        bar.draw(canvas, cell, &scale);
                     }
                 }
                 Err(reason) => {
@@ -167,21 +158,21 @@ fn end_of<'a, I: Iterator<Item = &'a Bar>>(bars: impl Fn() -> I) -> f64 {
 }
 
 impl Bar {
-    fn draw(&self, canvas: &mut Canvas, cell: &Cell, pattern: Fill, scale: &Scale) {
+    fn draw(&self, canvas: &mut Canvas, cell: &Cell, scale: &Scale) {
         let (top, bottom) = (canvas.top, canvas.top + THICK);
         let middle = i32::midpoint(top, bottom);
         let zero = scale.at(0.0);
         let mut right = scale.at(self.length).max(zero + 1);
         let corners = [(zero, top), (right, bottom)];
-        let fill = self.fill.unwrap_or(pattern);
-        match fill {
-            Fill::Solid => canvas.rectangle(corners, cell.colour, true),
-            _ => canvas.rectangle(corners, PAPER, true),
-        }
-        match fill {
+        let inside = match self.fill {
+            Fill::Solid => cell.colour,
+            Fill::Hatched | Fill::Outline => PAPER,
+        };
+        canvas.rectangle(corners, inside, true);
+        match self.fill {
             Fill::Solid => {}
             Fill::Outline => canvas.rectangle(corners, cell.colour, false),
-            _ => canvas.hatched(corners, cell.colour, fill == Fill::HatchedBack),
+            Fill::Hatched => canvas.hatched(corners, cell.colour),
         }
         if let Some(ends) = self
             .interval

@@ -183,14 +183,13 @@ impl Canvas {
         self.add(lowest, Shape::Box(shape));
     }
 
-    /// A frame with slanted lines in it, drawn as one line to and fro; `back`: they fall.
-    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor, back: bool) {
+    /// A frame with slanted lines in it, drawn as one line to and fro.
+    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor) {
         let [(left, top), (right, bottom)] = corners;
-        let (first, last) = if back { (bottom, top) } else { (top, bottom) };
         let slant = bottom - top;
         let mut points = Vec::new();
         for at in (left + slant..right).step_by(8) {
-            let ends = [(at, first), (at - slant, last)];
+            let ends = [(at, top), (at - slant, bottom)];
             let is_to = points.len() % 4 == 0;
             points.extend(if is_to { ends } else { [ends[1], ends[0]] });
         }

@@ -132,7 +132,7 @@ fn memory_of(row: &Row) -> Entry {
         };
         let figures = format!("{}{of} {kind} ({source})", bytes(count));
         Bar {
-            fill: Some(fill),
+            fill,
             roof: roof.map(|bytes| bytes as f64 / GIB),
             ..Bar::new(count as f64 / GIB, figures)
         }

@@ -3,7 +3,7 @@
 //! An SVG has these colours and no others: [`PAPER`], [`INK`], [`FAINT`], [`LINE`], and those of
 //! [`SERIES`]. They stand as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS,
 //! as for a dark scheme: `svg [fill="#FFFFFF"] { fill: … } svg [stroke="#202024"] { stroke: … }`.
-//! Colour never speaks alone: bars carry their names and patterns, lines a mark and a name.
+//! Colour never speaks alone: bars carry their names, lines a mark and a name.
 
 use plotters::style::RGBColor;
 
