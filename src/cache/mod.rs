@@ -34,7 +34,7 @@ mod upkeep;
 pub use entry::*;
 pub use error::{CacheError, is_of_one_file};
 pub use lock::{KeyLock, claim_unused};
-pub use objects::{JsonLayout, ObjectReader};
+pub use objects::ObjectReader;
 pub use records::{Fault, Faults, MOST_TEXT};
 pub use remote::{
     Counts, Damaged, Listing, Progress, Pulled, Pushed, Remote, Repaired, Shared, Unreachable,

@@ -8,7 +8,7 @@ mod streams;
 
 use std::{
     fs::{self, File},
-    io::{self, BufReader, BufWriter, Read, Seek, Write},
+    io::{self, Read, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::PoisonError,
@@ -23,7 +23,7 @@ use tprimat_base::{
 };
 
 pub use streams::ObjectReader;
-use streams::{Noted, Packer};
+use streams::Packer;
 pub(super) use streams::{check_expected, decoded};
 
 use super::{error::CacheError, store::Cache};
@@ -38,15 +38,6 @@ const OPEN_AT_ONCE: usize = 64;
 const MOST_WHOLE: u64 = 1 << 30;
 /// Files up to this size are read whole.
 const SMALL: u64 = 1 << 20;
-/// JSON up to this size is parsed in one piece: what it becomes in memory is larger.
-const SMALL_JSON: u64 = 64 << 20;
-
-/// Whether JSON is for people as well: spaces and lines make half of a large file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonLayout {
-    Dense,
-    Readable,
-}
 
 impl Cache {
     pub fn put(&self, bytes: &[u8], durability: Durability) -> Result<Digest> {
@@ -104,87 +95,30 @@ impl Cache {
         if (start.len() as u64) < SMALL {
             return Ok((self.store(&start, durability, mode)?, start.len() as u64));
         }
-        let forced = start.starts_with(&ZSTD_MAGIC);
         let mut source = io::Cursor::new(start).chain(source);
-        let mut chunk = vec![0; 1 << 16];
-        self.pack(durability, mode, forced, |packer| {
-            loop {
-                let read = match source.read(&mut chunk) {
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                    other => other.map_err(unreadable())?,
-                };
-                if read == 0 {
-                    return Ok(());
-                }
-                packer.write_all(&chunk[..read]).map_err(self.refused())?;
-            }
-        })
-    }
-
-    /// Stores JSON while it is written, in constant memory. It never begins as zstd's files do.
-    pub fn put_json(
-        &self,
-        value: &impl serde::Serialize,
-        layout: JsonLayout,
-        durability: Durability,
-    ) -> Result<(Digest, u64)> {
-        self.pack(durability, 0o444, false, |packer| {
-            let mut writer = BufWriter::with_capacity(1 << 16, packer);
-            match layout {
-                JsonLayout::Dense => serde_json::to_writer(&mut writer, value),
-                JsonLayout::Readable => serde_json::to_writer_pretty(&mut writer, value),
-            }
-            .map_err(io::Error::from)
-            .map_err(self.refused())?;
-            writer
-                .write_all(b"\n")
-                .and_then(|()| writer.flush())
-                .map_err(self.refused())
-        })
-    }
-
-    /// `mode`: who may read the file that the bytes are from. `forced`: they look compressed, so
-    /// they must be.
-    fn pack(
-        &self,
-        durability: Durability,
-        mode: u32,
-        forced: bool,
-        write: impl FnOnce(&mut Packer) -> Result<()>,
-    ) -> Result<(Digest, u64)> {
-        let mut temporary = self.temporary()?;
+        let temporary = self.temporary()?;
         let encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
         let mut packer = Packer {
             hasher: blake3::Hasher::new(),
             encoder,
         };
-        write(&mut packer)?;
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            let read = match source.read(&mut chunk) {
+                Ok(0) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other.map_err(unreadable())?,
+            };
+            packer.write_all(&chunk[..read]).map_err(self.refused())?;
+        }
         let Packer { hasher, encoder } = packer;
         encoder.finish().map_err(self.refused())?;
         let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
-        if self.is_stored(&digest, durability).unwrap_or(false) {
-            return Ok((digest, size));
+        if !self.is_stored(&digest, durability).unwrap_or(false) {
+            hide(&temporary, mode).map_err(self.refused())?;
+            self.keep(temporary, &digest, durability)?;
         }
-        let packed = temporary
-            .as_file()
-            .stream_position()
-            .map_err(self.refused())?;
-        if packed >= size && !forced {
-            temporary = self.unpacked(&temporary)?;
-        }
-        hide(&temporary, mode).map_err(self.refused())?;
-        self.keep(temporary, &digest, durability)?;
         Ok((digest, size))
-    }
-
-    /// What was compressed in vain, raw: from our copy, for the source may have changed since.
-    fn unpacked(&self, packed: &NamedTempFile) -> Result<NamedTempFile> {
-        packed.as_file().rewind().map_err(self.refused())?;
-        let raw = self.temporary()?;
-        zstd::Decoder::new(packed.as_file())
-            .and_then(|mut decoder| io::copy(&mut decoder, &mut raw.as_file()))
-            .map_err(self.refused())?;
-        Ok(raw)
     }
 
     fn keep(
@@ -298,36 +232,6 @@ impl Cache {
         Ok(is_sound.then_some(bytes))
     }
 
-    /// What an object's JSON says. The text of a large one is read as it streams, and is never in
-    /// memory as a whole; most are small, and are read faster in one piece. `None` if the object is missing or damaged.
-    pub fn get_json<T: serde::de::DeserializeOwned>(
-        &self,
-        digest: &Digest,
-    ) -> Result<Option<serde_json::Result<T>>> {
-        let Some(mut reader) = self.reader(digest)? else {
-            return Ok(None);
-        };
-        let mut value = None;
-        let is_sound = self.finished(&mut reader, |reader| {
-            let mut begun = Vec::new();
-            reader.by_ref().take(SMALL_JSON).read_to_end(&mut begun)?;
-            if (begun.len() as u64) < SMALL_JSON {
-                value = Some(serde_json::from_slice(&begun));
-                // Its end was met, so the bytes were held against the digest.
-                return Ok(0);
-            }
-            let mut whole = BufReader::with_capacity(1 << 16, begun.chain(&mut *reader));
-            value = match serde_json::from_reader(&mut whole) {
-                Err(e) if e.is_io() => return Err(e.into()),
-                read => Some(read),
-            };
-            // At the end this says whether the bytes are those of the digest, whatever became of
-            // the JSON.
-            io::copy(&mut whole, &mut io::sink())
-        })?;
-        Ok(value.filter(|_| is_sound))
-    }
-
     /// Hands the bytes over piece by piece, in constant memory. False if the object is missing, or
     /// turns out at its end to be damaged: then some of what was handed over is wrong.
     pub fn stream(
@@ -357,25 +261,13 @@ impl Cache {
     /// Writes an object's bytes to a file, in constant memory. False if the object is missing or
     /// damaged; then the file is as it was.
     pub fn copy_to(&self, digest: &Digest, path: &Path) -> Result<bool> {
+        if !self.is_sound(digest)? {
+            return Ok(false);
+        }
         let Some(mut reader) = self.reader(digest)? else {
             return Ok(false);
         };
-        let mut failed = None;
-        let is_sound = self.finished(&mut reader, |reader| {
-            let mut source = Noted {
-                reader,
-                error: None,
-            };
-            let written = files::write_all_of(path, &mut source);
-            match (source.error, written) {
-                (Some(error), _) => Err(error),
-                (None, written) => {
-                    failed = written.err();
-                    Ok(())
-                }
-            }
-        })?;
-        failed.map_or(Ok(is_sound), Err)
+        files::write_all_of(path, &mut reader).map(|_| true)
     }
 
     /// Reads to the end; false if the object is damaged.

@@ -13,29 +13,16 @@ use super::{
 use crate::{
     config::{plain, public},
     error::{Error, Problem, Result, did_you_mean, exit},
-    plan::{PlanRequest, look_at_config},
+    plan::PlanRequest,
 };
 
 pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
-    let root = project::root(globals)?;
     let request = PlanRequest {
-        root: root.clone(),
+        root: project::root(globals)?,
         sets: args.sets.clone(),
         env: project::environment(),
         ..PlanRequest::default()
     };
-    if args.upgrade {
-        // What can be upgraded is, and what is wrong besides is said.
-        let (config, problems) = look_at_config(&root.join("config.yaml"), &request)?;
-        if let Some(config) = config {
-            print(&config.upgraded())?;
-        }
-        return if problems.is_empty() {
-            Ok(exit::OK)
-        } else {
-            Err(Error::Invalid(problems))
-        };
-    }
     let Project {
         request, config, ..
     } = Project::of(request)?;

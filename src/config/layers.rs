@@ -10,7 +10,6 @@ use std::{
 };
 
 use serde_json::Value;
-use serde_yaml::Value as Yaml;
 
 use super::{
     environment::VARIABLES,
@@ -108,14 +107,6 @@ impl Layer {
     }
 }
 
-/// A key of an older suite that was read, and what it sets.
-#[derive(Debug)]
-pub(super) struct Translation {
-    /// Its path as the file spells it.
-    pub from: String,
-    pub settings: Vec<(Vec<String>, Yaml)>,
-}
-
 /// config.yaml with the environment and `--set` above it and the built-in defaults below.
 #[derive(Debug)]
 pub struct Config {
@@ -139,8 +130,6 @@ pub struct Config {
     pub(super) variables: BTreeSet<String>,
     /// Where shapes of models come from that the file does not state.
     pub(super) model_sources: Vec<String>,
-    /// Keys of older suites that the file has.
-    pub(super) translations: Vec<Translation>,
     /// Where the file is wrong.
     pub(super) faulty: Vec<Range<usize>>,
     /// Paths whose values in the file are wrong. What is computed without them is not judged.
@@ -164,7 +153,6 @@ impl Config {
             unlike: Vec::new(),
             variables: BTreeSet::new(),
             model_sources: Vec::new(),
-            translations: Vec::new(),
             faulty: Vec::new(),
             left_out: Vec::new(),
             settings: ConfigFile::default(),

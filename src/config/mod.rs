@@ -23,7 +23,6 @@ mod resolve;
 pub mod schema;
 mod sections;
 mod shape;
-mod upgrade;
 mod view;
 mod yaml;
 

@@ -1,8 +1,7 @@
 //! Keys as the older suites write them, and what they mean here.
 //!
 //! The reader hands them over as it meets them. They are put under today's key once platforms and
-//! models are known. Carets keep pointing at what the file says; `config --upgrade` writes today's
-//! key in its place.
+//! models are known. Carets keep pointing at what the file says.
 
 use serde_yaml::{Mapping, Value as Yaml};
 
@@ -30,8 +29,6 @@ const MOVED: [(&str, &str); 4] = [
 /// Tables that were by the names of GPUs and are by platform.
 const COSTS: &str = "benchmarking.enhanced_metrics.cloud_costs";
 const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
-/// Figures nearer than this to a data sheet's are the data sheet's.
-const SAME: f64 = 0.01;
 /// What the old keys of peaks begin with; the precision follows.
 const PEAK: &str = "peak_tflops_";
 
@@ -162,7 +159,15 @@ fn gpu_specs(config: &Config, entries: &Mapping, gpu: &str) -> Result<Translated
     let source = entries.get("source").and_then(Yaml::as_str);
     let has_source = source.is_some_and(|source| !source.trim().is_empty());
     let known = known_accelerators(config, gpu, &platforms);
-    let (mut translated, mut mistakes) = (Translated::default(), Vec::new());
+    let (mut translated, mut others) = (Translated::default(), Vec::new());
+    // The data sheet's figure is used; one that differs is told.
+    let mut is_left_out = |what: (&str, &str), of: OfSheet, stated: f64| {
+        let is_known = !has_source && known.iter().any(|known| of(known).is_some());
+        if is_known {
+            others.extend(other_figure(&known, what, of, stated));
+        }
+        is_known
+    };
     for (key, value) in entries {
         let Some(key) = key.as_str() else { continue };
         let mut value = value.clone();
@@ -178,17 +183,15 @@ fn gpu_specs(config: &Config, entries: &Mapping, gpu: &str) -> Result<Translated
             if let Some(stated) = number {
                 // The name says TFLOP/s, but 989e12 is what people write.
                 let tflops = if stated < 1e6 { stated } else { stated / 1e12 };
-                if !has_source && !known.is_empty() {
-                    mistakes.extend(peak_mistake(&known, gpu, precision, tflops)?);
+                let what = format!("{precision} peak of {gpu}");
+                if is_left_out((&what, "TFLOP/s"), peak_of(precision), tflops) {
                     continue;
                 }
                 value = Yaml::from(tflops * 1e12);
             }
-        }
-        if let ("tdp_watts", Some(watts), false) = (key, number, has_source)
-            && known.iter().any(|known| known.tdp_watts.is_some())
+        } else if let ("tdp_watts", Some(watts)) = (key, number)
+            && is_left_out((&format!("TDP of {gpu}"), "W"), |a| a.tdp_watts, watts)
         {
-            mistakes.extend(tdp_mistake(&known, gpu, watts)?);
             continue;
         }
         for platform in &platforms {
@@ -196,102 +199,50 @@ fn gpu_specs(config: &Config, entries: &Mapping, gpu: &str) -> Result<Translated
             translated.settings.push(setting);
         }
     }
-    translated.note = (!mistakes.is_empty()).then(|| {
+    translated.note = (!others.is_empty()).then(|| {
         labelled(
-            mistakes.join("; "),
+            others.join("; "),
             "the data sheet's figure of the card that runs is used; to use another, state its `source`",
         )
     });
     Ok(translated)
 }
 
-/// What is odd about a stated TDP; nothing where it is the data sheet's.
-fn tdp_mistake(known: &[&Accelerator], gpu: &str, watts: f64) -> Result<Option<String>, Problem> {
-    let mut sheets = known.iter().filter_map(|a| Some((a.tdp_watts?, &a.source)));
-    let Some((first, first_source)) = sheets.next() else {
-        return Ok(None);
-    };
-    if same(first, watts) {
-        return Ok(None);
-    }
-    match sheets.find(|(its, _)| same(*its, watts)) {
-        Some((_, source)) => Ok(Some(format!(
-            "{watts} W is the TDP of another {gpu} ({source})"
-        ))),
-        None => {
-            let message = format!("the TDP of {gpu} is {first} W ({first_source}), not {watts}");
-            Err(labelled(message, "state a `source` for another figure"))
-        }
-    }
-}
+/// What a data sheet says of an accelerator.
+type OfSheet = fn(&Accelerator) -> Option<f64>;
 
-/// What is odd about a stated peak; nothing where it is exactly the data sheet's.
-fn peak_mistake(
+/// How a figure that has no source is told of; nothing where it is exactly the data sheet's, for MFU is
+/// of the exact figure.
+fn other_figure(
     known: &[&Accelerator],
-    gpu: &str,
-    precision: &str,
-    tflops: f64,
-) -> Result<Option<String>, Problem> {
-    let of = |a: &Accelerator, precision: &str| match precision {
-        "bf16" | "fp16" => Some(a.bf16),
-        "fp8" => a.fp8,
-        "fp4" => a.fp4,
-        "tf32" => a.tf32,
-        _ => None,
-    };
-    let first = known[0];
-    let has_it = |a: &&&Accelerator| of(a, precision).is_some_and(|peak| same(peak, tflops));
-    match known.iter().find(has_it) {
-        Some(other) if !has_it(&&first) => {
-            return Ok(Some(format!(
-                "{tflops} TFLOP/s is the {precision} peak of another {gpu} ({})",
-                other.source
-            )));
-        }
-        // Nearly the data sheet's: MFU is of the exact figure, so one that differs is told.
-        Some(its) => {
-            return Ok(of(its, precision)
-                .filter(|peak| (peak - tflops).abs() > f64::EPSILON * peak)
-                .map(|peak| {
-                    format!(
-                        "the {precision} peak of {gpu} is {peak} TFLOP/s on its data sheet ({}), not quite {tflops}",
-                        its.source
-                    )
-                }));
-        }
-        None => {}
+    (what, unit): (&str, &str),
+    of: OfSheet,
+    stated: f64,
+) -> Option<String> {
+    let sheets = known.iter().filter_map(|a| Some((of(a)?, &a.source)));
+    let is_stated = |first: f64| (first - stated).abs() <= f64::EPSILON * first;
+    if sheets
+        .clone()
+        .next()
+        .is_none_or(|(first, _)| is_stated(first))
+    {
+        return None;
     }
-    let right = of(first, precision).map_or_else(
-        || format!("no {precision} peak of it is known"),
-        |peak| {
-            format!(
-                "its dense {precision} peak is {peak} TFLOP/s ({})",
-                first.source
-            )
-        },
-    );
-    let confused = ["bf16", "fp8", "fp4", "tf32"].into_iter().find(|other| {
-        known
-            .iter()
-            .filter_map(|a| of(a, other))
-            .any(|peak| same(peak, tflops))
-    });
-    match confused {
-        Some(other) => Ok(Some(format!(
-            "{tflops} TFLOP/s is the {other} peak of {gpu}, not its {precision} peak; {right}"
-        ))),
-        None => {
-            let message = format!(
-                "the {precision} peak of {gpu} has no source, and {tflops} TFLOP/s is not the data sheet's; {right}"
-            );
-            Err(labelled(message, "state a `source`, or leave the line out")
-                .help("peaks are dense, FLOP/s of one device"))
-        }
-    }
+    let figures: Vec<String> = sheets
+        .map(|(figure, source)| format!("{figure} {unit} ({source})"))
+        .collect();
+    let figures = figures.join(" or ");
+    Some(format!("the {what} is {figures}, not {stated}"))
 }
 
-fn same(a: f64, b: f64) -> bool {
-    (a - b).abs() <= SAME * a.abs()
+fn peak_of(precision: &str) -> OfSheet {
+    match precision {
+        "bf16" | "fp16" => |a| Some(a.bf16),
+        "fp8" => |a| a.fp8,
+        "fp4" => |a| a.fp4,
+        "tf32" => |a| a.tf32,
+        _ => |_| None,
+    }
 }
 
 /// The accelerators that the platforms' `gpu_model`, or else the key itself, may name.

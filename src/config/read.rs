@@ -7,7 +7,7 @@ use serde_yaml::{Mapping, Value as Yaml};
 
 use super::{
     interpolate::{expand, secret_in, variables},
-    layers::{Config, Layer, Translation},
+    layers::{Config, Layer},
     names::canonical_id,
     nested::join,
     older_keys::{self, Moved, Translated},
@@ -150,14 +150,11 @@ impl<'a> ConfigReader<'a> {
             let from = moved.from.clone();
             match older_keys::translate(self.config, moved) {
                 Ok(Translated { settings, note }) => {
-                    for (to, value) in &settings {
-                        self.place(&from, to, value.clone());
+                    for (to, value) in settings {
+                        self.place(&from, &to, value);
                     }
                     let note = note.map(|note| self.at_key(&from, note));
                     self.config.notes.extend(note);
-                    self.config
-                        .translations
-                        .push(Translation { from, settings });
                 }
                 Err(problem) => self.problem_at_key(&from, problem),
             }

@@ -41,13 +41,13 @@ pub(super) fn contain(
     (id, dir): (&str, &Path),
     env: &mut BTreeMap<String, String>,
 ) -> Result<Option<ContainerSpec>> {
-    let Some(container) = &work.placement.execution.container else {
+    let Some(container) = &work.execution().container else {
         return Ok(None);
     };
     let engine = engine_for(
         container,
-        work.placement.execution.place,
-        &work.job,
+        work.execution().place,
+        work.job(),
         &host.caller_env,
     )
     .map_err(LaunchError::NotContained)?;
@@ -74,7 +74,7 @@ pub(super) fn contain(
     let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
     if engine.kind == EngineKind::Kubernetes {
         // The pod is the container.
-        let volumes = &work.placement.execution.volumes;
+        let volumes = &work.execution().volumes;
         let tprimat = text(&host.tprimat)?;
         return match mounts
             .iter()
@@ -92,18 +92,16 @@ pub(super) fn contain(
         };
     }
     let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
-    let (vendor, workdir) = (work.job.vendor, text(dir)?);
+    let (vendor, workdir) = (work.job().vendor, text(dir)?);
     let needs = Needs {
         vendor,
         gpus: Some(&gpus),
         mounts: &mounts,
         workdir: &workdir,
     };
-    let image = work
-        .placement
-        .image
-        .clone()
-        .unwrap_or_else(|| container.image.clone());
+    let image = work.prepared.image.as_ref();
+    let image = image.and_then(|image| image.digest.clone().ok());
+    let image = image.unwrap_or_else(|| container.image.clone());
     let mut arguments = verb(engine.kind, id, folder);
     arguments.extend(needs.arguments(engine.kind));
     arguments.extend(container.options.iter().cloned());
@@ -163,11 +161,12 @@ pub fn preflight_container(prepared: &Prepared, host: &TrainHost) -> Option<Prob
 
 /// Are the GPUs of a run numbered from 0, because its container has these and no others?
 pub(super) fn counts_anew(work: &TrainWork, host: &TrainHost, given: &[&Gpu]) -> bool {
-    let Some(container) = &work.placement.execution.container else {
+    let Some(container) = &work.execution().container else {
         return false;
     };
     let engine = ContainerEngine::find(container.engine, &host.caller_env);
-    engine.is_ok_and(|engine| has_these_alone(engine.kind, work.job.vendor, given.iter().copied()))
+    engine
+        .is_ok_and(|engine| has_these_alone(engine.kind, work.job().vendor, given.iter().copied()))
 }
 
 /// Folders of the host that the run reads or writes, each under its own path.
@@ -185,32 +184,16 @@ fn mounts(
             .map(PathBuf::from)
             .filter(|path| path.is_absolute() && path.is_dir()),
     );
-    let mut readable: Vec<PathBuf> = work
-        .launch
-        .checkouts
-        .iter()
-        .map(|(_, path)| path.clone())
-        .collect();
+    let mut readable: Vec<PathBuf> = work.checkouts().map(|(_, path)| path).collect();
     // A dataset is named by the prefix of its files, a tokenizer by a file or a folder.
-    let data = work
-        .launch
-        .data_env
-        .values()
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
-    readable.extend(data.filter_map(|path| {
-        if path.is_dir() {
-            Some(path)
-        } else {
-            Some(path.parent()?.to_owned())
-        }
+    let data = work.data_env().into_values().map(PathBuf::from);
+    readable.extend(data.filter_map(|path| match path.is_absolute() {
+        true if path.is_dir() => Some(path),
+        true => Some(path.parent()?.to_owned()),
+        false => None,
     }));
-    readable.extend(
-        host.native
-            .iter()
-            .filter(|_| work.launch.needs_native)
-            .filter_map(|path| Some(path.parent()?.to_owned())),
-    );
+    let native = host.native.iter().filter(|_| work.needs_native());
+    readable.extend(native.filter_map(|path| Some(path.parent()?.to_owned())));
     let mut mounts: Vec<String> = Vec::new();
     let mut covered: Vec<PathBuf> = Vec::new();
     writable.sort();

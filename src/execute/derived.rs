@@ -22,35 +22,30 @@ use crate::{
     error::Result,
     figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
-    job::Job,
     logs::{self, Dated, LogSection, Parser, Trace},
     matrix::CellId,
     plan::CompareConfig,
-    recipe::{Rendered, Unreached},
+    recipe::Rendered,
     results::{AttemptOutputs, Reason, RunFacts, RunResult},
     run::TELEMETRY,
 };
 use report::{ReportWork, report_work};
-use stored::{RESULTS, SUMMARIES, UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture};
+use stored::{UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture, put_value, read};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
     Render(Vec<Rendered>),
     Parse {
         attempt: Arc<Attempt>,
-        job: Box<Job>,
-        log: LogSection,
-        unreached: Vec<Unreached>,
-        statistics: Statistics,
+        cell: CellId,
     },
     Aggregate {
+        cell: CellId,
         results: Vec<(u32, Digest)>,
         dropped: Vec<Dropped>,
-        statistics: Statistics,
     },
     Compare {
         cells: Vec<CellSeed>,
-        settings: Box<CompareConfig>,
     },
     Plot {
         comparison: Option<Output>,
@@ -69,13 +64,6 @@ pub type Results = Vec<(u32, RunResult)>;
 pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWork {
     let task = engine.dag.task(node);
     let cell = task.cell;
-    let digest_of = |kind, cell, repeat| {
-        statuses
-            .get(engine.dag.node(kind, cell, repeat))
-            .outputs()
-            .first()
-            .map(|o| o.digest)
-    };
     let comparison = || {
         statuses
             .get(engine.dag.over_all(TaskKind::Compare))
@@ -90,39 +78,24 @@ pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWor
         }),
         TaskKind::Parse | TaskKind::Train => {
             let train = statuses.get(engine.dag.node(TaskKind::Train, task.cell, task.repeat));
-            let prepared = engine
-                .plan
-                .prepared(cell)
-                .expect("a stale cell is supported");
+            let attempt = train.attempt();
+            let attempt = attempt.expect("parse is stale only after an attempt");
             DerivedWork::Parse {
-                attempt: train
-                    .attempt()
-                    .expect("parse is stale only after an attempt")
-                    .clone(),
-                job: Box::new(prepared.job().clone()),
-                log: engine.plan.recipe(cell).file.log.clone(),
-                unreached: engine.plan.unreached(cell).to_vec(),
-                statistics: prepared.resolved.statistics.clone(),
+                attempt: attempt.clone(),
+                cell,
             }
         }
         TaskKind::Aggregate => DerivedWork::Aggregate {
-            results: (1..=engine.plan.cells[cell].repeats)
-                .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
-                .collect(),
+            cell,
+            results: engine.results(cell, statuses),
             dropped: engine
                 .dropped(task.cell, statuses)
                 .into_iter()
                 .cloned()
                 .collect(),
-            statistics: engine
-                .plan
-                .prepared(cell)
-                .map(|p| p.resolved.statistics.clone())
-                .unwrap_or_default(),
         },
         TaskKind::Compare => DerivedWork::Compare {
             cells: cell_seeds(engine, statuses).into_iter().collect(),
-            settings: Box::new(CompareConfig::of(engine.plan)),
         },
         TaskKind::Plot => DerivedWork::Plot {
             comparison: comparison(),
@@ -153,7 +126,12 @@ pub struct Derived {
 }
 
 /// Does one derived task. Its outputs are in the cache when this returns.
-pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
+pub fn run(work: DerivedWork, engine: &Engine) -> Result<Derived> {
+    let cache = engine.cache;
+    let statistics = |cell| {
+        let prepared = engine.plan.prepared(cell);
+        prepared.map_or_else(Statistics::default, |of| of.resolved.statistics.clone())
+    };
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     let mut verdict = None;
     let outputs = match work {
@@ -162,30 +140,24 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
             .iter()
             .map(|f| put(&f.name, &f.bytes))
             .collect::<Result<_>>()?,
-        DerivedWork::Parse {
-            attempt,
-            job,
-            log: section,
-            unreached,
-            statistics,
-        } => {
-            let result = result_of(cache, &attempt, &job, &section, &unreached)?;
-            verdict = Some(figures::why_uncounted(&result, &statistics));
-            vec![RESULTS.put(cache, "result.json", result)?]
+        DerivedWork::Parse { attempt, cell } => {
+            let result = result_of(engine, cell, &attempt)?;
+            verdict = Some(figures::why_uncounted(&result, &statistics(cell)));
+            vec![put_value(cache, "result.json", &result)?]
         }
         DerivedWork::Aggregate {
+            cell,
             results,
             dropped,
-            statistics,
         } => {
-            let results = results
-                .iter()
-                .map(|(r, d)| Ok((*r, RESULTS.read(cache, d, "result.json")?)));
+            let results = results.iter();
+            let results = results.map(|(r, d)| Ok((*r, read(cache, d, "result.json")?)));
             let results: Vec<_> = results.collect::<Result<_>>()?;
-            let summary = figures::summarize(&results, &statistics).disclosing(dropped);
-            vec![SUMMARIES.put(cache, "summary.json", summary)?]
+            let summary = figures::summarize(&results, &statistics(cell)).disclosing(dropped);
+            vec![put_value(cache, "summary.json", &summary)?]
         }
-        DerivedWork::Compare { cells, settings } => {
+        DerivedWork::Compare { cells } => {
+            let settings = CompareConfig::of(engine.plan);
             let comparison = compare_cells(cells, &settings, cache, |_, error| Err(error))?;
             let uncounted = json_bytes(&comparison.cells_with_uncounted())?;
             vec![
@@ -221,25 +193,20 @@ pub(super) fn result_from_log(
     repeat: u32,
 ) -> Result<Option<RunResult>> {
     let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
-    let (Some(attempt), Some(prepared)) = (train.attempt(), engine.plan.prepared(cell)) else {
+    let Some(attempt) = train.attempt() else {
         return Ok(None);
     };
-    if lost_log(engine.cache, attempt).is_some() {
+    if engine.plan.prepared(cell).is_none() || lost_log(engine.cache, attempt).is_some() {
         return Ok(None);
     }
-    let section = &engine.plan.recipe(cell).file.log;
-    let unreached = engine.plan.unreached(cell);
-    result_of(engine.cache, attempt, prepared.job(), section, &unreached).map(Some)
+    result_of(engine, cell, attempt).map(Some)
 }
 
-/// What an attempt's log says, held against its job.
-fn result_of(
-    cache: &Cache,
-    attempt: &Attempt,
-    job: &Job,
-    section: &LogSection,
-    unreached: &[Unreached],
-) -> Result<RunResult> {
+/// What an attempt's log says, held against the job of its cell.
+fn result_of(engine: &Engine, cell: CellId, attempt: &Attempt) -> Result<RunResult> {
+    let (plan, cache) = (engine.plan, engine.cache);
+    let prepared = plan.prepared(cell).expect("what ran is supported");
+    let section = &plan.recipe(cell).file.log;
     let output = |name: &str| {
         attempt
             .outputs
@@ -260,14 +227,10 @@ fn result_of(
         repeats_planned: attempt.repeats_planned,
         suspect: attempt.suspect.clone(),
     };
-    Ok(left.result(
-        job,
-        &unreached
-            .iter()
-            .filter(|field| field.is_of_speed)
-            .map(|field| field.setting)
-            .collect::<Vec<_>>(),
-    ))
+    let unreached = plan.unreached(cell);
+    let unreached = unreached.iter().filter(|field| field.is_of_speed);
+    let unreached: Vec<_> = unreached.map(|field| field.setting).collect();
+    Ok(left.result(prepared.job(), &unreached))
 }
 
 /// What the logs of an attempt say, and their last lines, read piece by piece. Of a run whose last rank

@@ -29,25 +29,3 @@ impl From<LaunchError> for Error {
         Self::stage(error)
     }
 }
-
-/// Why what a run left is not taken into the cache.
-#[derive(Debug, thiserror::Error)]
-pub enum IngestError {
-    /// It does not say which run it was, so it is no measurement of anything.
-    #[error("the run folder {} is not readable: {source}", .dir.display())]
-    Unreadable {
-        dir: PathBuf,
-        source: serde_json::Error,
-    },
-    #[error(transparent)]
-    Other(#[from] Error),
-}
-
-impl From<IngestError> for Error {
-    fn from(error: IngestError) -> Self {
-        match error {
-            IngestError::Other(error) => error,
-            unreadable @ IngestError::Unreadable { .. } => Self::stage(unreadable),
-        }
-    }
-}

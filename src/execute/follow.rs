@@ -16,7 +16,7 @@ use crate::{
 
 /// Reports the progress of a run.
 pub(super) struct Follower<'a> {
-    work: &'a TrainWork,
+    work: &'a TrainWork<'a>,
     run: &'a dyn Run,
     log: &'a Path,
     events: &'a EventSink,
@@ -35,7 +35,7 @@ struct Seen {
 
 impl<'a> Follower<'a> {
     pub fn of(
-        work: &'a TrainWork,
+        work: &'a TrainWork<'a>,
         (run, log): (&'a dyn Run, &'a Path),
         events: &'a EventSink,
     ) -> Self {
@@ -68,14 +68,14 @@ impl<'a> Follower<'a> {
                 .as_ref()
                 .and_then(TelemetryLine::power_watts);
         });
-        let data = &work.job.data;
+        let data = &work.job().data;
         let tokens_per_step = data.global_batch_size.saturating_mul(data.seq_length);
         let _ = seen.tail.poll(&mut |line| {
             if let Some(step) = seen.live.feed(line.as_bytes()) {
                 events.report(&Event::Step {
                     task: work.name().to_owned(),
                     step: step.step,
-                    steps_total: Some(work.job.train_iters),
+                    steps_total: Some(work.job().train_iters),
                     step_time_seconds: step.step_time_seconds,
                     loss: step.loss,
                     tokens_per_second: step

@@ -38,7 +38,7 @@ pub struct Requirements<'a> {
 /// What an interpreter needs to find itself and the packages of its user.
 const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
 /// A container is started, and an image of 20 GB may have to be read from a network first.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Lines that begin so are ours; an image's entry point may print what it likes.
 const OURS: &str = "tprimat-inside ";
@@ -64,16 +64,6 @@ print("tprimat-inside end")"#;
 /// Looks into `image`, or remembers what was seen there. `digest`: what names its content; `runs`:
 /// the folder of runs, where a sweep looks for what a killed look left.
 pub fn look(
-    engine: &ContainerEngine,
-    env: &BTreeMap<String, String>,
-    image: (&str, &str),
-    wanted: Requirements,
-    runs: &Path,
-) -> Result<Inside, String> {
-    look_within(PATIENCE, engine, env, image, wanted, runs)
-}
-
-fn look_within(
     patience: Duration,
     engine: &ContainerEngine,
     env: &BTreeMap<String, String>,
@@ -233,7 +223,7 @@ esac
         let runs = folder.path().join("cache/runs");
         let patience = Duration::from_millis(500);
         let image = ("mine:1", "sha256:00");
-        let why = look_within(patience, &engine, &env, image, wanted, &runs).unwrap_err();
+        let why = look(patience, &engine, &env, image, wanted, &runs).unwrap_err();
         assert!(why.contains("does not answer"), "{why}");
         let said = std::fs::read_to_string(folder.path().join("said")).unwrap();
         let words: Vec<&str> = said.lines().next().unwrap().split(' ').collect();

@@ -21,7 +21,7 @@ use crate::{
     files::{self, Durability, Known, write_atomically},
     job::{FailureClass, RunOutcome},
     plan::preimage::with_inputs,
-    run::folder::if_there,
+    run::{Watched, folder::if_there},
 };
 
 const FOLDER: &str = "imports";
@@ -54,17 +54,12 @@ pub(super) fn watch(
     let folder = dir.join(FOLDER);
     files::create_dir_all(&folder)?;
     let cache = host.runs.parent().unwrap_or(&host.runs);
-    let checkouts = work.launch.checkouts.iter().map(|(_, path)| path.clone());
+    let checkouts = work.checkouts().map(|(_, path)| path);
     let told = Told {
         root: host.project.clone(),
-        inputs: work
-            .launch
-            .watched
-            .iter()
-            .flat_map(|one| one.files())
-            .collect(),
+        inputs: work.watched().iter().flat_map(Watched::files).collect(),
         left_out: [cache.to_owned()].into_iter().chain(checkouts).collect(),
-        setting: work.launch.inputs_setting.clone(),
+        setting: format!("frameworks.{}.inputs", work.recipe.file.id),
     };
     let text = serde_json::to_vec(&told).map_err(|e| Error::failed(e.to_string()))?;
     write_atomically(&folder.join(INPUTS), &text, Durability::Plain)?;
@@ -74,7 +69,7 @@ pub(super) fn watch(
         Durability::Plain,
     )?;
     let folder = folder.to_string_lossy().into_owned();
-    if work.placement.execution.container.is_none() {
+    if work.execution().container.is_none() {
         let others = env.get("PYTHONPATH").filter(|others| !others.is_empty());
         let path = others.map_or_else(|| folder.clone(), |others| format!("{folder}:{others}"));
         env.insert("PYTHONPATH".into(), path);
@@ -96,17 +91,22 @@ pub(super) fn are_reported(dir: &Path) -> bool {
     dir.join(FOLDER).join(LOADED).is_file()
 }
 
-/// A run that ended well and imported files that are no inputs: the attempt as it would be if they
-/// were, and as it is filed under the present key, where it does not count. `None`: it imported none.
-/// The error names files that may have changed since the run began.
-pub(super) fn completed(
-    dir: &Path,
-    attempt: &Attempt,
-) -> Result<Option<(Attempt, Attempt)>, LateError> {
+/// What a run imported of the project, so late that it was not ended for it, that is no input.
+pub(super) enum Late {
+    Nothing,
+    /// The attempt as it would be if the files were inputs, and as it is filed under the present key,
+    /// where it does not count.
+    Completed(Box<(Attempt, Attempt)>),
+    /// Files that may have changed since the run began.
+    Changed(Vec<String>),
+}
+
+/// The same of a run that ended well.
+pub(super) fn late(dir: &Path, attempt: &Attempt) -> Result<Late> {
     let folder = dir.join(FOLDER);
     let path = folder.join(LATE);
     let Some(text) = if_there(&path, std::fs::read_to_string(&path))? else {
-        return Ok(None);
+        return Ok(Late::Nothing);
     };
     let names: BTreeSet<String> = text
         .lines()
@@ -128,7 +128,7 @@ pub(super) fn completed(
         }
     }
     if !changed.is_empty() {
-        return Err(LateError::Changed(changed));
+        return Ok(Late::Changed(changed));
     }
     let listed: Vec<String> = inputs
         .iter()
@@ -160,19 +160,7 @@ pub(super) fn completed(
         },
         ..attempt.clone()
     };
-    Ok(Some((whole, uncounted)))
-}
-
-/// Why a late import leaves no completed attempt.
-pub(super) enum LateError {
-    Changed(Vec<String>),
-    Other(Error),
-}
-
-impl From<Error> for LateError {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
+    Ok(Late::Completed(Box::new((whole, uncounted))))
 }
 
 /// The id of the second record that one run leaves: the same time, another last digit.

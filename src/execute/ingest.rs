@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    error::IngestError,
-    imports::{self, LateError},
+    imports::{self, Late},
     train_work::Measurement,
 };
 use crate::{
@@ -23,7 +22,6 @@ use crate::{
         spec::{ExitKind, RunExit, RunSpec, TELEMETRY},
     },
     secrets::Secrets,
-    words::part,
 };
 
 /// As much of a log's end as may tell why its run failed.
@@ -34,15 +32,11 @@ const TAIL: u64 = 8 << 20;
 /// waited for its devices never began, and no attempt of it is recorded.
 pub fn ingest(
     cache: &Cache,
-    spec: &RunSpec,
+    (spec, measured): (&RunSpec, Measurement),
     exit: Option<&RunExit>,
     log: &Path,
     hostname: &str,
-) -> Result<Attempt, IngestError> {
-    let measured: Measurement = spec.meta.read().map_err(|source| IngestError::Unreadable {
-        dir: spec.dir.clone(),
-        source,
-    })?;
+) -> Result<Attempt> {
     let (node_logs, node_samples) =
         nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes())?;
     for log in std::iter::once(log).chain(node_logs.iter().map(|file| file.path.as_path())) {
@@ -134,20 +128,20 @@ pub fn ingest(
         return Ok(attempt);
     }
     if attempt.is_valid() {
-        match imports::completed(&spec.dir, &attempt) {
-            Ok(None) => {}
-            Ok(Some((mut whole, uncounted))) => {
+        match imports::late(&spec.dir, &attempt)? {
+            Late::Nothing => {}
+            Late::Completed(both) => {
+                let (mut whole, uncounted) = *both;
                 whole.generation = cache.generation(&whole.key);
                 cache.record_attempt(&whole)?;
                 attempt = uncounted;
             }
-            Err(LateError::Changed(names)) => {
+            Late::Changed(names) => {
                 attempt.suspect = Some(format!(
                     "it imported {}, which changed while it ran and is not an input",
                     names.join(", ")
                 ));
             }
-            Err(LateError::Other(error)) => return Err(error.into()),
         }
     }
     cache.record_attempt(&attempt)?;
@@ -239,51 +233,34 @@ fn disturbance(
         .find_map(|signs| signs.judge(&result, statistics)))
 }
 
+/// A line of a log without the rank that a launcher puts before it: `[rank0]: `.
+fn behind_rank(line: &str) -> &str {
+    match line.split_once("]: ") {
+        Some((rank, rest)) if rank.starts_with('[') => rest,
+        _ => line,
+    }
+}
+
 /// Where an exception of Python was raised that a log ends in: the last line of code that is not a
 /// package's, as in `train.py, line 15`.
 fn raised_at(log: &str, said: &str) -> Option<String> {
-    // A launcher puts the rank before each line.
-    let behind_rank = |line: &'_ str| -> usize {
-        let prefix = line.starts_with('[').then(|| line.find("]: ")).flatten();
-        prefix.map_or(0, |at| at + 3)
-    };
-    let said = part(said, behind_rank(said)..);
-    let is_exception = |name: &str| name.ends_with("Error") || name.ends_with("Exception");
-    let name = said.split(':').next()?;
-    let is_one_word = name
-        .chars()
-        .all(|c| c.is_alphanumeric() || "._".contains(c));
-    if !is_one_word || !is_exception(name) {
-        return None;
-    }
-    let lines = log.lines().map(|line| part(line, behind_rank(line)..));
-    let lines: Vec<&str> = lines.collect();
-    let mut above = lines.into_iter().rev();
-    above.by_ref().find(|line| line.contains(said))?;
-    // What stands above is indented, down from its head.
-    let mut body = Vec::new();
-    let head = above.find(|line| {
-        let is_of_body = line.starts_with(char::is_whitespace) || line.is_empty();
-        body.extend(is_of_body.then_some(*line));
-        !is_of_body
-    });
-    if !head?.starts_with("Traceback (most recent call last)") {
-        return None;
-    }
-    let frames = body.into_iter().filter_map(|line| {
-        let (file, rest) = line.split_once("File \"")?.1.split_once("\", line ")?;
-        let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-        Some((Path::new(file), number))
-    });
+    let said = behind_rank(said);
+    let mut above = log.lines().rev().map(behind_rank);
+    above.find(|line| line.contains(said))?;
+    // The lines of a traceback are indented, down from its head.
+    let is_of_traceback = |line: &&str| line.starts_with(char::is_whitespace) || line.is_empty();
     let is_of_package = |file: &Path| {
         let mut parts = file.iter().filter_map(|part| part.to_str());
         parts.any(|part| {
             part.ends_with("-packages") || part.starts_with("python3") || part.starts_with('<')
         })
     };
-    let mut frames = frames.filter(|(file, _)| !is_of_package(file));
-    let (file, number) = frames.next()?;
-    Some(format!("{}, line {number}", file.file_name()?.to_str()?))
+    above.take_while(is_of_traceback).find_map(|line| {
+        let (file, rest) = line.split_once("File \"")?.1.split_once("\", line ")?;
+        let file = Some(Path::new(file)).filter(|file| !is_of_package(file))?;
+        let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some(format!("{}, line {number}", file.file_name()?.to_str()?))
+    })
 }
 
 fn outcome(
@@ -291,13 +268,17 @@ fn outcome(
     (log, of_nodes): (&Path, &[NodeFile]),
     section: &LogSection,
 ) -> Result<RunOutcome> {
+    let failed = |class, evidence, status: &str| {
+        let status = status.to_owned();
+        Ok(RunOutcome::Failed {
+            class,
+            evidence,
+            status,
+        })
+    };
     let Some(exit) = exit else {
         let evidence = vec!["the run ended without a record of how".to_owned()];
-        return Ok(RunOutcome::Failed {
-            class: FailureClass::Killed,
-            evidence,
-            status: "unknown".into(),
-        });
+        return failed(FailureClass::Killed, evidence, "unknown");
     };
     let mut summary = ExitSummary::default();
     let status = match &exit.status {
@@ -315,34 +296,19 @@ fn outcome(
             "timeout".into()
         }
         ExitKind::Hung(evidence) => {
-            return Ok(RunOutcome::Failed {
-                class: FailureClass::Hang,
-                evidence: evidence.iter().chain(&exit.lost_nodes).cloned().collect(),
-                status: "hang".into(),
-            });
+            let evidence = evidence.iter().chain(&exit.lost_nodes).cloned().collect();
+            return failed(FailureClass::Hang, evidence, "hang");
         }
         ExitKind::Interrupted => {
-            return Ok(RunOutcome::Failed {
-                class: FailureClass::Killed,
-                evidence: vec!["tprimat was interrupted".to_owned()],
-                status: INTERRUPTED.into(),
-            });
+            let evidence = vec!["tprimat was interrupted".to_owned()];
+            return failed(FailureClass::Killed, evidence, INTERRUPTED);
         }
         ExitKind::Killed(why) => {
-            let evidence = vec![why.clone()];
-            return Ok(RunOutcome::Failed {
-                class: FailureClass::Killed,
-                evidence,
-                status: why.clone(),
-            });
+            return failed(FailureClass::Killed, vec![why.clone()], why);
         }
         ExitKind::Lost(why) => {
             let evidence = [why.clone()].into_iter().chain(exit.told()).collect();
-            return Ok(RunOutcome::Failed {
-                class: FailureClass::Node,
-                evidence,
-                status: why.clone(),
-            });
+            return failed(FailureClass::Node, evidence, why);
         }
         ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone());
@@ -382,11 +348,7 @@ fn outcome(
     failure
         .evidence
         .extend(exit.told().filter(|_| summary.launch_error.is_some()));
-    Ok(RunOutcome::Failed {
-        class: failure.class,
-        evidence: failure.evidence,
-        status,
-    })
+    failed(failure.class, failure.evidence, &status)
 }
 
 /// Is this what a rank may say because another one is gone?

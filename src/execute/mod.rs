@@ -27,7 +27,7 @@ mod train;
 mod train_work;
 
 pub use contain::preflight_container;
-pub use error::{IngestError, LaunchError};
+pub use error::LaunchError;
 pub use event_sink::EventSink;
 pub use events::{
     Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Progress, Reporter, Stamped,

@@ -42,21 +42,16 @@ pub fn preflight(
 ) -> Vec<Problem> {
     let require = &recipe.file.require;
     let mut problems = Vec::new();
+    let absent =
+        |(at, path): &(&Checkout, Option<PathBuf>)| absent_checkout(recipe, at, path.as_deref());
+    problems.extend(checkouts.iter().filter_map(absent));
+    let mut programs = require.programs.iter();
+    if programs.any(|program| program == "tprimat-native") {
+        problems.extend(native_problem(recipe, python, host, look));
+    }
     if let (Some(container), Some(image)) =
         (&prepared.resolved.execution.container, &prepared.image)
     {
-        problems.extend(
-            checkouts
-                .iter()
-                .filter_map(|(at, path)| absent_checkout(recipe, at, path.as_deref())),
-        );
-        if require
-            .programs
-            .iter()
-            .any(|program| program == "tprimat-native")
-        {
-            problems.extend(native_problem(recipe, python, host, look));
-        }
         problems.extend(inside_problems(recipe, container, image, host, look));
         return problems;
     }
@@ -69,50 +64,47 @@ pub fn preflight(
             ));
         }
     }
-    if require
-        .programs
-        .iter()
-        .any(|program| program == "tprimat-native")
-    {
-        problems.extend(native_problem(recipe, python, host, look));
-    }
-    problems.extend(
-        checkouts
-            .iter()
-            .filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())),
-    );
     if !require.python_modules.is_empty() {
         match absent_modules(python, &host.caller_env, &require.python_modules, look) {
             Err(why) => problems.push(missing(
                 recipe,
                 &format!("a Python (`{}`: {why})", python.display()),
                 &format!(
-                    "name one with frameworks.{}.python, paths.python, $TPRIMAT_PYTHON or a .venv in the project",
+                    "name one with frameworks.{}.python, paths.python, $TPRIMAT_PYTHON or a .venv \
+                     in the project",
                     recipe.file.id
                 ),
             )),
             Ok(absent) if absent.is_empty() => {}
             Ok(absent) => {
-                let packages: Vec<&str> =
-                    absent.iter().map(|module| require.pip.get(module).unwrap_or(module).as_str()).collect();
-                let pinned = if crate::shipped::shipped_under(&format!("recipes/{}/requirements.", recipe.file.id)).next().is_some() {
-                    format!("; `tprimat recipe show {}` lists the files that pin all of them", recipe.file.id)
-                } else {
-                    String::new()
-                };
+                let packages: Vec<&str> = absent
+                    .iter()
+                    .map(|module| require.pip.get(module).unwrap_or(module).as_str())
+                    .collect();
+                let id = &recipe.file.id;
+                let files = format!("recipes/{id}/requirements.");
+                let mut pins = crate::shipped::shipped_under(&files);
+                let pinned = pins.next().map(|_| {
+                    format!("; `tprimat recipe show {id}` lists the files that pin all of them")
+                });
+                let pinned = pinned.unwrap_or_default();
                 let help = format!(
                     "`{} -m pip install {}`{pinned}",
                     python.display(),
                     packages.join(" "),
                 );
-                let names: Vec<String> = absent.iter().map(|module| format!("`{module}`")).collect();
-                let message = match &names[..] {
-                    [one] => format!("recipe `{}` needs the Python module {one}, which `{}` does not have installed", recipe.file.id, python.display()),
-                    all => {
-                        let all = all.join(", ");
-                        format!("recipe `{}` needs the Python modules {all}, which `{}` does not have installed", recipe.file.id, python.display())
-                    }
+                let names: Vec<String> =
+                    absent.iter().map(|module| format!("`{module}`")).collect();
+                let modules = if names.len() == 1 {
+                    "module"
+                } else {
+                    "modules"
                 };
+                let (names, python) = (names.join(", "), python.display());
+                let message = format!(
+                    "recipe `{id}` needs the Python {modules} {names}, which `{python}` does not \
+                     have installed"
+                );
                 problems.push(Problem::new(message).help(help));
             }
         }
@@ -189,6 +181,7 @@ fn inside_problems(
         .as_ref()
         .map_or_else(|| name.clone(), |file| file.display().to_string());
     let seen = match image_contents::look(
+        image_contents::PATIENCE,
         &engine,
         &host.caller_env,
         (&place, digest),
@@ -287,41 +280,39 @@ pub fn preflight_command(
         Value::Array(words) => words.iter().map(crate::config::plain).collect(),
         _ => return None,
     };
-    let absent = |what: &str, help: String, is_of_project: bool| {
-        let message = format!("the command needs {what}, which is not there");
+    let absent = |message: String, help: &str, is_of_project: bool| {
         Some(AbsentOfCommand {
             problem: Problem::new(message).help(help),
             is_of_project,
         })
     };
+    let missing = |what: &str| format!("the command needs {what}, which is not there");
     let program = words.first()?;
     if program.contains('/') {
         let is_of_project = !program.starts_with('/');
         let path = root.join(program);
         let Ok(found) = path.metadata() else {
-            let help = if path.is_symlink() {
-                LINK_TO_NOTHING.to_owned()
-            } else {
-                format!("`{program}` is looked for below the project")
+            let below = format!("`{program}` is looked for below the project");
+            let help = match path.is_symlink() {
+                true => LINK_TO_NOTHING,
+                false => &below,
             };
-            return absent(&format!("the program `{program}`"), help, is_of_project);
+            let message = missing(&format!("the program `{program}`"));
+            return absent(message, help, is_of_project);
         };
         let is_executable = found.is_file() && found.permissions().mode() & 0o111 != 0;
         if !is_executable {
-            let help = if found.is_dir() {
-                "it is a folder".to_owned()
-            } else {
-                format!("`chmod +x {program}` makes it executable")
+            let mode = format!("`chmod +x {program}` makes it executable");
+            let help = match found.is_dir() {
+                true => "it is a folder",
+                false => &mode,
             };
             let message = format!("the command starts `{program}`, which is not executable");
-            return Some(AbsentOfCommand {
-                problem: Problem::new(message).help(help),
-                is_of_project,
-            });
+            return absent(message, help, is_of_project);
         }
     } else if which(program, &host.caller_env).is_none() {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
-        return absent(&format!("the program `{program}`"), help.to_owned(), false);
+        return absent(missing(&format!("the program `{program}`")), help, false);
     }
     let (program, rest) = words.split_first()?;
     let name = file_name(program);
@@ -353,11 +344,8 @@ pub fn preflight_command(
         .map(String::as_str)
         .filter(|other| *other != file);
     let help = did_you_mean(file, others).unwrap_or_else(|| otherwise.to_owned());
-    absent(
-        &format!("the file `{script}`"),
-        help,
-        !script.starts_with('/'),
-    )
+    let message = missing(&format!("the file `{script}`"));
+    absent(message, &help, !script.starts_with('/'))
 }
 
 fn file_name(path: &str) -> &str {
@@ -415,32 +403,20 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
         file,
         help,
     } = checkout;
-    let what = match path {
-        None => {
-            format!("a checkout: neither ${variable} nor {setting} in config.yaml says where it is")
-        }
+    let id = &recipe.file.id;
+    let message = match path {
+        None => format!(
+            "recipe `{id}` needs a checkout: neither ${variable} nor {setting} in config.yaml says where it is"
+        ),
         Some(path) if !path.is_dir() => format!(
-            "its checkout at {} ({setting}, ${variable})",
+            "recipe `{id}` needs its checkout at {} ({setting}, ${variable}), which is not there",
             path.display()
         ),
-        Some(path) if !path.join(file).is_file() => {
-            return Some(
-                Problem::new(format!(
-                    "recipe `{}`: {} ({setting}, ${variable}) is not a checkout of it: there is no {file} in it",
-                    recipe.file.id,
-                    path.display()
-                ))
-                .help(help.clone()),
-            );
-        }
-        Some(_) => return None,
-    };
-    let message = match path {
-        None => format!("recipe `{}` needs {what}", recipe.file.id),
-        Some(_) => format!(
-            "recipe `{}` needs {what}, which is not there",
-            recipe.file.id
+        Some(path) if !path.join(file).is_file() => format!(
+            "recipe `{id}`: {} ({setting}, ${variable}) is not a checkout of it: there is no {file} in it",
+            path.display()
         ),
+        Some(_) => return None,
     };
     Some(Problem::new(message).help(help.clone()))
 }

@@ -6,6 +6,7 @@ use super::{
     contain::{self, contain},
     host::TrainHost,
     imports,
+    launch::job_json,
     manifest::{Named, manifest},
     train_work::TrainWork,
 };
@@ -16,7 +17,7 @@ use crate::{
     plan::Place,
     run::{
         kubernetes,
-        spec::{Gpu, JobSpec, RunSpec, Target, Verbatim},
+        spec::{Gpu, Hang, JobSpec, RunSpec, Target, Verbatim},
     },
     secrets::Secrets,
 };
@@ -92,22 +93,20 @@ pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
 /// Makes the run's folder, and says what is to be run in it.
 pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
     write_files(work, dir)?;
-    let given: Vec<&Gpu> = work
-        .placement
-        .devices
-        .iter()
-        .filter_map(|i| host.gpus.get(*i))
-        .collect();
+    let given = work.devices.iter().filter_map(|i| host.gpus.get(*i));
+    let given: Vec<&Gpu> = given.collect();
+    let (resolved, vendor) = (&work.prepared.resolved, work.job().vendor);
+    let command = &work.recipe.file.launch.command;
     let mut env = environment(work, host, dir, &given)?;
     imports::watch(work, host, dir, &mut env)?;
-    let devices = match work.job.vendor {
+    let devices = match vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
     };
     let container = contain(work, host, &given, (id, dir), &mut env)?;
     Secrets::note(&env, dir)?;
     Ok(RunSpec {
-        job: match work.placement.execution.place {
+        job: match resolved.execution.place {
             Place::Local => None,
             Place::Kubernetes => Some(JobSpec {
                 kubernetes: Some(target(work, host, id, dir)?),
@@ -117,18 +116,23 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         },
         run_id: id.to_owned(),
         dir: dir.to_owned(),
-        argv: match &work.placement.execution.container {
-            None => work.launch.command.clone(),
-            Some(_) => imports::in_container(&work.launch.command),
+        argv: match &resolved.execution.container {
+            None => command.clone(),
+            Some(_) => imports::in_container(command),
         },
         env,
         cwd: dir.to_owned(),
-        timeout_seconds: work.limits.timeout_seconds,
-        hang: work.limits.hang.clone(),
+        timeout_seconds: resolved.timeout_seconds,
+        hang: resolved.hang.map(|(factor, least_seconds)| Hang {
+            factor,
+            least_seconds,
+            steps: work.job().train_iters,
+            log: work.recipe.file.log.clone(),
+        }),
         grace_seconds: host.grace_seconds,
         devices,
-        sampled: Some(work.job.vendor),
-        exclusive: work.placement.exclusive,
+        sampled: Some(vendor),
+        exclusive: is_alone_on_devices(resolved.share, vendor),
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
         meta: Verbatim::of(&work.measurement)?,
@@ -138,16 +142,16 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
 
 /// The launch files, the recipe's own, and the job, where the recipe reads it.
 fn write_files(work: &TrainWork, dir: &Path) -> Result<()> {
-    for (name, bytes) in &work.launch.launch_files {
+    for (name, bytes) in &work.launch_files {
         write_atomically(&dir.join(name), bytes, Durability::Plain)?;
     }
     let recipe_dir = dir.join(RECIPE);
     files::create_dir_all(&recipe_dir)?;
-    for (name, bytes) in &work.launch.recipe_files {
+    for (name, bytes, _) in work.recipe.files_of_run(work.job().vendor) {
         write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
     }
-    if let Some(job) = &work.launch.job_json {
-        write_atomically(&dir.join(JOB), job, Durability::Plain)?;
+    if work.recipe.file.launch.reads_job {
+        write_atomically(&dir.join(JOB), &job_json(work.job()), Durability::Plain)?;
     }
     Ok(())
 }
@@ -161,34 +165,31 @@ fn environment(
 ) -> Result<BTreeMap<String, String>> {
     let mut env: BTreeMap<String, String> = BTreeMap::new();
     // A container has a PATH and a language of its own.
-    let passed = if work.placement.execution.container.is_some() {
-        contain::PASSED
-    } else {
-        PASSED
+    let passed = match work.execution().container {
+        Some(_) => contain::PASSED,
+        None => PASSED,
     };
-    for name in passed
-        .iter()
-        .copied()
-        .chain(work.launch.pass_env.iter().map(String::as_str))
-    {
+    let of_recipe = work.recipe.file.launch.pass_env.iter().map(String::as_str);
+    for name in passed.iter().copied().chain(of_recipe) {
         if let Some(value) = host.caller_env.get(name) {
             env.insert(name.to_owned(), value.clone());
         }
     }
-    env.extend(work.launch.declared_env.clone());
-    env.extend(work.launch.data_env.clone());
+    env.extend(work.prepared.resolved.env.clone());
+    env.extend(work.data_env());
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&dir.join(RECIPE))?);
     set(PROJECT_DIR, path_text(&host.project)?);
-    set("TPRIMAT_PYTHON", path_text(&work.launch.python)?);
+    let python = work.plan.facts.python(&work.recipe.file.id);
+    set("TPRIMAT_PYTHON", path_text(python)?);
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
     }
-    for (variable, path) in &work.launch.checkouts {
-        set(variable, path_text(path)?);
+    for (variable, path) in work.checkouts() {
+        set(&variable, path_text(&path)?);
     }
-    if work.launch.job_json.is_some() {
+    if work.recipe.file.launch.reads_job {
         set("TPRIMAT_JOB", path_text(&dir.join(JOB))?);
     }
     // Inside a container that was given these devices and no others, they are counted anew.
@@ -198,7 +199,7 @@ fn environment(
         .enumerate()
         .map(|(position, gpu)| if is_renumbered { position } else { gpu.index }.to_string())
         .collect();
-    match work.job.vendor {
+    match work.job().vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => {
             set("CUDA_VISIBLE_DEVICES", ids.join(","));
@@ -213,23 +214,34 @@ fn environment(
 
 /// What a batch system and the node that it chooses must know.
 fn job_spec(work: &TrainWork) -> JobSpec {
+    let (prepared, shape) = (work.prepared, &work.job().parallelism);
+    let python = match &prepared.python {
+        Some(python) => &python.interpreter,
+        None => work.plan.facts.python(&work.recipe.file.id),
+    };
     JobSpec {
-        vendor: work.job.vendor,
-        num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
-        nodes: work.job.parallelism.num_nodes as usize,
-        ranks: work.launch.nodes,
-        is_step: work.placement.execution.place == Place::Allocation,
-        facts: work.placement.facts.clone(),
-        packages: work.placement.packages.clone(),
-        python: work.placement.python.clone(),
-        settings: work.placement.execution.slurm.clone(),
+        vendor: work.job().vendor,
+        num_gpus: (shape.num_gpus / shape.num_nodes.max(1)) as usize,
+        nodes: shape.num_nodes as usize,
+        ranks: work.recipe.file.launch.nodes,
+        is_step: work.execution().place == Place::Allocation,
+        facts: prepared.facts.section.clone(),
+        packages: work.packages(),
+        python: python.to_owned(),
+        settings: work.execution().slurm.clone(),
         kubernetes: None,
     }
 }
 
+/// Runs that share a host have GPUs of their own: a second tprimat that shares as well must not give
+/// one of them away again. On a CPU sharing is what was asked for.
+fn is_alone_on_devices(shares_host: bool, vendor: Vendor) -> bool {
+    !shares_host || vendor != Vendor::Cpu
+}
+
 /// Where the Job of a run is made, and as what.
 fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Target> {
-    let settings = &work.placement.execution.kubernetes;
+    let settings = &work.execution().kubernetes;
     let owner = kubernetes::owner(&host.runs)?;
     let named = Named {
         project: &host.project,
@@ -238,9 +250,9 @@ fn target(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<Ta
         owner: &owner,
         tprimat: &path_text(&host.tprimat)?,
         grace_seconds: host.grace_seconds,
-        timeout_seconds: work.limits.timeout_seconds,
+        timeout_seconds: work.prepared.resolved.timeout_seconds,
     };
-    let manifest = manifest(&work.placement.execution, &work.job, &named)?;
+    let manifest = manifest(work.execution(), work.job(), &named)?;
     Ok(Target {
         context: settings.context.clone(),
         namespace: settings.namespace.clone(),
@@ -257,4 +269,17 @@ fn path_text(path: &Path) -> Result<String> {
             path.display()
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_gpu_is_held_twice_whether_the_host_is_shared_or_not() {
+        for vendor in [Vendor::Nvd, Vendor::Amd] {
+            assert!([false, true].map(|share| is_alone_on_devices(share, vendor)) == [true; 2]);
+        }
+        assert!(is_alone_on_devices(false, Vendor::Cpu) && !is_alone_on_devices(true, Vendor::Cpu));
+    }
 }

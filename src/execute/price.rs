@@ -135,27 +135,24 @@ impl Prices {
         prices
     }
 
+    fn runs_of(&self, is_one: impl Fn(&CellPrice) -> bool) -> usize {
+        let cells = self.cells.iter().filter(|cell| is_one(cell));
+        cells.map(|cell| cell.runs).sum()
+    }
+
     #[must_use]
     pub fn runs(&self) -> usize {
-        self.cells.iter().map(|c| c.runs).sum()
+        self.runs_of(|_| true)
     }
 
     /// Runs on GPUs without an estimate; those on a CPU take no GPU-hours.
     fn unknown_gpu_runs(&self) -> usize {
-        self.cells
-            .iter()
-            .filter(|c| c.seconds.is_none() && c.gpus > 0)
-            .map(|c| c.runs)
-            .sum()
+        self.runs_of(|cell| cell.seconds.is_none() && cell.gpus > 0)
     }
 
     #[must_use]
     pub fn unknown_runs(&self) -> usize {
-        self.cells
-            .iter()
-            .filter(|c| c.seconds.is_none())
-            .map(|c| c.runs)
-            .sum()
+        self.runs_of(|cell| cell.seconds.is_none())
     }
 
     /// Sum over the runs with an estimate; `None` if there are none.
@@ -190,11 +187,7 @@ impl Prices {
     /// Runs whose GPU-hours are estimated and have no price.
     #[must_use]
     pub fn unpriced_runs(&self) -> usize {
-        self.cells
-            .iter()
-            .filter(|c| c.gpu_hours.is_some() && c.cost.is_none())
-            .map(|c| c.runs)
-            .sum()
+        self.runs_of(|cell| cell.gpu_hours.is_some() && cell.cost.is_none())
     }
 
     /// Runs by what their estimate rests on.

@@ -9,7 +9,7 @@ use std::{
 use super::{host::TrainHost, interrupt::Interrupts, launch::launch, prepare_run::prepare};
 use crate::{
     error::{Error, Result},
-    files::{self, Durability},
+    files,
     job::Vendor,
     logs::{self, ExitSummary},
     matrix::CellId,
@@ -28,8 +28,6 @@ pub enum Profiler {
     Nsys,
     /// ROCm's rocprofv3, from ROCm 6.2 on.
     Rocprof,
-    /// `rocprof --stats` of older ROCm.
-    RocprofStats,
     /// torch's own, in trainers that heed `$TPRIMAT_PROFILE_DIR`.
     Torch,
 }
@@ -51,17 +49,8 @@ impl Profiler {
         match self {
             Self::Nsys => Some("nsys"),
             Self::Rocprof => Some("rocprofv3"),
-            Self::RocprofStats => Some("rocprof"),
             Self::Torch => None,
         }
-    }
-
-    /// The one that serves in its place on a host of older ROCm; `is_there`: is this command in
-    /// PATH?
-    #[must_use]
-    pub fn or_older(self, is_there: impl Fn(&str) -> bool) -> Self {
-        let is_older = self == Self::Rocprof && !is_there("rocprofv3") && is_there("rocprof");
-        if is_older { Self::RocprofStats } else { self }
     }
 
     /// What the trace is called in the run folder, and what ends its published name.
@@ -69,75 +58,37 @@ impl Profiler {
         match self {
             Self::Nsys => ("profile.nsys-rep", ".nsys-rep"),
             // A folder: tables, and of rocprofv3 a .pftrace for each process.
-            Self::Rocprof | Self::RocprofStats => ("profile", ".rocprof"),
+            Self::Rocprof => ("profile", ".rocprof"),
             Self::Torch => ("profile/trace.json", ".json"),
         }
     }
 
-    fn wrap(self, spec: &mut RunSpec) -> Result<()> {
-        let path = |name: &str| spec.dir.join(name).to_string_lossy().into_owned();
-        let mut words: Vec<String> = match self {
-            Self::Nsys => vec![
-                "nsys".into(),
-                "profile".into(),
-                "--output".into(),
-                path("profile.nsys-rep"),
-            ],
-            Self::Rocprof => {
-                vec![
-                    "rocprofv3".into(),
-                    "--runtime-trace".into(),
-                    "--output-directory".into(),
-                    path("profile"),
-                ]
-            }
-            Self::RocprofStats => {
-                // This one hands the command to a shell as one text, so the words are quoted in a
-                // script beside it.
-                let words = spec.argv.iter().map(String::as_str);
-                let command = shlex::try_join(words).map_err(|e| {
-                    Error::failed(format!("rocprof cannot be given this command: {e}"))
-                })?;
-                let script = format!("exec {command}\n");
-                files::write_atomically(
-                    &spec.dir.join("profiled.sh"),
-                    script.as_bytes(),
-                    Durability::Plain,
-                )?;
-                files::create_dir_all(&spec.dir.join("profile"))?;
-                let words = [
-                    "rocprof",
-                    "--stats",
-                    "-o",
-                    "profile/results.csv",
-                    "bash",
-                    "./profiled.sh",
-                ];
-                spec.argv = words.map(str::to_owned).into();
-                return Ok(());
-            }
-            Self::Torch => {
-                let folder = path("profile");
-                files::create_dir_all(Path::new(&folder))?;
-                spec.env.insert("TPRIMAT_PROFILE_DIR".into(), folder);
-                return Ok(());
-            }
-        };
-        let options: &[&str] = match self {
+    /// What stands before the command of the run, word by word.
+    fn command_before(self) -> &'static str {
+        match self {
             // torchrun forks its workers, which are what is to be seen.
-            Self::Nsys => &[
-                "--force-overwrite",
-                "true",
-                "--trace",
-                "cuda,nvtx,osrt,cudnn,cublas",
-                "--trace-fork-before-exec",
-                "true",
-            ],
-            _ => &["--output-format", "csv", "pftrace", "--"],
-        };
-        words.extend(options.iter().map(|word| (*word).to_owned()));
-        words.append(&mut spec.argv);
-        spec.argv = words;
+            Self::Nsys => {
+                "nsys profile --output {dir}/profile.nsys-rep --force-overwrite true \
+                 --trace cuda,nvtx,osrt,cudnn,cublas --trace-fork-before-exec true"
+            }
+            Self::Rocprof => {
+                "rocprofv3 --runtime-trace --output-directory {dir}/profile \
+                 --output-format csv pftrace --"
+            }
+            Self::Torch => "",
+        }
+    }
+
+    fn wrap(self, spec: &mut RunSpec) -> Result<()> {
+        let dir = spec.dir.to_string_lossy().into_owned();
+        if self == Self::Torch {
+            let folder = format!("{dir}/profile");
+            files::create_dir_all(Path::new(&folder))?;
+            spec.env.insert("TPRIMAT_PROFILE_DIR".into(), folder);
+        }
+        let words = self.command_before().split_whitespace();
+        let words = words.map(|word| word.replace("{dir}", &dir));
+        spec.argv = words.chain(spec.argv.iter().cloned()).collect();
         Ok(())
     }
 }
@@ -162,7 +113,7 @@ pub fn profile(
     });
     let mut work = launch(plan, cell, rendered.collect::<Result<_>>()?);
     if prepared.job().vendor != Vendor::Cpu {
-        work.placement.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
+        work.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
     }
     // Not where runs are: no sweep may take a profiled run for a measured one.
     let folder = host.profiles();

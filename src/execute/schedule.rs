@@ -43,7 +43,7 @@ use super::{
     train_work::TrainWork,
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, TaskKind},
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, State, Statuses, TaskId, label},
@@ -188,9 +188,9 @@ struct Scheduler<'a> {
     unread: HashMap<TaskId, Unread>,
 }
 
-enum Work {
+enum Work<'a> {
     Derived(Box<DerivedWork>),
-    Train(Box<TrainWork>),
+    Train(Box<TrainWork<'a>>),
 }
 
 enum Finished {
@@ -198,18 +198,18 @@ enum Finished {
     Trained(Box<Result<Trained>>),
 }
 
-impl Work {
+impl Work<'_> {
     fn run(
         self,
-        cache: &Cache,
+        engine: &Engine,
         host: &TrainHost,
         set: &RunningSet,
         events: &EventSink,
     ) -> Finished {
         match self {
-            Self::Derived(work) => Finished::Derived(derived::run(*work, cache)),
+            Self::Derived(work) => Finished::Derived(derived::run(*work, engine)),
             Self::Train(work) => {
-                Finished::Trained(Box::new(train(&work, host, cache, set, events)))
+                Finished::Trained(Box::new(train(&work, host, engine.cache, set, events)))
             }
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Scheduler<'a> {
     /// Starts tasks and takes in their ends until nothing is left, or the build was told to stop and
     /// nothing runs any more.
     fn run_all(&mut self, statuses: &mut Statuses, host: &TrainHost, interrupts: Interrupts) {
-        let (cache, events, set) = (self.engine.cache, self.events, RunningSet::default());
+        let (engine, events, set) = (self.engine, self.events, RunningSet::default());
         std::thread::scope(|scope| {
             let (send, receive) = mpsc::channel::<(TaskId, Finished)>();
             let mut asked = Asked::Never;
@@ -248,7 +248,7 @@ impl<'a> Scheduler<'a> {
                     let (send, set) = (send.clone(), &set);
                     scope.spawn(move || {
                         let is_training = matches!(work, Work::Train(_));
-                        let finished = caught(is_training, || work.run(cache, host, set, events));
+                        let finished = caught(is_training, || work.run(engine, host, set, events));
                         let _ = send.send((node, finished));
                     });
                 }
@@ -282,7 +282,7 @@ impl<'a> Scheduler<'a> {
 
     /// The next task that may start now. Derived tasks come first: they are short, and whether
     /// another run is made may depend on them.
-    fn next(&mut self, statuses: &mut Statuses) -> Option<(TaskId, Work)> {
+    fn next(&mut self, statuses: &mut Statuses) -> Option<(TaskId, Work<'a>)> {
         while !self.stopping {
             if self.room.takes_derived()
                 && let Some(node) = self.queue.next_derived()
@@ -327,7 +327,7 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    fn start_derived(&mut self, node: TaskId, statuses: &Statuses) -> Work {
+    fn start_derived(&mut self, node: TaskId, statuses: &Statuses) -> Work<'a> {
         let work = derived::prepare(self.engine, node, statuses);
         let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
         self.start(node, Needs::default(), Vec::new(), preimage, statuses);
@@ -341,7 +341,7 @@ impl<'a> Scheduler<'a> {
         train: QueuedTraining,
         needs: Needs,
         statuses: &mut Statuses,
-    ) -> Result<Option<Work>> {
+    ) -> Result<Option<Work<'a>>> {
         let node = train.node;
         let status = self.engine.evaluate(node, statuses)?;
         if status.state != State::Stale {

@@ -9,8 +9,13 @@ use std::{
 };
 
 use super::{
-    event_sink::EventSink, events::Event, follow::Follower, host::TrainHost, imports,
-    ingest::ingest, train_work::TrainWork,
+    event_sink::EventSink,
+    events::Event,
+    follow::Follower,
+    host::TrainHost,
+    imports,
+    ingest::ingest,
+    train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::{Attempt, Cache},
@@ -109,10 +114,9 @@ pub(super) fn see_through(
         }
     };
     say_note(work.name(), Some(&exit), events);
-    if work.launch.starts_python
-        && exit.status == ExitKind::Code(0)
-        && !imports::are_reported(&spec.dir)
-    {
+    let starts_python =
+        work.prepared.python.is_some() || !work.recipe.file.require.python_modules.is_empty();
+    if starts_python && exit.status == ExitKind::Code(0) && !imports::are_reported(&spec.dir) {
         events.report(&Event::Note {
             message: format!(
                 "{}: no Python of this run said what it imports (`python -I` and cleared environments hide it): of the project's files, \
@@ -121,7 +125,8 @@ pub(super) fn see_through(
             ),
         });
     }
-    let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
+    let measured = Measurement::of(spec).map_err(Error::failed)?;
+    let attempt = ingest(cache, (spec, measured), Some(&exit), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
     if let Some(sharing) = &host.sharing {

@@ -8,13 +8,12 @@ use std::{
 };
 
 use super::{
-    error::IngestError,
     event_sink::EventSink,
     events::Event,
     host::TrainHost,
     ingest::{ended_before_it_began, ingest},
     see_through::{KEY_LOOK, RunningSet, Trained, say_note, see_through},
-    train_work::TrainWork,
+    train_work::{Measurement, TrainWork},
 };
 use crate::{
     cache::Cache,
@@ -113,38 +112,30 @@ pub(super) fn take_over(
 
 /// False: the folder does not say what it is of, and is left alone.
 fn take_in(left: &Leftover, host: &TrainHost, cache: &Cache, events: &EventSink) -> Result<bool> {
-    match ingest(
-        cache,
-        &left.spec,
-        left.exit.as_ref(),
-        &left.log,
-        &host.hostname,
-    ) {
-        Ok(attempt) => {
-            if !ended_before_it_began(left.exit.as_ref(), &left.log) {
-                let outcome = crate::graph::outcome_text(&attempt);
-                let ended = match left.ended {
-                    0 => String::new(),
-                    count => format!("; ended {count} of its processes that went on"),
-                };
-                let message = format!(
-                    "took in a run that an earlier build left: {} ({outcome}){ended}",
-                    attempt.task
-                );
-                events.report(&Event::Note { message });
-            }
-            say_note(&attempt.task, left.exit.as_ref(), events);
-            remove(&left.dir);
-            Ok(true)
+    let say = |message: String| events.report(&Event::Note { message });
+    let (spec, exit, log) = (&left.spec, left.exit.as_ref(), &left.log);
+    let measured = match Measurement::of(spec) {
+        Ok(measured) => measured,
+        Err(why) => {
+            say(format!("left alone: {why}"));
+            return Ok(false);
         }
-        Err(unreadable @ IngestError::Unreadable { .. }) => {
-            events.report(&Event::Note {
-                message: format!("left alone: {unreadable}"),
-            });
-            Ok(false)
-        }
-        Err(IngestError::Other(error)) => Err(error),
+    };
+    let attempt = ingest(cache, (spec, measured), exit, log, &host.hostname)?;
+    if !ended_before_it_began(exit, log) {
+        let outcome = crate::graph::outcome_text(&attempt);
+        let ended = match left.ended {
+            0 => String::new(),
+            count => format!("; ended {count} of its processes that went on"),
+        };
+        say(format!(
+            "took in a run that an earlier build left: {} ({outcome}){ended}",
+            attempt.task
+        ));
     }
+    say_note(&attempt.task, exit, events);
+    remove(&left.dir);
+    Ok(true)
 }
 
 /// Takes in what earlier builds left behind when they were killed. A run that cannot be taken in now

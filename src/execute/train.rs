@@ -54,18 +54,14 @@ pub fn train(
             return Ok(Trained::Found(Box::new(done)));
         }
     }
-    let mut watched = work.launch.watched.clone();
-    watched.extend(
-        host.native_seen
-            .get()
-            .filter(|_| work.launch.needs_native)
-            .cloned(),
-    );
+    let mut watched = work.watched();
+    let native = host.native_seen.get().filter(|_| work.needs_native());
+    watched.extend(native.cloned());
     let outdated = outdated(&mut watched);
     if !outdated.is_empty() {
         return Ok(Trained::Nothing(not_started(&outdated, &watched)));
     }
-    if work.placement.execution.place == Place::Allocation
+    if work.execution().place == Place::Allocation
         && let Some(why) = too_long(work, host)
     {
         return Ok(Trained::Nothing(why));
@@ -95,10 +91,7 @@ pub fn train(
         }
         std::thread::sleep(KEY_LOOK);
     }
-    let run: std::sync::Arc<dyn Run> = host
-        .executor(work.placement.execution.place)
-        .start(&spec)?
-        .into();
+    let run: std::sync::Arc<dyn Run> = host.executor(work.execution().place).start(&spec)?.into();
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| {
@@ -130,7 +123,7 @@ fn left_on_devices(spec: &RunSpec) -> Option<String> {
 fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
     let job = host.caller_env.get("SLURM_JOB_ID")?;
     let (needed, left) = (
-        work.limits.estimated_seconds?,
+        work.estimated_seconds?,
         host.systems.slurm.seconds_left(job)?,
     );
     (needed > left).then(|| {

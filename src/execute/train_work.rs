@@ -1,33 +1,34 @@
-//! All that one training needs: what it measures, what is started, where, and within which limits.
+//! One training: what it measures, and where the plan says how it is run.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-};
+use std::{collections::BTreeSet, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     digest::Digest,
     figures::Statistics,
-    host::Fact,
     job::Job,
     logs::LogSection,
-    plan::Execution,
-    recipe::Nodes,
+    plan::{Execution, Plan, Prepared},
+    recipe::Recipe,
     results::RepeatsPlanned,
-    run::{spec::Hang, watched_inputs::Watched},
+    run::RunSpec,
 };
 
-/// One training, owned: it runs on a thread of its own.
-pub struct TrainWork {
+/// One training: its cell in the plan, and what only this run of it has.
+pub struct TrainWork<'a> {
+    pub plan: &'a Plan,
+    pub recipe: &'a Recipe,
+    pub prepared: &'a Prepared,
     pub measurement: Measurement,
     /// Attempts that were known when this one was planned.
     pub seen: BTreeSet<String>,
-    pub job: Job,
-    pub launch: Launch,
-    pub placement: Placement,
-    pub limits: Limits,
+    /// Names and bytes of the files that the recipe's templates make.
+    pub launch_files: Vec<(String, Vec<u8>)>,
+    /// The devices given to this run, as positions in `TrainHost::gpus`; empty on the cpu platform.
+    pub devices: Vec<usize>,
+    /// How long it is likely to take, where earlier runs tell.
+    pub estimated_seconds: Option<f64>,
 }
 
 /// What a run measures: where its attempt is filed, and what its log is held against. It is a part
@@ -50,61 +51,18 @@ pub struct Measurement {
     pub statistics: Statistics,
 }
 
-/// What is started, and with which files and variables.
-pub struct Launch {
-    pub launch_files: Vec<(String, Vec<u8>)>,
-    pub recipe_files: Vec<(String, Vec<u8>)>,
-    /// The job in full, where the recipe reads it.
-    pub job_json: Option<Vec<u8>>,
-    pub command: Vec<String>,
-    /// Which rank each node of a run on several has.
-    pub nodes: Nodes,
-    pub declared_env: BTreeMap<String, String>,
-    /// Where data files are on this host.
-    pub data_env: BTreeMap<String, String>,
-    /// More names that the recipe lets through.
-    pub pass_env: Vec<String>,
-    /// Where config.yaml lists what the runs read: `frameworks.cmd.inputs`.
-    pub inputs_setting: String,
-    /// Does it start a Python, which says what it imports?
-    pub starts_python: bool,
-    /// The interpreter of the recipe on this host.
-    pub python: PathBuf,
-    /// Where checkouts are on this host, by the variable that the script reads.
-    pub checkouts: Vec<(String, PathBuf)>,
-    /// Does it start the trainer that ships with tprimat?
-    pub needs_native: bool,
-    /// What the run reads outside its folder.
-    pub watched: Vec<Watched>,
+impl Measurement {
+    /// What the folder of a run says of it; else why it is no measurement of anything.
+    pub(super) fn of(spec: &RunSpec) -> Result<Self, String> {
+        let unreadable = |why| {
+            let dir = spec.dir.display();
+            format!("the run folder {dir} is not readable: {why}")
+        };
+        spec.meta.read().map_err(unreadable)
+    }
 }
 
-/// Where a run is started, and what is confirmed there.
-pub struct Placement {
-    pub execution: Execution,
-    /// The digest of its container's image.
-    pub image: Option<String>,
-    /// What its key says of the platform, and the rest of the section that those facts are from.
-    pub facts: BTreeMap<String, Fact>,
-    /// The packages in its key.
-    pub packages: BTreeMap<String, String>,
-    /// The interpreter that has them.
-    pub python: PathBuf,
-    /// Nobody else holds its devices meanwhile.
-    pub exclusive: bool,
-    /// The devices given to this run, as positions in `TrainHost::gpus`; empty on the cpu platform.
-    pub devices: Vec<usize>,
-}
-
-/// How long a run may take.
-pub struct Limits {
-    pub timeout_seconds: Option<f64>,
-    /// When it counts as hung.
-    pub hang: Option<Hang>,
-    /// How long it is likely to take, where earlier runs tell.
-    pub estimated_seconds: Option<f64>,
-}
-
-impl TrainWork {
+impl TrainWork<'_> {
     /// The task's name.
     pub(super) fn name(&self) -> &str {
         &self.measurement.task
@@ -112,5 +70,26 @@ impl TrainWork {
 
     pub(super) fn key(&self) -> &Digest {
         &self.measurement.key
+    }
+
+    pub(super) fn job(&self) -> &Job {
+        self.prepared.job()
+    }
+
+    /// Where and how it is started.
+    pub(super) fn execution(&self) -> &Execution {
+        &self.prepared.resolved.execution
+    }
+
+    /// Does it start the trainer that ships with tprimat?
+    pub(super) fn needs_native(&self) -> bool {
+        let mut programs = self.recipe.file.require.programs.iter();
+        programs.any(|program| program == "tprimat-native")
+    }
+
+    /// Where checkouts are on this host, by the variable that the script reads.
+    pub(super) fn checkouts(&self) -> impl Iterator<Item = (String, PathBuf)> {
+        let checkouts = self.plan.facts.checkouts(self.recipe).into_iter();
+        checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
     }
 }

@@ -83,6 +83,15 @@ pub fn visibility(vendor: Vendor) -> &'static [&'static str] {
 }
 
 impl HostFacts {
+    /// A vendor's GPUs, of which a CPU has none.
+    fn gpus(&self, vendor: Vendor) -> &[GpuFacts] {
+        match vendor {
+            Vendor::Cpu => &[],
+            Vendor::Nvd => &self.nvd,
+            Vendor::Amd => &self.amd,
+        }
+    }
+
     /// The vendors whose runs this host can take, and with how many devices. A host's cores are one
     /// device.
     #[must_use]
@@ -100,27 +109,21 @@ impl HostFacts {
     /// Names of the device locks, in the order of the vendor's own ids.
     #[must_use]
     pub fn device_locks(&self, vendor: Vendor) -> Vec<String> {
-        let (gpus, prefix) = match vendor {
-            Vendor::Cpu => return vec!["cpu".into()],
-            Vendor::Nvd => (&self.nvd, "nvd"),
-            Vendor::Amd => (&self.amd, "amd"),
-        };
+        if vendor == Vendor::Cpu {
+            return vec!["cpu".into()];
+        }
         let name = |(index, gpu): (usize, &GpuFacts)| match &gpu.uuid {
             Some(uuid) => format!("gpu-{}", uuid.to_lowercase().trim_start_matches("gpu-")),
-            None => format!("gpu-{prefix}-{index}"),
+            None => format!("gpu-{}-{index}", vendor.name()),
         };
-        gpus.iter().enumerate().map(name).collect()
+        self.gpus(vendor).iter().enumerate().map(name).collect()
     }
 
     /// The indices of a vendor's GPUs that this process may use: those that the variables of
     /// [`visibility`] leave, as a batch system sets them; all where they are unset.
     #[must_use]
     pub fn usable(&self, vendor: Vendor, variable: &dyn Fn(&str) -> Option<String>) -> Vec<usize> {
-        let gpus = match vendor {
-            Vendor::Cpu => return Vec::new(),
-            Vendor::Nvd => &self.nvd,
-            Vendor::Amd => &self.amd,
-        };
+        let gpus = self.gpus(vendor);
         let mut left: Vec<usize> = (0..gpus.len()).collect();
         for visible in visibility(vendor).iter().filter_map(|name| variable(name)) {
             let find = |name: &str| match name.parse::<usize>() {
@@ -147,34 +150,23 @@ impl HostFacts {
     /// device here.
     #[must_use]
     pub fn section(&self, vendor: Vendor) -> Option<Section> {
-        let gpus = match vendor {
-            Vendor::Cpu => return Some(self.cpu.section()),
-            Vendor::Nvd => &self.nvd,
-            Vendor::Amd => &self.amd,
+        if vendor == Vendor::Cpu {
+            return Some(self.cpu.section());
+        }
+        let gpus = self.gpus(vendor);
+        let text = |fact: fn(&GpuFacts) -> &Option<String>| {
+            common(gpus, |gpu| fact(gpu).clone().map(Fact::Text))
         };
         let mut section = Section::default();
         section.set("vendor", Some(vendor.name().into()));
         section.set("count", Some(number(gpus.len() as u64)));
-        section.set(
-            "accelerator",
-            common(gpus, |gpu| gpu.name.clone().map(Fact::Text)),
-        );
-        section.set(
-            "memory_bytes",
-            common(gpus, |gpu| gpu.memory_bytes.map(number)),
-        );
-        section.set(
-            "power_cap_watts",
-            common(gpus, |gpu| gpu.power_cap_watts.map(number)),
-        );
-        section.set(
-            "partition",
-            common(gpus, |gpu| gpu.partition.clone().map(Fact::Text)),
-        );
-        section.set(
-            "driver",
-            common(gpus, |gpu| gpu.driver.clone().map(Fact::Text)),
-        );
+        section.set("accelerator", text(|gpu| &gpu.name));
+        let memory = common(gpus, |gpu| gpu.memory_bytes.map(number));
+        section.set("memory_bytes", memory);
+        let power = common(gpus, |gpu| gpu.power_cap_watts.map(number));
+        section.set("power_cap_watts", power);
+        section.set("partition", text(|gpu| &gpu.partition));
+        section.set("driver", text(|gpu| &gpu.driver));
         (!gpus.is_empty()).then_some(section)
     }
 }

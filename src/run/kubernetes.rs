@@ -5,13 +5,10 @@
 mod standing;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs, io,
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -19,14 +16,13 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    folder::{lock, make, write_exit},
+    folder::{make, write_exit},
     spec::{ExitKind, RunExit, RunSpec, Target, attempt_id},
-    system::{Answer, Shown, Submission, System, SystemError, job_name},
+    system::{Answer, Commands, Shown, Submission, System, SystemError, job_name},
 };
 use crate::{
     error::{Error, Result},
     files::{self, Durability, unix_now},
-    host::{AskError, ask_while, last_line, which},
 };
 
 /// The last word of `tprimat __run DIR pod`, the supervisor of the run in DIR as the process of a pod.
@@ -42,11 +38,6 @@ const UNDELETED: &str = ".undeleted-";
 /// The labels of a Job, its Secret and its pod.
 pub(crate) const RUN_LABEL: &str = "tprimat.dev/run";
 pub(crate) const OWNER_LABEL: &str = "tprimat.dev/runs";
-
-/// A kubectl that takes longer does not answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The same once nobody is to wait for jobs any more.
-const HURRIED: Duration = Duration::from_secs(2);
 
 /// Within which time a kubelet notices that a process has ended, and how often one looks.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -88,75 +79,52 @@ pub(crate) fn owner(runs: &Path) -> Result<String> {
     }
 }
 
-/// The cluster that the caller's kubectl reaches. Clones share one look at the Jobs.
+/// The cluster that the caller's kubectl reaches.
 #[derive(Clone, Default)]
 pub struct Kubernetes {
-    /// The caller's: PATH to kubectl, its KUBECONFIG, what its logins need.
-    env: BTreeMap<String, String>,
-    listed: Arc<Mutex<HashMap<Vec<String>, Listed>>>,
-    is_hurried: Arc<AtomicBool>,
+    /// Jobs and their pods.
+    commands: Commands<Vec<Value>>,
 }
-
-/// When Jobs and pods were listed, and what came of it.
-type Listed = (Instant, Answer<Arc<Vec<Value>>>);
 
 impl Kubernetes {
     #[must_use]
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
-            env,
-            ..Self::default()
+            commands: Commands::new(env),
         }
     }
 
     /// What kubectl printed.
     fn kubectl(&self, target: &Target, words: &[&str], input: &str) -> Answer<String> {
-        let failed = |said: String, is_passing| SystemError { said, is_passing };
-        let program = which("kubectl", &self.env)
-            .ok_or_else(|| failed("there is no kubectl in PATH".to_owned(), false))?;
-        let patience = || match self.is_hurried.load(Ordering::SeqCst) {
-            true => HURRIED,
-            false => PATIENCE,
-        };
-        let mut all = words_of(target);
-        all.extend(words.iter().map(|word| (*word).to_owned()));
-        let command = duct::cmd(program, all).full_env(&self.env);
-        let said = ask_while(&command.stdin_bytes(input), &patience)
-            .map_err(|why| failed(why.to_string(), matches!(why, AskError::NoAnswer(_))))?;
-        match said.status.success() {
-            true => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
-            false => Err(error_of_words(&said.stderr)),
-        }
+        let of_target = words_of(target);
+        let all: Vec<&str> = of_target.iter().map(String::as_str).collect();
+        let all = [&all, words].concat();
+        let said = self.commands.run("kubectl", &all, input, is_passing);
+        said.map_err(|why| SystemError {
+            said: standing::short(&why.said),
+            ..why
+        })
     }
 
-    /// The Jobs of these runs and their pods. One listing, at most `age` old, answers for everybody
-    /// who waits for one.
+    /// The items of a list that kubectl prints.
+    fn items(&self, target: &Target, words: &[&str]) -> Answer<Vec<Value>> {
+        let said = self.kubectl(target, words, "")?;
+        let list: Value = serde_json::from_str(&said).map_err(|why| SystemError {
+            said: format!("kubectl printed what is not JSON: {why}"),
+            is_passing: true,
+        })?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The Jobs of these runs and their pods.
     fn list(&self, spec: &RunSpec, age: Duration) -> Answer<Arc<Vec<Value>>> {
-        let (wanted, target) = (Instant::now(), target_of(spec));
+        let target = target_of(spec);
         let mut key = words_of(target);
         key.push(target.owner.clone());
-        // Held while kubectl runs: whoever comes meanwhile gets the same answer.
-        let mut listed = lock(&self.listed);
-        if let Some((at, found)) = listed.get(&key)
-            && *at + age >= wanted
-        {
-            return found.clone();
-        }
-        let begun = Instant::now();
         let selector = format!("--selector={OWNER_LABEL}={}", harmless(&target.owner));
         let words = ["get", "jobs,pods", &selector, "--output=json"];
-        let found = self.kubectl(target, &words, "").and_then(|said| {
-            let list: Value = serde_json::from_str(&said).map_err(|why| SystemError {
-                said: format!("kubectl printed what is not JSON: {why}"),
-                is_passing: true,
-            })?;
-            let items = list["items"].as_array().cloned();
-            Ok(Arc::new(items.unwrap_or_default()))
-        });
-        // Where it did not answer, those who waited for the answer do not each ask again.
-        let at = if found.is_ok() { begun } else { Instant::now() };
-        listed.insert(key, (at, found.clone()));
-        found
+        let list = || self.items(target, &words);
+        self.commands.listed(key, age, list)
     }
 
     /// Deletes the Jobs that could not be deleted when their runs were taken in.
@@ -205,15 +173,13 @@ impl Kubernetes {
             harmless(name)
         );
         let words = ["get", "events", &field, "--output=json"];
-        let said = self.kubectl(target_of(spec), &words, "").ok()?;
-        let list: Value = serde_json::from_str(&said).ok()?;
-        let mut items = list["items"].as_array()?.iter();
+        let items = self.items(target_of(spec), &words).ok()?;
         let is_failure = |event: &&Value| {
             event["reason"]
                 .as_str()
                 .is_some_and(|why| why.starts_with("Failed"))
         };
-        let event = items.rfind(is_failure)?;
+        let event = items.iter().rfind(is_failure)?;
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         Some(format!(
             "{}: {}",
@@ -283,15 +249,10 @@ impl System for Kubernetes {
         let listed = self.list(spec, age)?;
         let shown = self.standing(spec, &listed);
         // Made after the listing, perhaps.
-        if shown.state.is_empty() && !age.is_zero() {
-            return self.shown("", spec);
+        match shown.state.is_empty() && !age.is_zero() {
+            true => self.state("", spec, Duration::ZERO),
+            false => Ok(shown),
         }
-        Ok(shown)
-    }
-
-    fn shown(&self, _: &str, spec: &RunSpec) -> Answer<Shown> {
-        let listed = self.list(spec, Duration::ZERO)?;
-        Ok(self.standing(spec, &listed))
     }
 
     /// The pod gets SIGTERM, and its own grace. In the foreground the Job is there until it has ended.
@@ -324,8 +285,10 @@ impl System for Kubernetes {
         let begun = Instant::now();
         while exit.is_some()
             && begun.elapsed() < NOTICED
-            && !self.is_hurried.load(Ordering::SeqCst)
-            && self.shown("", spec).is_ok_and(|shown| !shown.is_over)
+            && !self.commands.is_hurried()
+            && self
+                .state("", spec, Duration::ZERO)
+                .is_ok_and(|shown| !shown.is_over)
         {
             thread::sleep(PAUSE);
         }
@@ -341,7 +304,7 @@ impl System for Kubernetes {
     }
 
     fn hurry(&self) {
-        self.is_hurried.store(true, Ordering::SeqCst);
+        self.commands.hurry();
     }
 }
 
@@ -363,8 +326,7 @@ fn harmless(value: &str) -> String {
     value.chars().filter(is_harmless).collect()
 }
 
-/// All that kubectl said before it failed; whether the same gets through later, only its words tell.
-fn error_of_words(stderr: &[u8]) -> SystemError {
+fn is_passing(stderr: &str) -> bool {
     const PASSING: [&str; 11] = [
         "Unable to connect to the server",
         "connection refused",
@@ -378,18 +340,5 @@ fn error_of_words(stderr: &[u8]) -> SystemError {
         "InternalError",
         "EOF",
     ];
-    let text = String::from_utf8_lossy(stderr);
-    let said = match text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-    {
-        lines if lines.is_empty() => last_line(stderr),
-        lines => standing::short(&lines.join("; ")),
-    };
-    SystemError {
-        is_passing: PASSING.iter().any(|part| text.contains(part)),
-        said,
-    }
+    PASSING.iter().any(|part| stderr.contains(part))
 }

@@ -72,10 +72,6 @@ impl System for Slurm {
         self.state_of(id, spec, age).map(|listed| listed.shown(id))
     }
 
-    fn shown(&self, id: &str, spec: &RunSpec) -> Answer<Shown> {
-        self.ask_for(id, spec).map(|listed| listed.shown(id))
-    }
-
     fn cancel(&self, id: &str, spec: &RunSpec, is_gentle: bool) -> Answer<()> {
         let arguments: &[&str] = match is_gentle {
             // The supervisors are in a step. srun would end it without grace if it got the signal,
@@ -102,7 +98,7 @@ impl System for Slurm {
     fn let_go(&self, _: &RunSpec, _: Option<&RunExit>) {}
 
     fn hurry(&self) {
-        Self::hurry(self);
+        self.commands.hurry();
     }
 }
 

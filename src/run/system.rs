@@ -1,8 +1,20 @@
 //! What a batch system is to a run that is one of its jobs (`batch`): Slurm and Kubernetes are two.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use super::spec::{ExitKind, RunExit, RunSpec};
+use super::{
+    folder::lock,
+    spec::{ExitKind, RunExit, RunSpec},
+};
+use crate::host::{AskError, ask_while, which};
 
 /// The last word of `tprimat __run DIR job`, the supervisor of the run in DIR inside its job.
 pub(crate) const JOB: &str = "job";
@@ -24,8 +36,6 @@ pub(crate) trait System: Send + Sync {
     fn submit(&self, spec: &RunSpec, tprimat: Option<&Path>) -> Result<Submission, String>;
     /// How a job stands; `age`: of an answer that somebody else got.
     fn state(&self, id: &str, spec: &RunSpec, age: Duration) -> Answer<Shown>;
-    /// The same, asked now and for this job alone.
-    fn shown(&self, id: &str, spec: &RunSpec) -> Answer<Shown>;
     /// `is_gentle`: its supervisor runs and is to end the run with grace.
     fn cancel(&self, id: &str, spec: &RunSpec, is_gentle: bool) -> Answer<()>;
     /// The command that cancels it.
@@ -58,6 +68,101 @@ pub(crate) struct SystemError {
     pub said: String,
     /// Will the same get through later?
     pub is_passing: bool,
+}
+
+/// A command of a batch system that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same once nobody is to wait for jobs any more.
+const HURRIED: Duration = Duration::from_secs(2);
+
+/// The commands of a batch system, as the caller would run them. Clones share one look at the jobs.
+#[derive(Clone, Default)]
+pub(crate) struct Commands<T> {
+    /// The caller's: PATH to the commands, and where their configuration is.
+    env: BTreeMap<String, String>,
+    /// When jobs were listed last, by what was asked for, and what came of it.
+    listed: Arc<Mutex<HashMap<Vec<String>, Listed<T>>>>,
+    /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
+    is_hurried: Arc<AtomicBool>,
+}
+
+type Listed<T> = (Instant, Answer<Arc<T>>);
+
+impl<T: Clone + Default> Commands<T> {
+    pub fn new(env: BTreeMap<String, String>) -> Self {
+        Self {
+            env,
+            ..Self::default()
+        }
+    }
+
+    pub fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_hurried(&self) -> bool {
+        self.is_hurried.load(Ordering::SeqCst)
+    }
+
+    /// What a command printed; else why not, in all that it said. `is_passing`: does the same get
+    /// through later? Only its words tell, for these commands exit alike whatever went wrong.
+    pub fn run(
+        &self,
+        program: &str,
+        words: &[&str],
+        input: &str,
+        is_passing: fn(&str) -> bool,
+    ) -> Answer<String> {
+        let failed = |said: String, is_passing| SystemError { said, is_passing };
+        let path = which(program, &self.env)
+            .ok_or_else(|| failed(format!("there is no {program} in PATH"), false))?;
+        let patience = || match self.is_hurried() {
+            true => HURRIED,
+            false => PATIENCE,
+        };
+        let command = duct::cmd(path, words).full_env(&self.env);
+        let said = ask_while(&command.stdin_bytes(input), &patience)
+            .map_err(|why| failed(why.to_string(), matches!(why, AskError::NoAnswer(_))))?;
+        if said.status.success() {
+            return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+        }
+        let text = String::from_utf8_lossy(&said.stderr);
+        Err(failed(lines_of(&text), is_passing(&text)))
+    }
+
+    /// All jobs that `list` asks for. One listing, at most `age` old, answers for everybody who waits
+    /// for one: a cluster has many users.
+    pub fn listed(
+        &self,
+        key: Vec<String>,
+        age: Duration,
+        list: impl FnOnce() -> Answer<T>,
+    ) -> Answer<Arc<T>> {
+        let wanted = Instant::now();
+        // Held while the system is asked: whoever comes meanwhile gets the same answer.
+        let mut listed = lock(&self.listed);
+        if let Some((at, found)) = listed.get(&key)
+            && *at + age >= wanted
+        {
+            return found.clone();
+        }
+        let begun = Instant::now();
+        let found = list().map(Arc::new);
+        // Where it did not answer, those who waited for the answer do not each ask again.
+        let at = if found.is_ok() { begun } else { Instant::now() };
+        listed.insert(key, (at, found.clone()));
+        found
+    }
+}
+
+/// What was said, in one line.
+pub(super) fn lines_of(said: &str) -> String {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let all: Vec<&str> = lines.collect();
+    match all.is_empty() {
+        true => "it said nothing".to_owned(),
+        false => all.join("; "),
+    }
 }
 
 /// What a batch system shows of a job.

@@ -221,27 +221,6 @@ fn mistakes_in_an_implied_matrix_point_at_what_somebody_wrote() {
 }
 
 #[test]
-fn a_config_with_mistakes_is_upgraded_as_far_as_it_goes() {
-    let project = Project::empty();
-    let old = include_str!("../fixtures/older-suite.yaml");
-    project.write(
-        "config.yaml",
-        &old.replace("learning_rate: 3.0e-4", "lr: 3.0e-4"),
-    );
-    let ran = project.run(&["config", "--upgrade"]).ends_with(2);
-    assert!(
-        ran.stdout.contains("per_gpu_hour: 4") && ran.stdout.contains("lr: 3.0e-4"),
-        "{}",
-        ran.stdout
-    );
-    assert!(
-        said(&ran).contains("write `learning_rate`"),
-        "{}",
-        ran.stderr
-    );
-}
-
-#[test]
 fn a_shape_from_a_file_that_is_not_there_says_which_line_names_it() {
     let project = Project::new(ONE_RUN);
     let shape = json!({

@@ -161,12 +161,11 @@ fn is_page_apart(name: &str, page: &str, titles: &[String; 2]) {
         .for_each(|svg| is_drawn_apart(name, svg, titles));
 }
 
-const PICTURES: [&str; 7] = [
+const PICTURES: [&str; 6] = [
     "compare",
     "plot_cost",
     "plot_loss",
     "plot_memory",
-    "plot_spread",
     "plot_step_time",
     "plot_throughput",
 ];

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `overview` | `compare`: rates of all cells, and the curves of the fastest and the slowest |
 //! | `sweep` | cells over a numeric axis; `sweep_text` has the sentences |
-//! | `rates` | `throughput`, `mfu`, `memory`, `power`, `cost` as bars, and `spread` over repeats |
+//! | `rates` | `throughput`, `mfu`, `memory`, `energy`, `cost` as bars |
 //! | `step_time`, `loss` | what repeats are made of, over steps |
 //! | `scaling` | rates over devices |
 //! | `history` | a cell's speed over time |
@@ -117,16 +117,15 @@ const OVERVIEW: &str = "compare";
 type Draw = fn(&Shown) -> std::result::Result<Canvas, String>;
 
 /// In the order in which a report shows them.
-const PLOTS: [(&str, &str, Draw); 11] = [
+const PLOTS: [(&str, &str, Draw); 10] = [
     (OVERVIEW, "Overview", overview::overview),
     ("sweep", "Sweep", sweep::sweep),
     ("throughput", "Throughput", rates::throughput),
     ("mfu", "MFU", rates::mfu),
     ("step_time", "Step time over steps", step_time::step_time),
-    ("spread", "Spread over repeats", rates::spread),
     ("loss", "Loss and learning rate", loss::loss),
     ("memory", "Peak memory", rates::memory),
-    ("power", "Power and energy", rates::power),
+    ("energy", "Energy", rates::energy),
     ("cost", "Cost", rates::cost),
     ("scaling", "Scaling", scaling::scaling),
 ];

@@ -13,23 +13,6 @@ use zstd::zstd_safe::{get_error_name, zstd_sys::ZSTD_ErrorCode};
 
 use super::{super::entry::Output, ZSTD_MAGIC};
 
-/// A reader that keeps its own error, so that it is told apart from those of the file that is
-/// written.
-pub(super) struct Noted<'a> {
-    pub(super) reader: &'a mut ObjectReader,
-    pub(super) error: Option<io::Error>,
-}
-
-impl Read for Noted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(buffer).map_err(|error| {
-            let told = io::Error::new(error.kind(), error.to_string());
-            self.error = Some(error);
-            told
-        })
-    }
-}
-
 /// Reads raw bytes to their end, and fails unless they are those of the file. Nothing is stored.
 pub(crate) fn check_expected(source: impl Read, output: &Output) -> io::Result<()> {
     let mut hasher = blake3::Hasher::new();

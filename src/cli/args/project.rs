@@ -14,10 +14,6 @@ pub struct ConfigArgs {
     /// Print as `export` lines for a shell
     #[arg(long, conflicts_with = "json")]
     pub shell: bool,
-    /// Print config.yaml with the keys of older suites in today's spelling; comments are kept, and
-    /// the file is not changed
-    #[arg(long, conflicts_with_all = ["json", "shell", "get"])]
-    pub upgrade: bool,
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
 }

@@ -97,7 +97,6 @@ pub fn run(
             Profiling::OfVendor => Profiler::of(prepared.job().vendor),
             Profiling::By(profiler) => profiler,
         };
-        let profiler = profiler.or_older(is_there);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(
             recipe,

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::stored::SUMMARIES;
+use super::stored::read;
 use crate::{
     cache::Cache,
     digest::Digest,
@@ -50,12 +50,7 @@ impl CellSeed {
 }
 
 /// A cell's names, as the later stages show them.
-pub(super) fn input(
-    plan: &Plan,
-    cell: CellId,
-    state: CellState,
-    same_launch_as: Option<String>,
-) -> CellInput {
+fn input(plan: &Plan, cell: CellId, state: CellState, same_launch_as: Option<String>) -> CellInput {
     let prepared = plan.prepared(cell);
     CellInput {
         repeats_wanted: plan.cells[cell].repeats,
@@ -168,7 +163,7 @@ pub fn cell_inputs(
     let cells: Vec<CellSeed> = cells.into_iter().collect();
     let summary = |cell: &CellSeed| {
         let digest = cell.summary.filter(|_| cell.imported.is_none());
-        digest.map(|digest| SUMMARIES.read(cache, &digest, "summary.json"))
+        digest.map(|digest| read(cache, &digest, "summary.json"))
     };
     // Of thousands of cells this is most of a comparison's time.
     let summaries: Vec<Option<Result<Summary>>> = cells.par_iter().map(summary).collect();

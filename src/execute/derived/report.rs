@@ -9,14 +9,12 @@ use rayon::prelude::*;
 
 use super::{
     Derived,
-    cells::input,
-    plot, result_from_log,
-    stored::{
-        RESULTS, SUMMARIES, json_bytes, need, put, put_comparison, put_picture, read_comparison,
-    },
+    cells::own_input,
+    plot,
+    stored::{json_bytes, need, put, put_comparison, put_picture, read, read_comparison},
 };
 use crate::{
-    cache::{Cache, JsonLayout, Output, TaskKind},
+    cache::{Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
     figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument},
@@ -26,7 +24,6 @@ use crate::{
     plan::{Plan, Prepared},
     publish::{self, Publication, Published},
     report::{self, PagePicture},
-    results::RunResult,
 };
 
 pub struct ReportWork {
@@ -46,8 +43,6 @@ pub(super) struct PublishedCell {
     input: CellInput,
     summary: Digest,
     results: Vec<(u32, Digest)>,
-    /// Those of them that are gone from the cache, read from their logs again.
-    made_again: BTreeMap<u32, RunResult>,
     job: Box<Job>,
     key: Digest,
 }
@@ -126,61 +121,27 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
         let summary = statuses.first_output(aggregate)?;
         let key = statuses.get(aggregate).key?;
         let results = engine.results(cell, statuses);
-        let lost: Vec<u32> = results
-            .iter()
-            .filter(|(_, digest)| !engine.cache.has(digest))
-            .map(|(repeat, _)| *repeat)
-            .collect();
-        let published = PublishedCell {
-            made_again: BTreeMap::new(),
+        Some(PublishedCell {
             file: files[cell].clone(),
-            input: input(
-                plan,
-                cell,
-                CellState::Missing {
-                    reason: String::new(),
-                },
-                None,
-            ),
+            input: own_input(engine, cell),
             summary,
             results,
             job: Box::new(prepared.job().clone()),
             key,
-        };
-        Some((cell, published, lost))
+        })
     };
-    let cells: Vec<_> = engine
-        .published(statuses)
-        .into_par_iter()
-        .filter_map(published)
-        .collect();
-    // No summary needs what is lost, so no parse is to be done for it, and a log that cannot be read
-    // either leaves the summary. One by one, for each log is read whole.
-    let with_lost = |(cell, mut published, lost): (CellId, PublishedCell, Vec<u32>)| {
-        for repeat in lost {
-            let made = result_from_log(engine, statuses, cell, repeat);
-            published
-                .made_again
-                .extend(made.ok().flatten().map(|made| (repeat, made)));
-        }
-        published
-    };
-    cells.into_iter().map(with_lost).collect()
+    let published_cells = engine.published(statuses).into_par_iter();
+    published_cells.filter_map(published).collect()
 }
 
 impl ReportWork {
     /// Makes the files and publishes them.
-    pub(super) fn run(&self, cache: &Cache) -> Result<Derived> {
-        let (outputs, figures) = report_outputs(self, cache)?;
-        let published = publish::publish(
-            &self.output_dir,
-            &self.publication(&outputs, &figures),
-            cache,
-        )?;
-        let outputs = if published.is_written {
-            outputs
-        } else {
-            Vec::new()
+    pub(super) fn run(self, cache: &Cache) -> Result<Derived> {
+        let report = Report::of(self, cache)?;
+        let published = report.publish(&report.work.output_dir, cache)?;
+        let outputs = match published.is_written {
+            true => report.outputs,
+            false => Vec::new(),
         };
         Ok(Derived {
             outputs,
@@ -188,118 +149,107 @@ impl ReportWork {
             ..Derived::default()
         })
     }
+}
 
-    fn publication<'a>(
-        &'a self,
-        outputs: &'a [Output],
-        figures: &'a FiguresShown,
-    ) -> Publication<'a> {
-        let Self {
-            matrix,
-            keeps,
-            known,
-            ..
-        } = self;
-        Publication {
-            matrix,
-            outputs,
-            keeps,
-            known: known.as_ref(),
-            has_figures: matches!(figures, FiguresShown::Some),
-            refused: match figures {
-                FiguresShown::Refused(why) => Some(why),
-                FiguresShown::Some | FiguresShown::None => None,
-            },
-        }
+/// Why no cell has figures, if some ran.
+fn refused(comparison: &Comparison) -> Option<String> {
+    const TOLD: usize = 3;
+    let ran: Vec<String> = comparison
+        .absent
+        .iter()
+        .filter(|cell| !matches!(cell.state, AbsentState::Missing | AbsentState::Unsupported))
+        .map(|cell| format!("{} ({})", cell.cell, cell.reason))
+        .collect();
+    if !comparison.rows.is_empty() || ran.is_empty() {
+        return None;
     }
+    let told = ran[..ran.len().min(TOLD)].join(", ");
+    Some(match ran.len() - ran.len().min(TOLD) {
+        0 => told,
+        more => format!("{told} and {more} more"),
+    })
 }
 
-/// Has any cell figures?
-enum FiguresShown {
-    Some,
-    /// Nothing ran.
-    None,
-    /// Cells ran, and why they have none.
-    Refused(String),
+/// The files of a report, which are in the cache, and what their publication has to know.
+pub struct Report {
+    work: ReportWork,
+    pub outputs: Vec<Output>,
+    has_figures: bool,
+    refused: Option<String>,
 }
 
-impl FiguresShown {
-    fn of(comparison: &Comparison) -> Self {
-        const TOLD: usize = 3;
-        if !comparison.rows.is_empty() {
-            return Self::Some;
-        }
-        let ran: Vec<String> = comparison
-            .absent
-            .iter()
-            .filter(|cell| !matches!(cell.state, AbsentState::Missing | AbsentState::Unsupported))
-            .map(|cell| format!("{} ({})", cell.cell, cell.reason))
-            .collect();
-        match &ran[..] {
-            [] => Self::None,
-            ran if ran.len() <= TOLD => Self::Refused(ran.join(", ")),
-            ran => {
-                let (told, more) = (ran[..TOLD].join(", "), ran.len() - TOLD);
-                Self::Refused(format!("{told} and {more} more"))
-            }
-        }
-    }
-}
-
-/// The files of a report, and whether any cell has figures.
-fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, FiguresShown)> {
-    let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
-    let comparison = read_comparison(cache, work.comparison.as_ref())?;
-    let whole = || -> Result<Vec<Output>> {
-        let drawn = drawn(cache, &work.pictures)?;
-        let texts = report::files(&comparison, &drawn, &work.matrix)?;
-        let stored = texts
-            .par_iter()
-            .map(|(name, text)| put(name, text.as_bytes()));
-        stored.collect()
-    };
-    let rows = comparison.rows_by_cell();
-    // Each is read and written by itself, and of thousands this is most of a report's time.
-    let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
-        let summary = SUMMARIES.read(cache, &cell.summary, "summary.json")?;
-        let mut results = Vec::new();
-        for (repeat, digest) in &cell.results {
-            // One whose log was lost as well is published by its summary alone.
-            if let Some(result) = cell.made_again.get(repeat) {
-                results.push((*repeat, result.clone()));
-            } else if cache.has(digest) {
-                results.push((*repeat, RESULTS.read(cache, digest, "result.json")?));
-            }
-        }
-        let input = CellInput {
-            state: CellState::Ok {
-                summary: Box::new(summary),
-            },
-            ..cell.input.clone()
+impl Report {
+    fn of(work: ReportWork, cache: &Cache) -> Result<Self> {
+        let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
+        let comparison = read_comparison(cache, work.comparison.as_ref())?;
+        let whole = || -> Result<Vec<Output>> {
+            let drawn = drawn(cache, &work.pictures)?;
+            let texts = report::files(&comparison, &drawn, &work.matrix)?;
+            let stored = texts
+                .par_iter()
+                .map(|(name, text)| put(name, text.as_bytes()));
+            stored.collect()
         };
-        let row = rows.get(input.cell.as_str()).copied();
-        let key = cell.key.to_string();
-        figures::unified(&input, Some(&key), &cell.job, &results, row)
-            .map(|unified| {
-                let text = json_bytes(&unified)?;
-                put(&cell.file, &text)
-            })
-            .transpose()
-    };
-    let cells = || {
-        work.cells
-            .par_iter()
-            .map(of_cell)
-            .collect::<Result<Vec<_>>>()
-    };
-    let document = ComparisonDocument::of(&comparison);
-    let published = || put_comparison(cache, &document, JsonLayout::Dense);
-    let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
-    let mut outputs = work.pictures.clone();
-    outputs.push(published?);
-    outputs.extend(whole?);
-    outputs.extend(cells?.into_iter().flatten());
-    Ok((outputs, FiguresShown::of(&comparison)))
+        let rows = comparison.rows_by_cell();
+        // Each is read and written by itself, and of thousands this is most of a report's time.
+        let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
+            let summary = read(cache, &cell.summary, "summary.json")?;
+            let mut results = Vec::new();
+            for (repeat, digest) in &cell.results {
+                // One that is gone from the cache is published by the summary alone, which needs it no more.
+                if cache.has(digest) {
+                    results.push((*repeat, read(cache, digest, "result.json")?));
+                }
+            }
+            let input = CellInput {
+                state: CellState::Ok {
+                    summary: Box::new(summary),
+                },
+                ..cell.input.clone()
+            };
+            let row = rows.get(input.cell.as_str()).copied();
+            let key = cell.key.to_string();
+            figures::unified(&input, Some(&key), &cell.job, &results, row)
+                .map(|unified| {
+                    let text = json_bytes(&unified)?;
+                    put(&cell.file, &text)
+                })
+                .transpose()
+        };
+        let cells = || {
+            work.cells
+                .par_iter()
+                .map(of_cell)
+                .collect::<Result<Vec<_>>>()
+        };
+        let document = ComparisonDocument::of(&comparison);
+        let published = || put_comparison(cache, &document);
+        let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
+        let mut outputs = work.pictures.clone();
+        outputs.push(published?);
+        outputs.extend(whole?);
+        outputs.extend(cells?.into_iter().flatten());
+        Ok(Self {
+            has_figures: !comparison.rows.is_empty(),
+            refused: refused(&comparison),
+            outputs,
+            work,
+        })
+    }
+
+    /// Writes all of its files into a folder; nothing where it has no figures and what was
+    /// published there has.
+    pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<Published> {
+        let publication = Publication {
+            matrix: &self.work.matrix,
+            outputs: &self.outputs,
+            keeps: &self.work.keeps,
+            known: self.work.known.as_ref(),
+            has_figures: self.has_figures,
+            refused: self.refused.as_deref(),
+        };
+        publish::publish(folder, &publication, cache)
+    }
 }
 
 /// The pictures that a page shows: those that are drawn as lines.
@@ -323,7 +273,7 @@ pub fn report_of(
     more: &[report::Picture],
 ) -> Result<Report> {
     let cache = engine.cache;
-    let stored = Some(put_comparison(cache, comparison, JsonLayout::Dense)?);
+    let stored = Some(put_comparison(cache, comparison)?);
     let mut pictures = plot(stored.as_ref(), cache)?;
     for picture in more {
         pictures.extend(put_picture(cache, picture)?);
@@ -334,29 +284,5 @@ pub fn report_of(
         work.cells.retain(|cell| named.contains(&cell.input.cell));
         (work.keeps, work.known) = (BTreeSet::new(), None);
     }
-    let (outputs, figures) = report_outputs(&work, cache)?;
-    Ok(Report {
-        work,
-        outputs,
-        figures,
-    })
-}
-
-/// A report that no build made.
-pub struct Report {
-    work: ReportWork,
-    pub outputs: Vec<Output>,
-    figures: FiguresShown,
-}
-
-impl Report {
-    /// Writes all of its files into a folder; nothing where it has no figures and what was
-    /// published there has.
-    pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<Published> {
-        publish::publish(
-            folder,
-            &self.work.publication(&self.outputs, &self.figures),
-            cache,
-        )
-    }
+    Report::of(work, cache)
 }

@@ -3,7 +3,7 @@
 use std::{
     cell::OnceCell,
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
 };
 
 use super::StoredResult;
@@ -28,14 +28,8 @@ pub struct PastMeasurements<'a> {
     attempts: BTreeMap<String, Vec<Attempt>>,
     /// By the attempt's id, in the order in which they were recorded.
     parses: BTreeMap<String, Vec<Entry>>,
-    /// Each cell's group: cells of one job that launch the same. Asked for once.
-    twins: OnceCell<SharedLaunches>,
-}
-
-struct SharedLaunches {
-    /// By the first cell of those that launch the same, and the job.
-    cells: HashMap<(CellId, Option<Digest>), Vec<CellId>>,
-    group: PerCell<(CellId, Option<Digest>)>,
+    /// For each cell the first one that launches the same. Asked for once.
+    twins: OnceCell<PerCell<Option<CellId>>>,
 }
 
 /// Measurements of one earlier configuration.
@@ -167,13 +161,12 @@ impl<'a> PastMeasurements<'a> {
         if !own.is_empty() {
             return own;
         }
-        let twins = self
-            .twins
-            .get_or_init(|| SharedLaunches::of(engine, statuses));
-        let others = twins.cells.get(&twins.group[cell]).into_iter().flatten();
-        others
-            .flat_map(|other| self.of_name(&engine.plan.cells[*other].id))
-            .collect()
+        let twins = self.twins.get_or_init(|| engine.same_launch(statuses));
+        let job = |of: CellId| engine.plan.prepared(of).map(|prepared| prepared.job_digest);
+        let group = |of: CellId| (twins[of].unwrap_or(of), job(of));
+        let (own, cells) = (group(cell), engine.plan.cells.with_ids());
+        let others = cells.filter(|(other, _)| group(*other) == own);
+        others.flat_map(|(_, of)| self.of_name(&of.id)).collect()
     }
 
     /// The repeats of the nearest configuration that was measured, the last of several, each by the
@@ -231,22 +224,6 @@ impl<'a> PastMeasurements<'a> {
             preimage: nearest.preimage.clone(),
             why,
         }))
-    }
-}
-
-impl SharedLaunches {
-    fn of(engine: &Engine, statuses: &Statuses) -> Self {
-        let first = engine.same_launch(statuses);
-        let group = engine.plan.cells.map(|cell| {
-            let prepared = engine.plan.prepared(cell);
-            let job = prepared.map(|prepared| prepared.job_digest);
-            (first[cell].unwrap_or(cell), job)
-        });
-        let mut cells: HashMap<_, Vec<CellId>> = HashMap::new();
-        for (cell, group) in group.with_ids() {
-            cells.entry(*group).or_default().push(cell);
-        }
-        Self { cells, group }
     }
 }
 

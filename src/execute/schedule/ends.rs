@@ -71,10 +71,7 @@ impl Scheduler<'_> {
         }
         statuses.set(node, Status::fresh(key, left.outputs));
         self.say_ended_well(name, seconds);
-        let done = self.done(node, statuses);
-        // Whoever listens may have used the CPU as well: the page is written between runs.
-        self.room.cool_down_anew();
-        done
+        self.done(node, statuses)
     }
 
     fn take_in_training(
@@ -135,7 +132,7 @@ impl Scheduler<'_> {
         let prepared = self.engine.plan.prepared(self.engine.dag.task(node).cell);
         if let Some(prepared) = prepared.filter(|_| run.needs.exclusive) {
             let seconds = prepared.resolved.cooldown_seconds;
-            self.room.cool_down(seconds, &run.needs);
+            self.room.cool_down(seconds);
             self.say_cooldown(node, seconds);
         }
     }

@@ -25,8 +25,6 @@ pub(super) struct Needs {
     pub most_jobs: Option<usize>,
     /// GPUs of this host.
     pub gpus: usize,
-    /// It measures the CPU, which derived tasks use as well.
-    pub is_of_cpu: bool,
 }
 
 impl Needs {
@@ -51,7 +49,6 @@ impl Needs {
             } else {
                 0
             },
-            is_of_cpu: job.vendor == Vendor::Cpu,
         }
     }
 }
@@ -85,10 +82,6 @@ pub(super) struct Room {
     free_gpus: Vec<usize>,
     /// Until when the host is left idle after a measurement.
     cool_until: Option<Instant>,
-    /// Until when no measurement of the CPU starts, which derived tasks put off.
-    cool_cpu_until: Option<Instant>,
-    /// The pause after the last measurement, where that was one of the CPU.
-    pause_of_cpu: Option<Duration>,
 }
 
 impl Room {
@@ -98,8 +91,6 @@ impl Room {
             running: HashMap::new(),
             free_gpus: (0..gpus).collect(),
             cool_until: None,
-            cool_cpu_until: None,
-            pause_of_cpu: None,
         }
     }
 
@@ -130,30 +121,10 @@ impl Room {
         !self.is_owned() && derived.count() < self.most
     }
 
-    /// Is the host left idle after a measurement, before one with these needs?
-    fn is_cooling(&self, needs: &Needs) -> bool {
-        let until = match needs.is_of_cpu {
-            true => self.cool_cpu_until,
-            false => self.cool_until,
-        };
-        until.is_some_and(|until| Instant::now() < until)
-    }
-
-    /// `of`: what the measurement that has just ended had.
-    pub fn cool_down(&mut self, seconds: f64, of: &Needs) {
+    /// A measurement has just ended.
+    pub fn cool_down(&mut self, seconds: f64) {
         let idle = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.cool_until = Some(Instant::now() + idle);
-        self.cool_cpu_until = self.cool_until;
-        self.pause_of_cpu = of.is_of_cpu.then_some(idle);
-    }
-
-    /// A derived task has kept the CPU busy since the last measurement. Where the next one is of the
-    /// CPU too, the pause before it begins anew. Derived tasks do not wait for the end of the pause:
-    /// they would then run just before the measurement.
-    pub fn cool_down_anew(&mut self) {
-        if let Some(idle) = self.pause_of_cpu {
-            self.cool_cpu_until = Some(Instant::now() + idle);
-        }
     }
 
     /// May the batch system be given one more job? Without a limit of its own, as many as tasks.
@@ -165,8 +136,9 @@ impl Room {
     /// Is there what a training needs of a host that is not full?
     pub fn fits(&self, needs: &Needs) -> bool {
         let is_alone = || self.here().next().is_none();
+        let is_cooling = || self.cool_until.is_some_and(|until| Instant::now() < until);
         needs.is_job
-            || !self.is_cooling(needs)
+            || !is_cooling()
                 && needs.gpus <= self.free_gpus.len()
                 && (!needs.exclusive || is_alone())
     }
@@ -349,26 +321,6 @@ mod tests {
         let left = room.leave(TaskId::new(0)).unwrap();
         assert_eq!(left.gpus, [0, 1]);
         assert_eq!(room.take_gpus(3), [0, 1, 2]);
-    }
-
-    #[test]
-    fn the_pause_of_a_cpu_begins_anew_when_tprimat_has_used_it() {
-        let of = |is_of_cpu| Needs {
-            is_of_cpu,
-            ..Needs::default()
-        };
-        // Does a measurement start after the pause, where tprimat has used the CPU meanwhile?
-        let starts = |last: bool, next: bool| {
-            let mut room = Room::of(1, 0);
-            room.cool_down(0.2, &of(last));
-            assert!(!room.fits(&of(next)), "the pause goes on");
-            std::thread::sleep(Duration::from_millis(100));
-            room.cool_down_anew();
-            std::thread::sleep(Duration::from_millis(110));
-            room.fits(&of(next))
-        };
-        assert!(!starts(true, true));
-        assert!(starts(true, false) && starts(false, true) && starts(false, false));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::{Sampling, Source, Unavailable, timed};
 use crate::{
+    host::which,
     logs::{self, LogSection, TelemetrySample},
     results::Reading,
 };
@@ -50,7 +51,7 @@ const TOOLS: &[(&str, &[&str])] = &[
 pub(super) fn source(sampling: &Sampling, stop: &AtomicBool) -> Result<Source, Unavailable> {
     let mut failed = (NAME, "neither amd-smi nor rocm-smi is in PATH".to_owned());
     for (name, arguments) in TOOLS {
-        let Some(program) = find(name, sampling) else {
+        let Some(program) = which(name, &sampling.env) else {
             continue;
         };
         let tool = Tool {
@@ -73,23 +74,6 @@ pub(super) fn source(sampling: &Sampling, stop: &AtomicBool) -> Result<Source, U
         }
     }
     Err(failed)
-}
-
-/// Below every folder of PATH, as a shell would.
-fn find(name: &str, sampling: &Sampling) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_executable = |p: &PathBuf| {
-        p.metadata()
-            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    let folders = sampling
-        .env
-        .get("PATH")?
-        .split(':')
-        .filter(|folder| folder.starts_with('/'));
-    folders
-        .map(|folder| Path::new(folder).join(name))
-        .find(is_executable)
 }
 
 struct Tool {

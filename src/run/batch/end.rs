@@ -55,7 +55,7 @@ pub(crate) fn explained(spec: &RunSpec, system: &dyn System, exit: RunExit) -> R
     let begun = Instant::now();
     // The job's end may take a moment to be known.
     let shown = loop {
-        match system.shown(&id, spec) {
+        match system.state(&id, spec, Duration::ZERO) {
             Ok(shown) if shown.is_over => break shown,
             Err(why) if !why.is_passing => break Shown::default(),
             Ok(shown) if begun.elapsed() >= SETTLE => break shown,
@@ -75,7 +75,7 @@ pub(super) fn ended_unseen(spec: &RunSpec, system: &dyn System, shown: Shown) ->
     let id = noted_job(&spec.dir).ok().flatten().unwrap_or_default();
     // The accounting may know by now what the controller has forgotten.
     let shown = match shown.state.as_str() {
-        "" => system.shown(&id, spec).unwrap_or(shown),
+        "" => system.state(&id, spec, Duration::ZERO).unwrap_or(shown),
         _ => shown,
     };
     let job = job_of(system, &id);

@@ -3,26 +3,19 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use crate::{
-    host::{self, AskError, ask_while, last_line},
+    host::last_line,
     run::{
         folder::lock,
         spec::{ExitKind, RunSpec},
-        system::{Answer, JOB_PREFIX, Shown, SystemError, job_name},
+        system::{Answer, Commands, JOB_PREFIX, Shown, SystemError, job_name},
     },
 };
 
-/// A command of Slurm that takes longer does not answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The same once nobody is to wait for jobs any more.
-const HURRIED: Duration = Duration::from_secs(1);
 /// After a refusal because the user has too many jobs, no training of the build submits for so long.
 /// Otherwise each of them would ask Slurm anew every few seconds.
 const FULL: Duration = Duration::from_secs(5);
@@ -32,27 +25,19 @@ const LISTED: &str = "--noheader --states=all --format=%i|%T|%r|%N|%j|%Z";
 const RECORDED: &str =
     "--noheader --allocations --parsable2 --format=JobIDRaw,State,Reason,NodeList,JobName,WorkDir";
 
-/// Slurm's commands, as the caller would run them. Clones share one look at the queue.
+/// Slurm, as the caller's commands reach it.
 #[derive(Clone, Default)]
 pub struct Slurm {
-    /// The caller's: PATH to the commands, and where Slurm's configuration is.
-    env: BTreeMap<String, String>,
-    /// When the queue was listed last, and what came of it.
-    listed: Arc<Mutex<Option<Queue>>>,
-    /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
-    is_hurried: Arc<AtomicBool>,
+    pub(super) commands: Commands<Jobs>,
     /// When Slurm last refused a job because the user has too many.
     refused_at: Arc<Mutex<Option<Instant>>>,
 }
 
-type Queue = (Instant, Answer<Jobs>);
 /// By their ids.
-type Jobs = Arc<HashMap<String, Listed>>;
+type Jobs = HashMap<String, Listed>;
 
-/// All that the command printed before it failed: `sbatch` may name the reason in a line before the
-/// last one. Slurm's commands exit alike whatever went wrong, so only their words say what
-/// passes; a line before the last one tells of an attempt that sbatch has repeated by itself.
-fn error_of_words(stderr: &[u8]) -> SystemError {
+/// A line before the last one tells of an attempt that sbatch has repeated by itself.
+fn is_passing(stderr: &str) -> bool {
     const PASSING: [&str; 5] = [
         "Unable to contact",
         "Socket timed out",
@@ -60,13 +45,8 @@ fn error_of_words(stderr: &[u8]) -> SystemError {
         "temporarily",
         "Zero Bytes were transmitted",
     ];
-    let text = String::from_utf8_lossy(stderr).replace("sbatch: error: ", "");
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let last = last_line(stderr);
-    SystemError {
-        said: lines.collect::<Vec<_>>().join("; "),
-        is_passing: PASSING.iter().any(|part| last.contains(part)),
-    }
+    let last = last_line(stderr.as_bytes());
+    PASSING.iter().any(|part| last.contains(part))
 }
 
 /// Where a job was refused because there are too many of the user, the account or the QOS: how the
@@ -148,7 +128,7 @@ impl Slurm {
     #[must_use]
     pub fn new(env: BTreeMap<String, String>) -> Self {
         Self {
-            env,
+            commands: Commands::new(env),
             ..Self::default()
         }
     }
@@ -163,56 +143,26 @@ impl Slurm {
         lock(&self.refused_at).replace(Instant::now()).is_none()
     }
 
-    /// From now on answers that do not come at once are not waited for.
-    pub(super) fn hurry(&self) {
-        self.is_hurried.store(true, Ordering::SeqCst);
+    /// What a command printed. `sbatch` may name the reason in a line before the last one.
+    pub(super) fn run(&self, program: &str, words: &[&str]) -> Answer<String> {
+        let said = self.commands.run(program, words, "", is_passing);
+        said.map_err(|why| SystemError {
+            said: why.said.replace("sbatch: error: ", ""),
+            ..why
+        })
     }
 
-    /// What it printed.
-    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
-        let program = host::which(program, &self.env).ok_or_else(|| SystemError {
-            said: format!("there is no {program} in PATH"),
-            is_passing: false,
-        })?;
-        let patience = || match self.is_hurried.load(Ordering::SeqCst) {
-            true => HURRIED,
-            false => PATIENCE,
-        };
-        let command = duct::cmd(program, arguments).full_env(&self.env);
-        let said = ask_while(&command, &patience).map_err(|why| SystemError {
-            said: why.to_string(),
-            is_passing: matches!(why, AskError::NoAnswer(_)),
-        })?;
-        match said.status.success() {
-            true => Ok(String::from_utf8_lossy(&said.stdout).into_owned()),
-            false => Err(error_of_words(&said.stderr)),
-        }
-    }
-
-    /// All of the caller's jobs by their ids. One listing, at most `age` old, answers for everybody who
-    /// waits for one: a cluster has many users.
-    pub(super) fn list(&self, age: Duration) -> Answer<Jobs> {
-        let wanted = Instant::now();
-        // Held while Slurm is asked: whoever comes meanwhile gets the same answer.
-        let mut listed = lock(&self.listed);
-        match &*listed {
-            Some((at, jobs)) if *at + age >= wanted => jobs.clone(),
-            _ => {
-                let begun = Instant::now();
-                let user = nix::unistd::geteuid();
-                let jobs = self.ask("squeue", &format!("{LISTED} --user={user}"));
-                // Where it did not answer, those who waited for the answer do not each ask again.
-                let at = if jobs.is_ok() { begun } else { Instant::now() };
-                *listed = Some((at, jobs.clone()));
-                jobs
-            }
-        }
+    /// All of the caller's jobs.
+    pub(super) fn list(&self, age: Duration) -> Answer<Arc<Jobs>> {
+        let user = nix::unistd::geteuid();
+        let list = || self.ask("squeue", &format!("{LISTED} --user={user}"));
+        self.commands.listed(Vec::new(), age, list)
     }
 
     /// The jobs that a command lists.
     fn ask(&self, program: &str, words: &str) -> Answer<Jobs> {
         let said = self.run(program, &words.split(' ').collect::<Vec<_>>())?;
-        Ok(Arc::new(said.lines().filter_map(Listed::read).collect()))
+        Ok(said.lines().filter_map(Listed::read).collect())
     }
 
     /// How a job stands; `age`: of an answer that somebody else got.
@@ -225,7 +175,7 @@ impl Slurm {
     }
 
     /// The same of this job alone, from the controller or else from the accounting.
-    pub(super) fn ask_for(&self, id: &str, spec: &RunSpec) -> Answer<Listed> {
+    fn ask_for(&self, id: &str, spec: &RunSpec) -> Answer<Listed> {
         // Asked for no job, Slurm tells of all.
         if id.is_empty() {
             return Ok(Listed::default());
@@ -278,15 +228,16 @@ mod tests {
 
     #[test]
     fn what_gets_through_later_is_told_from_what_never_will() {
-        let refused = |said: &str| error_of_words(said.as_bytes());
-        assert!(refused("slurm_load_jobs error: Socket timed out on send/recv").is_passing);
+        assert!(is_passing(
+            "slurm_load_jobs error: Socket timed out on send/recv"
+        ));
         // No message of ours decides, whatever a trainer's or a cluster's words have in them.
         for never in [
             "sbatch: error: invalid partition specified: no answer in sight",
             // sbatch has waited by itself, and what it was told then is what counts.
             "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\nsbatch: error: Invalid account",
         ] {
-            assert!(!refused(never).is_passing, "{never}");
+            assert!(!is_passing(never), "{never}");
         }
         let nothing = Slurm::new([("PATH".to_owned(), "/nowhere".to_owned())].into());
         let absent = nothing.run("sbatch", &[]).unwrap_err();
@@ -296,7 +247,15 @@ mod tests {
     #[test]
     fn a_limit_on_the_number_of_jobs_is_told_from_other_refusals() {
         const POLICY: &str = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)";
-        let refusal = |said: &str| error_of_words(said.as_bytes());
+        // A command that says so and fails.
+        let refusal = |said: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let script = format!("#!/bin/sh\nprintf '%s' \"{said}\" >&2\nexit 1\n");
+            crate::mock::program(&folder.path().join("sbatch"), script);
+            let path = folder.path().display().to_string();
+            let slurm = Slurm::new([("PATH".to_owned(), path)].into());
+            slurm.run("sbatch", &[]).unwrap_err()
+        };
         for limit in [
             "QOSMaxSubmitJobPerUserLimit",
             "QOSMaxSubmitJobPerAccountLimit",

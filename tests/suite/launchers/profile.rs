@@ -87,14 +87,6 @@ fn a_cell_is_profiled_once_and_nothing_is_measured() {
     );
 }
 
-const ROCPROF: &str = r#"
-[ "$1 $2" = "--stats -o" ] || exit 9
-echo "$*" > "$3"
-shift 3
-# The real one makes one text of the words, too.
-eval "$*"
-"#;
-
 /// A folder that does not say which run it is of may be one that somebody wants to see.
 #[test]
 fn a_folder_that_nobody_knows_is_named_and_left_alone() {
@@ -111,50 +103,6 @@ fn a_folder_that_nobody_knows_is_named_and_left_alone() {
         ran.stderr
     );
     assert_eq!(project.names_in(folder), ["owner.lock", "spec.json"]);
-}
-
-#[test]
-fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
-    let project = Project::new(ONE_RUN);
-    let without = run(
-        &project,
-        &["build", "--set", "experiment.profiling=rocprof"],
-    )
-    .ends_with(2);
-    assert!(
-        without.stderr.contains("`rocprofv3` is not there"),
-        "{}",
-        without.stderr
-    );
-    mock(&project, "rocprof", ROCPROF);
-    project.edit(
-        "config.yaml",
-        "[bash, trainer.sh]",
-        r#"[bash, trainer.sh, "two words; $(exit 1)"]"#,
-    );
-    run(
-        &project,
-        &["build", "--set", "experiment.profiling=rocprof"],
-    )
-    .ends_with(0);
-    let table = project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv");
-    assert_eq!(table, "--stats -o profile/results.csv bash ./profiled.sh\n");
-    assert_eq!(project.launches(), 1);
-    // The newer one is preferred.
-    mock(
-        &project,
-        "rocprofv3",
-        "mkdir -p \"$3\"; echo new > \"$3/results.csv\"; while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
-    );
-    run(
-        &project,
-        &["build", "--set", "experiment.profiling=rocprof"],
-    )
-    .ends_with(0);
-    assert_eq!(
-        project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv"),
-        "new\n"
-    );
 }
 
 #[test]

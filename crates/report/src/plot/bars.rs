@@ -1,9 +1,8 @@
-//! Cells below each other over one axis, as data and drawn: bars from 0, or marks around 0. Each
-//! workload has a panel with an axis of its own: only its cells may be compared.
+//! Cells below each other over one axis, as data and drawn: bars from 0. Each workload has a panel with an axis of its own: only its cells may be compared.
 
 use super::{
     axis::Scale,
-    canvas::{Anchor, Canvas, Mark},
+    canvas::{Anchor, Canvas},
     cells::{Cell, GUTTER, Shown},
     lines::label_ticks,
     style::{FAINT, FULL, HEADING, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH},
@@ -19,14 +18,12 @@ const LABELS: i32 = FULL - GUTTER - 24;
 
 #[derive(Default)]
 pub struct Bar {
-    /// From 0 to here; None = marks alone.
-    pub length: Option<f64>,
+    /// From 0 to here.
+    pub length: f64,
     pub interval: Option<[f64; 2]>,
-    pub marks: Vec<(Mark, f64)>,
     /// Right of the bar.
     pub figures: String,
-    /// None = the pattern of its cell.
-    pub fill: Option<Fill>,
+    pub fill: Fill,
     /// What the value cannot exceed, drawn across the bar.
     pub roof: Option<f64>,
 }
@@ -34,7 +31,7 @@ pub struct Bar {
 impl Bar {
     pub fn new(length: f64, figures: String) -> Self {
         Self {
-            length: Some(length),
+            length,
             figures,
             ..Self::default()
         }
@@ -42,16 +39,13 @@ impl Bar {
 }
 
 /// A pattern in the colour of the framework.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
+    #[default]
     Solid,
     Hatched,
     Outline,
-    HatchedBack,
 }
-
-/// Cells of one framework have patterns of their own, as far as there are patterns.
-const PATTERNS: [Fill; 4] = [Fill::Solid, Fill::Hatched, Fill::Outline, Fill::HatchedBack];
 
 /// What one cell shows: bars, or why it has none.
 pub type Entry = Result<Vec<Bar>, String>;
@@ -76,18 +70,15 @@ impl<'a> Panels<'a> {
     /// What a cell shows of it, without what has no length.
     fn of(&self, cell: &Cell) -> Entry {
         let mut bars = (self.entry)(cell)?;
-        bars.retain(|bar| {
-            bar.length
-                .is_none_or(|length| length.is_finite() && length >= 0.0)
-        });
+        bars.retain(|bar| bar.length.is_finite() && bar.length >= 0.0);
         match bars.is_empty() {
             true => Err("no figure".to_owned()),
             false => Ok(bars),
         }
     }
 
-    /// How many panels there were to draw. Points of a sweep have none `unless_swept`.
-    pub fn draw(&self, canvas: &mut Canvas, shown: &Shown, unless_swept: bool) -> usize {
+    /// How many panels there were to draw. Points of a sweep have none.
+    pub fn draw(&self, canvas: &mut Canvas, shown: &Shown) -> usize {
         let mut drawn = 0;
         for workload in &shown.workloads {
             let entries: Vec<(&Cell, Entry)> = workload
@@ -96,7 +87,7 @@ impl<'a> Panels<'a> {
                 .map(|cell| (cell, self.of(cell)))
                 .collect();
             let is_empty = entries.iter().all(|(_, entry)| entry.is_err());
-            if is_empty || (unless_swept && workload.is_swept) {
+            if is_empty || workload.is_swept {
                 continue;
             }
             if drawn == 0 && !self.title.is_empty() {
@@ -114,20 +105,15 @@ impl<'a> Panels<'a> {
         let names = entries.iter().map(|(cell, _)| width_of(&cell.short, TEXT));
         let left = MARGIN + names.max().unwrap_or(0).min(GUTTER) + 12;
         let bars = || entries.iter().flat_map(|(_, entry)| entry).flatten();
-        let scale = Scale::new(ends_of(bars)).on([left, RIGHT]);
+        let scale = Scale::new([0.0, end_of(bars)]).on([left, RIGHT]);
         let (top, since) = (canvas.top, canvas.count());
-        let variants = entries.iter().map(|(cell, _)| cell.variant + 1).max();
         for (cell, entry) in entries {
             let at = (left - 8, canvas.top + 2);
             canvas.label(&cell.short, at, TEXT, INK, Anchor::Right);
             match entry {
                 Ok(bars) => {
-                    let pattern = match variants {
-                        Some(variants) if variants <= PATTERNS.len() => PATTERNS[cell.variant],
-                        _ => Fill::Solid,
-                    };
                     for bar in bars {
-                        bar.draw(canvas, cell, pattern, &scale);
+                        bar.draw(canvas, cell, &scale);
                     }
                 }
                 Err(reason) => {
@@ -148,7 +134,7 @@ impl<'a> Panels<'a> {
     }
 
     fn draw_grid(&self, canvas: &mut Canvas, scale: &Scale, [top, bottom]: [i32; 2]) {
-        let ticks = scale.ticks(if scale.low < 0.0 { 8 } else { 6 });
+        let ticks = scale.ticks(6);
         for (value, _) in &ticks {
             let colour = if *value == 0.0 { FAINT } else { LINE };
             let x = scale.at(*value);
@@ -160,55 +146,33 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// What an axis of these bars spans: from 0 on, or marks on both sides of it. An interval of two
-/// repeats may be of any width; it must not flatten the rest.
-fn ends_of<'a, I: Iterator<Item = &'a Bar>>(bars: impl Fn() -> I) -> [f64; 2] {
+/// Where an axis of these bars ends. An interval of two repeats may be of any width; it must not flatten
+/// the rest.
+fn end_of<'a, I: Iterator<Item = &'a Bar>>(bars: impl Fn() -> I) -> f64 {
     let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
     let intervals = bars().filter_map(|bar| bar.interval).flatten();
-    let farthest = intervals
-        .filter(|end| end.is_finite())
-        .map(f64::abs)
-        .fold(0.0, f64::max);
-    if bars().all(|bar| bar.length.is_none()) {
-        let marks = largest(&mut bars().flat_map(|bar| &bar.marks).map(|(_, off)| off.abs()));
-        let most = marks.max(farthest.min(marks * 3.0)).max(1.0) * 1.05;
-        return [-most, most];
-    }
-    let longest = largest(&mut bars().filter_map(|bar| bar.length));
-    let longest = farthest.min(longest * 1.6).max(longest);
+    let farthest = largest(&mut intervals.filter(|end| end.is_finite()));
+    let longest = largest(&mut bars().map(|bar| bar.length));
     let roof = largest(&mut bars().filter_map(|bar| bar.roof));
-    [0.0, roof.max(longest)]
+    roof.max(farthest.min(longest * 1.6)).max(longest)
 }
 
 impl Bar {
-    fn draw(&self, canvas: &mut Canvas, cell: &Cell, pattern: Fill, scale: &Scale) {
+    fn draw(&self, canvas: &mut Canvas, cell: &Cell, scale: &Scale) {
         let (top, bottom) = (canvas.top, canvas.top + THICK);
         let middle = i32::midpoint(top, bottom);
         let zero = scale.at(0.0);
-        let mut right = match self.length {
-            None => RIGHT + 10,
-            Some(length) => scale.at(length).max(zero + 1),
+        let mut right = scale.at(self.length).max(zero + 1);
+        let corners = [(zero, top), (right, bottom)];
+        let inside = match self.fill {
+            Fill::Solid => cell.colour,
+            Fill::Hatched | Fill::Outline => PAPER,
         };
-        if self.length.is_some() {
-            let corners = [(zero, top), (right, bottom)];
-            let fill = self.fill.unwrap_or(pattern);
-            canvas.rectangle(
-                corners,
-                if fill == Fill::Solid {
-                    cell.colour
-                } else {
-                    PAPER
-                },
-                true,
-            );
-            match fill {
-                Fill::Solid => {}
-                Fill::Outline => canvas.rectangle(corners, cell.colour, false),
-                _ => canvas.hatched(corners, cell.colour, fill == Fill::HatchedBack),
-            }
-        } else {
-            let from = scale.at(scale.low);
-            canvas.line(vec![(from, middle), (RIGHT, middle)], LINE, 1);
+        canvas.rectangle(corners, inside, true);
+        match self.fill {
+            Fill::Solid => {}
+            Fill::Outline => canvas.rectangle(corners, cell.colour, false),
+            Fill::Hatched => canvas.hatched(corners, cell.colour),
         }
         if let Some(ends) = self
             .interval
@@ -218,11 +182,6 @@ impl Bar {
             let end = |end| ((scale.at(end), middle), scale.holds(end));
             canvas.whisker(ends.map(end), (0, 6), INK, 2);
             right = right.max(scale.at(ends[1]));
-        }
-        for (mark, value) in &self.marks {
-            let is_own = *mark == Mark::Disc;
-            let colour = if is_own { cell.colour } else { INK };
-            canvas.mark(*mark, (scale.at(*value), middle), colour);
         }
         if let Some(roof) = self.roof {
             let x = scale.at(roof);

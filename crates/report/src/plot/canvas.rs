@@ -50,8 +50,6 @@ pub enum Mark {
     Block,
     Up,
     Down,
-    /// Below the upper edge of a panel: what is beyond it.
-    Beyond,
     /// A stroke on the lower edge of a panel.
     Foot,
 }
@@ -185,14 +183,13 @@ impl Canvas {
         self.add(lowest, Shape::Box(shape));
     }
 
-    /// A frame with slanted lines in it, drawn as one line to and fro; `back`: they fall.
-    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor, back: bool) {
+    /// A frame with slanted lines in it, drawn as one line to and fro.
+    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor) {
         let [(left, top), (right, bottom)] = corners;
-        let (first, last) = if back { (bottom, top) } else { (top, bottom) };
         let slant = bottom - top;
         let mut points = Vec::new();
         for at in (left + slant..right).step_by(8) {
-            let ends = [(at, first), (at - slant, last)];
+            let ends = [(at, top), (at - slant, bottom)];
             let is_to = points.len() % 4 == 0;
             points.extend(if is_to { ends } else { [ends[1], ends[0]] });
         }
@@ -221,7 +218,6 @@ impl Canvas {
             Mark::Block => (&[(-4, -4), (4, -4), (4, 4), (-4, 4)], true),
             Mark::Up => (&[(0, -5), (5, 4), (-5, 4)], true),
             Mark::Down => (&[(0, 6), (6, -5), (-6, -5)], true),
-            Mark::Beyond => (&[(0, -8), (4, -1), (-4, -1)], true),
             Mark::Foot => (&[(0, -10), (0, 0)], false),
         };
         if filled {

@@ -10,7 +10,7 @@ use super::{
     canvas::{Anchor, Canvas, LINE_MARKS},
     hardware::in_title,
     lines::WIDEST_TAG,
-    short_names::{short_names, variants},
+    short_names::short_names,
     style::{FAINT, FULL, HALF, INK, LINE, MARGIN, SMALL, TEXT, WIDTH, colour_of},
     text::{clean, elide, elide_names, width_of, wrap},
 };
@@ -63,8 +63,6 @@ pub struct Cell<'a> {
     labels: String,
     /// The colour of its framework.
     pub colour: RGBColor,
-    /// In which way it differs from others of its framework; see [`variants`].
-    pub variant: usize,
 }
 
 impl<'a> Shown<'a> {
@@ -280,7 +278,6 @@ fn cells_of<'a>(rows: &[&'a Row], group: &Group) -> Vec<Cell<'a>> {
         fitted(TEXT, GUTTER),
         fitted(SMALL, WIDEST_TAG),
     ];
-    let variants = variants(rows, &group.baseline);
     let cell = |(at, row): (usize, &&'a Row)| {
         let [name, short, tag] = [0, 1, 2].map(|way| fitted[way][at].clone() + suffix(at));
         let labels = row.labels.iter().map(|label| clean(&label.text.clone()));
@@ -295,7 +292,6 @@ fn cells_of<'a>(rows: &[&'a Row], group: &Group) -> Vec<Cell<'a>> {
             tag,
             labels: labels.join("; "),
             colour: colour_of(&row.framework),
-            variant: variants[at],
         }
     };
     rows.iter().enumerate().map(cell).collect()

@@ -30,7 +30,7 @@ pub fn overview(shown: &Shown) -> Result<Canvas, String> {
     let title = format!("Training throughput, {}", rate_unit(shown.rows()));
     let mut canvas = shown.titled(&title, &subtitle.join(" "), workloads);
     sweep::rates(&mut canvas, shown.all, &found);
-    rates(shown).draw(&mut canvas, shown, true);
+    rates(shown).draw(&mut canvas, shown);
     shown.list_absent(&mut canvas);
     for workload in shown.workloads.iter().filter(|one| !one.is_swept) {
         curves(&mut canvas, workload);

@@ -1,29 +1,19 @@
-//! Figures of cells as bars: rates, the share of the dense peak, memory, power and cost; and each
-//! repeat's rate against the mean of its cell.
+//! Figures of cells as bars: rates, the share of the dense peak, memory, energy and cost.
 
-use tprimat_numbers::figures::{
-    Figure, Metric, Mfu, RepeatStatus, RepeatSummary, Row, Telemetry, rate_unit,
-};
-use tprimat_numbers::results::{GIB, mean};
+use tprimat_numbers::figures::{Figure, Metric, Mfu, Row, rate_unit};
+use tprimat_numbers::results::GIB;
 
 use super::{
-    axis::extent,
     bars::{Bar, Entry, Fill, Panels},
-    canvas::{Anchor, Canvas, Mark},
+    canvas::Canvas,
     cells::{Cell, Shown},
     format::{bytes, metric as metric_text, number, percent},
     series::counted,
-    style::{FAINT, INK, MARGIN, SMALL},
-    text::width_of,
 };
 
 /// What the bars of rates are.
 pub const BARS: &str = "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster; the fastest comes first. A framework has one colour in all pictures.";
 
-/// Repeats that do not count and are named.
-const NAMED: usize = 6;
-/// A repeat that is farther off its cell's mean, in percent, is drawn at the edge.
-const FARTHEST: f64 = 50.0;
 const NO_CELL: &str = "no cell has figures";
 const NO_MEMORY: &str = "no log states memory, and none was sampled";
 
@@ -43,7 +33,7 @@ fn picture(
     let mut canvas = shown.titled(title, subtitle, workloads);
     let drawn: usize = panels
         .iter()
-        .map(|panels| panels.draw(&mut canvas, shown, true))
+        .map(|panels| panels.draw(&mut canvas, shown))
         .sum();
     if drawn == 0 {
         let reasons = panels
@@ -142,7 +132,7 @@ fn memory_of(row: &Row) -> Entry {
         };
         let figures = format!("{}{of} {kind} ({source})", bytes(count));
         Bar {
-            fill: Some(fill),
+            fill,
             roof: roof.map(|bytes| bytes as f64 / GIB),
             ..Bar::new(count as f64 / GIB, figures)
         }
@@ -154,72 +144,29 @@ fn memory_of(row: &Row) -> Entry {
     }
 }
 
-/// Power and energy of the measured steps, as sampled beside the runs.
-pub fn power(shown: &Shown) -> Result<Canvas, String> {
-    let subtitle = "GPU boards only, over the measured steps; means over the counted repeats that were sampled.";
-    let panels = [
-        Panels::new("Mean power of all devices of a run", "W", |cell| {
-            watts(cell.row)
-        }),
-        Panels::new("Energy of one optimiser step, all devices", "J", |cell| {
-            joules(cell.row)
-        }),
-    ];
-    picture(shown, ("Power and energy", subtitle), &panels, false)
+/// What a joule gives: a figure of the metrics, drawn as it stands there.
+pub fn energy(shown: &Shown) -> Result<Canvas, String> {
+    let subtitle = "From the energy of GPU boards alone over the measured steps, as sampled beside the counted repeats.";
+    of_metrics(shown, ("Energy", subtitle), &["tokens_per_joule"])
 }
 
-/// The mean of what is sampled of the counted repeats, each value with its source.
-fn sampled_mean<'a>(
-    row: &'a Row,
-    value: impl Fn(&'a RepeatSummary, &'a Telemetry) -> Option<(f64, &'a str)>,
-    words: impl Fn(f64, String) -> String,
-) -> Option<Vec<Bar>> {
-    let sampled = counted(row).filter_map(|r| value(r, r.telemetry.as_ref()?));
-    let (values, mut sources): (Vec<f64>, Vec<&str>) = sampled.unzip();
-    sources.dedup();
-    let mean = mean(&values)?;
-    let words = words(mean, sources.join(", "));
-    let figures = format!("{words}, {} of {} repeats", values.len(), row.n);
-    Some(vec![Bar::new(mean, figures)])
-}
-
-fn watts(row: &Row) -> Entry {
-    let devices = counted(row).filter_map(|r| Some(r.telemetry.as_ref()?.devices));
-    let devices = devices.max().filter(|devices| *devices > 1);
-    let words = |watts: f64, sources: String| match devices {
-        Some(devices) => {
-            let each = number(watts / devices as f64);
-            format!("{} W, {each} a device, {sources}", number(watts))
-        }
-        None => format!("{} W, {sources}", number(watts)),
-    };
-    let bars = sampled_mean(row, |_, t| Some((t.mean_power_watts?, &t.source)), words);
-    bars.ok_or_else(|| "no power was sampled".to_owned())
-}
-
-fn joules(row: &Row) -> Entry {
-    let words = |joules: f64, methods: String| format!("{} J ({methods})", number(joules));
-    let bars = sampled_mean(
-        row,
-        |repeat, sampled| {
-            let steps = repeat.steady.as_ref()?.steps;
-            let energy = sampled.energy.as_ref().filter(|_| steps > 0)?;
-            Some((energy.joules / steps as f64, &energy.method))
-        },
-        words,
-    );
-    bars.ok_or_else(|| "no energy was sampled".to_owned())
-}
-
-/// What a token costs: figures of the metrics, drawn as they stand there.
+/// What a token costs.
 pub fn cost(shown: &Shown) -> Result<Canvas, String> {
     let names = ["dollars_per_trillion_tokens", "tokens_per_dollar"];
-    let panels: Vec<Panels> = names.iter().flat_map(|name| metric(shown, name)).collect();
-    if panels.is_empty() {
-        return Err(why_absent(shown, names[0]));
-    }
     let subtitle = "From the rate and the price of an hour of one device, as configured.";
-    picture(shown, ("Cost", subtitle), &panels, false)
+    of_metrics(shown, ("Cost", subtitle), &names)
+}
+
+fn of_metrics(
+    shown: &Shown,
+    titles: (&str, &str),
+    names: &[&'static str],
+) -> Result<Canvas, String> {
+    let panels: Vec<Panels> = names.iter().flat_map(|name| metric(shown, name)).collect();
+    match panels.is_empty() {
+        true => Err(why_absent(shown, names[0])),
+        false => picture(shown, titles, &panels, false),
+    }
 }
 
 /// Bars of one metric, by its unit, which may be another currency.
@@ -268,88 +215,4 @@ pub fn why_absent(shown: &Shown, name: &str) -> String {
     };
     let first = shown.rows().find_map(reason);
     first.unwrap_or_else(|| format!("no cell has `{name}`"))
-}
-
-/// Each repeat's rate against the mean of its cell, also of those that do not count.
-pub fn spread(shown: &Shown) -> Result<Canvas, String> {
-    if shown.all.rows.is_empty() {
-        return Err(NO_CELL.to_owned());
-    }
-    let subtitle = "Rate of each repeat against the geometric mean of its cell, in percent, which is 0; line: 95 % interval of \
-         that mean. Marks of repeats that do not count show the rate that they had.";
-    let mut canvas = shown.titled("Spread over repeats", subtitle, shown.workloads.len());
-    let mut x = MARGIN + 6;
-    for (mark, words) in [
-        (Mark::Disc, "counts"),
-        (Mark::Cross, "failed"),
-        (Mark::Diamond, "contradicts its job"),
-        (Mark::Square, "disturbed"),
-        (Mark::Ring, "nothing to measure"),
-    ] {
-        canvas.mark(mark, (x, canvas.top + 6), INK);
-        canvas.text(words, (x + 12, canvas.top), SMALL, FAINT, Anchor::Left);
-        x += width_of(words, SMALL) + 44;
-    }
-    canvas.top += SMALL + 8;
-    let entry = |cell: &Cell| Ok(vec![spread_of(cell.row)]);
-    Panels::new("", "% of the cell's mean", entry).draw(&mut canvas, shown, false);
-    shown.list_absent(&mut canvas);
-    Ok(canvas)
-}
-
-fn spread_of(row: &Row) -> Bar {
-    // Absent where either is not a rate.
-    let deviation = |rate: f64| {
-        let percent = (rate / row.tokens_per_second_per_gpu.value - 1.0) * 100.0;
-        percent.is_finite().then_some(percent)
-    };
-    let interval = row.tokens_per_second_per_gpu.ci95;
-    let interval = interval.and_then(|[low, high]| Some([deviation(low)?, deviation(high)?]));
-    let mark = |repeat: &RepeatSummary| {
-        let off = deviation(repeat.steady.as_ref()?.tokens_per_second_per_gpu)?;
-        let mark = match repeat.status {
-            RepeatStatus::Ok => Mark::Disc,
-            RepeatStatus::Failed { .. } => Mark::Cross,
-            RepeatStatus::Contradicted { .. } => Mark::Diamond,
-            RepeatStatus::Suspect { .. } => Mark::Square,
-            RepeatStatus::Unmeasured { .. } => Mark::Ring,
-        };
-        Some((mark, off.clamp(-FARTHEST, FARTHEST)))
-    };
-    Bar {
-        interval,
-        marks: row.repeats.iter().filter_map(mark).collect(),
-        figures: repeats_in_words(row),
-        ..Bar::default()
-    }
-}
-
-/// `10,600 to 10,764 tokens/s/GPU, n = 2 of 3; #3 failed (oom)`
-fn repeats_in_words(row: &Row) -> String {
-    let values = &row.tokens_per_second_per_gpu.values;
-    let range = match extent(values.iter().copied()) {
-        Some([low, high]) if values.len() > 1 => format!("{} to {}", number(low), number(high)),
-        _ => number(row.tokens_per_second_per_gpu.value),
-    };
-    let rate = match row.impossible() {
-        Some(_) => "impossible".to_owned(),
-        None => format!("{range} {}", rate_unit(std::iter::once(row))),
-    };
-    let mut words = format!("{rate}, n = {} of {}", row.n, row.repeats_wanted);
-    let not_counted = || row.repeats.iter().filter(|r| r.status != RepeatStatus::Ok);
-    for repeat in not_counted().take(NAMED) {
-        let why = match &repeat.status {
-            RepeatStatus::Ok => String::new(),
-            RepeatStatus::Failed { class, .. } => format!("failed ({})", class.name()),
-            RepeatStatus::Contradicted { fields } => format!("contradicts {}", fields.join(", ")),
-            RepeatStatus::Suspect { .. } => "disturbed".to_owned(),
-            RepeatStatus::Unmeasured { .. } => "unmeasured".to_owned(),
-        };
-        words += &format!("; #{} {why}", repeat.repeat);
-    }
-    let more = not_counted().count().saturating_sub(NAMED);
-    if more > 0 {
-        words += &format!("; {more} more do not count");
-    }
-    words
 }

@@ -172,7 +172,9 @@ impl Sample {
             json!({"status": "ok", "value": 60_000.0 / self.scale * (1.0 + noise(i)), "basis": "a price"})
         };
         json!([{"name": "dollars_per_trillion_tokens", "title": "USD/1T tokens", "unit": "USD", "higher_is_better": false,
-            "figure": cost}])
+            "figure": cost},
+            {"name": "tokens_per_joule", "title": "tokens/J", "unit": "tokens/J", "higher_is_better": true,
+            "figure": {"status": "ok", "value": 2.5 * self.scale * (1.0 + noise(i)), "basis": "samples"}}])
     }
 
     fn repeat(self, i: usize, r: usize, rate: f64, status: &Value) -> Value {

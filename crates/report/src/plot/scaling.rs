@@ -31,7 +31,7 @@ pub fn scaling(shown: &Shown) -> Result<Canvas, String> {
         }
     }
     for panels in metric(shown, METRIC) {
-        drawn += panels.draw(&mut canvas, shown, true);
+        drawn += panels.draw(&mut canvas, shown);
     }
     match drawn {
         0 => Err(why_absent(shown, METRIC)),

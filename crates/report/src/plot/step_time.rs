@@ -1,9 +1,7 @@
-//! Step time over steps, a panel a cell: each repeat a line, with the cut, shifts of level and
-//! outliers.
+//! Step time over steps, a panel a cell: each repeat a line, with the cut and shifts of level.
 
 use tprimat_numbers::figures::{Cut, RepeatStatus, RepeatSummary, Row};
-use tprimat_numbers::results::words::few;
-use tprimat_numbers::results::{OUTLIER_DEVIATIONS, OUTLIER_LEAST, outlier_limit, quantile};
+use tprimat_numbers::results::{quantile, words::few};
 
 use super::{
     axis::{Scale, extent},
@@ -21,23 +19,17 @@ const POINTS: usize = 120;
 const LEVELS: [f64; 2] = [0.05, 0.95];
 /// Repeats drawn in a panel; all are counted.
 const DRAWN: usize = 40;
-/// Outliers marked in a panel; all are counted.
-const MARKED: usize = 60;
 
 pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
     let has_times = |cell: &&Cell| cell.row.repeats.iter().any(|r| !times(r).is_empty());
     if !shown.cells().any(|cell| has_times(&cell)) {
         return Err("no log states or implies step times".to_owned());
     }
-    let subtitle = format!(
-        "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans at least \
-         ±10 % of the median. Dashed, grey: where the declared warm-up ends; dashed, black: where the measured part of the \
-         first counted repeat begins, if later. Strokes at the foot: the same of every counted repeat. Rings: steps more \
-         than {OUTLIER_DEVIATIONS} scaled median absolute deviations and {} % from the median of their run; triangles: \
-         beyond the panel.",
-        OUTLIER_LEAST * 100.0
-    );
-    let mut canvas = shown.titled("Step time over steps", &subtitle, 0);
+    let subtitle = "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans at least \
+         ±10 % of the median; what is beyond it stands at its edge. Dashed, grey: where the declared warm-up ends; dashed, \
+         black: where the measured part of the first counted repeat begins, if later. Strokes at the foot: the same of \
+         every counted repeat.";
+    let mut canvas = shown.titled("Step time over steps", subtitle, 0);
     for workload in &shown.workloads {
         let cells: Vec<&Cell> = workload.cells.iter().filter(has_times).collect();
         if cells.is_empty() {
@@ -49,12 +41,11 @@ pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
             for (column, cell) in (0..).zip(line) {
                 let left = MARGIN + column * (HALF + GAP);
                 canvas.top = top;
-                let outliers = outliers(cell.row);
                 cell.draw_name(&mut canvas, left, HALF - 8);
-                let words = in_words(cell.row, outliers.len());
+                let words = in_words(cell.row);
                 canvas.lines_of(&words, left, HALF - 8, SMALL, FAINT);
                 below = below.max(canvas.top + 4);
-                panels.push(panel(cell, &outliers));
+                panels.push(panel(cell));
             }
             canvas.top = below;
             draw_beside(&mut canvas, HEIGHT, &panels);
@@ -78,15 +69,7 @@ fn declared_steps(repeat: &RepeatSummary) -> Series {
     steps
 }
 
-/// The steps of a counted repeat that are measured.
-fn measured(repeat: &RepeatSummary) -> Series {
-    let first = cut(repeat).map_or(0, |cut| cut.first_step) as f64;
-    let mut steps = times(repeat);
-    steps.retain(|(step, _)| *step >= first);
-    steps
-}
-
-fn panel(cell: &Cell, outliers: &Series) -> Lines {
+fn panel(cell: &Cell) -> Lines {
     let repeats = &cell.row.repeats;
     let of_all = |steps: &mut dyn Iterator<Item = Series>| -> Vec<f64> {
         steps.flatten().map(|(_, seconds)| seconds).collect()
@@ -137,30 +120,11 @@ fn panel(cell: &Cell, outliers: &Series) -> Lines {
         .iter()
         .map(|cut| (Mark::Foot, (cut.first_step as f64, y.low), cell.colour));
     lines.marks.extend(feet);
-    let is_beyond = |(_, seconds): &(f64, f64)| *seconds > y.high;
-    let apart = (x.high - x.low) / 70.0;
-    for (counts, points) in &drawn {
-        let colour = if *counts { cell.colour } else { LINE };
-        let stretches = points.split(is_beyond);
-        lines
-            .curves
-            .extend(stretches.map(|stretch| Curve::plain(colour, 1, stretch.to_vec())));
-        let mut beyond: Vec<f64> = points
-            .iter()
-            .filter(|p| is_beyond(p))
-            .map(|p| p.0)
-            .collect();
-        beyond.dedup_by(|b, a| *b - *a < apart);
-        let marks = beyond.into_iter().take(MARKED);
-        lines
-            .marks
-            .extend(marks.map(|step| (Mark::Beyond, (step, y.high), colour)));
-    }
-    let inside = outliers
-        .iter()
-        .filter(|(_, seconds)| y.holds(*seconds))
-        .take(MARKED);
-    lines.marks.extend(inside.map(|at| (Mark::Ring, *at, INK)));
+    let curve = |(counts, points): (bool, Series)| {
+        let colour = if counts { cell.colour } else { LINE };
+        Curve::plain(colour, 1, points)
+    };
+    lines.curves.extend(drawn.into_iter().map(curve));
     lines
 }
 
@@ -173,29 +137,8 @@ fn declared(cut: &Cut) -> u64 {
     cut.first_step.saturating_sub(cut.dropped_steps)
 }
 
-/// Measured steps far from the median of their run, or of their level where that changes for good, in
-/// either direction.
-fn outliers(row: &Row) -> Series {
-    let of_repeat = |repeat| {
-        let of_level = |mut steps: Series| {
-            let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
-            let median = quantile(&seconds, 0.5).unwrap_or(0.0);
-            let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
-            steps.retain(|(_, seconds)| (seconds - median).abs() > limit);
-            steps
-        };
-        let shift = cut(repeat).and_then(|cut| cut.level_shift.as_ref());
-        let shift = shift.map_or(f64::INFINITY, |shift| shift.step as f64);
-        let (before, after) = measured(repeat)
-            .into_iter()
-            .partition(|(step, _)| *step < shift);
-        [of_level(before), of_level(after)].concat()
-    };
-    counted(row).flat_map(of_repeat).collect()
-}
-
 /// What the marks mean here.
-fn in_words(row: &Row, outliers: usize) -> String {
+fn in_words(row: &Row) -> String {
     let mut parts = Vec::new();
     let cuts = || counted(row).filter_map(|r| Some((r.repeat, cut(r)?)));
     if let Some((_, first)) = cuts().next() {
@@ -231,10 +174,5 @@ fn in_words(row: &Row, outliers: usize) -> String {
     if repeats > DRAWN {
         parts.push(format!("the first {DRAWN} of {repeats} repeats are drawn"));
     }
-    parts.push(match outliers {
-        0 => "no outlier".to_owned(),
-        1 => "1 outlier".to_owned(),
-        n => format!("{n} outliers"),
-    });
     parts.join("; ")
 }

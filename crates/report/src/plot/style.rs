@@ -1,9 +1,9 @@
 //! Sizes, colours and marks of the pictures.
 //!
 //! An SVG has these colours and no others: [`PAPER`], [`INK`], [`FAINT`], [`LINE`], and those of
-//! [`SERIES`] and [`HEAT`]. They stand as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS,
+//! [`SERIES`]. They stand as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS,
 //! as for a dark scheme: `svg [fill="#FFFFFF"] { fill: … } svg [stroke="#202024"] { stroke: … }`.
-//! Colour never speaks alone: bars carry their names and patterns, lines a mark and a name.
+//! Colour never speaks alone: bars carry their names, lines a mark and a name.
 
 use plotters::style::RGBColor;
 
@@ -49,16 +49,6 @@ pub const SERIES: [RGBColor; 12] = [
     RGBColor(161, 102, 47),
     RGBColor(92, 107, 192),
     RGBColor(107, 142, 35),
-];
-
-/// `#EDF4FA #D3E5F4 #B7D5ED #98C3E4 #76AFDA`: shades of a map, from low to high. `INK` is readable
-/// on each, and each is darker in grey print than the one before.
-pub const HEAT: [RGBColor; 5] = [
-    RGBColor(237, 244, 250),
-    RGBColor(211, 229, 244),
-    RGBColor(183, 213, 237),
-    RGBColor(152, 195, 228),
-    RGBColor(118, 175, 218),
 ];
 
 /// Frameworks in the order of their colours, so that each has one colour in every picture of every
