@@ -7,8 +7,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::{is_id, result::OldResult};
+use super::{
+    is_id,
+    result::{OldResult, labelled},
+};
 use crate::{
     figures::{Memory, Telemetry, UNIFIED_SCHEMA, host_named},
     job::FailureClass,
@@ -163,7 +167,53 @@ fn parsed(bytes: &[u8]) -> Result<Published, String> {
             ));
         }
     }
-    Ok(file)
+    let whole = serde_json::from_slice(bytes).unwrap_or_default();
+    match contradiction(&whole, &file) {
+        Some(why) => Err(format!("it contradicts itself: {why}")),
+        None => Ok(file),
+    }
+}
+
+/// Where a file states two things of one fact, as tprimat never publishes it: somebody edited one of
+/// them, and nobody knows which of the others.
+fn contradiction(whole: &Value, file: &Published) -> Option<String> {
+    let contract = |name: &str| {
+        let field = file.contract.0.iter().find(|field| field.field == name)?;
+        field.value.as_u64()
+    };
+    // What was asked for may differ from what the log states.
+    let labels = labelled(whole).filter(|(name, _)| *name != "train_iters");
+    let devices = whole
+        .pointer("/gpu_info/device_count")
+        .map(|count| ("num_gpus", count));
+    for (name, label) in labels.chain(devices) {
+        if let Some(stated) = contract(name).filter(|stated| label.as_u64() != Some(*stated)) {
+            return Some(format!("{name} is {label}, and {stated} in its contract"));
+        }
+    }
+    let metric = |name: &str| {
+        whole
+            .pointer(&format!("/performance_metrics/{name}"))?
+            .as_f64()
+    };
+    if let (Some(all), Some(each), Some(devices)) = (
+        metric("tokens_per_second"),
+        metric("tokens_per_second_per_gpu"),
+        contract("num_gpus"),
+    ) && (each * devices as f64 / all - 1.0).abs() > 1e-6
+    {
+        return Some(format!(
+            "tokens_per_second is {all}, and {each} per device × {devices}"
+        ));
+    }
+    let repeats = whole["repeats"].as_array()?;
+    let has = |repeat: &Value| {
+        let series = ["steps", "step_times", "loss_values", "learning_rates"];
+        series.iter().all(|name| repeat[*name] == whole[*name])
+    };
+    let times = whole["step_times"].as_array();
+    let is_of_none = times.is_some_and(|all| !all.is_empty()) && !repeats.iter().any(has);
+    is_of_none.then(|| "its series are those of none of its repeats".to_owned())
 }
 
 impl Published {
@@ -253,7 +303,6 @@ mod tests {
     use std::{fs, path::PathBuf};
 
     use proptest::prelude::*;
-    use serde_json::Value;
 
     use super::{super::read_result, *};
 
@@ -343,6 +392,26 @@ mod tests {
         other["repeats"][0].as_object_mut().unwrap().remove("steps");
         let why = refused(&other);
         assert!(why.contains("missing field `steps`"), "{why}");
+    }
+
+    #[test]
+    fn a_file_that_was_edited_so_that_it_contradicts_itself_is_refused() {
+        let (_, file) = of_gpus().swap_remove(0);
+        for (at, value) in [
+            ("/training_config/global_batch_size", Value::from(16)),
+            ("/training_config/global_batch_size", u64::MAX.into()),
+            ("/training_config/num_gpus", 0.into()),
+            ("/parallelism_config/data_parallel_size", 2.into()),
+            ("/gpu_info/device_count", 1.into()),
+            ("/performance_metrics/tokens_per_second", 1e6.into()),
+            ("/step_times/3", 0.001.into()),
+            ("/repeats/0/step_times/3", 0.001.into()),
+        ] {
+            let mut edited = file.clone();
+            *edited.pointer_mut(at).unwrap() = value;
+            let why = read(&bytes(&edited)).unwrap().unwrap_err();
+            assert!(why.contains("it contradicts itself"), "{at}: {why}");
+        }
     }
 
     proptest! {

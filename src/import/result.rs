@@ -152,7 +152,7 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
 }
 
 /// The settings that a file labels its run with, each with its value.
-fn labelled(file: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
+pub(super) fn labelled(file: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
     SETTINGS.iter().filter_map(|setting| {
         let tables = setting.tables.iter().filter_map(|name| file.get(name));
         let mut values = tables.flat_map(|of| setting.names.iter().filter_map(|n| of.get(n)));
