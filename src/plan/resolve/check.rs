@@ -3,7 +3,7 @@
 use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{
     figures::accelerators_like,
-    job::{Job, OTHER, PRECISIONS, architecture},
+    job::{Architecture, Decay, Job, OTHER, PRECISIONS, Task, architecture},
     matrix::Cell,
 };
 
@@ -42,6 +42,7 @@ pub(super) fn card(r: &mut SettingsReader, job: &Job, gpu_model: Option<&str>) {
 pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
     batch(r, job, block);
     shape(r, cell, job);
+    task(r, job);
     experts(r, cell, job, block);
     optimizer(r, job);
 }
@@ -134,7 +135,7 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
         return;
     }
     // What a model with experts lacks has been told.
-    let has_experts = architecture(&m.architecture).is_some_and(|known| known.has_experts);
+    let has_experts = architecture(&m.architecture).is_some_and(Architecture::has_experts);
     if m.num_experts == 0 && has_experts {
         return;
     }
@@ -167,6 +168,18 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
     r.push_of_cell(problem.help(help));
 }
 
+fn task(r: &mut SettingsReader, job: &Job) {
+    let message = match (job.task, job.lora_rank) {
+        (Task::Lora, 0) => "the task is lora, and no rank of its adapters is stated",
+        (Task::Pretrain | Task::Sft, 1..) => {
+            "a rank of adapters is stated, and the task is not lora"
+        }
+        _ => return,
+    };
+    let label = "state it with task: lora, and only there";
+    r.problem_of_cell("training.lora_rank", message.to_owned(), label);
+}
+
 fn optimizer(r: &mut SettingsReader, job: &Job) {
     if job.optimizer.r#type != "adamw" {
         r.problem(
@@ -177,6 +190,19 @@ fn optimizer(r: &mut SettingsReader, job: &Job) {
             ),
             "expected adamw, or adam for the same",
         );
+    }
+    let (falling, style) = (job.optimizer.wsd_decay_steps, job.optimizer.lr_decay_style);
+    let left = job.train_iters.saturating_sub(job.optimizer.warmup_steps);
+    if (style == Decay::Wsd) != (falling > 0) || falling > left {
+        let message = match (style == Decay::Wsd, falling) {
+            (true, 0) => "a wsd schedule does not say over how many last steps it falls".to_owned(),
+            (true, _) => format!(
+                "a wsd schedule falls over {falling} steps, and has {left} behind its warm-up"
+            ),
+            _ => format!("a schedule that is no wsd states {falling} decay steps"),
+        };
+        let label = "1 to train_iters − warmup_steps with lr_decay_style: wsd, else left out";
+        r.problem_of_cell("training.optimizer.wsd_decay_steps", message, label);
     }
     if job.optimizer.warmup_steps > job.train_iters {
         r.problem_of_cell(

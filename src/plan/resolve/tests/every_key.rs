@@ -20,7 +20,7 @@ fn seen_of_cells(config: &Config, overlay: &[Setting], recipes: &RecipeSet) -> S
         ("amd", "prim"),
         ("nvd", "tran"),
     ] {
-        for model in ["m", "n", "e"] {
+        for model in ["m", "n", "e", "d", "g"] {
             let of = Cell {
                 overlay: overlay.to_vec(),
                 ..cell(platform, framework, model)
