@@ -175,7 +175,8 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
             }),
     );
     if !r.is_guessing {
-        check(&mut r, cell, &job, block.as_ref());
+        let is_command = recipe.file.launch.is_open();
+        check(&mut r, cell, &job, block.as_ref(), is_command);
         card(&mut r, &job, platform.gpu_model.as_deref());
         measures(&mut r, &job, skipped);
     }

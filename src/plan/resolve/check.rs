@@ -39,9 +39,16 @@ pub(super) fn card(r: &mut SettingsReader, job: &Job, gpu_model: Option<&str>) {
     r.push_of_cell(problem.help(format!("it computes in {others}")));
 }
 
-pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
+/// `is_command`: what trains is the user's own, which may part layers unevenly.
+pub(super) fn check(
+    r: &mut SettingsReader,
+    cell: &Cell,
+    job: &Job,
+    block: Option<&Block>,
+    is_command: bool,
+) {
     batch(r, job, block);
-    shape(r, cell, job);
+    shape(r, cell, job, is_command);
     task(r, job);
     experts(r, cell, job, block);
     optimizer(r, job);
@@ -79,7 +86,7 @@ fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
 }
 
 /// What the model's shape allows.
-fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job, is_command: bool) {
     let (data, p, m) = (&job.data, &job.parallelism, &job.model);
     let tp = p.tensor_model_parallel_size;
     if m.num_attention_heads % tp != 0 {
@@ -106,7 +113,7 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
         );
     }
     let pp = p.pipeline_model_parallel_size;
-    if m.num_layers % pp != 0 {
+    if m.num_layers % pp != 0 && !is_command {
         let path = format!("models.{}.num_layers", cell.model);
         r.problem_of_cell(
             &path,

@@ -104,6 +104,34 @@ pub(super) mod tests {
         assert!(of(&all, 4096).unwrap().value > 6.0 * flops);
     }
 
+    /// DeepSeek V3, and with the layer that predicts a further token: 1 of 62 layers, and the output
+    /// matrix twice.
+    #[test]
+    fn latent_attention_and_further_tokens() {
+        let mut deepseek = ModelShape {
+            num_experts: 256,
+            num_experts_per_tok: 8,
+            moe_intermediate_size: 2048,
+            shared_expert_intermediate_size: 2048,
+            first_k_dense_replace: 3,
+            q_lora_rank: 1536,
+            kv_lora_rank: 512,
+            qk_nope_head_dim: 128,
+            qk_rope_head_dim: 64,
+            v_head_dim: 128,
+            ..shape("deepseek_v3", [61, 7168, 18432, 128, 128, 192, 129_280], false)
+        };
+        let alone = of(&deepseek, 4096).unwrap().value;
+        assert_eq!(alone, 219_753_621_504.0 + 30_702_305_280.0);
+        deepseek.num_nextn_predict_layers = 1;
+        let attention = 7168 * (1536 + 512 + 64) + 1536 + 1536 * 128 * 192 + 512 + 512 * 128 * 256;
+        let experts = 9 * 3 * 7168 * 2048 + 7168 * 256;
+        let layer = attention + 128 * 128 * 7168 + experts + 2 * 7168;
+        let further = 6 * (layer + 2 * 7168 * 7168 + 3 * 7168 + 129_280 * 7168);
+        let with = of(&deepseek, 4096).unwrap().value;
+        assert_eq!(with - alone, further as f64 + 30_702_305_280.0 / 61.0);
+    }
+
     /// A window takes attention off; frozen weights have no gradients, but hand those of their inputs on.
     #[test]
     fn what_is_not_done_does_not_count() {
