@@ -127,7 +127,10 @@ fn published_tflops_follow_from_published_rates() {
             }
             let peak = Peaks::default().of("card", Some(&format!("NVIDIA {card}")), precision);
             let mfu = Mfu::of(rate, Some(&own), peak).value();
-            assert!(mfu.is_some_and(|mfu| mfu > 0.1 && mfu < 0.7), "{told}: {mfu:?}");
+            assert!(
+                mfu.is_some_and(|mfu| mfu > 0.1 && mfu < 0.7),
+                "{told}: {mfu:?}"
+            );
         }
     }
     assert!(agreeing >= 20, "{agreeing}");

@@ -175,7 +175,10 @@ impl Shape {
             }
         }
         for name in ["q", "k"].into_iter().filter(|_| self.qk_norm) {
-            list.push(spec(&format!("self_attn.{name}_norm.weight"), &[self.head_dim]));
+            list.push(spec(
+                &format!("self_attn.{name}_norm.weight"),
+                &[self.head_dim],
+            ));
         }
         list.push(spec("self_attn.o_proj.weight", &[self.hidden, q]));
         list.push(spec("post_attention_layernorm.weight", &[self.hidden]));

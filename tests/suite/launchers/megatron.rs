@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tprimat::{
-    job::Job,
+    job::{Decay, Job},
     logs::{LogSection, Trace, parse},
     recipe::Recipe,
 };
@@ -167,6 +167,22 @@ fn every_setting_of_a_job_is_an_argument() {
     });
     for (name, wanted) in wanted.as_object().unwrap() {
         assert_eq!(stated.get(name), Some(wanted), "{name}");
+    }
+}
+
+/// Its own WSD falls exponentially unless it is told a line.
+#[test]
+fn a_wsd_schedule_falls_in_a_line() {
+    let (_, mut job) = plain();
+    job.optimizer.lr_decay_style = Decay::Wsd;
+    job.optimizer.wsd_decay_steps = 7;
+    let stated = run(&job, VERSIONS[0].1).effective.0;
+    for (name, value) in [
+        ("lr_decay_style", json!("WSD")),
+        ("lr_wsd_decay_style", json!("linear")),
+        ("lr_wsd_decay_iters", json!(7)),
+    ] {
+        assert_eq!(stated.get(name), Some(&value), "{name}");
     }
 }
 
