@@ -73,7 +73,7 @@ parallelism:
   published:
     {{ tensor_model_parallel_size: {tp}, pipeline_model_parallel_size: {pp}, context_parallel_size: {cp},
       expert_model_parallel_size: {ep} }}
-frameworks: {{ cmd: {{ command: ["train"] }} }}
+frameworks: {{ cmd: {{ command: ["train"], inputs: [] }} }}
 "#,
         task = table.task
     );
@@ -86,11 +86,11 @@ frameworks: {{ cmd: {{ command: ["train"] }} }}
         root: root.path().into(),
         ..PlanRequest::default()
     };
-    let plan = Plan::load(&request).unwrap_or_else(|problem| panic!("{row:?}: {problem}"));
+    let plan = Plan::load(&request).unwrap_or_else(|problem| panic!("{model} on {card}: {problem}"));
     let (_, cell) = plan.cells.with_ids().next().unwrap();
     match &cell.support {
         Support::Ready(prepared) => prepared.job().clone(),
-        Support::Unsupported(why) => panic!("{row:?}: {why:?}"),
+        Support::Unsupported(why) => panic!("{model} on {card}: {why:?}"),
     }
 }
 

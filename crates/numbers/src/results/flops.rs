@@ -128,7 +128,8 @@ pub(super) mod tests {
         let alone = of(&deepseek, 4096).unwrap().value;
         assert_eq!(alone, 219_753_621_504.0 + 30_702_305_280.0);
         deepseek.num_nextn_predict_layers = 1;
-        let attention = 7168_u64 * (1536 + 512 + 64) + 1536 + 1536 * 128 * 192 + 512 + 512 * 128 * 256;
+        let attention =
+            7168_u64 * (1536 + 512 + 64) + 1536 + 1536 * 128 * 192 + 512 + 512 * 128 * 256;
         let experts = 9 * 3 * 7168 * 2048 + 7168 * 256;
         let layer = attention + 128 * 128 * 7168 + experts + 2 * 7168;
         let further = 6 * (layer + 2 * 7168 * 7168 + 3 * 7168 + 129_280 * 7168);
