@@ -206,7 +206,7 @@ fn optimizer(r: &mut SettingsReader, job: &Job) {
             (true, _) => format!(
                 "a wsd schedule falls over {falling} steps, and has {left} behind its warm-up"
             ),
-            _ => format!("a schedule that is no wsd states {falling} decay steps"),
+            _ => format!("a schedule other than wsd states {falling} decay steps"),
         };
         let label = "1 to train_iters − warmup_steps with lr_decay_style: wsd, else left out";
         r.problem_of_cell("training.optimizer.wsd_decay_steps", message, label);

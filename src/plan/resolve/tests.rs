@@ -79,7 +79,7 @@ fn full() -> Value {
             "duration": { "train_iters": 20 },
             "optimizer": {
                 "type": "adamw", "learning_rate": 1e-3, "min_learning_rate": 1e-4, "warmup_steps": 3, "weight_decay": 0.2,
-                "lr_decay_style": "wsd", "wsd_decay_steps": 5,
+                "lr_decay_style": "wsd", "wsd_decay_steps": 1,
                 "beta1": 0.8, "beta2": 0.9, "eps": 1e-7, "clip_grad": 0.5, "state_precision": "bf16",
             },
             "precision": { "default": "fp8", "fp8_hybrid": false, "fp8_param": true },

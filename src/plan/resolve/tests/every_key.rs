@@ -282,6 +282,8 @@ fn no_key_is_accepted_without_an_effect() {
         json!("bf16"),
         json!("fp8"),
         json!("default"),
+        json!("linear"),
+        json!("sft"),
         json!("zero2"),
         json!("amd"),
         json!("2h"),
