@@ -54,6 +54,8 @@ def settings(model=None, optimizer=None, rates=None, dataset=None):
         found |= {"optimizer_state_precision": dtypes.pop()} if len(dtypes) == 1 else {}
     if rates is not None:
         found |= {"learning_rate": rates.high, "min_learning_rate": rates.low, "warmup_steps": rates.warmup}
+        if rates.style != "cosine":
+            found |= {"lr_decay_style": rates.style, "wsd_decay_steps": rates.falling}
     if model is not None:
         config = model.config
         names = [plain_name(name) for name, _ in model.named_parameters()]

@@ -19,6 +19,8 @@ from tprimat_callback import stop
 # Values that ask for nothing, beside null, "", 0, false and empty lists.
 DEFAULTS = {
     "vendor": "cpu",
+    "task": "pretrain",
+    "optimizer.lr_decay_style": "cosine",
     "sac_frequency": 1,
     "initialisation.std": 0.02,
     "parallelism.tensor_model_parallel_size": 1,

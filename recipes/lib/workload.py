@@ -63,19 +63,27 @@ def micro_batch(dataset, number, rows, replica=0, replicas=1):
 
 
 class LearningRate:
-    """As in src/bin/tprimat-native/schedule.rs: linear from step 1, then cosine; the last step is at the minimum."""
+    """As in crates/job/src/schedule.rs: linear from step 1, then as lr_decay_style says; unless that is constant, the
+    last step is at the minimum."""
 
     def __init__(self, job):
         optimizer = job["optimizer"]
         self.high, self.low = optimizer["learning_rate"], optimizer["min_learning_rate"]
         self.warmup, self.steps = optimizer["warmup_steps"], job["train_iters"]
+        self.style, self.falling = optimizer["lr_decay_style"], optimizer["wsd_decay_steps"]
 
     def at(self, step):
         """The rate of `step`, counted from 1."""
         if step <= self.warmup:
             return self.high * step / self.warmup
         progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        return self.low + (self.high - self.low) * 0.5 * (1.0 + math.cos(math.pi * progress))
+        left = {
+            "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
+            "linear": 1.0 - progress,
+            "constant": 1.0,
+            "wsd": min(1.0, max(0, self.steps - step) / max(1, self.falling)),
+        }[self.style]
+        return self.low + (self.high - self.low) * left
 
     def factor(self, done):
         """For torch's LambdaLR: the rate of the step after `done` steps, over the highest one."""

@@ -1,4 +1,4 @@
-"""The job's model in torchtitan's llama3 family, and the parts of its train spec that the job decides."""
+"""The job's model in torchtitan's llama3 or qwen3 family, and the parts of its train spec that the job decides."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,16 +15,13 @@ from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models.llama3 import Transformer, TransformerModelArgs, parallelize_llama
 from torchtitan.models.llama3.infra import parallelize as llama_parallelize
 from torchtitan.models.llama3.model.args import RoPEScalingArgs
+from torchtitan.models.qwen3 import Qwen3Model, Qwen3ModelArgs, parallelize_qwen3
 from torchtitan.protocols.train_spec import TrainSpec
 
 from workload import LearningRate, micro_batch, open_dataset
 
 
-@dataclass
-class ModelArgs(TransformerModelArgs):
-    tie_embeddings: bool = False
-    init_std: float = 0.02
-
+class CountsTiedHead:
     def get_nparams_and_flops(self, model, seq_len):
         count, flops = super().get_nparams_and_flops(model, seq_len)
         if self.tie_embeddings:  # torchtitan leaves the embedding out of its FLOPs, but here the head multiplies by it
@@ -32,8 +29,20 @@ class ModelArgs(TransformerModelArgs):
         return count, flops
 
 
-class Network(Transformer):
-    """torchtitan's Llama 3 with tied embeddings where the job has them, beginning as the job says."""
+@dataclass
+class ModelArgs(CountsTiedHead, TransformerModelArgs):
+    tie_embeddings: bool = False
+    init_std: float = 0.02
+
+
+@dataclass
+class Qwen3Args(CountsTiedHead, Qwen3ModelArgs):
+    tie_embeddings: bool = False
+    init_std: float = 0.02
+
+
+class Beginning:
+    """Tied embeddings where the job has them, and first weights as the job says."""
 
     def __init__(self, model_args):
         super().__init__(model_args)
@@ -43,15 +52,49 @@ class Network(Transformer):
         if self.model_args.tie_embeddings:
             self.output.weight = self.tok_embeddings.weight
 
-    def init_weights(self, buffer_device=None):
-        with torch.device(buffer_device or self.freqs_cis.device):
-            self.freqs_cis = self._precompute_freqs_cis()
+    def begin(self):
         self.tie()  # leaving the meta device has made two of them
         for parameter in self.parameters():
             if parameter.ndim < 2:
-                torch.nn.init.ones_(parameter)  # norms: this family has no biases
+                torch.nn.init.ones_(parameter)  # norms: these families have no biases
             else:
                 torch.nn.init.normal_(parameter, std=self.model_args.init_std)
+
+
+class Network(Beginning, Transformer):
+    def init_weights(self, buffer_device=None):
+        with torch.device(buffer_device or self.freqs_cis.device):
+            self.freqs_cis = self._precompute_freqs_cis()
+        self.begin()
+
+
+class Qwen3Network(Beginning, Qwen3Model):
+    def init_weights(self, buffer_device=None):
+        with torch.device(buffer_device or self.rope_cache.device):
+            self.rope_cache = self._precompute_rope_cache()
+        self.begin()
+
+
+def is_qwen3(job):
+    return job["model"]["architecture"] == "qwen3"
+
+
+def qwen3_args(job):
+    model = job["model"]
+    return Qwen3Args(
+        dim=model["hidden_size"],
+        n_layers=model["num_layers"],
+        n_heads=model["num_attention_heads"],
+        n_kv_heads=model["num_kv_heads"],
+        vocab_size=model["vocab_size"],
+        head_dim=model["head_dim"],
+        hidden_dim=model["ffn_hidden_size"],
+        norm_eps=model["norm_eps"],
+        rope_theta=model["rope_theta"],
+        max_seq_len=job["data"]["seq_length"],
+        tie_embeddings=model["tie_embeddings"],
+        init_std=job["initialisation"]["std"],
+    )
 
 
 def model_args(job):
@@ -82,7 +125,8 @@ def model_args(job):
 def parallelize(model, parallel_dims, job_config):
     """As torchtitan does it; a tied weight must be in one FSDP group, which its own function would put into two."""
     if not (model.model_args.tie_embeddings and parallel_dims.fsdp_enabled):
-        return parallelize_llama(model, parallel_dims, job_config)
+        own = parallelize_qwen3 if isinstance(model, Qwen3Model) else parallelize_llama
+        return own(model, parallel_dims, job_config)
     compiles = job_config.compile.enable and "model" in job_config.compile.components
     if job_config.activation_checkpoint.mode != "none":
         apply_ac(model, job_config.activation_checkpoint, model_compile_enabled=compiles)
@@ -165,8 +209,8 @@ def pipeline(model, parallel_dims, job_config, device, args, parallelize_fn, los
 def train_spec(job):
     rates = LearningRate(job)  # torchtitan's own cosine is one step behind the job's
     return TrainSpec(
-        model_cls=Network,
-        model_args={"job": model_args(job)},
+        model_cls=Qwen3Network if is_qwen3(job) else Network,
+        model_args={"job": qwen3_args(job) if is_qwen3(job) else model_args(job)},
         parallelize_fn=parallelize,
         pipelining_fn=pipeline,
         build_optimizers_fn=build_optimizers,

@@ -20,6 +20,7 @@ import network
 import torchtitan.train
 from events import Events, dtype_name, runs_out_of_memory, stop, world
 from job import Job
+from network import is_qwen3
 from torchtitan.protocols.train_spec import register_train_spec
 
 PLAIN = ("ddp", "none", "no_shard")
@@ -37,9 +38,13 @@ def refuse(job):
     whole = dp == 1 or parallel["sharding"] in PLAIN
     job.refuse(
         [
-            (model["architecture"] not in ("llama", "mistral"), f"architecture {model['architecture']!r}"),
-            (model["qkv_bias"], "a QKV bias: torchtitan's Llama has none"),
-            (model["head_dim"] * model["num_attention_heads"] != model["hidden_size"], "a head_dim of its own"),
+            (model["architecture"] not in ("llama", "mistral", "qwen3"), f"architecture {model['architecture']!r}"),
+            (model["qkv_bias"], "a QKV bias: torchtitan's models have none"),
+            (
+                not is_qwen3(job) and model["head_dim"] * model["num_attention_heads"] != model["hidden_size"],
+                "a head_dim of its own",
+            ),
+            (is_qwen3(job) and bool(model["rope_scaling"]), "scaled RoPE: torchtitan's Qwen3 has none"),
             (model["tie_embeddings"] and tp * pp * cp > 1, "tied embeddings with TP, PP or CP"),
             (not (torch.cuda.is_available() and backend), f"this PyTorch sees no device of vendor {job['vendor']!r}"),
             (product != processes, f"TP x PP x CP x DP = {product} with {processes} processes"),
@@ -136,13 +141,13 @@ def in_effect(trainer):
         "ffn_hidden_size": hidden,
         "num_attention_heads": args.n_heads,
         "num_kv_heads": args.n_kv_heads,
-        "head_dim": args.dim // args.n_heads,
+        "head_dim": getattr(args, "head_dim", args.dim // args.n_heads),
         "vocab_size": args.vocab_size,
         "tie_embeddings": args.tie_embeddings,
         "qkv_bias": any(name.endswith(("wq.bias", "wk.bias", "wv.bias")) for name in names),
         "norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
-        "rope_scaling_factor": args.rope_scaling_args.scaling_factor,
+        "rope_scaling_factor": 1.0 if is_qwen3(JOB) else args.rope_scaling_args.scaling_factor,
         "seq_length": training.seq_len,
         "micro_batch_size": training.local_batch_size // cuts,
         "gradient_accumulation_steps": micro_steps,

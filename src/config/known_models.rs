@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Problem, did_you_mean},
-    job::{ARCHITECTURES, architecture_names},
+    job::{ARCHITECTURES, ModelShape, architecture_names},
 };
 
 /// An entry of `models.toml`.
@@ -148,41 +148,63 @@ impl Config {
     }
 }
 
-/// Keys of `models.<id>`, and what they are called in a config.json: in most, and in some.
-const HF_KEYS: [(&str, &str, &str); 9] = [
-    ("num_layers", "num_hidden_layers", "n_layer"),
-    ("hidden_size", "hidden_size", "n_embd"),
-    ("ffn_hidden_size", "intermediate_size", "n_inner"),
-    ("num_attention_heads", "num_attention_heads", "n_head"),
-    ("num_kv_heads", "num_key_value_heads", ""),
-    ("head_dim", "head_dim", ""),
-    ("vocab_size", "vocab_size", ""),
-    ("rope_theta", "rope_theta", ""),
-    ("norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
-];
-
-/// The same of experts. A file must state the first three of an architecture that has some:
-/// transformers would take the sizes of another model for granted.
-const HF_EXPERTS: [(&str, &str, &str); 4] = [
-    ("num_experts", "num_experts", "num_local_experts"),
-    ("num_experts_per_tok", "num_experts_per_tok", ""),
-    ("moe_intermediate_size", "moe_intermediate_size", ""),
+/// Keys of `models.<id>`, and what they are called in a config.json. Of the sizes that most models
+/// do not have, those are asked that the architecture has.
+const HF_KEYS: [(&str, &[&str]); 21] = [
+    ("num_layers", &["num_hidden_layers", "n_layer"]),
+    ("hidden_size", &["hidden_size", "n_embd"]),
+    ("ffn_hidden_size", &["intermediate_size", "n_inner"]),
+    ("num_attention_heads", &["num_attention_heads", "n_head"]),
+    ("num_kv_heads", &["num_key_value_heads"]),
+    ("head_dim", &["head_dim"]),
+    ("vocab_size", &["vocab_size"]),
+    ("rope_theta", &["rope_theta"]),
+    ("norm_eps", &["rms_norm_eps", "layer_norm_epsilon"]),
+    (
+        "num_experts",
+        &["num_experts", "num_local_experts", "n_routed_experts"],
+    ),
+    (
+        "num_experts_per_tok",
+        &["num_experts_per_tok", "experts_per_token"],
+    ),
+    ("moe_intermediate_size", &["moe_intermediate_size"]),
     (
         "shared_expert_intermediate_size",
-        "shared_expert_intermediate_size",
-        "",
+        &["shared_expert_intermediate_size"],
     ),
+    ("first_k_dense_replace", &["first_k_dense_replace"]),
+    ("q_lora_rank", &["q_lora_rank"]),
+    ("kv_lora_rank", &["kv_lora_rank"]),
+    ("qk_nope_head_dim", &["qk_nope_head_dim"]),
+    ("qk_rope_head_dim", &["qk_rope_head_dim"]),
+    ("v_head_dim", &["v_head_dim"]),
+    ("sliding_window", &["sliding_window"]),
+    ("sliding_window_pattern", &["sliding_window_pattern"]),
 ];
 
-/// What a config.json may state of a model with experts that a shape here has only one way.
-const HF_FIXED: [(&str, &str, &str); 3] = [
+/// What transformers takes for granted where a config.json is silent, and the counts depend on it.
+const HF_SILENT: [(&str, &str, u64); 3] = [
+    ("mistral", "sliding_window", 4096),
+    ("gpt_oss", "sliding_window", 128),
+    ("gpt_oss", "sliding_window_pattern", 2),
+];
+
+/// What a config.json may state that a shape here has only one way.
+const HF_FIXED: [(&str, &str, &str); 5] = [
     ("decoder_sparse_step", "1", "every layer has experts"),
     ("mlp_only_layers", "[]", "every layer has experts"),
+    (
+        "moe_layer_freq",
+        "1",
+        "every layer behind the dense ones has experts",
+    ),
     (
         "output_router_logits",
         "false",
         "the loss has no part of the router's",
     ),
+    ("use_sliding_window", "false", "no layer has a window"),
 ];
 
 const HF_SCALING: [&str; 4] = [
@@ -207,23 +229,46 @@ fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     let is_gpt2 = architecture == "gpt2";
     let mut shape = vec![("architecture".to_owned(), json!(architecture))];
     let mut state = |key: &str, value: Value| shape.push((key.to_owned(), value));
-    let experts = HF_EXPERTS.into_iter().filter(|_| known.has_experts);
-    for (key, usual, other) in HF_KEYS.into_iter().chain(experts) {
-        let other = match (key, architecture) {
-            // All that Mixtral's layers have are experts, of its one width.
-            ("moe_intermediate_size", "mixtral") => "intermediate_size",
-            _ => other,
+    let further = ModelShape::default().further();
+    let is_asked = |key: &str| known.has(key) || !further.iter().any(|(name, _)| *name == key);
+    for (key, names) in HF_KEYS.into_iter().filter(|(key, _)| is_asked(key)) {
+        let names = match (key, architecture) {
+            // All that their layers have are experts, of the one width.
+            ("moe_intermediate_size", "mixtral" | "gpt_oss") => &["intermediate_size"],
+            _ => names,
         };
-        let stated = [usual, other].map(|name| &file[name]);
-        if let Some(value) = stated.into_iter().find(|value| value.is_number()) {
-            state(key, value.clone());
-        } else if HF_EXPERTS[..3].iter().any(|(needed, ..)| *needed == key)
-            || (key == "head_dim" && known.has_qk_norm)
+        // Here it follows from the two parts of a head.
+        let is_derived = key == "head_dim" && known.has_latent_attention();
+        let value = match key {
+            "shared_expert_intermediate_size" if known.has_latent_attention() => {
+                let [shared, width] = ["n_shared_experts", "moe_intermediate_size"];
+                json!(file[shared].as_u64().unwrap_or(0) * file[width].as_u64().unwrap_or(0))
+            }
+            "sliding_window_pattern" if file["layer_types"].is_array() => {
+                json!(window_pattern(&file["layer_types"])?)
+            }
+            _ => {
+                let mut stated = names.iter().map(|name| &file[*name]);
+                stated
+                    .find(|value| value.is_number())
+                    .cloned()
+                    .unwrap_or_default()
+            }
+        };
+        let is_silent = |(of, silent, _): &&(&str, &str, u64)| {
+            *of == architecture && *silent == key && file.get(key).is_none()
+        };
+        if value.is_number() && !is_derived {
+            state(key, value);
+        } else if let Some((.., taken)) = HF_SILENT.iter().find(is_silent) {
+            state(key, json!(taken));
+        } else if known.needs.contains(&key)
+            || (key == "head_dim" && (known.has_qk_norm || known.is_gpt_oss))
         {
-            return Err(format!("has no {usual}, which {architecture} needs"));
+            return Err(format!("has no {}, which {architecture} needs", names[0]));
         }
     }
-    for (key, only, meaning) in HF_FIXED.into_iter().filter(|_| known.has_experts) {
+    for (key, only, meaning) in HF_FIXED {
         let value = &file[key];
         let is_so = serde_json::from_str(only).is_ok_and(|only: Value| *value == only);
         if !value.is_null() && !is_so {
@@ -247,14 +292,18 @@ fn stated_in_hf(file: &Value) -> Result<Shape, String> {
     }
     let is_tied = file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2);
     state("tie_embeddings", json!(is_tied));
-    let has_bias = is_gpt2 || architecture.starts_with("qwen2") || file["attention_bias"] == true;
+    let is_biased = is_gpt2 || known.is_gpt_oss || architecture.starts_with("qwen2");
+    let has_bias = is_biased || file["attention_bias"] == true;
     state("qkv_bias", json!(has_bias));
     let kind = rotary["rope_type"].as_str();
     let scaling = match kind.is_some_and(|kind| kind != "default") {
         true => rotary,
         false => &file["rope_scaling"],
     };
-    for key in HF_SCALING.into_iter().filter(|_| scaling.is_object()) {
+    // YaRN's scaling moves no count, and no trainer here starts these models: it is left to whoever does.
+    let is_left_out = known.has_latent_attention() || known.is_gpt_oss;
+    let is_scaled = scaling.is_object() && !is_left_out;
+    for key in HF_SCALING.into_iter().filter(|_| is_scaled) {
         if !scaling[key].is_number() {
             return Err(format!(
                 "scales RoPE in a way that is not known here: it has no {key}"
@@ -263,6 +312,20 @@ fn stated_in_hf(file: &Value) -> Result<Shape, String> {
         state(&format!("rope_scaling.{key}"), scaling[key].clone());
     }
     Ok(shape)
+}
+
+/// Every how many layers one has no window, where the list of all layers' kinds repeats so.
+fn window_pattern(layers: &Value) -> Result<u64, String> {
+    let kinds = layers.as_array().into_iter().flatten();
+    let whole: Vec<bool> = kinds.map(|kind| kind == "full_attention").collect();
+    let every = whole.iter().position(|whole| *whole).map_or(0, |at| at + 1);
+    let fits = |(at, whole): (usize, &bool)| *whole == (every > 0 && (at + 1) % every == 0);
+    match whole.iter().enumerate().all(fits) {
+        true => Ok(every as u64),
+        false => {
+            Err("has layer_types in which layers without a window do not come regularly".into())
+        }
+    }
 }
 
 /// The entry that a model's names mean, if they mean one.
@@ -327,7 +390,7 @@ fn contradiction(config: &Config, id: &str, known: &KnownModel, shape: &Shape) -
 mod tests {
     use std::collections::BTreeSet;
 
-    use tprimat_job::{ModelShape, count_active_parameters, count_parameters};
+    use tprimat_job::{count_active_parameters, count_parameters};
 
     use super::*;
 
@@ -344,7 +407,9 @@ mod tests {
                 *value = key_of(key).unwrap_or(value.take());
             }
             let mut shape: ModelShape = serde_json::from_value(stated).unwrap();
-            if shape.head_dim == 0 {
+            if shape.qk_nope_head_dim > 0 {
+                shape.head_dim = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
+            } else if shape.head_dim == 0 {
                 shape.head_dim = shape.hidden_size / shape.num_attention_heads;
             }
             let keys = model.shape.keys().map(|key| format!("models.any.{key}"));
@@ -360,7 +425,7 @@ mod tests {
             let stated = model.num_active_parameters.unwrap_or(active);
             assert!((active / stated - 1.0).abs() < 0.02, "{}", model.name);
         }
-        assert!(known_models().len() >= 37);
+        assert!(known_models().len() >= 43);
     }
 
     /// Ids of the Hub, with their owner.
@@ -380,6 +445,10 @@ mod tests {
             "meta-llama/Llama-2-7b-hf",
             "openai-community/gpt2-xl",
             "TinyLlama/TinyLlama-1.1B",
+            "deepseek-ai/DeepSeek-V3-Base",
+            "deepseek-ai/DeepSeek-V2-Lite",
+            "moonshotai/Kimi-K2-Base",
+            "openai/gpt-oss-120b",
         ] {
             let text = format!("models: {{ any: {{ name: {id} }} }}\n");
             let config = crate::config::tests::load(&text, &[], &[]).unwrap();
@@ -419,6 +488,46 @@ mod tests {
         ]
         .map(get);
         assert_eq!(experts, [Some(8), Some(2), Some(64)]);
+        let gpt_oss = r#"{ "model_type": "gpt_oss", "num_local_experts": 32, "experts_per_token": 4, "intermediate_size": 64, "head_dim": 64,
+            "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "rope_scaling": { "rope_type": "yarn", "factor": 32.0 } }"#;
+        let config = of(gpt_oss).unwrap();
+        let get = |key: &str| config.get(&format!("models.q.{key}")).unwrap().as_u64();
+        let windows = [
+            "moe_intermediate_size",
+            "sliding_window",
+            "sliding_window_pattern",
+        ]
+        .map(get);
+        assert_eq!(windows, [Some(64), Some(128), Some(2)]);
+        let deepseek = r#"{ "model_type": "deepseek_v3", "n_routed_experts": 256, "n_shared_experts": 2, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 64, "first_k_dense_replace": 3, "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_layer_freq": 1, "num_nextn_predict_layers": 1 }"#;
+        let config = of(deepseek).unwrap();
+        let get = |key: &str| {
+            config
+                .get(&format!("models.q.{key}"))
+                .and_then(Value::as_u64)
+        };
+        assert_eq!(get("shared_expert_intermediate_size"), Some(128));
+        assert_eq!(get("first_k_dense_replace"), Some(3));
+        assert_eq!(
+            get("num_nextn_predict_layers"),
+            Some(0),
+            "transformers trains none"
+        );
+        // What a Mistral does not state is a window of 4096 tokens, and null is none.
+        for (stated, window) in [
+            ("", 4096),
+            (r#", "sliding_window": null"#, 0),
+            (r#", "sliding_window": 64"#, 64),
+        ] {
+            let config = of(&format!(r#"{{ "model_type": "mistral"{stated} }}"#)).unwrap();
+            let found = config
+                .get("models.q.sliding_window")
+                .and_then(Value::as_u64);
+            assert_eq!(found, Some(window), "{stated}");
+        }
         let config = of(file).unwrap();
         let origin = config
             .effective()
@@ -450,6 +559,14 @@ mod tests {
                 r#"{ "model_type": "qwen3_moe", "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
                     "head_dim": 8, "mlp_only_layers": [0] }"#,
                 "states mlp_only_layers [0]; here it is []: every layer has experts",
+            ),
+            (
+                r#"{ "model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8 }"#,
+                "has no kv_lora_rank, which deepseek_v3 needs",
+            ),
+            (
+                r#"{ "model_type": "qwen2", "use_sliding_window": true }"#,
+                "states use_sliding_window true; here it is false: no layer has a window",
             ),
             (
                 "{\"model_type\": \"llama\", \"hidden_size\": 1.5}",

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::job::PRECISIONS;
+use crate::job::{Decay, PRECISIONS, Task};
 pub use model::{Model, RopeScaling};
 
 /// config.yaml: the single source of truth for everything that is not an axis of the matrix.
@@ -102,6 +102,12 @@ pub struct Training {
     pub duration: Duration,
     pub optimizer: Optimizer,
     pub precision: Precision,
+    /// `pretrain`; `sft`: all weights, on prompts and answers; `lora`: adapters beside frozen weights,
+    /// which cost no gradients. Only a command of your own, or an imported log, can be of the last two.
+    #[schemars(with = "String", extend("enum" = ["pretrain", "sft", "lora"]))]
+    pub task: Task,
+    /// Rank of the adapters of `lora`.
+    pub lora_rank: u64,
     /// `torch.compile`.
     pub compile: bool,
     /// The mode of `torch.compile`.
@@ -128,6 +134,8 @@ impl Default for Training {
             duration: Duration::default(),
             optimizer: Optimizer::default(),
             precision: Precision::default(),
+            task: Task::default(),
+            lora_rank: 0,
             compile: false,
             compile_mode: "default".into(),
             activation_checkpointing: false,
@@ -170,11 +178,17 @@ pub struct Optimizer {
     /// The highest rate, at the end of warm-up.
     #[schemars(range(min = 0))]
     pub learning_rate: Option<f64>,
-    /// End of the cosine schedule.
+    /// Where the schedule ends.
     #[schemars(range(min = 0))]
     pub min_learning_rate: f64,
     /// Optimiser steps in which the rate rises from 0.
     pub warmup_steps: u64,
+    /// How the rate falls behind the warm-up: `cosine`, `linear`, `constant`, or `wsd`: it stays, and falls
+    /// in a line over the last steps.
+    #[schemars(with = "String", extend("enum" = ["cosine", "linear", "constant", "wsd"]))]
+    pub lr_decay_style: Decay,
+    /// Over how many last steps a `wsd` falls.
+    pub wsd_decay_steps: u64,
     /// Decoupled, as in AdamW; on tensors of two or more dimensions.
     #[schemars(range(min = 0))]
     pub weight_decay: f64,
@@ -202,6 +216,8 @@ impl Default for Optimizer {
             learning_rate: None,
             min_learning_rate: 0.0,
             warmup_steps: 0,
+            lr_decay_style: Decay::default(),
+            wsd_decay_steps: 0,
             weight_decay: 0.1,
             beta1: 0.9,
             beta2: 0.95,

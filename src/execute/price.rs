@@ -442,7 +442,7 @@ fn modelled(
         return Err("no run of this cell yet, and a CPU has no peak rate here".into());
     }
     let none = |why: &str| format!("no run of this cell yet, and {why}");
-    let flops = flops_per_token(&job.model, job.data.seq_length)
+    let flops = flops_per_token(&job.model, job.task, job.data.seq_length)
         .ok_or_else(|| none("its FLOPs are not known"))?;
     let peak = catalogue
         .peaks

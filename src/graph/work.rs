@@ -12,27 +12,38 @@ use crate::{
 };
 
 /// The fields of a job that decide what work it is: those of its contract's workload.
-const WORKLOAD: [&str; 20] = [
+const WORKLOAD: [&str; 31] = [
     "data.global_batch_size",
     "data.seq_length",
+    "lora_rank",
     "model.architecture",
     "model.ffn_hidden_size",
+    "model.first_k_dense_replace",
     "model.head_dim",
     "model.hidden_size",
+    "model.kv_lora_rank",
     "model.moe_intermediate_size",
     "model.num_attention_heads",
     "model.num_experts",
     "model.num_experts_per_tok",
     "model.num_kv_heads",
     "model.num_layers",
+    "model.num_nextn_predict_layers",
+    "model.q_lora_rank",
+    "model.qk_nope_head_dim",
+    "model.qk_rope_head_dim",
     "model.qkv_bias",
     "model.shared_expert_intermediate_size",
+    "model.sliding_window",
+    "model.sliding_window_pattern",
     "model.tie_embeddings",
+    "model.v_head_dim",
     "model.vocab_size",
     "optimizer.state_precision",
     "optimizer.type",
     "parallelism.num_gpus",
     "precision",
+    "task",
 ];
 
 /// Earlier trainings that are compared with a present one at most: those made last.
@@ -187,6 +198,8 @@ mod tests {
             let leaf = other.pointer_mut(&path).unwrap();
             *leaf = match &*leaf {
                 Value::Bool(b) => json!(!b),
+                Value::String(_) if path == "/task" => json!("sft"),
+                Value::String(_) if path.ends_with("style") => json!("linear"),
                 Value::String(_) => json!("gpt2"),
                 Value::Number(n) if n.is_u64() => json!(n.as_u64().unwrap() + 3),
                 Value::Number(_) => json!(0.5),

@@ -14,7 +14,7 @@ use super::{facts::Facts, gpus, published};
 use crate::{
     config::{framework_named, framework_names, vendor_named},
     figures::Telemetry,
-    job::Job,
+    job::{Job, Task},
     logs::{Anomaly, DeviceLine, GIB, MemoryFigure, MemoryReport, Step, Trace},
     results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, RepeatsPlanned},
 };
@@ -95,6 +95,12 @@ pub(super) fn label_value(name: &str, value: &Value) -> Result<Value, &'static s
     let form = setting
         .and_then(|setting| form.pointer(&setting.job))
         .unwrap_or(&Value::Null);
+    if name == "task" {
+        let task = serde_json::from_value::<Task>(value.clone());
+        return task
+            .map(|_| value.clone())
+            .map_err(|_| "pretrain, sft or lora");
+    }
     if form.is_string() {
         let text = value.as_str().map(short).filter(|text| !text.is_empty());
         text.map(Value::from).ok_or("a name")

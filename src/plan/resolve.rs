@@ -124,6 +124,8 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         vendor,
         model,
         data: data(&mut r, &training.data, &parallelism),
+        task: training.task,
+        lora_rank: training.lora_rank,
         train_iters,
         optimizer: optimizer(
             &mut r,
@@ -146,6 +148,10 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         parallelism,
         framework: framework(&mut r, &cell.framework, &own, recipe),
     };
+    if job.model.sliding_window >= job.data.seq_length {
+        // It lets everything through, as without one.
+        (job.model.sliding_window, job.model.sliding_window_pattern) = (0, 0);
+    }
     job.optimizer.warmup_steps = try_out(
         &r,
         WARMUP,
@@ -169,7 +175,8 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
             }),
     );
     if !r.is_guessing {
-        check(&mut r, cell, &job, block.as_ref());
+        let is_command = recipe.file.launch.is_open();
+        check(&mut r, cell, &job, block.as_ref(), is_command);
         card(&mut r, &job, platform.gpu_model.as_deref());
         measures(&mut r, &job, skipped);
     }
@@ -323,6 +330,8 @@ fn optimizer(
         },
         min_learning_rate: stated.min_learning_rate,
         warmup_steps: stated.warmup_steps,
+        lr_decay_style: stated.lr_decay_style,
+        wsd_decay_steps: stated.wsd_decay_steps,
         weight_decay: stated.weight_decay,
         beta1: stated.beta1,
         beta2: stated.beta2,

@@ -6,7 +6,7 @@
 //! well, but for what differs between cells that it launches alike ([`varied`]).
 
 use serde_json::{Value, json};
-use tprimat_job::InitJob;
+use tprimat_job::{Decay, InitJob, Task};
 
 use super::{Recipe, Templates, context};
 use crate::job::{ARCHITECTURES, Job, OTHER, PRECISIONS};
@@ -31,8 +31,8 @@ const WORKLOAD: [(&str, &str); 15] = [
     ("data", "model.dataset"),
 ];
 
-/// The same of experts, where a model has some.
-const EXPERTS: [(&str, &str); 4] = [
+/// The same of what is 0 where a model, or a task, has no such thing.
+const FURTHER: [(&str, &str); 14] = [
     ("num_experts", "model.num_experts"),
     ("num_experts_per_tok", "model.num_experts_per_tok"),
     ("moe_intermediate_size", "model.moe_intermediate_size"),
@@ -40,10 +40,21 @@ const EXPERTS: [(&str, &str); 4] = [
         "shared_expert_intermediate_size",
         "model.shared_expert_intermediate_size",
     ),
+    ("first_k_dense_replace", "model.first_k_dense_replace"),
+    ("num_nextn_predict_layers", "model.num_nextn_predict_layers"),
+    ("q_lora_rank", "model.q_lora_rank"),
+    ("kv_lora_rank", "model.kv_lora_rank"),
+    ("qk_nope_head_dim", "model.qk_nope_head_dim"),
+    ("qk_rope_head_dim", "model.qk_rope_head_dim"),
+    ("v_head_dim", "model.v_head_dim"),
+    ("sliding_window", "model.sliding_window"),
+    ("sliding_window_pattern", "model.sliding_window_pattern"),
+    ("lora_rank", "lora_rank"),
 ];
 
-/// Settings that decide how the work is done.
-const EXECUTION: [(&str, &str); 5] = [
+/// Settings that decide how the work is done, and which work, where they are not at their defaults.
+const EXECUTION: [(&str, &str); 6] = [
+    ("task", "task"),
     (
         "expert_model_parallel_size",
         "parallelism.expert_model_parallel_size",
@@ -54,7 +65,10 @@ const EXECUTION: [(&str, &str); 5] = [
     ("offload", "offload"),
 ];
 /// Settings that decide the losses and not the speed.
-const CONVERGENCE: [(&str, &str); 1] = [("init_std", "initialisation.std")];
+const CONVERGENCE: [(&str, &str); 2] = [
+    ("init_std", "initialisation.std"),
+    ("lr_decay_style", "optimizer.lr_decay_style"),
+];
 
 /// At its default such a setting asks for nothing, so a recipe that never heard of it is right.
 fn is_chosen(job: &Job, setting: &str) -> bool {
@@ -64,6 +78,8 @@ fn is_chosen(job: &Job, setting: &str) -> bool {
         "activation_checkpointing" => job.activation_checkpointing,
         "sac_frequency" => job.activation_checkpointing && job.sac_frequency > 1,
         "offload" => job.offload,
+        "task" => job.task != Task::default(),
+        "lr_decay_style" => job.optimizer.lr_decay_style != Decay::default(),
         _ => job.initialisation != InitJob::default(),
     }
 }
@@ -96,12 +112,12 @@ pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unrea
     let Some(launched) = launch(recipe, templates, &asked) else {
         return found;
     };
-    let experts = EXPERTS
+    let further = FURTHER
         .into_iter()
         .filter(|(_, field)| at(&asked, field) != 0);
     let always = WORKLOAD
         .into_iter()
-        .chain(experts)
+        .chain(further)
         .map(|named| (named, true));
     let chosen = EXECUTION
         .map(|named| (named, true))
@@ -150,7 +166,7 @@ pub fn varied<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<Unreached> {
     let jobs: Vec<Value> = jobs.into_iter().map(|job| json!(job)).collect();
     let of_speed = WORKLOAD
         .iter()
-        .chain(&EXPERTS)
+        .chain(&FURTHER)
         .chain(&EXECUTION)
         .map(|named| (named, true));
     let all = of_speed.chain(CONVERGENCE.iter().map(|named| (named, false)));
@@ -215,6 +231,8 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         ("model.architecture", _) => of(&ARCHITECTURES.map(|known| known.name)),
         ("precision", _) => of(&PRECISIONS),
         ("optimizer.state_precision", _) => of(&["fp32", "bf16"]),
+        ("task", _) => of(&["pretrain", "sft", "lora"]),
+        ("optimizer.lr_decay_style", _) => of(&["cosine", "linear", "constant", "wsd"]),
         // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they
         // are real is the launch's.
         ("model.dataset", Value::String(_)) => vec![Value::Null],

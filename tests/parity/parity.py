@@ -41,12 +41,16 @@ NUDGE = 2.0**-10
 JOB = {
     "vendor": "cpu",
     "data": {"micro_batch_size": 4, "global_batch_size": 8, "gradient_accumulation_steps": 2, "seq_length": 64},
+    "task": "pretrain",
+    "lora_rank": 0,
     "train_iters": 50,
     "optimizer": {
         "type": "adamw",
         "learning_rate": 3e-3,
         "min_learning_rate": 3e-4,
         "warmup_steps": 5,
+        "lr_decay_style": "cosine",
+        "wsd_decay_steps": 0,
         "weight_decay": 0.1,
         "beta1": 0.9,
         "beta2": 0.95,
@@ -142,10 +146,12 @@ MODELS["gpt2"] = SHAPE | {
 }
 
 
-# What native does not train: heads with norms of their own width, and experts.
+MODELS["qwen3"] = MODELS["qwen2"] | {"architecture": "qwen3", "qkv_bias": False, "head_dim": 24}
+
+
+# What native does not train: experts.
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 OTHERS = {
-    "qwen3": MODELS["qwen2"] | {"architecture": "qwen3", "qkv_bias": False, "head_dim": 24},
     "mixtral": MODELS["mistral"] | EXPERTS | {"architecture": "mixtral", "ffn_hidden_size": 48},
     "qwen2_moe": MODELS["qwen2"] | EXPERTS | {"architecture": "qwen2_moe", "shared_expert_intermediate_size": 80},
     "qwen3_moe": MODELS["mistral"] | EXPERTS | {"architecture": "qwen3_moe"},
@@ -173,7 +179,9 @@ def on_gpu():
     JOB["vendor"] = "nvd"
     # Where the loss falls more steeply, wider networks magnify fp32's roundings a thousandfold in 50 steps.
     JOB["optimizer"] |= {"learning_rate": 1e-3, "min_learning_rate": 1e-4}
+    # What has no kernels.
     del MODELS["gpt2"]
+    OTHERS["qwen3"] = MODELS.pop("qwen3")
     for name, shape in MODELS.items():
         MODELS[name] = shape | GPU_SHAPE | ({"head_dim": 96} if name == "mistral" else {})
 

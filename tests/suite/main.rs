@@ -64,6 +64,7 @@ mod price;
 
 mod printed;
 mod prose;
+mod published_rows;
 mod python;
 mod remote;
 mod schemas;

@@ -21,6 +21,9 @@ pub struct Job {
     pub vendor: Vendor,
     pub model: ModelShape,
     pub data: DataJob,
+    pub task: Task,
+    /// Rank of the matrices that a [`Task::Lora`] trains; 0 elsewhere.
+    pub lora_rank: u64,
     /// Optimiser steps to run.
     pub train_iters: u64,
     pub optimizer: OptimizerJob,
@@ -60,9 +63,28 @@ pub struct ModelShape {
     pub moe_intermediate_size: u64,
     /// Width of what every token passes through beside its experts; 0 = nothing.
     pub shared_expert_intermediate_size: u64,
+    /// Leading layers with a feed-forward block of `ffn_hidden_size` in place of experts.
+    pub first_k_dense_replace: u64,
+    /// Layers that predict a further token each, behind the others.
+    pub num_nextn_predict_layers: u64,
     pub num_attention_heads: u64,
     pub num_kv_heads: u64,
+    /// Width of one head's queries and keys.
     pub head_dim: u64,
+    /// Latent attention: rank through which queries are made; 0 = none.
+    pub q_lora_rank: u64,
+    /// Latent attention: width of what keys and values are made from; 0 = no latent attention.
+    pub kv_lora_rank: u64,
+    /// Latent attention: the part of a head's queries and keys without positions, and that with them.
+    pub qk_nope_head_dim: u64,
+    pub qk_rope_head_dim: u64,
+    /// Latent attention: width of one head's values.
+    pub v_head_dim: u64,
+    /// Tokens that one attends to at most, itself included; 0 = all before it, also where a
+    /// configured window is as long as the sequence.
+    pub sliding_window: u64,
+    /// Each of these many layers' last one has no window: 2 = every second layer; 0 = all have it.
+    pub sliding_window_pattern: u64,
     pub vocab_size: u64,
     /// Learned positions (gpt2); 0 elsewhere.
     pub max_position_embeddings: u64,
@@ -91,6 +113,35 @@ pub struct RopeScaling {
     pub original_max_position_embeddings: u64,
 }
 
+/// What is trained, and on what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// All weights, on text as it comes.
+    #[default]
+    Pretrain,
+    /// All weights, on prompts and answers.
+    Sft,
+    /// Two narrow matrices beside each of some frozen ones: no gradients of the frozen weights.
+    Lora,
+}
+
+/// How the learning rate falls behind its warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Half a cosine down to the minimum.
+    #[default]
+    Cosine,
+    /// A straight line down to the minimum.
+    Linear,
+    /// It does not fall.
+    Constant,
+    /// Warm-up, stable, decay: it stays at its peak, and falls to the minimum in a straight line over
+    /// the last steps.
+    Wsd,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DataJob {
@@ -114,8 +165,11 @@ pub struct OptimizerJob {
     pub learning_rate: f64,
     pub min_learning_rate: f64,
     /// Linear from 0: step s of the first `warmup_steps` runs at learning_rate × s / warmup_steps;
-    /// then cosine to the minimum.
+    /// then it falls as `lr_decay_style` says.
     pub warmup_steps: u64,
+    pub lr_decay_style: Decay,
+    /// Over how many last steps a [`Decay::Wsd`] falls; 0 elsewhere.
+    pub wsd_decay_steps: u64,
     pub weight_decay: f64,
     pub beta1: f64,
     pub beta2: f64,

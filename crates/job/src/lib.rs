@@ -10,6 +10,7 @@ extern crate self as tprimat_job;
 mod failure;
 mod job;
 pub mod samples;
+mod schedule;
 mod shape;
 mod sharding;
 mod vendor;

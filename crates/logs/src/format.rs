@@ -134,6 +134,10 @@ pub static TABLE: &[Format] = &[
     Format::of_table("verl"),
     Format::of_table("prime-rl"),
     Format::of_table("nanotron"),
+    Format::of_table("litgpt"),
+    Format::of_table("modded-nanogpt"),
+    Format::of_table("slime"),
+    Format::of_table("superbench"),
     Format::of_table("madengine"),
     Format::of_code("hf-trainer", hf::evidence, || {
         Box::<hf::HuggingFace>::default()

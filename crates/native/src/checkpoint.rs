@@ -303,6 +303,7 @@ fn config(model: &ModelShape, length: u64, std: f64, precision: &str) -> Value {
         "gpt2" => ("GPT2LMHeadModel", "gpt2"),
         "qwen2" => ("Qwen2ForCausalLM", "qwen2"),
         "mistral" => ("MistralForCausalLM", "mistral"),
+        "qwen3" => ("Qwen3ForCausalLM", "qwen3"),
         _ => ("LlamaForCausalLM", "llama"),
     };
     let mut config = json!({

@@ -20,7 +20,6 @@ mod parameters;
 mod profile;
 mod ranks;
 mod rope;
-mod schedule;
 mod shape;
 mod shim;
 mod stop;

@@ -1,4 +1,4 @@
-//! The network: a Llama, Mistral, Qwen2.5 or GPT-2 decoder, as a row of parts that run one after
+//! The network: a Llama, Mistral, Qwen2.5, Qwen3 or GPT-2 decoder, as a row of parts that run one after
 //! the other.
 //!
 //! Part 0 is the embedding, parts 1 to L are the layers, part L + 1 is the final norm. Knows
@@ -44,6 +44,8 @@ struct Layer {
     k: Linear,
     v: Linear,
     o: Linear,
+    /// Of each head of Q and K (Qwen3).
+    qk_norms: Option<[Tensor; 2]>,
     post_attention_norm: Tensor,
     gate: Linear,
     up: Linear,
@@ -187,8 +189,11 @@ impl Model {
             x.f_reshape([batch, length, -1, self.head_dim])?
                 .f_transpose(1, 2)
         };
-        let q = rope.apply(&heads(layer.q.forward(x)?)?)?;
-        let k = rope.apply(&heads(layer.k.forward(x)?)?)?;
+        let (mut q, mut k) = (heads(layer.q.forward(x)?)?, heads(layer.k.forward(x)?)?);
+        if let Some([of_q, of_k]) = &layer.qk_norms {
+            (q, k) = (self.rms_norm(&q, of_q)?, self.rms_norm(&k, of_k)?);
+        }
+        let (q, k) = (rope.apply(&q)?, rope.apply(&k)?);
         let v = heads(layer.v.forward(x)?)?;
         let grouped = q.size()[1] != k.size()[1];
         let mixed = Tensor::f_scaled_dot_product_attention(
@@ -267,6 +272,13 @@ impl Layers {
                 k: named.linear(&at("self_attn.k_proj"))?,
                 v: named.linear(&at("self_attn.v_proj"))?,
                 o: named.linear(&at("self_attn.o_proj"))?,
+                qk_norms: match shape.qk_norm {
+                    true => Some([
+                        named.tensor(&at("self_attn.q_norm.weight"))?,
+                        named.tensor(&at("self_attn.k_norm.weight"))?,
+                    ]),
+                    false => None,
+                },
                 post_attention_norm: named.tensor(&at("post_attention_layernorm.weight"))?,
                 gate: named.linear(&at("mlp.gate_proj"))?,
                 up: named.linear(&at("mlp.up_proj"))?,

@@ -1,6 +1,6 @@
 //! The network's sizes as libtorch wants them, checked, and the list of its parameters.
 
-use tprimat_job::{ModelShape, RopeScaling};
+use tprimat_job::{ModelShape, RopeScaling, architecture};
 
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -16,6 +16,8 @@ pub struct Shape {
     pub norm_eps: f64,
     pub tied: bool,
     pub qkv_bias: bool,
+    /// Norms of each head of Q and K, as in Qwen3.
+    pub qk_norm: bool,
     /// Learned positions, of GPT-2 only; 0 = rotary ones.
     pub positions: i64,
 }
@@ -98,6 +100,7 @@ impl Shape {
             norm_eps: model.norm_eps,
             tied: model.tie_embeddings,
             qkv_bias: model.qkv_bias,
+            qk_norm: architecture(&model.architecture).is_some_and(|known| known.has_qk_norm),
             positions: if is_gpt2 {
                 size("max_position_embeddings", model.max_position_embeddings)?
             } else {
@@ -171,6 +174,12 @@ impl Shape {
                 list.push(spec(&format!("self_attn.{name}_proj.bias"), &[rows]));
             }
         }
+        for name in ["q", "k"].into_iter().filter(|_| self.qk_norm) {
+            list.push(spec(
+                &format!("self_attn.{name}_norm.weight"),
+                &[self.head_dim],
+            ));
+        }
         list.push(spec("self_attn.o_proj.weight", &[self.hidden, q]));
         list.push(spec("post_attention_layernorm.weight", &[self.hidden]));
         list.push(spec("mlp.gate_proj.weight", &[self.ffn, self.hidden]));
@@ -228,6 +237,21 @@ mod tests {
             ..ModelShape::default()
         };
         assert_eq!(count(&qwen_7b), 7_615_616_512);
+        let qwen3_600m = ModelShape {
+            architecture: "qwen3".to_owned(),
+            num_layers: 28,
+            hidden_size: 1024,
+            ffn_hidden_size: 3072,
+            num_attention_heads: 16,
+            num_kv_heads: 8,
+            head_dim: 128,
+            vocab_size: 151_936,
+            rope_theta: 1e6,
+            norm_eps: 1e-6,
+            tie_embeddings: true,
+            ..ModelShape::default()
+        };
+        assert_eq!(count(&qwen3_600m), 596_049_920);
         let gpt2 = ModelShape {
             architecture: "gpt2".to_owned(),
             num_layers: 12,

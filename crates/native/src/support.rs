@@ -21,7 +21,7 @@ pub fn refusals(job: &Job) -> Vec<String> {
         (&job.model, &job.data, &job.optimizer, &job.parallelism);
 
     match model.architecture.as_str() {
-        name @ ("llama" | "mistral") => refuse(
+        name @ ("llama" | "mistral" | "qwen3") => refuse(
             model.qkv_bias,
             format!("architecture {name} has no QKV bias"),
         ),
@@ -32,7 +32,7 @@ pub fn refusals(job: &Job) -> Vec<String> {
         other => refuse(
             true,
             format!(
-                "architecture {other:?} is not supported; supported: llama, mistral, qwen2, gpt2"
+                "architecture {other:?} is not supported; supported: llama, mistral, qwen2, qwen3, gpt2"
             ),
         ),
     }

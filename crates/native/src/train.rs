@@ -4,7 +4,7 @@ use std::{io::Write, path::Path, rc::Rc, time::Instant};
 
 use serde_json::{Map, Value, json};
 use tch::{Device, Kind, TchError, Tensor};
-use tprimat_job::Job;
+use tprimat_job::{Decay, Job};
 
 use crate::{
     backward::{self, Plan},
@@ -16,7 +16,6 @@ use crate::{
     parameters::{Parameters, Share},
     profile::Profile,
     ranks::{self, Group, Ring},
-    schedule,
     shape::Shape,
     shim,
     stop::Stop,
@@ -272,8 +271,7 @@ impl<'a> Trainer<'a> {
         let micro_steps = data.gradient_accumulation_steps;
         let (_, ranks) = self.rank();
         let weight = 1.0 / (micro_steps * ranks) as f64;
-        let learning_rate =
-            schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
+        let learning_rate = self.job.optimizer.rate(self.job.train_iters, step);
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
         let mut adding = None;
         let grad_norm = match (&self.path, &batch) {
@@ -489,6 +487,10 @@ impl<'a> Trainer<'a> {
             "packing": "none",
             "initialisation": self.initialisation,
         });
+        if optimizer.lr_decay_style != Decay::default() {
+            effective["lr_decay_style"] = json!(optimizer.lr_decay_style);
+            effective["wsd_decay_steps"] = optimizer.wsd_decay_steps.into();
+        }
         if ranks > 1 {
             effective["sharding"] = self.sharding().into();
         }

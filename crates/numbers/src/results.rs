@@ -61,6 +61,7 @@ pub use claim::{Claim, is_of_model};
 pub use contract::{
     Contract, ContractField, FieldDifference, Source, classes, differences, has_difference,
 };
+pub use conventions::fitting_convention;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use flops::{FlopsPerToken, flops_per_token};
 pub use interned::{Kept, Known, Shared};

@@ -14,7 +14,7 @@ pub struct Model {
     /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
     /// Hugging Face's `model_type`: `llama`, `qwen2`, `mistral`, `gpt2`, `qwen3`; with experts
-    /// `mixtral`, `qwen2_moe` or `qwen3_moe`; `other`: only the trainer knows the shape, so there are
+    /// `mixtral`, `qwen2_moe`, `qwen3_moe`, `deepseek_v2`, `deepseek_v3` or `gpt_oss`; `other`: only the trainer knows the shape, so there are
     /// no FLOPs, and a command of your own must train it.
     pub architecture: Option<String>,
     /// An assertion: what is used is the count made from the shape.
@@ -35,20 +35,41 @@ pub struct Model {
     /// Experts that each token passes through.
     #[schemars(range(min = 1))]
     pub num_experts_per_tok: Option<u64>,
-    /// Width inside an expert; of a `mixtral` absent = ffn_hidden_size.
+    /// Width inside an expert; of a `mixtral` or `gpt_oss` absent = ffn_hidden_size.
     #[schemars(range(min = 1))]
     pub moe_intermediate_size: Option<u64>,
     /// Width of the shared expert, which every token passes through; 0 = there is none.
     pub shared_expert_intermediate_size: u64,
+    /// Leading layers that have a feed-forward block of ffn_hidden_size in place of experts.
+    pub first_k_dense_replace: u64,
+    /// Layers that predict a further token each (multi-token prediction). A Hub's config.json that
+    /// states some is not asked for them, since transformers trains none.
+    pub num_nextn_predict_layers: u64,
     /// Query heads of a layer.
     #[schemars(range(min = 1))]
     pub num_attention_heads: Option<u64>,
     /// Groups of grouped-query attention; absent = one a head.
     #[schemars(range(min = 1))]
     pub num_kv_heads: Option<u64>,
-    /// Absent = hidden_size / num_attention_heads.
+    /// Width of a head's queries and keys; absent = hidden_size / num_attention_heads, or the sum of the
+    /// two parts that latent attention has.
     #[schemars(range(min = 1))]
     pub head_dim: Option<u64>,
+    /// Latent attention: rank through which queries are made; 0 = none.
+    pub q_lora_rank: u64,
+    /// Latent attention: width of what keys and values are made from.
+    pub kv_lora_rank: u64,
+    /// Latent attention: the part of a head's queries and keys without positions.
+    pub qk_nope_head_dim: u64,
+    /// Latent attention: the part of a head's queries and keys with positions.
+    pub qk_rope_head_dim: u64,
+    /// Latent attention: width of a head's values.
+    pub v_head_dim: u64,
+    /// Tokens that one attends to at most, itself included; 0 = all before it. One that is as long as
+    /// the sequence changes nothing.
+    pub sliding_window: u64,
+    /// Every how many layers one attends to all tokens, as 2 in GPT-OSS; 0 = every layer has the window.
+    pub sliding_window_pattern: u64,
     /// Unpadded.
     #[schemars(range(min = 1))]
     pub vocab_size: Option<u64>,
@@ -98,9 +119,18 @@ impl Default for Model {
             num_experts_per_tok: None,
             moe_intermediate_size: None,
             shared_expert_intermediate_size: 0,
+            first_k_dense_replace: 0,
+            num_nextn_predict_layers: 0,
             num_attention_heads: None,
             num_kv_heads: None,
             head_dim: None,
+            q_lora_rank: 0,
+            kv_lora_rank: 0,
+            qk_nope_head_dim: 0,
+            qk_rope_head_dim: 0,
+            v_head_dim: 0,
+            sliding_window: 0,
+            sliding_window_pattern: 0,
             vocab_size: None,
             max_position_embeddings: None,
             rope_theta: None,

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    job::{Job, Vendor, architecture},
+    job::{Architecture, Job, Task, Vendor, architecture},
     recipe::{MemoryModel, RecipeFile},
 };
 use sizes::Sizes;
@@ -84,13 +84,19 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
     if !section.precisions.contains(&job.precision) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
-    let known = architecture(&job.model.architecture).filter(|known| !known.is_gpt2);
+    let is_counted = |known: &&Architecture| {
+        !(known.is_gpt2 || known.is_gpt_oss || known.has_latent_attention())
+    };
+    let known = architecture(&job.model.architecture).filter(is_counted);
     let Some(known) = known else {
         return Err(format!(
             "not modelled: architecture {}",
             job.model.architecture
         ));
     };
+    if job.task == Task::Lora {
+        return Err("not modelled: adapters beside frozen weights".into());
+    }
     let sizes = Sizes::of(job).ok_or("not modelled: the shape or the batch is incomplete")?;
     let mut assumptions = vec!["attention by a flash kernel: no scores are kept".to_owned()];
     let phases = match section.model {
@@ -116,11 +122,11 @@ pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
             bytes: bytes.round() as u64,
         })
         .collect();
-    if known.has_experts {
+    if known.has_experts() {
         assumptions.push("each expert sees its share of the tokens, none more".to_owned());
     }
     // Of the others four peaks are known, 0.3 to 2.4 % below the prediction: docs/METRICS.md, "Memory".
-    let is_measured = !known.has_experts && !known.has_qk_norm;
+    let is_measured = !known.has_experts() && !known.has_qk_norm;
     let is_checked = is_measured && section.checked.contains(&job.precision);
     if !is_checked {
         assumptions.push(if is_measured {

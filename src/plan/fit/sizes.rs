@@ -75,7 +75,7 @@ impl Sizes {
             hidden,
             q,
             kv,
-            ffn: if known.has_experts {
+            ffn: if known.has_experts() {
                 chosen * width + m.shared_expert_intermediate_size as f64
             } else {
                 m.ffn_hidden_size as f64

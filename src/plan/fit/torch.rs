@@ -333,7 +333,8 @@ fn is_fused(job: &Job) -> bool {
         && m.hidden_size <= 8192
         && m.ffn_hidden_size.is_multiple_of(8)
         && m.vocab_size.is_multiple_of(8)
-        && m.head_dim.is_multiple_of(16);
+        && m.head_dim.is_multiple_of(16)
+        && m.architecture != "qwen3";
     !asks_otherwise && fits
 }
 

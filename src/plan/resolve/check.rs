@@ -3,7 +3,7 @@
 use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{
     figures::accelerators_like,
-    job::{Job, OTHER, PRECISIONS, architecture},
+    job::{Architecture, Decay, Job, OTHER, PRECISIONS, Task, architecture},
     matrix::Cell,
 };
 
@@ -39,9 +39,17 @@ pub(super) fn card(r: &mut SettingsReader, job: &Job, gpu_model: Option<&str>) {
     r.push_of_cell(problem.help(format!("it computes in {others}")));
 }
 
-pub(super) fn check(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>) {
+/// `is_command`: what trains is the user's own, which may part layers unevenly.
+pub(super) fn check(
+    r: &mut SettingsReader,
+    cell: &Cell,
+    job: &Job,
+    block: Option<&Block>,
+    is_command: bool,
+) {
     batch(r, job, block);
-    shape(r, cell, job);
+    shape(r, cell, job, is_command);
+    task(r, job);
     experts(r, cell, job, block);
     optimizer(r, job);
 }
@@ -78,7 +86,7 @@ fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
 }
 
 /// What the model's shape allows.
-fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
+fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job, is_command: bool) {
     let (data, p, m) = (&job.data, &job.parallelism, &job.model);
     let tp = p.tensor_model_parallel_size;
     if m.num_attention_heads % tp != 0 {
@@ -105,7 +113,7 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job) {
         );
     }
     let pp = p.pipeline_model_parallel_size;
-    if m.num_layers % pp != 0 {
+    if m.num_layers % pp != 0 && !is_command {
         let path = format!("models.{}.num_layers", cell.model);
         r.problem_of_cell(
             &path,
@@ -134,7 +142,7 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
         return;
     }
     // What a model with experts lacks has been told.
-    let has_experts = architecture(&m.architecture).is_some_and(|known| known.has_experts);
+    let has_experts = architecture(&m.architecture).is_some_and(Architecture::has_experts);
     if m.num_experts == 0 && has_experts {
         return;
     }
@@ -167,6 +175,18 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
     r.push_of_cell(problem.help(help));
 }
 
+fn task(r: &mut SettingsReader, job: &Job) {
+    let message = match (job.task, job.lora_rank) {
+        (Task::Lora, 0) => "the task is lora, and no rank of its adapters is stated",
+        (Task::Pretrain | Task::Sft, 1..) => {
+            "a rank of adapters is stated, and the task is not lora"
+        }
+        _ => return,
+    };
+    let label = "state it with task: lora, and only there";
+    r.problem_of_cell("training.lora_rank", message.to_owned(), label);
+}
+
 fn optimizer(r: &mut SettingsReader, job: &Job) {
     if job.optimizer.r#type != "adamw" {
         r.problem(
@@ -177,6 +197,19 @@ fn optimizer(r: &mut SettingsReader, job: &Job) {
             ),
             "expected adamw, or adam for the same",
         );
+    }
+    let (falling, style) = (job.optimizer.wsd_decay_steps, job.optimizer.lr_decay_style);
+    let left = job.train_iters.saturating_sub(job.optimizer.warmup_steps);
+    if (style == Decay::Wsd) != (falling > 0) || falling > left {
+        let message = match (style == Decay::Wsd, falling) {
+            (true, 0) => "a wsd schedule does not say over how many last steps it falls".to_owned(),
+            (true, _) => format!(
+                "a wsd schedule falls over {falling} steps, and has {left} behind its warm-up"
+            ),
+            _ => format!("a schedule other than wsd states {falling} decay steps"),
+        };
+        let label = "1 to train_iters − warmup_steps with lr_decay_style: wsd, else left out";
+        r.problem_of_cell("training.optimizer.wsd_decay_steps", message, label);
     }
     if job.optimizer.warmup_steps > job.train_iters {
         r.problem_of_cell(

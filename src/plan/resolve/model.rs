@@ -107,7 +107,8 @@ pub(super) fn model(
         incomplete(r, model);
         return None;
     };
-    if stated.head_dim.is_none() && !hidden.is_multiple_of(heads) {
+    let has_width = stated.head_dim.is_some() || stated.qk_nope_head_dim > 0;
+    if !has_width && !hidden.is_multiple_of(heads) {
         let message =
             format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
         r.problem(
@@ -124,17 +125,31 @@ pub(super) fn model(
         num_experts: stated.num_experts.unwrap_or(0),
         num_experts_per_tok: stated.num_experts_per_tok.unwrap_or(0),
         moe_intermediate_size: stated.moe_intermediate_size.unwrap_or(
-            // All that its layers have are experts, of its one width.
-            if architecture.eq_ignore_ascii_case("mixtral") {
-                ffn_hidden
-            } else {
-                0
+            // All that their layers have are experts, of the one width.
+            match &*architecture.to_lowercase() {
+                "mixtral" | "gpt_oss" => ffn_hidden,
+                _ => 0,
             },
         ),
         shared_expert_intermediate_size: stated.shared_expert_intermediate_size,
+        first_k_dense_replace: stated.first_k_dense_replace,
+        num_nextn_predict_layers: stated.num_nextn_predict_layers,
         num_attention_heads: heads,
         num_kv_heads: stated.num_kv_heads.unwrap_or(heads),
-        head_dim: stated.head_dim.unwrap_or(hidden / heads),
+        head_dim: match stated
+            .qk_nope_head_dim
+            .saturating_add(stated.qk_rope_head_dim)
+        {
+            0 => stated.head_dim.unwrap_or(hidden / heads),
+            parts => parts,
+        },
+        q_lora_rank: stated.q_lora_rank,
+        kv_lora_rank: stated.kv_lora_rank,
+        qk_nope_head_dim: stated.qk_nope_head_dim,
+        qk_rope_head_dim: stated.qk_rope_head_dim,
+        v_head_dim: stated.v_head_dim,
+        sliding_window: stated.sliding_window,
+        sliding_window_pattern: stated.sliding_window_pattern,
         vocab_size: vocabulary,
         max_position_embeddings: stated.max_position_embeddings.unwrap_or(0),
         rope_theta: stated.rope_theta.unwrap_or(0.0),
@@ -151,7 +166,7 @@ pub(super) fn model(
             .map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
         primus_config: stated.primus_config.clone(),
     };
-    if experts(r, model, &shape) {
+    if further(r, model, &shape) {
         count(r, model, stated.num_parameters, &mut shape);
     }
     Some(shape)
@@ -172,61 +187,58 @@ fn unknown_architecture(r: &mut SettingsReader, model: &str, name: &str) {
     )));
 }
 
-/// Whether the experts of a known architecture are stated, all of them and only where it has some;
-/// what is wrong is one problem.
-fn experts(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
-    let at = |key: &str| format!("models.{model}.{key}");
+/// Whether the shape states what its architecture needs and nothing that it does not have; what is
+/// wrong is one problem.
+fn further(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
     let name = &shape.architecture;
     let Some(known) = architecture(name) else {
         return false;
     };
-    let others = |has: fn(&crate::job::Architecture) -> bool| {
-        let names = ARCHITECTURES.iter().filter(|known| has(known));
-        names.map(|known| known.name).collect::<Vec<_>>().join(", ")
-    };
-    let stated = [
-        ("num_experts", shape.num_experts),
-        ("num_experts_per_tok", shape.num_experts_per_tok),
-        ("moe_intermediate_size", shape.moe_intermediate_size),
+    let stated = shape.further();
+    let lacks = |(key, n): &&(&str, u64)| *n == 0 && known.needs.contains(key);
+    let is_foreign = |(key, n): &&(&str, u64)| *n > 0 && !known.has(key);
+    let (key, message, help) = if let Some((key, n)) = stated.iter().find(is_foreign) {
+        let others = ARCHITECTURES.iter().filter(|other| other.has(key));
+        let others: Vec<&str> = others.map(|other| other.name).collect();
         (
-            "shared_expert_intermediate_size",
-            shape.shared_expert_intermediate_size,
-        ),
-    ];
-    let refused = match stated {
-        [(key, 0), ..] | [_, (key, 0), ..] | [_, _, (key, 0), _] if known.has_experts => Some((
-            at("architecture"),
-            format!("`{model}` is a {name}, which has experts, and lacks {key}"),
+            *key,
+            format!("`{model}` is a {name}, which has no {key}, and states {key} {n}"),
+            format!("leave it out; {} may have it", others.join(", ")),
+        )
+    } else if let Some((key, _)) = stated.iter().find(lacks) {
+        (
+            "architecture",
+            format!("`{model}` is a {name} and lacks {key}"),
             format!("state {key}, as config.json of the model does"),
-        )),
-        [(_, all), (key, chosen), ..] if known.has_experts && chosen > all => Some((
-            at(key),
+        )
+    } else if shape.num_experts_per_tok > shape.num_experts {
+        let (chosen, all) = (shape.num_experts_per_tok, shape.num_experts);
+        (
+            "num_experts_per_tok",
             format!("`{model}`: a token cannot pass through {chosen} of {all} experts"),
-            format!("{key} must be at most num_experts"),
-        )),
-        [.., (key, 1..)] if known.has_experts && !known.has_shared_expert => Some((
-            at(key),
-            format!("`{model}` is a {name}, which has no shared expert"),
-            format!(
-                "leave {key} out; {} may have one",
-                others(|a| a.has_shared_expert)
-            ),
-        )),
-        _ if known.has_experts => None,
-        _ => stated.into_iter().find(|(_, n)| *n > 0).map(|(key, n)| {
-            (
-                at(key),
-                format!("`{model}` is a {name}, a dense architecture, and states {key} {n}"),
-                format!("with experts there are {}", others(|a| a.has_experts)),
-            )
-        }),
+            "num_experts_per_tok must be at most num_experts".to_owned(),
+        )
+    } else if shape.first_k_dense_replace > shape.num_layers {
+        let (dense, all) = (shape.first_k_dense_replace, shape.num_layers);
+        (
+            "first_k_dense_replace",
+            format!("`{model}`: {dense} of {all} layers cannot be dense"),
+            "first_k_dense_replace must be at most num_layers".to_owned(),
+        )
+    } else if shape.sliding_window == 0 && shape.sliding_window_pattern > 0 {
+        (
+            "sliding_window_pattern",
+            format!("`{model}` says which layers have a window, and not how long it is"),
+            "state sliding_window as well".to_owned(),
+        )
+    } else {
+        return true;
     };
-    let is_right = refused.is_none();
-    if let Some((path, message, help)) = refused {
-        let problem = r.view.problem_at(&path, message, "here");
-        r.push(problem.help(help));
-    }
-    is_right
+    let problem = r
+        .view
+        .problem_at(&format!("models.{model}.{key}"), message, "here");
+    r.push(problem.help(help));
+    false
 }
 
 /// All four numbers of a scaling, or none.

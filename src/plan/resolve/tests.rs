@@ -58,6 +58,16 @@ fn full() -> Value {
                 "tokenizer_path": "a/c", "tokenizer_name": "c", "nemo_recipe": "mine", "primus_config": "mine.yaml", "hf_config": "x",
             },
             "n": { "name": "Llama 3.1 8B", "full_name": "x" },
+            "d": {
+                "architecture": "deepseek_v3", "num_layers": 4, "hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8,
+                "vocab_size": 16384, "num_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
+                "num_nextn_predict_layers": 1, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+                "v_head_dim": 32,
+            },
+            "g": {
+                "architecture": "gpt_oss", "num_layers": 4, "hidden_size": 512, "ffn_hidden_size": 256, "num_attention_heads": 8,
+                "vocab_size": 16384, "num_experts": 12, "num_experts_per_tok": 2, "sliding_window": 64, "sliding_window_pattern": 2,
+            },
             "e": {
                 "architecture": "qwen2_moe", "num_layers": 4, "hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8,
                 "vocab_size": 16384, "qkv_bias": true, "num_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
@@ -69,10 +79,11 @@ fn full() -> Value {
             "duration": { "train_iters": 20 },
             "optimizer": {
                 "type": "adamw", "learning_rate": 1e-3, "min_learning_rate": 1e-4, "warmup_steps": 3, "weight_decay": 0.2,
+                "lr_decay_style": "wsd", "wsd_decay_steps": 1,
                 "beta1": 0.8, "beta2": 0.9, "eps": 1e-7, "clip_grad": 0.5, "state_precision": "bf16",
             },
             "precision": { "default": "fp8", "fp8_hybrid": false, "fp8_param": true },
-            "compile": true, "compile_mode": "max-autotune", "activation_checkpointing": true, "sac_frequency": 2,
+            "task": "lora", "lora_rank": 8, "compile": true, "compile_mode": "max-autotune", "activation_checkpointing": true, "sac_frequency": 2,
             "offload": true, "seed": 7, "init_std": 0.01,
         },
         "parallelism": { "s": {
@@ -309,15 +320,15 @@ fn experts_that_do_not_fit_are_one_problem_with_what_would() {
     };
     assert_eq!(
         told("e", &set("architecture", json!("qwen3moe"))),
-        "`qwen3moe` is not an architecture tprimat can count; did you mean `qwen3_moe`? expected llama, qwen2, mistral, gpt2, qwen3, mixtral, qwen2_moe, qwen3_moe, or other, for a model of which only the trainer knows the shape"
+        "`qwen3moe` is not an architecture tprimat can count; did you mean `qwen3_moe`? expected llama, qwen2, mistral, gpt2, qwen3, mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss, or other, for a model of which only the trainer knows the shape"
     );
     assert_eq!(
         told("e", &set("architecture", json!("qwen2"))),
-        "`e` is a qwen2, a dense architecture, and states num_experts 12; with experts there are mixtral, qwen2_moe, qwen3_moe"
+        "`e` is a qwen2, which has no num_experts, and states num_experts 12; leave it out; mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss may have it"
     );
     assert_eq!(
         told("e", &set("num_experts_per_tok", Value::Null)),
-        "`e` is a qwen2_moe, which has experts, and lacks num_experts_per_tok; state num_experts_per_tok, as config.json of the model does"
+        "`e` is a qwen2_moe and lacks num_experts_per_tok; state num_experts_per_tok, as config.json of the model does"
     );
     assert!(
         told("e", &set("moe_intermediate_size", Value::Null))
@@ -329,7 +340,7 @@ fn experts_that_do_not_fit_are_one_problem_with_what_would() {
     );
     assert_eq!(
         told("e", &set("architecture", json!("qwen3_moe"))),
-        "`e` is a qwen3_moe, which has no shared expert; leave shared_expert_intermediate_size out; qwen2_moe may have one"
+        "`e` is a qwen3_moe, which has no shared_expert_intermediate_size, and states shared_expert_intermediate_size 256; leave it out; qwen2_moe, deepseek_v2, deepseek_v3 may have it"
     );
     assert_eq!(
         told("e", &ep(8)),

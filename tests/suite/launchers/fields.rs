@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use tprimat::{
-    job::{ARCHITECTURES, Job, PRECISIONS},
+    job::{ARCHITECTURES, Job, PRECISIONS, architecture},
     recipe::Recipe,
 };
 
@@ -17,13 +17,17 @@ const DERIVED: &[&str] = &[
     "model.max_position_embeddings",    // learned positions: gpt2 only
 ];
 
-/// Of experts: a dense model has none of them, and planning refuses it with one.
-const OF_EXPERTS: &[&str] = &[
-    "model.num_experts_per_tok",
-    "model.moe_intermediate_size",
-    "model.shared_expert_intermediate_size",
-    "parallelism.expert_model_parallel_size",
-];
+/// Does the field mean nothing to the job's model? Planning refuses what its architecture does not have.
+fn is_asleep(field: &str, job: &Job) -> bool {
+    let name = field.strip_prefix("model.").unwrap_or_default();
+    let known = architecture(&job.model.architecture).expect("of a job that was planned");
+    let mut further = job.model.further().into_iter();
+    match field {
+        "model.num_experts" => false,
+        "parallelism.expert_model_parallel_size" => job.model.num_experts == 0,
+        _ => further.any(|(further, _)| further == name) && !known.has(name),
+    }
+}
 
 /// Fields that one framework's trainers read, and no other's.
 const NAMES: &[(&str, &str)] = &[
@@ -46,6 +50,8 @@ fn awake(field: &str) -> Value {
         "fp8_hybrid" | "fp8_param" => json!({ "precision": "fp8" }),
         "compile_mode" => json!({ "compile": true }),
         "sac_frequency" => json!({ "activation_checkpointing": true }),
+        "lora_rank" => json!({ "task": "lora" }),
+        "optimizer.wsd_decay_steps" => json!({ "optimizer.lr_decay_style": "wsd" }),
         _ => json!({}),
     }
 }
@@ -79,6 +85,8 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         ("vendor", _) => vec![json!("cpu"), json!("nvd"), json!("amd")],
         ("model.architecture", _) => ARCHITECTURES.map(|known| json!(known.name)).into(),
         ("precision", _) => PRECISIONS.map(|p| json!(p)).into(),
+        ("task", _) => vec![json!("sft"), json!("lora")],
+        ("optimizer.lr_decay_style", _) => vec![json!("linear"), json!("constant"), json!("wsd")],
         ("parallelism.sharding", _) => vec![], // a test of its own: "" is each recipe's own way, which has a name too
         ("optimizer.type", _) => vec![],       // planning refuses every other
         ("optimizer.state_precision", _) => vec![json!("bf16")],
@@ -114,13 +122,13 @@ fn lost(recipe: &Recipe, job: &Job, field: &str) -> Option<String> {
     let is_foreign = NAMES
         .iter()
         .any(|(name, of)| *name == field && *of != file.id);
-    let is_asleep = OF_EXPERTS.contains(&field) && job.model.num_experts == 0;
+    let is_asleep = is_asleep(field, job);
     if file.launch.reads_job || is_said || is_foreign || is_asleep || DERIVED.contains(&field) {
         return None;
     }
     let mut base = serde_json::to_value(job).unwrap();
     for (name, value) in awake(field).as_object().unwrap() {
-        base[name] = value.clone();
+        *at(&mut base, name) = value.clone();
     }
     if unsupported(recipe, &base).is_some() {
         return None;

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use tprimat::{
-    job::Job,
+    job::{Decay, Job},
     logs::{LogSection, Trace, parse},
     recipe::Recipe,
 };
@@ -168,6 +168,20 @@ fn every_setting_of_a_job_is_an_argument() {
     for (name, wanted) in wanted.as_object().unwrap() {
         assert_eq!(stated.get(name), Some(wanted), "{name}");
     }
+}
+
+/// Its own WSD falls exponentially unless it is told a line.
+#[test]
+fn a_wsd_schedule_falls_in_a_line() {
+    let (recipe, mut job) = plain();
+    job.optimizer.lr_decay_style = Decay::Wsd;
+    job.optimizer.wsd_decay_steps = 7;
+    let stated = run(&job, VERSIONS[0].1).effective.0;
+    assert!(stated.contains_key("learning_rate"), "{stated:?}");
+    let files = super::render::render(recipe, &job).unwrap();
+    let script = String::from_utf8(files[0].bytes.clone()).unwrap();
+    let asked = "--lr-decay-style WSD --lr-wsd-decay-style linear --lr-wsd-decay-iters 7";
+    assert!(script.contains(asked), "{script}");
 }
 
 #[test]

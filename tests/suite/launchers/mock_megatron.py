@@ -16,12 +16,12 @@ from megatron.training.arguments import NullTokenizer, load_kernels
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 WHOLE = """num-layers hidden-size ffn-hidden-size num-attention-heads num-query-groups kv-channels max-position-embeddings
-rotary-base vocab-size seq-length micro-batch-size global-batch-size train-iters lr-decay-iters lr-warmup-iters seed
+rotary-base vocab-size seq-length micro-batch-size global-batch-size train-iters lr-decay-iters lr-warmup-iters lr-wsd-decay-iters seed
 fp8-amax-history-len tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size recompute-num-layers
 log-interval eval-iters eval-interval num-experts moe-router-topk moe-ffn-hidden-size expert-model-parallel-size"""
 REAL = """norm-epsilon attention-dropout hidden-dropout init-method-std rope-scaling-factor lr min-lr weight-decay adam-beta1
 adam-beta2 adam-eps clip-grad optimizer-offload-fraction"""
-TEXT = """position-embedding-type normalization tokenizer-type data-path split data-cache-path optimizer lr-decay-style
+TEXT = """position-embedding-type normalization tokenizer-type data-path split data-cache-path optimizer lr-decay-style lr-wsd-decay-style
 fp8-recipe fp8-amax-compute-algo recompute-granularity recompute-method transformer-impl
 moe-router-load-balancing-type moe-token-dispatcher-type"""
 FLAGS = """group-query-attention swiglu disable-bias-linear add-qkv-bias use-rope-scaling

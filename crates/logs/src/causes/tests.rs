@@ -31,6 +31,35 @@ fn a_launcher_says_that_a_process_failed_unless_its_code_is_0() {
     );
 }
 
+/// Running out of resources is no fault of the device: the same run would end so again.
+#[test]
+fn what_amd_says_of_a_fault_is_told_from_what_it_says_of_memory() {
+    for (line, class) in [
+        (
+            "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f00. Reason: Unknown.",
+            Class::Node,
+        ),
+        (
+            "HW Exception by GPU node-1 (Agent handle: 0x55) reason :GPU Hang",
+            Class::Node,
+        ),
+        (
+            "Queue 0x7f aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory",
+            Class::Node,
+        ),
+        (
+            "Queue 0x7f aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary resources",
+            Class::Oom,
+        ),
+        (
+            "[PG ID 0 Rank 3] Received a dump signal from this local rank and will start to dump the debug info.",
+            Class::Nccl,
+        ),
+    ] {
+        assert_eq!(verdict(line).map(|f| f.class), Some(class), "{line}");
+    }
+}
+
 /// The code is looked for once a line: at each of its words it would take minutes here.
 #[test]
 fn a_line_full_of_launchers_words_is_asked_once() {

@@ -158,6 +158,74 @@ fn nanotron() {
     );
 }
 
+/// What it times is a micro-batch.
+#[test]
+fn litgpt() {
+    reads(
+        "Total parameters: 1,100,048,384\n\
+         Epoch 1 | iter 4 step 1 | loss train: 10.975, val: n/a | iter time: 812.50 ms (step) remaining time: 1:02:03\n\
+         Epoch 1 | iter 8 step 2 | loss train: 10.500, val: 10.412 | iter time: 402.25 ms (step) remaining time: 1:02:00\n\
+         Memory used: 20.50 GB\n",
+        json!({
+            "format": "litgpt",
+            "num_parameters": 1_100_048_384,
+            "steps": [
+                {"step": 1, "loss": 10.975, "step_time_seconds": null, "other": {"micro_batch_ms": 812.5}},
+                {"step": 2, "loss": 10.5},
+            ],
+            "memory": [{"figures": [{"kind": "peak_allocated", "bytes": 20_500_000_000_u64}]}],
+        }),
+    );
+}
+
+#[test]
+fn modded_nanogpt() {
+    reads(
+        "step:0/1750 val_loss:10.8258 train_time:0ms step_avg:0.05ms\n\
+         step:1/1750 train_time:150ms step_avg:150.25ms\n\
+         step:2/1750 train_time:231ms step_avg:115.50ms\n\
+         peak memory allocated: 1024 MiB reserved: 2048 MiB\n",
+        json!({
+            "format": "modded-nanogpt",
+            "finished": true,
+            "effective": {"train_iters": 1750},
+            "evaluations": [{"step": 0, "name": "validation_loss", "value": 10.8258}],
+            "steps": [{"step": 1, "step_time_seconds": null}, {"step": 2, "step_time_seconds": null}],
+            "memory": [{"figures": [{"kind": "peak_allocated"}, {"kind": "peak_reserved", "bytes": 2_147_483_648_u64}]}],
+        }),
+    );
+}
+
+#[test]
+fn slime() {
+    reads(
+        "(MegatronTrainRayActor pid=9) [2026-04-15 08:03:11] train_metric_utils.py:48 - perf 3: {'perf/train_wait_time': 61.25, \
+         'perf/actor_train_time': 25.5, 'perf/train_time': 30.5, 'perf/actor_train_tok_per_s': 41250.5, 'perf/step_time': 91.75, \
+         'perf/wait_time_ratio': 0.667}\n\
+         (RolloutManager pid=8) [2026-04-15 08:03:12] rollout.py:1193 - perf 4: {'rollout/truncated_ratio': 0.4, 'perf/rollout_time': 371.2}\n",
+        json!({
+            "format": "slime",
+            "steps": [{
+                "step": 3, "step_time_seconds": 91.75,
+                "other": {"wait_seconds": 61.25, "train_seconds": 30.5, "actor_train_seconds": 25.5},
+            }],
+        }),
+    );
+}
+
+#[test]
+fn superbench() {
+    reads(
+        "[2026-01-05 10:00:00,000 node:1][model_base.py:214][INFO] Average train time - round: 0, model: pytorch-llama2-7b, precision: float16, \
+         step time: 512.500000 ms.\n",
+        json!({
+            "format": "superbench",
+            "steps": [],
+            "totals": {"average_step_time_seconds": 0.5125},
+        }),
+    );
+}
+
 #[test]
 fn madengine() {
     reads(

@@ -46,6 +46,9 @@ pub fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
     if shape.positions > 0 {
         return Some("it has no kernels for GPT-2's layers".to_owned());
     }
+    if shape.qk_norm {
+        return Some("it has no kernels for the norms of Q and K".to_owned());
+    }
     let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
     match job.precision.as_str() {
         "bf16" => {}

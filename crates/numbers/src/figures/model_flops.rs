@@ -3,7 +3,7 @@
 
 use crate::results::{
     ContractField, FlopsPerToken, Reason,
-    settings::{NUM_EXPERTS, is_in_table, is_off, show},
+    settings::{TASK, is_in_table, is_off, show},
     unlisted::other_flops,
 };
 
@@ -43,10 +43,17 @@ fn why_other(summary: &Summary, field: &ContractField) -> Option<&'static str> {
         let is_whole = is_off(value) || WHOLE_MASKS.contains(&word);
         return (!is_whole).then_some("a token does not attend to all before it");
     }
-    if name == NUM_EXPERTS && summary.flops_per_token().is_none() {
-        return other_flops(name, value);
-    }
     if is_in_table(name) {
+        let is_unknown = summary.flops_per_token().is_none();
+        return other_flops(name, value).filter(|_| is_unknown);
+    }
+    // What an adapter's settings are besides its rank.
+    const OF_ADAPTERS: [&str; 4] = ["lora", "adapter", "peft", "trainable"];
+    let is_lora = summary
+        .contract
+        .get(TASK)
+        .is_some_and(|task| task == "lora");
+    if is_lora && OF_ADAPTERS.iter().any(|word| name.contains(word)) {
         return None;
     }
     let why = other_flops(name, value)?;

@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn mfu_of_a_published_run_and_of_an_impossible_one() {
-        let flops = flops_per_token(&llama_8b(), 8192);
+        let flops = flops_per_token(&llama_8b(), tprimat_job::Task::Pretrain, 8192);
         let on_h100 = |rate| {
             Mfu::of(
                 rate,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::results::{
     Contract, FieldDifference, Tier, differences,
-    settings::{DETERMINISTIC, agree, is_in_table, is_off, show},
+    settings::{DETERMINISTIC, LORA_RANK, TASK, agree, is_in_table, is_off, show},
     unlisted::{is_harmless, is_usual},
 };
 use serde_json::Value;
@@ -32,6 +32,10 @@ const NAMED: [&str; 6] = [
     "dataset",
     "tokenizer_name",
 ];
+
+/// Settings of which most logs say nothing, because there is no such thing in their runs; where only
+/// one side states them, it is not known that the other has none.
+const SELDOM: [&str; 2] = [TASK, LORA_RANK];
 
 /// Settings of the work that two contracts leave open, core settings first.
 #[derive(Clone, Debug, Default)]
@@ -146,7 +150,8 @@ impl Gaps {
             .iter()
             .chain(&self.only_b)
             .map(|stated| &*stated.field);
-        let mut core: Vec<&str> = one.filter(|field| rank(field) < CORE.len()).collect();
+        let is_core = |field: &&str| rank(field) < CORE.len() || SELDOM.contains(field);
+        let mut core: Vec<&str> = one.filter(is_core).collect();
         core.sort_by_key(|field| rank(field));
         core
     }

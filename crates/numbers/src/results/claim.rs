@@ -17,17 +17,13 @@ pub struct Claim {
     pub fields: Option<BTreeSet<String>>,
 }
 
-/// Settings that a model's shape decides. Its constants cost no work, so a name alone does not
-/// claim them.
-const MODEL: [&str; 14] = [
+/// Settings that a model's shape decides, beside [`ModelShape::further`]. Its constants cost no work,
+/// so a name alone does not claim them.
+const MODEL: [&str; 10] = [
     "architecture",
     "num_layers",
     "hidden_size",
     "ffn_hidden_size",
-    "num_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
     "num_attention_heads",
     "num_kv_heads",
     "head_dim",
@@ -35,6 +31,12 @@ const MODEL: [&str; 14] = [
     "tie_embeddings",
     "qkv_bias",
 ];
+
+/// The names of all settings that a model's shape decides.
+fn of_model() -> impl Iterator<Item = &'static str> {
+    let further = ModelShape::default().further();
+    MODEL.into_iter().chain(further.map(|(name, _)| name))
+}
 
 /// A log that states all of these states the model's shape in full; the flags beside them may be
 /// left out.
@@ -50,7 +52,7 @@ const SIZES: [&str; 6] = [
 /// Is `field` one that a model's shape decides?
 #[must_use]
 pub fn is_of_model(field: &str) -> bool {
-    field == "num_parameters" || MODEL.contains(&field)
+    field == "num_parameters" || of_model().any(|name| name == field)
 }
 
 impl Claim {
@@ -67,7 +69,7 @@ impl Claim {
     pub fn of_model(model: Option<ModelShape>) -> Self {
         let fields = model
             .iter()
-            .flat_map(|_| MODEL)
+            .flat_map(|_| of_model())
             .map(str::to_owned)
             .collect();
         Self {
@@ -114,7 +116,10 @@ impl Claim {
         let mut shape = serde_json::to_value(&self.job.model).ok()?;
         let mut changed: Vec<&str> = Vec::new();
         let mut words = Vec::new();
-        for setting in SETTINGS.iter().filter(|s| MODEL.contains(&s.name)) {
+        for setting in SETTINGS
+            .iter()
+            .filter(|s| of_model().any(|name| name == s.name))
+        {
             let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else {
                 continue;
             };

@@ -9,7 +9,7 @@ use tprimat_logs::Trace;
 
 use super::{
     Claim, Kept, Known, Shared,
-    settings::{self, NUM_EXPERTS, SETTINGS, Tier, agree, class},
+    settings::{self, SETTINGS, Tier, agree, class, is_further},
     unlisted::is_usual,
 };
 
@@ -80,9 +80,9 @@ impl Contract {
         let field = |setting: &super::settings::Setting| {
             let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
-            // A dense model is what a log is of that says nothing of experts, too.
+            // What a log says that it has none of is what a log has that says nothing of it, too.
             let effective = effective.filter(|value| {
-                declared.is_some() || setting.name != NUM_EXPERTS || !is_usual(NUM_EXPERTS, value)
+                declared.is_some() || !is_further(setting.name) || !is_usual(setting.name, value)
             });
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.

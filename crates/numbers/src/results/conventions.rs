@@ -5,6 +5,8 @@ use serde_json::Value;
 use tprimat_job::{ModelShape, count_active_parameters, count_parameters};
 use tprimat_logs::Trace;
 
+use super::flops::{pairs, products};
+
 /// How far a trainer's figure may be from a convention's to be told as that one. Figures of trainers
 /// whose convention is known are within 0.0002 of it; models of one size may be 0.04 apart.
 pub const FLOPS_TOLERANCE: f64 = 0.01;
@@ -17,21 +19,18 @@ fn flops_conventions(
     padded_vocab: Option<u64>,
 ) -> Vec<(String, f64)> {
     let counts = count_active_parameters(shape).zip(count_parameters(shape));
-    let Some((active, whole)) = counts.filter(|_| seq_length > 0) else {
+    let counts = counts.filter(|_| seq_length > 0).zip(products(shape));
+    let Some(((active, whole), products)) = counts else {
         return Vec::new();
     };
     // What a token passes through: with experts not all of N.
     let parameters = active as f64;
     let rows = |vocab: u64| vocab as f64 * shape.hidden_size as f64;
-    let embedding = if shape.tie_embeddings {
-        0.0
-    } else {
-        rows(shape.vocab_size)
-    };
-    let width = shape.num_attention_heads as f64 * shape.head_dim as f64;
-    // Scores and their product with the values, forward and backward, every token with every other.
-    let full = 12.0 * shape.num_layers as f64 * width * seq_length as f64;
-    let matrices = 6.0 * (parameters - embedding);
+    // Scores and their product with the values, forward and backward, every token with every other;
+    // and with those that the mask and windows let through.
+    let full = 3.0 * pairs(shape) * seq_length as f64;
+    let causal = 3.0 * pairs(shape) * shape.attended_tokens(seq_length as f64);
+    let matrices = 3.0 * products;
     let padding = padded_vocab
         .and_then(|p| p.checked_sub(shape.vocab_size))
         .filter(|p| *p < 1 << 20)
@@ -45,13 +44,10 @@ fn flops_conventions(
             "6·(N − N_embedding) + 12·L·H·Q·T, full attention",
             matrices + full,
         ),
-        (
-            "6·N + 6·L·H·Q·T, causal-halved",
-            6.0 * parameters + full / 2.0,
-        ),
+        ("6·N + 6·L·H·Q·T, causal-halved", 6.0 * parameters + causal),
         (
             "6·(N − N_embedding) + 6·L·H·Q·T, causal-halved",
-            matrices + full / 2.0,
+            matrices + causal,
         ),
     ];
     if padding > 0 {
@@ -61,7 +57,7 @@ fn flops_conventions(
         ));
         all.push((
             "matrix products with the padded vocabulary, causal-halved",
-            padded + full / 2.0,
+            padded + causal,
         ));
     }
     // Hugging Face's Trainer, and whoever takes a model's parameters for those of a token.

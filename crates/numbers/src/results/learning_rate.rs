@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tprimat_base::words::plain::counted;
-use tprimat_job::OptimizerJob;
+use tprimat_job::{Decay, OptimizerJob};
 use tprimat_logs::Trace;
 
 use super::{AttestationStatus, Claim, FieldAttestation};
@@ -12,22 +12,6 @@ use super::{AttestationStatus, Claim, FieldAttestation};
 const TOLERANCE: f64 = 0.02;
 /// A restart or a line of another meaning may be off; a schedule is judged by nearly all of them.
 const MOST: f64 = 0.95;
-
-/// Learning rate of step `s`, from 1, of `iters`.
-#[must_use]
-pub(crate) fn scheduled(optimizer: &OptimizerJob, iters: u64, s: u64) -> f64 {
-    let (peak, least, warmup) = (
-        optimizer.learning_rate,
-        optimizer.min_learning_rate,
-        optimizer.warmup_steps,
-    );
-    if s <= warmup {
-        return peak * s as f64 / warmup.max(1) as f64;
-    }
-    let done =
-        (s.min(iters) - warmup.min(iters)) as f64 / iters.saturating_sub(warmup).max(1) as f64;
-    least + (peak - least) * (1.0 + (std::f64::consts::PI * done).cos()) / 2.0
-}
 
 /// `counts_from`: the log's number of the first step.
 pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAttestation> {
@@ -65,6 +49,7 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         "min_learning_rate",
         "warmup_steps",
         "train_iters",
+        "lr_decay_style",
     ];
     let (optimizer, iters) = (&claim.job.optimizer, claim.job.train_iters);
     if !needed.iter().all(|name| claim.covers(name))
@@ -81,7 +66,7 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
     // Some ramps end at the last warm-up step, some at the one after it.
     let ramp = |s: u64, steps: u64| match s <= steps && steps > optimizer.warmup_steps {
         true => optimizer.learning_rate * s as f64 / steps as f64,
-        false => scheduled(optimizer, iters, s),
+        false => optimizer.rate(iters, s),
     };
     let fits = |(shift, more): (i64, u64)| {
         let expected = |s: u64| {
@@ -99,11 +84,20 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         .into_iter()
         .flat_map(|shift| [(shift, 0), (shift, 1)]);
     let best = ways.map(fits).max().unwrap_or(0);
+    let least = optimizer.min_learning_rate;
+    let then = match optimizer.lr_decay_style {
+        Decay::Cosine => format!("a cosine to {least:.3e}"),
+        Decay::Linear => format!("a line to {least:.3e}"),
+        Decay::Constant => "constant".to_owned(),
+        Decay::Wsd => {
+            let last = counted(optimizer.wsd_decay_steps as usize, "last step");
+            format!("stable, and over the {last} a line to {least:.3e}")
+        }
+    };
     let asked = format!(
-        "{:.3e} at its peak ({} of warm-up, then a cosine to {:.3e})",
+        "{:.3e} at its peak ({} of warm-up, then {then})",
         optimizer.learning_rate,
         counted(optimizer.warmup_steps as usize, "step"),
-        optimizer.min_learning_rate
     );
     let is_constant = logged
         .iter()
@@ -204,7 +198,7 @@ mod tests {
     fn this_steps_rate_and_the_next_steps_are_the_same_schedule() {
         let optimizer = run(|_| 0.0).1.job.optimizer;
         for shift in 0..=1 {
-            let rates = |s| scheduled(&optimizer, 40, s + shift);
+            let rates = |s| optimizer.rate(40, s + shift);
             assert_eq!(status(rates), AttestationStatus::Attested, "{shift}");
         }
     }
@@ -216,10 +210,33 @@ mod tests {
             if s <= 10 {
                 3e-4 * s as f64 / 11.0
             } else {
-                scheduled(&optimizer, 40, s)
+                optimizer.rate(40, s)
             }
         };
         assert_eq!(status(rates), AttestationStatus::Attested);
+    }
+
+    #[test]
+    fn each_way_to_fall_is_told_from_the_others() {
+        let ways = [Decay::Cosine, Decay::Linear, Decay::Constant, Decay::Wsd];
+        for asked in ways {
+            let claim = run(|_| 0.0).1;
+            let falls = |way| OptimizerJob {
+                lr_decay_style: way,
+                wsd_decay_steps: 8,
+                ..claim.job.optimizer.clone()
+            };
+            for ran in ways {
+                let (trace, mut claim) = run(|s| falls(ran).rate(40, s));
+                claim.job.optimizer = falls(asked);
+                let status = check(&trace, &claim, 1).unwrap().status;
+                let expected = match asked == ran {
+                    true => AttestationStatus::Attested,
+                    false => AttestationStatus::Contradicted,
+                };
+                assert_eq!(status, expected, "{asked:?} {ran:?}");
+            }
+        }
     }
 
     #[test]
@@ -241,7 +258,7 @@ mod tests {
         ];
         for other in others {
             assert_eq!(
-                status(|s| scheduled(&other, 40, s)),
+                status(|s| other.rate(40, s)),
                 AttestationStatus::Contradicted,
                 "{other:?}"
             );

@@ -12,7 +12,10 @@ use super::{
     Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Reason, RepeatsPlanned,
     Samples, Source, anomalies, attest,
     cross::{self, CrossChecks},
-    flops_per_token, work,
+    flops_per_token,
+    settings::{LORA_RANK, SLIDING_WINDOW},
+    unlisted::is_usual,
+    work,
 };
 
 pub const RESULT_SCHEMA: &str = "tprimat.result/1";
@@ -174,11 +177,18 @@ impl RunResult {
             .count("global_batch_size")
             .zip(seq_length)
             .and_then(|(b, s)| b.checked_mul(s));
-        // Of experts that nobody described, nobody knows what a token costs.
-        let experts = contract
-            .count(super::settings::NUM_EXPERTS)
-            .filter(|n| *n > 1);
-        let is_known = experts.is_none_or(|n| n == job.model.num_experts);
+        // Of experts, windows or adapters that nobody described, nobody knows what a token costs.
+        let further = job.model.further().into_iter();
+        let is_known = further
+            .chain([(LORA_RANK, job.lora_rank)])
+            .all(|(field, described)| {
+                contract.get(field).is_none_or(|stated| {
+                    let reaches = |length| stated.as_u64().is_some_and(|n| n >= length);
+                    stated.as_u64() == Some(described)
+                        || is_usual(field, stated)
+                        || field == SLIDING_WINDOW && seq_length.is_some_and(reaches)
+                })
+            });
         let varies = work::vary(&trace);
         let each = trace.steps.iter().find_map(|s| s.tokens);
         let stated = attestation.is_attested("tokens_per_step")
@@ -201,7 +211,7 @@ impl RunResult {
                 .or(Some(job.model.num_parameters).filter(|n| *n > 0)),
             flops_per_token: seq_length
                 .filter(|_| is_known)
-                .and_then(|s| flops_per_token(&job.model, s)),
+                .and_then(|s| flops_per_token(&job.model, job.task, s)),
         };
         Self {
             schema_version: RESULT_SCHEMA.to_owned(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tprimat_job::{Job, Sharding};
+use tprimat_job::{Decay, Job, ModelShape, Sharding, Task};
 
 use super::unlisted;
 
@@ -110,6 +110,35 @@ pub(crate) const SETTINGS: &[Setting] = &[
         &["moe_shared_expert_intermediate_size"],
         |j| count(j.model.shared_expert_intermediate_size),
     ),
+    setting(Workload, "first_k_dense_replace", &[], |j| {
+        count(j.model.first_k_dense_replace)
+    }),
+    setting(
+        Workload,
+        "num_nextn_predict_layers",
+        &["mtp_num_layers"],
+        |j| count(j.model.num_nextn_predict_layers),
+    ),
+    setting(Workload, "q_lora_rank", &[], |j| count(j.model.q_lora_rank)),
+    setting(Workload, "kv_lora_rank", &[], |j| {
+        count(j.model.kv_lora_rank)
+    }),
+    setting(Workload, "qk_nope_head_dim", &["qk_head_dim"], |j| {
+        count(j.model.qk_nope_head_dim)
+    }),
+    setting(
+        Workload,
+        "qk_rope_head_dim",
+        &["qk_pos_emb_head_dim"],
+        |j| count(j.model.qk_rope_head_dim),
+    ),
+    setting(Workload, "v_head_dim", &[], |j| count(j.model.v_head_dim)),
+    setting(Workload, SLIDING_WINDOW, &[], |j| {
+        count(j.model.sliding_window)
+    }),
+    setting(Workload, "sliding_window_pattern", &[], |j| {
+        count(j.model.sliding_window_pattern)
+    }),
     setting(Workload, "num_attention_heads", &[], |j| {
         count(j.model.num_attention_heads)
     }),
@@ -129,6 +158,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| {
         flag(j.model.qkv_bias)
     }),
+    // All weights on text as it comes is what a log means that says nothing of it.
+    setting(Workload, TASK, &["task_type"], |j| match j.task {
+        Task::Pretrain => None,
+        Task::Sft => word("sft"),
+        Task::Lora => word("lora"),
+    }),
+    setting(Workload, LORA_RANK, &["lora_r"], |j| count(j.lora_rank)),
     setting(Workload, "seq_length", &["sequence_length"], |j| {
         count(j.data.seq_length)
     }),
@@ -247,6 +283,18 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Convergence, "warmup_steps", &[], |j| {
         real(j.optimizer.warmup_steps as f64)
     }),
+    setting(Convergence, "lr_decay_style", &["lr_scheduler_type"], |j| {
+        only_if(
+            j.optimizer.lr_decay_style != Decay::default(),
+            serde_json::to_value(j.optimizer.lr_decay_style).ok(),
+        )
+    }),
+    setting(
+        Convergence,
+        "wsd_decay_steps",
+        &["lr_wsd_decay_iters"],
+        |j| count(j.optimizer.wsd_decay_steps),
+    ),
     setting(Convergence, "weight_decay", &[], |j| {
         real(j.optimizer.weight_decay)
     }),
@@ -293,6 +341,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
 
 pub const TOKENS_PER_STEP: &str = "tokens_per_step";
 pub const NUM_EXPERTS: &str = "num_experts";
+pub const SLIDING_WINDOW: &str = "sliding_window";
+pub const TASK: &str = "task";
+pub const LORA_RANK: &str = "lora_rank";
 pub const PRECISION: &str = "precision";
 pub const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";
@@ -345,6 +396,12 @@ pub fn known_field(name: &str) -> bool {
 pub fn is_in_table(name: &str) -> bool {
     let is_it = |s: &Setting| s.name == name || s.aliases.contains(&name);
     SETTINGS.iter().any(is_it)
+}
+
+/// Is it a count or size that most models and tasks have none of?
+pub(super) fn is_further(name: &str) -> bool {
+    let further = ModelShape::default().further();
+    name == LORA_RANK || further.iter().any(|(further, _)| *further == name)
 }
 
 /// Is this one of the names of a setting of the table?

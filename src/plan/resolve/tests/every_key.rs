@@ -20,7 +20,7 @@ fn seen_of_cells(config: &Config, overlay: &[Setting], recipes: &RecipeSet) -> S
         ("amd", "prim"),
         ("nvd", "tran"),
     ] {
-        for model in ["m", "n", "e"] {
+        for model in ["m", "n", "e", "d", "g"] {
             let of = Cell {
                 overlay: overlay.to_vec(),
                 ..cell(platform, framework, model)
@@ -282,6 +282,8 @@ fn no_key_is_accepted_without_an_effect() {
         json!("bf16"),
         json!("fp8"),
         json!("default"),
+        json!("linear"),
+        json!("sft"),
         json!("zero2"),
         json!("amd"),
         json!("2h"),

@@ -5,7 +5,7 @@ mod scaling;
 mod time_to_loss;
 
 use proptest::prelude::*;
-use tprimat_job::Job;
+use tprimat_job::{Job, Task};
 
 use super::*;
 use crate::figures::{
@@ -313,6 +313,32 @@ fn a_rate_that_no_precision_explains_is_impossible_whatever_is_stated() {
     is_error(&unnamed(1.534, "bf16"), &catalogue(), "mfu", beyond);
     is_absent(&unnamed(1.534, "fp8"), &catalogue(), "mfu", "device");
     is_absent(&unnamed(12.27, "bf16"), &catalogue(), "mfu", "device");
+}
+
+/// 10,682.3 tokens/s × (45.03 G × 4 ÷ 6 + 6.44 G). What a log states of its adapters is no riddle where the
+/// job says that it trains some.
+#[test]
+fn adapters_cost_no_gradients_of_what_is_frozen() {
+    let states = |cell: &mut CellInput, field: &str| {
+        let field = serde_json::json!({ "field": field, "tier": "workload", "value": 41_943_040, "source": "effective" });
+        let field = serde_json::from_value(field).unwrap();
+        summary(cell).contract.0.push(field);
+    };
+    let mut job = llama_job();
+    let mut whole = cell_of(NVD, &job, 12.27, Some(H100));
+    states(&mut whole, "trainable_parameters");
+    is_absent(
+        &whole,
+        &catalogue(),
+        "tflops_per_gpu",
+        "only a part of the weights",
+    );
+    (job.task, job.lora_rank) = (Task::Lora, 16);
+    let mut adapters = cell_of(NVD, &job, 12.27, Some(H100));
+    states(&mut adapters, "trainable_parameters");
+    is(&adapters, "tflops_per_gpu", 389.50);
+    states(&mut adapters, "freeze_layers");
+    is_absent(&adapters, &catalogue(), "tflops_per_gpu", "freeze_layers");
 }
 
 #[test]

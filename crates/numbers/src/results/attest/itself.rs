@@ -159,7 +159,7 @@ fn experts(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     let architecture = claim
         .declared(setting)
         .or_else(|| setting.effective(&trace.effective.0))?;
-    let is_dense = |of: &&str| tprimat_job::architecture(of).is_some_and(|a| !a.has_experts);
+    let is_dense = |of: &&str| tprimat_job::architecture(of).is_some_and(|a| !a.has_experts());
     let architecture = architecture.as_str().filter(is_dense)?;
     let setting = SETTINGS.iter().find(|s| s.name == NUM_EXPERTS)?;
     let stated = setting.stated(&trace.effective.0);

@@ -64,10 +64,10 @@ fn daily_words_of_trainers_are_one_word() {
 
 #[test]
 fn what_the_table_does_not_have_is_found_wherever_it_stands() {
-    let stated = json!({"lora_rank": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
-            "model": {"num_layers": 2, "sliding_window": 4096}, "nothing": null});
+    let stated = json!({"freeze_layers": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
+            "model": {"num_layers": 2, "window_size": 4096}, "nothing": null});
     let found = unlisted(&serde_json::from_value(stated).unwrap());
-    let expected = json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
+    let expected = json!({"freeze_layers": 16, "model.window_size": 4096, "optimizer.fused": true});
     assert_eq!(serde_json::to_value(found).unwrap(), expected);
 }
 
