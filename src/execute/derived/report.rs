@@ -18,8 +18,8 @@ use super::{
 use crate::{
     cache::{Cache, JsonLayout, Output, TaskKind},
     digest::Digest,
-    error::Result,
-    figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument},
+    error::{Error, Result},
+    figures::{self, AbsentState, CellInput, CellState, Comparison, PublishedComparison},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
@@ -292,7 +292,8 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .map(of_cell)
             .collect::<Result<Vec<_>>>()
     };
-    let document = ComparisonDocument::of(&comparison);
+    let document = PublishedComparison::of(&comparison)
+        .map_err(|e| Error::Internal(format!("the comparison is no JSON: {e}")))?;
     let published = || put_comparison(cache, &document, JsonLayout::Dense);
     let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();
