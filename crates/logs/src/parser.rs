@@ -424,12 +424,8 @@ fn read(
     if builder.trace.step_lines > steps {
         builder.tell_reader(name);
         if lacks {
-            builder.notes.add("truncated", || {
-                format!(
-                    "the log ends within a number, which is left out: …{}",
-                    tail_of(&line.text)
-                )
-            });
+            let what = || "the log ends within a number, which is left out".to_owned();
+            builder.notes.add("truncated", what);
         }
     }
     // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
@@ -460,12 +456,6 @@ fn without_last_number<'a>(line: &'a Line<'_>) -> Option<Line<'a>> {
         text: whole.into(),
         ..*line
     })
-}
-
-/// The last words of a line.
-fn tail_of(text: &str) -> &str {
-    let start = text.ceil_char_boundary(text.len().saturating_sub(40));
-    part(text, start..)
 }
 
 /// Cheap, for lines of trainers.
