@@ -398,8 +398,8 @@ fn read(
     if line.text == RANK_MARK {
         return builder.next_rank();
     }
-    // A number at the end of a line that was cut off may lack digits.
-    let cut_off = without_last_number(line);
+    // A number at the end of a line that was cut off may lack digits; a row of readings is nothing without its last one.
+    let cut_off = without_last_number(line).filter(|_| !name.ends_with("-smi"));
     let lacks = cut_off.is_some();
     let line = &cut_off.unwrap_or_else(|| Line {
         text: line.text.as_ref().into(),

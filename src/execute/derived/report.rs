@@ -293,7 +293,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, Figu
             .collect::<Result<Vec<_>>>()
     };
     let document = PublishedComparison::of(&comparison)
-        .map_err(|e| Error::Internal(format!("the comparison is no JSON: {e}")))?;
+        .map_err(|e| Error::Internal(format!("cannot write the comparison as JSON: {e}")))?;
     let published = || put_comparison(cache, &document, JsonLayout::Dense);
     let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
     let mut outputs = work.pictures.clone();

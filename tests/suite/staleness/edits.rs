@@ -28,7 +28,7 @@ fn a_price_is_read_by_compare_and_later() {
     project.expect(&[LATER], &[LATER]);
     assert_eq!(project.launches(), 4);
     let published =
-        fs::read_to_string(project.path("output/train_cpu_cmd_small_single.json")).unwrap();
+        fs::read_to_string(project.path("output/train_cpu_cmd_small.json")).unwrap();
     assert!(
         published.contains("at 2.5 EUR a GPU-hour (made up)"),
         "{published}"
