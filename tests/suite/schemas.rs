@@ -97,6 +97,32 @@ fn every_json_is_valid_against_the_schema_of_its_name() {
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
 
+/// Of thousands of cells, what each one's own file has would be most of the comparison.
+#[test]
+fn the_published_comparison_leaves_to_each_cells_file_what_that_has() {
+    let project = project();
+    project.run(&["build"]).ends_with(1);
+    let text = project.read("output/compare.json");
+    let published: Value = serde_json::from_str(&text).unwrap();
+    let whole = project.run(&["compare", "--json"]).json();
+    let rows = |of: &Value| of["rows"].as_array().unwrap().clone();
+    assert!(!rows(&published).is_empty());
+    for (short, whole) in rows(&published).iter().zip(rows(&whole)) {
+        let (short, whole) = (short.as_object().unwrap(), whole.as_object().unwrap());
+        for (member, value) in whole {
+            match member.as_str() {
+                "contract" | "attested" | "repeats" | "metrics" | "unlisted" | "declared_only" => {
+                    assert!(!short.contains_key(member), "{member}");
+                }
+                _ => assert_eq!(short.get(member), Some(value), "{member}"),
+            }
+        }
+    }
+    for member in ["groups", "speedups", "differences", "absent"] {
+        assert_eq!(published[member], whole[member], "{member}");
+    }
+}
+
 /// A number of a group means the same in every file.
 #[test]
 fn a_group_has_one_number_in_json_and_csv() {

@@ -28,6 +28,7 @@ struct Table {
     number: Stated,
     flag: Stated,
     word: Stated,
+    none: Stated,
     rule: Stated,
 }
 
@@ -42,6 +43,7 @@ static KNOWN: LazyLock<HashSet<&str>> = LazyLock::new(|| {
         flag,
         word,
         rule,
+        ..
     } = &*TABLE;
     let all = [count, number, flag, word, rule];
     let all = all.into_iter().flat_map(|stated| stated.values().flatten());
@@ -128,6 +130,8 @@ impl Arguments {
         self.optimizer(out);
         tell(&TABLE.flag, |key| self.flag(key), out);
         tell(&TABLE.word, |key| self.get(key), out);
+        let is_none = |key: &str| self.is_stated(key) && self.get(key).is_none();
+        tell(&TABLE.none, |key| is_none(key).then_some("none"), out);
         self.execution(out);
     }
 
@@ -178,6 +182,12 @@ impl Arguments {
             );
             put(out, "rope_scaling_factor", self.rope_scaling());
         }
+        // `(1023, 0)`: tokens before a token that it attends to besides itself; below 0, all of them.
+        let window = self
+            .get("window_size")
+            .and_then(|pair| pair.strip_prefix('('));
+        let before = window.and_then(|pair| pair.split(',').next()?.trim().parse::<u64>().ok());
+        put(out, "sliding_window", before.map(|n| n + 1));
         let dropouts = [self.real("hidden_dropout"), self.real("attention_dropout")];
         if let [Some(hidden), Some(attention)] = dropouts {
             out.set("dropout", hidden.max(attention));
@@ -211,6 +221,12 @@ impl Arguments {
             |layers: &str| layers == "1" || layers.starts_with(['[', '(']) && !layers.contains('0');
         let some = layers.filter(|layers| !is_every(layers));
         put(out, "moe_layer_freq", some);
+        for name in [
+            "moe_expert_capacity_factor",
+            "moe_router_load_balancing_type",
+        ] {
+            put(out, name, self.get(name));
+        }
     }
 
     /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.
@@ -287,6 +303,9 @@ impl Arguments {
         if states.is_some() && states == self.get("exp_avg_sq_dtype") {
             let name = states.map(|kind| kind.trim_start_matches("torch."));
             put(out, "optimizer_state_precision", name);
+        }
+        for name in ["main_grads_dtype", "main_params_dtype"] {
+            put(out, name, self.get(name).filter(is_heeded));
         }
     }
 

@@ -144,7 +144,10 @@ impl Builder {
                     return;
                 }
                 let (which, other) = if self.latest {
-                    ("last", std::mem::replace(&mut steps[at], step))
+                    let known = std::mem::replace(&mut steps[at], step);
+                    steps[at].process = known.process;
+                    steps[at].ended_at = steps[at].ended_at.or(known.ended_at);
+                    ("last", known)
                 } else {
                     ("first", step)
                 };
@@ -432,7 +435,7 @@ pub fn differs(a: &Step, b: &Step) -> bool {
 }
 
 /// Takes what `a` lacks from `b`; true if they contradict each other.
-fn merge(a: &mut Step, b: Step) -> bool {
+pub fn merge(a: &mut Step, b: Step) -> bool {
     let differs = differs(a, &b);
     macro_rules! take {
         ($($field:ident),*) => {$(

@@ -134,7 +134,8 @@ impl Reader for HuggingFace {
                 .add("overflow_skip", || format!("after step {after}: {detail}"));
         }
         if stated || drawn {
-            return;
+            // A launcher's words stand behind the bar that was drawn last.
+            return self.process(text, out);
         }
         if let Some(at) = self.table.line(text, out) {
             self.last_step = self.last_step.max(at);

@@ -165,7 +165,7 @@ impl Megatron {
         };
         self.arguments.tell(out);
         let mut found = Iteration::default();
-        place.end = megatron_line::read(place.text, &head, place.ended, &mut found, &mut out.notes);
+        place.end = megatron_line::read(place.text, &head, &mut found, &mut out.notes);
         if !found.has_fields() {
             // Somebody else's words.
             return;

@@ -12,7 +12,7 @@ use tprimat_base::words::part;
 use super::{
     ABSURD_STEP_TIME, MemoryFigure, RunningAverage, Step,
     builder::Notes,
-    lines::cut,
+    fields::TOTAL_RATE,
     numbers::{GIB, as_count, finite_number, number},
     pattern::Pattern,
     values::bytes,
@@ -98,27 +98,14 @@ pub struct Iteration {
 }
 
 /// Reads the fields behind the header; returns where the iteration's text ends, for others may be
-/// glued to it. `ended`: the line has its end, so the last number is whole.
-pub fn read(
-    text: &str,
-    head: &Header,
-    ended: bool,
-    found: &mut Iteration,
-    notes: &mut Notes,
-) -> usize {
+/// glued to it.
+pub fn read(text: &str, head: &Header, found: &mut Iteration, notes: &mut Notes) -> usize {
     found.step.step = head.number;
     let mut start = head.end;
     for field in part(text, head.end..).split('|') {
         let end = start + field.len();
         let is_last = end == text.len();
         let named = field.split_once([':', '=']);
-        if named.is_some() && is_last && !ended {
-            notes.add("truncated", || {
-                let rest = cut(field.trim(), 80);
-                format!("step {}: the line ends in \"{rest}\"", head.number)
-            });
-            return end;
-        }
         let is_known =
             named.is_some_and(|(key, value)| found.field(key.trim_ascii(), value, notes));
         // The beginning of another line that was glued to this one?
@@ -136,6 +123,16 @@ fn plain(key: &str) -> String {
     let bare = key.chars().filter(|c| !matches!(c, '(' | ')'));
     bare.map(|c| if matches!(c, '_' | '-') { ' ' } else { c })
         .collect()
+}
+
+/// `tokens/s/GPU`, `Tokens per second per GPU Tok/s/GPU`, `tokens/sec/gpu`, `rate tokens/sec`: every fork has
+/// a name of its own.
+fn is_token_rate(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("tok")
+        && ["/s", " per s", "per gpu per s"]
+            .iter()
+            .any(|per| name.contains(per))
 }
 
 impl Iteration {
@@ -190,10 +187,7 @@ impl Iteration {
                 self.step.tflops_per_gpu = rate.filter(|rate| *rate >= 1.0);
                 self.mean(mean, |average, rate| average.tflops_per_gpu = Some(rate));
             }
-            "tokens per GPU tokens/s/GPU"
-            | "tokens/s/GPU inst/harmonic mean"
-            | "Tokens per second per GPU Tok/s/GPU"
-            | "tokens per gpu per second tgs" => {
+            _ if is_token_rate(&name) && name.to_ascii_lowercase().contains("gpu") => {
                 let (rate, mean) = pair(value);
                 self.step.tokens_per_second_per_gpu = self.sensible(key, rate, MAX_TOKENS, notes);
                 self.mean(mean, |average, rate| {
@@ -204,12 +198,14 @@ impl Iteration {
             "loss scale" if finite_number(value) == Some(1.0) => {}
             "loss scale" | "num zeros" | "params norm" | "samples per second"
             | "consumed tokens" => self.other(name.replace(' ', "_"), value),
-            "actual seqlen" => self.other("actual_seq_length", value),
+            // The actual length comes behind that of the curriculum, and counts.
+            "actual seqlen" | "curriculum seqlen" => self.other("actual_seq_length", value),
             "[DS] TFLOPs" | "[DS]TFLOPs" => self.other("deepspeed_tflops_per_gpu", value),
             "energy per GPU J/iter/GPU" => self.other("energy_per_gpu_joules", value),
             "power per GPU W/GPU" => self.other("power_per_gpu_watts", value),
             "mem usages" => self.other("memory_usage_fraction", value),
             "skipped samples" | "decoupled learning rate" => {}
+            _ if is_token_rate(&name) => self.other(TOTAL_RATE, value),
             _ if name.contains("mem usage") => return self.memory(key, value),
             _ if name.contains("loss")
                 && !key.contains('[')

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::{
     RunningAverage, Step,
     builder::Builder,
+    dates,
     engine::Engine,
     numbers::{after, as_count, grouped_number},
     tqdm::{bars, may_be_bar},
@@ -115,8 +116,12 @@ impl Bars {
             keep_average(&mut step, mean);
             self.tell(steps, out);
         }
-        if self.pending.as_ref().is_some_and(|p| p.step != at) {
-            self.flush(out);
+        // A bar counts the seconds of its epoch. It is drawn again later for the same step.
+        let is_dated = epoch > 0 || dates::of(&out.beginning).is_some();
+        step.ended_at = bar.elapsed_seconds.filter(|s| *s > 0.0 && !is_dated);
+        match &self.pending {
+            Some(drawn) if drawn.step == at => step.ended_at = drawn.ended_at.or(step.ended_at),
+            _ => self.flush(out),
         }
         self.pending = Some(step);
     }

@@ -1,5 +1,8 @@
 //! Bytes, in chunks of any size → a [`Trace`]; the memory does not grow with the log.
 
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
 use tprimat_base::words::{did_you_mean, part};
 
 use super::{
@@ -395,6 +398,13 @@ fn read(
     if line.text == RANK_MARK {
         return builder.next_rank();
     }
+    // A number at the end of a line that was cut off may lack digits; a row of readings is nothing without its last one.
+    let cut_off = without_last_number(line).filter(|_| !name.ends_with("-smi"));
+    let lacks = cut_off.is_some();
+    let line = &cut_off.unwrap_or_else(|| Line {
+        text: line.text.as_ref().into(),
+        ..*line
+    });
     builder.beginning.clear();
     let reach = line.text.floor_char_boundary(dates::REACH);
     builder.beginning.push_str(part(&line.text, ..reach));
@@ -413,6 +423,10 @@ fn read(
     reader.line(line, builder);
     if builder.trace.step_lines > steps {
         builder.tell_reader(name);
+        if lacks {
+            let what = || "the log ends within a number, which is left out".to_owned();
+            builder.notes.add("truncated", what);
+        }
     }
     // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
     if builder.notes.nan_losses > nans && name != "hf-trainer" {
@@ -432,9 +446,32 @@ fn read(
     }
 }
 
+/// A line that has no end, without the number that it breaks off in.
+fn without_last_number<'a>(line: &'a Line<'_>) -> Option<Line<'a>> {
+    let of_number = |c: char| c.is_ascii_digit() || ".,+-eE".contains(c);
+    let whole = line.text.trim_end_matches(of_number);
+    let number = part(&line.text, whole.len()..);
+    let is_cut = !line.ended && number.contains(|c: char| c.is_ascii_digit());
+    is_cut.then(|| Line {
+        text: whole.into(),
+        ..*line
+    })
+}
+
 /// Cheap, for lines of trainers.
 fn is_banner(text: &str) -> bool {
-    text.starts_with("# ") || text.contains("[Primus:Env]") || text.contains("seq_length: ")
+    static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
+        let words = [
+            "[Primus:Env]",
+            "seq_length: ",
+            "rainable ",
+            "LoRA ",
+            "lora_r",
+            "Peak res",
+        ];
+        AhoCorasick::new(words).expect("a few short words")
+    });
+    text.starts_with("# ") || WORDS.is_match(text)
 }
 
 /// One line's evidence for each format.

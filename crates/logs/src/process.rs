@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Process, Step,
-    builder::{Builder, differs},
+    builder::{Builder, differs, merge},
     pattern::Pattern,
     trace::{RESTART, SECOND_RUN},
     values::{count_after, has},
@@ -56,7 +56,7 @@ static FINDER: LazyLock<AhoCorasick> =
 
 /// `successfully loaded checkpoint from … at iteration 50`, `Continuing training from global step 900`
 static NUMBERED: Pattern = Pattern::new(
-    r"(?i)\b(?:resum|restor|continu|load)\w*\b.{0,300}?\b(?:step|iteration|iter)s?[ =:_-]{1,3}([0-9][0-9,]*)",
+    r"(?i)\b(?:resum|restor|continu|load)\w*\b.{0,300}?\b(?:step|iteration|iter)s?[ =:_-]{0,3}([0-9][0-9,]*)",
 );
 static AGAIN: Pattern =
     Pattern::new(r"(?i)\b(?:restart(?:ed|ing)?|resum(?:ed|ing)|restor(?:ed|ing))\b");
@@ -225,6 +225,17 @@ impl Builder {
         let number = step.step;
         let goes_back = |of: &Processes| of.newest.is_some_and(|newest| number <= newest);
         let goes_on = |back: &Back| back.lines.last().is_none_or(|(_, last)| last.step < number);
+        // A step of several lines, as OLMo-core's.
+        if let Some((_, last)) = self.processes.back.lines.last_mut()
+            && last.step == number
+            && self.processes.begun.is_none()
+        {
+            if merge(last, step) {
+                let what = || format!("step {number} again; the first one counts");
+                self.notes.add("duplicate_step", what);
+            }
+            return;
+        }
         if goes_back(&self.processes)
             && (self.has_begun()
                 || !goes_on(&self.processes.back)

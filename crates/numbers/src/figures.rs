@@ -113,7 +113,7 @@ pub use sweep::{
 };
 pub use sweep_document::{
     BestDocument, ComparisonDocument, CurveDocument, HighestDocument, PairDocument, PointDocument,
-    SameSettingDocument, SweepDocument,
+    PublishedComparison, SameSettingDocument, SweepDocument,
 };
 pub use telemetry::{Energy, Telemetry};
 pub use unified::{UNIFIED_SCHEMA, unified};

@@ -48,7 +48,7 @@ pub mod stats;
 pub mod telemetry_samples;
 pub mod unlisted;
 pub mod words;
-mod work;
+pub(crate) mod work;
 
 pub use anomalies::{
     ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS, anomaly, level_shift, of_losses, slow_first_steps,

@@ -27,7 +27,7 @@ fn a_price_is_read_by_compare_and_later() {
     project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 2.50");
     project.expect(&[LATER], &[LATER]);
     assert_eq!(project.launches(), 4);
-    let published = fs::read_to_string(project.path("output/compare.json")).unwrap();
+    let published = fs::read_to_string(project.path("output/train_cpu_cmd_small.json")).unwrap();
     assert!(
         published.contains("at 2.5 EUR a GPU-hour (made up)"),
         "{published}"

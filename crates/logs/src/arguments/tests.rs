@@ -31,8 +31,28 @@ fn megatron_behind_any_prefix() {
         "  seconds_of_nobody ............................... 7",
     ]);
     let expected = json!({"num_layers": 16, "num_kv_heads": 4, "tie_embeddings": false, "precision": "fp8",
-            "fp8_hybrid": true, "optimizer": "adamw", "activation_checkpointing": false, "data": "mock", "warmup_steps": 2.0});
+            "fp8_hybrid": true, "optimizer": "adamw", "activation_checkpointing": false, "recompute_granularity": "none", "data": "mock", "warmup_steps": 2.0});
     assert_eq!(Value::Object(told), expected);
+}
+
+#[test]
+fn what_is_none_is_stated_as_none() {
+    let stated = |value: &str| {
+        let line = |name: &str, value: &str| format!("  {name} .......... {value}");
+        let lines = [
+            line("window_size", value),
+            line("mtp_num_layers", "None"),
+            line("lora_rank", "16"),
+        ];
+        Value::Object(told(&lines.each_ref().map(String::as_str)))
+    };
+    let with = |window: Value| json!({"sliding_window": window, "mtp_num_layers": "none", "lora_rank": 16});
+    assert_eq!(stated("(1023, 0)"), with(1024.into()));
+    assert_eq!(stated("None"), with("none".into()));
+    assert_eq!(
+        stated("(-1, 0)"),
+        json!({"mtp_num_layers": "none", "lora_rank": 16})
+    );
 }
 
 #[test]

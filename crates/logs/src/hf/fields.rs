@@ -189,8 +189,9 @@ static MEMORY: Pattern = Pattern::new(
 
 /// Names of others: kind, and bytes of a unit. ms-swift's is what the allocator reserved at most; Liger's
 /// MB are MiB.
-const OTHERS: [(&str, &str, f64); 4] = [
+const OTHERS: [(&str, &str, f64); 5] = [
     ("memory(GiB)", "peak_reserved", GIB),
+    ("max_memory_allocated", "peak_allocated", 1.0),
     ("total_peak_memory_allocated_MB", "peak_allocated", MIB),
     ("total_peak_memory_reserved_MB", "peak_reserved", MIB),
     ("step_peak_memory_allocated_MB", "peak_allocated", MIB),
@@ -223,7 +224,13 @@ fn memory(step: &mut Step, key: &str, value: f64) -> bool {
                 bytes,
             });
         }
-        (["max", "active"], _) => drop(step.other.insert("max_active_gib".into(), value)),
+        (["max", "active"], Some(bytes)) => {
+            step.memory_figures.push(MemoryFigure {
+                kind: "peak_active".into(),
+                source: "torch".into(),
+                bytes,
+            });
+        }
         _ => return false,
     }
     true

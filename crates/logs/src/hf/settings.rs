@@ -72,6 +72,8 @@ const MODEL: &[(&str, &str)] = &[
     ("initializer_range", "init_std"),
     ("rope_theta", "rope_theta"),
     ("rms_norm_eps", "norm_eps"),
+    ("attention_dropout", "attention_dropout"),
+    ("sliding_window", "sliding_window"),
 ];
 
 /// Lines that a dump of arguments may go over.
@@ -115,11 +117,6 @@ impl Settings {
             let is_open = block.add("{") == Ok(None);
             self.model = Some(block).filter(|_| is_open);
         }
-        let trainable = count_after(text, "trainable params: ");
-        if let Some((trainable, all)) = trainable.zip(count_after(text, "all params: ")) {
-            out.trace.num_parameters.get_or_insert(all);
-            out.total("trainable_parameters", trainable as f64);
-        }
         if let Some(arguments) = after(text, "TrainingArguments(") {
             // One line each, or all of them on this one.
             let is_one_line = arguments.contains('=');
@@ -157,9 +154,6 @@ impl Settings {
         }
         if let Some(n) = stated("Num examples").and_then(as_count) {
             self.examples.get_or_insert(n);
-        } else if let Some(n) = stated("Number of trainable parameters") {
-            // Sharded, it is a rank's share.
-            out.total("trainable_parameters", n);
         }
     }
 
@@ -180,9 +174,7 @@ impl Settings {
                     once("activation_checkpointing", is_true, out);
                 }
                 "torch_compile" if is_true || value == "False" => once("compile", is_true, out),
-                "optim" if value.to_lowercase().contains("adamw") => {
-                    once("optimizer", "adamw", out);
-                }
+                "optim" => optimizer(value, out),
                 "logging_steps" => {
                     let stated = number.and_then(as_count).filter(|n| *n > 0);
                     self.logging_steps = self.logging_steps.or(stated);
@@ -220,13 +212,44 @@ impl Settings {
     }
 }
 
+/// `adamw_torch_fused`, `OptimizerNames.ADAMW_BNB`, `paged_adamw_8bit`, `galore_adamw`: what precedes or follows `adamw` is
+/// how it is computed, the format of its state, or another optimizer made of it.
+fn optimizer(value: &str, out: &mut Builder) {
+    let value = value.to_lowercase();
+    let name = value.rsplit('.').next().unwrap_or_default();
+    let name = name
+        .trim_matches(['\'', '"', '>'])
+        .split(['\'', ':'])
+        .next()
+        .unwrap_or_default();
+    let bits = ["8bit", "4bit", "bnb"]
+        .into_iter()
+        .find(|bits| name.contains(bits));
+    let is_adamw = ["adamw", "paged_adamw"]
+        .iter()
+        .any(|first| name.starts_with(first));
+    once("optimizer", if is_adamw { "adamw" } else { name }, out);
+    if let Some(bits) = bits {
+        let format = if bits == "4bit" { "int4" } else { "int8" };
+        once("optimizer_state_precision", format, out);
+    }
+}
+
 fn model(config: &Map<String, Value>, out: &mut Builder) {
+    let has_window = config.get("use_sliding_window") != Some(&Value::Bool(false));
     for (key, name) in MODEL {
-        match config.get(*key) {
+        match config
+            .get(*key)
+            .filter(|_| has_window || *key != "sliding_window")
+        {
             Some(Value::Number(n)) => once_number(name, n.as_f64(), out),
             Some(value @ (Value::Bool(_) | Value::String(_))) => once(name, value.clone(), out),
             _ => {}
         }
+    }
+    let quantization = config.get("quantization_config");
+    if let Some(Value::String(method)) = quantization.and_then(|of| of.get("quant_method")) {
+        once("quantization", method.clone(), out);
     }
     // All that its layers have are experts, of its one width.
     if config

@@ -185,7 +185,7 @@ fn groups_are_fields_with_their_units() {
 fn without_numbers_steps_are_counted_and_that_is_said() {
     let trace = read(
         &["loss (?P<loss>\\S+)", "in (?P<step_time_s>\\S+) s"],
-        "loss 3\nin 2 s\nloss 2\nin 1 s\nloss 1",
+        "loss 3\nin 2 s\nloss 2\nin 1 s\nloss 1\n",
     );
     let steps: Vec<_> = trace
         .steps

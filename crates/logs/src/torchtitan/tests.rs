@@ -160,8 +160,8 @@ fn header_lines() {
             "data_parallel_size": 4, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1,
             "context_parallel_size": 1, "num_gpus": 8, "hidden_size": 2048, "num_layers": 16, "num_attention_heads": 32,
             "num_kv_heads": 8, "vocab_size": 128_256, "norm_eps": 1e-5, "rope_theta": 500_000,
-            "activation_checkpointing": true, "compile": true, "sharding": "fsdp", "warmup_steps": 50,
-            "micro_batch_size": 2, "global_batch_size": 16, "gradient_accumulation_steps": 2, "seq_length": 4096,
+            "activation_checkpointing": true, "recompute_granularity": "selective", "compile": true, "sharding": "fsdp",
+            "warmup_steps": 50, "micro_batch_size": 2, "global_batch_size": 16, "gradient_accumulation_steps": 2, "seq_length": 4096,
             "train_iters": 50,
         })
     );

@@ -5,12 +5,11 @@ use crate::results::{
     ContractField, FlopsPerToken, Reason,
     settings::{TASK, is_in_table, is_off, show},
     unlisted::other_flops,
+    work::ALL_PARAMETERS,
 };
 
 use super::{Summary, codes::FLOPS_NOT_KNOWN};
 
-/// Of all parameters; fewer are trained only where some are frozen.
-const ALL_PARAMETERS: f64 = 0.99;
 /// Masks under which a token attends to all before it.
 const WHOLE_MASKS: [&str; 5] = ["causal", "full", "padding", "true", "bidirectional"];
 

@@ -190,8 +190,11 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
             "the number of devices",
         ),
     ];
+    let workload = &result.workload;
+    let has_tokens = workload.tokens_vary || workload.tokens_per_step.is_some();
     // What varies is stated as a range, which is no number and no lack.
     let is_lacking = |(field, ..): &(&str, _, _)| match contract.get(field) {
+        _ if has_tokens && *field != "num_gpus" => false,
         Some(value) => !value.is_string() && value.as_u64().is_none_or(|n| n == 0),
         None => true,
     };
@@ -267,9 +270,11 @@ fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed
         return Err(match (steps.len(), times) {
             (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
             (steps, 0) => {
-                let text = format!(
-                    "none of the {steps} steps has a time (`step_time_seconds` in an event)"
-                );
+                let where_to = match &*result.trace.format {
+                    "tprimat" => " (`step_time_seconds` in an event)",
+                    _ => "",
+                };
+                let text = format!("none of the {steps} steps has a time{where_to}");
                 Reason::excludes(codes::NO_STEP_IS_TIMED, text).with("steps", steps)
             }
             (_, timed) => all_within_warm_up(timed, statistics.warmup_steps, &result.trace),

@@ -1,8 +1,12 @@
 //! Sweeps as data, for readers of `compare --json`: each curve with its points and its fastest one.
 
-use crate::results::Reason;
+use crate::results::{Reason, Severity};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{
+    Serialize, Serializer,
+    ser::{Error, SerializeSeq},
+};
+use serde_json::{Map, Value};
 
 use super::{
     Best, Comparison, Judged, RatioInterval, Row, Surface, SurfacePair, Sweep, SweepPoint, sweeps,
@@ -105,6 +109,71 @@ pub struct BestDocument<'a> {
     pub not_apart: Vec<&'a str>,
     /// Why it is unknown whether it is the fastest.
     pub reason: Option<Reason>,
+}
+
+/// Members of a row that the cell's own file has as well, and notes that are looked up, are not published once more
+/// with the comparison: of thousands of cells they would be most of it.
+const OF_A_CELL: [&str; 6] = [
+    "contract",
+    "attested",
+    "repeats",
+    "metrics",
+    "unlisted",
+    "declared_only",
+];
+
+/// The comparison as a report publishes it.
+#[derive(Serialize)]
+pub struct PublishedComparison<'a> {
+    #[serde(flatten)]
+    about: Map<String, Value>,
+    #[serde(serialize_with = "short_rows")]
+    rows: &'a [Row],
+    sweeps: Vec<SweepDocument<'a>>,
+}
+
+fn short_rows<S: Serializer>(rows: &&[Row], to: S) -> Result<S::Ok, S::Error> {
+    // One at a time: all of them as values would be several times the file.
+    let mut all = to.serialize_seq(Some(rows.len()))?;
+    for row in *rows {
+        let mut row = serde_json::to_value(row).map_err(S::Error::custom)?;
+        if let Value::Object(row) = &mut row {
+            row.retain(|member, _| !OF_A_CELL.contains(&member.as_str()));
+        }
+        all.serialize_element(&row)?;
+    }
+    all.end()
+}
+
+impl<'a> PublishedComparison<'a> {
+    /// # Errors
+    /// None that a comparison has given: its members are all JSON.
+    pub fn of(comparison: &'a Comparison) -> serde_json::Result<Self> {
+        let about = Comparison {
+            schema_version: comparison.schema_version.clone(),
+            comparable: comparison.comparable,
+            rows: Vec::new(),
+            groups: comparison.groups.clone(),
+            speedups: comparison.speedups.clone(),
+            differences: comparison.differences.clone(),
+            environment: comparison.environment.clone(),
+            absent: comparison.absent.clone(),
+            uncounted: comparison.uncounted,
+            notes: comparison
+                .notes
+                .iter()
+                .filter(|note| note.reason.severity != Severity::Detail)
+                .cloned()
+                .collect(),
+        };
+        let mut about: Map<String, Value> = serde_json::from_value(serde_json::to_value(about)?)?;
+        about.remove("rows");
+        Ok(Self {
+            about,
+            rows: &comparison.rows,
+            sweeps: ComparisonDocument::of(comparison).sweeps,
+        })
+    }
 }
 
 impl<'a> ComparisonDocument<'a> {

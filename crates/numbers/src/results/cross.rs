@@ -287,6 +287,16 @@ impl CrossChecks {
             thousands(rate),
             thousands(tokens)
         );
+        // The lines say themselves how many tokens a step has, in no other words.
+        let each = trace.steps.iter().find_map(|s| s.tokens);
+        if let Some(each) = each.filter(|_| batch.is_none() || length.is_none()) {
+            if (tokens / each as f64 - 1.0).abs() > TOKENS_TOLERANCE {
+                let known = thousands(each as f64);
+                let detail = format!("{arithmetic}, and the log says that a step has {known}");
+                self.anomalies.push(anomaly(RATE_DISAGREES, detail));
+            }
+            return;
+        }
         let known = ["global_batch_size", "seq_length", "num_gpus"];
         let stated = known
             .iter()

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tprimat_logs::{Anomaly, Step, Trace};
 
 use super::{
+    Claim,
     anomalies::anomaly,
     settings::{SETTINGS, TOKENS_PER_STEP, agree, show},
     words::thousands,
@@ -58,6 +59,44 @@ pub fn of_steps(trace: &mut Trace) -> Vec<Anomaly> {
         .0
         .insert(TOKENS_PER_STEP.to_owned(), range.into());
     told
+}
+
+/// Of all parameters; fewer are trained only where some are frozen.
+pub const ALL_PARAMETERS: f64 = 0.99;
+/// A share of more devices than this is as good as any number.
+const MOST_SHARES: f64 = 64.0;
+
+/// Takes into the settings how many parameters are trained, where these are not all.
+pub fn of_a_part(trace: &mut Trace, claim: &Claim) {
+    const NAME: &str = "trainable_parameters";
+    let Some(trained) = trace.totals.get(NAME).copied().filter(|n| *n >= 1.0) else {
+        return;
+    };
+    let of_model = super::count_parameters(&claim.job.model);
+    // Adapters are counted with the model that they are added to.
+    let without = trace
+        .num_parameters
+        .and_then(|all| all.checked_sub(trained.round() as u64));
+    if of_model.is_some() && without == of_model {
+        trace.num_parameters = of_model;
+    }
+    let Some(all) = trace.num_parameters.or(of_model) else {
+        return;
+    };
+    // Of sharded weights a rank counts its own.
+    let of_ranks = all as f64 / trained;
+    let is_share = |ranks: f64| (of_ranks / ranks - 1.0).abs() <= 1.0 - ALL_PARAMETERS;
+    let gpus = SETTINGS.iter().find(|setting| setting.name == "num_gpus");
+    let gpus =
+        gpus.and_then(|setting| stated(trace, setting.name).or_else(|| claim.declared(setting)));
+    let is_whole = match gpus.and_then(|n| n.as_u64()) {
+        Some(gpus) => is_share(gpus as f64),
+        None => of_ranks < MOST_SHARES && is_share(of_ranks.round().max(1.0)),
+    };
+    if of_ranks * ALL_PARAMETERS > 1.0 && !is_whole {
+        let trained = Value::from(trained.round() as u64);
+        trace.effective.0.entry(NAME.to_owned()).or_insert(trained);
+    }
 }
 
 /// Do the tokens of its steps vary? Then their range is a setting, as a text; a trainer that states a

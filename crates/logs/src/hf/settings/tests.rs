@@ -51,6 +51,39 @@ fn the_factor_of_scaled_positions_is_llama_3s() {
 }
 
 #[test]
+fn an_optimizer_with_a_state_of_fewer_bits_is_told_apart() {
+    let stated = |optim: &str| effective(&format!("TrainingArguments(optim={optim}, seed=7)\n"));
+    let plain = json!({"optimizer": "adamw", "seed": 7});
+    for optim in [
+        "adamw_torch_fused",
+        "<OptimizerNames.ADAMW_TORCH: 'adamw_torch'>",
+        "paged_adamw_32bit",
+    ] {
+        assert_eq!(stated(optim), plain, "{optim}");
+    }
+    for (optim, format) in [
+        ("adamw_bnb_8bit", "int8"),
+        ("paged_adamw_8bit", "int8"),
+        ("adamw_torch_4bit", "int4"),
+    ] {
+        let stated = stated(optim);
+        assert_eq!(stated["optimizer_state_precision"], format, "{optim}");
+        assert_eq!(stated["optimizer"], "adamw", "{optim}");
+    }
+    assert_eq!(stated("galore_adamw")["optimizer"], "galore_adamw");
+}
+
+#[test]
+fn a_window_that_is_switched_off_is_none() {
+    let window = |more: &str| {
+        let log = format!("Model config Qwen2Config {{\n  \"sliding_window\": 4096{more}\n}}\n");
+        effective(&log).get("sliding_window").cloned()
+    };
+    assert_eq!(window(""), Some(4096.into()));
+    assert_eq!(window(",\n  \"use_sliding_window\": false"), None);
+}
+
+#[test]
 fn the_models_configuration_and_its_parameters() {
     let log = concat!(
         "INFO - transformers.configuration_utils - Model config MistralConfig {\n  \"architectures\": [\n    \"X\"\n  ],\n",

@@ -218,8 +218,11 @@ pub struct Row {
     /// compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_runs_as: Option<String>,
-    /// Cost, efficiency, time: docs/METRICS.md.
+    /// Cost, efficiency, time: docs/METRICS.md. In place of these figures, of the settings and of the runs, the
+    /// published compare.json leaves them to the cell's own file.
+    #[serde(default)]
     pub metrics: Metrics,
+    #[serde(default)]
     pub contract: Contract,
     /// What the trainer states and tprimat has no setting for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -234,6 +237,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
     /// Every repeat, also those that do not count.
+    #[serde(default)]
     pub repeats: Vec<RepeatSummary>,
 }
 

@@ -151,7 +151,8 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
     for (repeat, result) in counted {
         let stated = &result.trace.effective.0;
-        for name in settings::unlisted(stated).into_keys() {
+        let unlisted = settings::unlisted(stated).into_keys();
+        for name in unlisted.filter(|name| settings::tier_of(name).is_none()) {
             let last = name.rsplit('.').next().unwrap_or_default();
             if let Some(meant) = nearest(last, settings::names_not_stated(stated)) {
                 add((name, meant.to_owned()), repeat.repeat, &mut found);

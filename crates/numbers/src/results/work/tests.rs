@@ -25,6 +25,25 @@ fn log(settings: &str, lines: impl Fn(u64) -> String) -> RunResult {
 const ARGUMENTS: &str =
     "  seq_length ........ 2048\n  world_size ........ 8\n  global_batch_size . 256\n";
 
+/// PEFT counts its adapters among all parameters; a sharded model's rank counts its share.
+#[test]
+fn a_part_that_is_trained_is_a_setting_and_a_share_of_a_rank_is_none() {
+    const ALL: u64 = 8_030_261_248;
+    let trained = |line: String| {
+        let log = log(&(ARGUMENTS.to_owned() + &line + "\n"), |_| String::new());
+        log.contract.count("trainable_parameters")
+    };
+    let of_all = |n: u64| format!("trainable params: {n} || all params: {ALL} || trainable%: 0.5");
+    assert_eq!(trained(of_all(41_943_040)), Some(41_943_040));
+    assert_eq!(trained(of_all(ALL)), None);
+    assert_eq!(trained(of_all(ALL / 8)), None);
+    let unsloth = "Trainable parameters = 41,943,040 of 8,072,204,288 (0.52% trained)";
+    assert_eq!(trained(unsloth.to_owned()), Some(41_943_040));
+    // Of how many is not said.
+    let alone = "  Number of trainable parameters = 41,943,040";
+    assert_eq!(trained(alone.to_owned()), None);
+}
+
 #[test]
 fn lengths_of_lines_are_stronger_than_an_argument() {
     let seqlen = log(ARGUMENTS, |_| {
