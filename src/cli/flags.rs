@@ -149,12 +149,6 @@ pub struct Filters {
     /// Only cells with this axis value
     #[arg(long = "where", value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
-    /// Only cells of these platforms
-    #[arg(long, value_name = "PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<String>,
-    /// Only cells of these frameworks
-    #[arg(long, value_name = "FRAMEWORK", value_delimiter = ',')]
-    pub frameworks: Vec<String>,
 }
 
 /// What a build would leave as it is.

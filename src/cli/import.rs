@@ -20,6 +20,7 @@ use super::{
 use crate::{
     cache::{Cache, Remote},
     error::{Error, Result, did_you_mean, exit},
+    execute::reading,
     files::Durability,
     import::{
         self, Claims, Facts, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit,
@@ -356,32 +357,42 @@ impl Import<'_> {
 
     /// Why a file is refused that is nothing tprimat reads.
     fn neither<T>(&self, framework: Option<&str>, unit: &Unit) -> Result<T> {
-        let recipes = self.plan.recipes.recipes.iter();
-        let with_patterns = recipes.filter(|(_, recipe)| recipe.file.log.is_of_patterns());
-        let with_patterns: Vec<&str> = with_patterns.map(|(id, _)| id.as_str()).collect();
-        let hint = match (framework, &with_patterns[..]) {
+        let mut readers = Vec::new();
+        for (id, recipe) in &self.plan.recipes.recipes {
+            let log = &recipe.file.log;
+            if log.is_of_patterns() && import::reads(log, unit)? {
+                readers.push(id.as_str());
+            }
+        }
+        let message = format!("{}: neither a log nor a result", unit.name);
+        if let ([reader, ..], None) = (&readers[..], framework) {
+            let command = self.plan.command("import", &["CELL", "--log", &unit.name]);
+            return refused(
+                format!("{message} by itself, but the log lines of `{reader}` read it"),
+                &format!("name a cell of that framework: `{command}`"),
+            );
+        }
+        let why = unit.files.iter().find_map(|path| import::why_not_read(path));
+        if let Some(why) = why {
+            return refused(format!("{}: {why}", unit.name), &expected());
+        }
+        let hint = match framework {
             _ if unit.name.ends_with(".tar.zst") => {
                 "; `tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
             }
-            (Some(own), with) if with.contains(&own) => {
-                format!("; the `[log] patterns` of the recipe `{own}` find no step in it either")
+            Some(own) if self.is_of_patterns(own) => {
+                format!("; the log lines of `{own}` find no step in it either")
             }
-            (_, [id, ..]) => format!(
-                "; a log that the `[log] patterns` of `{id}` read is imported into a cell of that framework: \
-                 `tprimat import CELL --log FILE`"
-            ),
-            (_, []) => String::new(),
+            _ => String::new(),
         };
-        if let Some(why) = unit
-            .files
-            .iter()
-            .find_map(|path| import::why_not_read(path))
-        {
-            return refused(format!("{}: {why}", unit.name), &expected());
-        }
-        let help = expected() + &hint;
-        refused(format!("{}: neither a log nor a result", unit.name), &help)
+        refused(message, &(expected() + &hint))
     }
+
+    fn is_of_patterns(&self, framework: &str) -> bool {
+        let recipe = self.plan.recipes.recipes.get(framework);
+        recipe.is_some_and(|recipe| recipe.file.log.is_of_patterns())
+    }
+
 
     /// Reads one run and files it under its cell.
     fn file(&mut self, cell: Option<&str>, unit: &Unit, run: Recorded) -> Result<(String, Value)> {
@@ -432,6 +443,10 @@ impl Import<'_> {
         let mut text = import::brief(&cell, &run, &claims.statistics);
         if is_known {
             text += "  imported before: the same bytes are one run\n";
+        }
+        if reading::cells_with_attempts(cache).contains(&cell) {
+            text += "  the cell has runs of its own, which comparisons of the matrix show in its place; \
+                     `tprimat compare --imported` shows it\n";
         }
         if let Some(other) = &elsewhere {
             text += &format!(

@@ -269,8 +269,8 @@ pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> 
             ("they ended well and do", "them")
         };
         format!(
-            "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, [log] in \
-             recipe.toml; `{}` runs {again} again as configured now",
+            "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, how it is read (`log` in \
+             config.yaml, [log] in recipe.toml); `{}` runs {again} again as configured now",
             names.join(", "),
             run.why,
             plan.command("build", &["--force=measured", "--only", &plan.cells[cell].id])

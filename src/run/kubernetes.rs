@@ -129,6 +129,19 @@ impl Kubernetes {
         }
     }
 
+    /// Does the cluster answer, and may the caller look at Jobs there?
+    ///
+    /// # Errors
+    /// What kubectl said, and the command that asks the same.
+    pub fn reach(&self, target: &Target) -> Result<(), (String, String)> {
+        let none = format!("--selector={RUN_LABEL}=none");
+        let words = ["get", "jobs", &none, "--output=name"];
+        self.kubectl(target, &words, "").map(drop).map_err(|why| {
+            let place = words_of(target).join(" ");
+            (why.said, format!("kubectl {place} get jobs").replace("  ", " "))
+        })
+    }
+
     /// The Jobs of these runs and their pods. One listing, at most `age` old, answers for everybody
     /// who waits for one.
     fn list(&self, spec: &RunSpec, age: Duration) -> Answer<Arc<Vec<Value>>> {
@@ -379,14 +392,20 @@ fn error_of_words(stderr: &[u8]) -> SystemError {
         "EOF",
     ];
     let text = String::from_utf8_lossy(stderr);
-    let said = match text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-    {
-        lines if lines.is_empty() => last_line(stderr),
-        lines => standing::short(&lines.join("; ")),
+    // What kubectl's library logs begins with a letter and the time, so it differs each time; kubectl
+    // says the same below in words.
+    let is_logged = |line: &&str| {
+        let mut chars = line.chars();
+        chars.next().is_some_and(|first| "EWIF".contains(first))
+            && chars.take(4).filter(char::is_ascii_digit).count() == 4
+    };
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<&str> = lines
+        .filter(|line| !line.is_empty() && !is_logged(line))
+        .collect();
+    let said = match lines.is_empty() {
+        true => last_line(stderr),
+        false => standing::short(&lines.join("; ")),
     };
     SystemError {
         is_passing: PASSING.iter().any(|part| text.contains(part)),

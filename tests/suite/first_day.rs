@@ -539,7 +539,6 @@ fn a_folder_of_an_older_suite_gives_a_first_table() {
             assert!(table.stdout.contains(cell), "{cell}:\n{}", table.stdout);
         }
         assert!(table.stdout.contains("tokens/s"), "{}", table.stdout);
-        // As `compare.py --platform` and `--frameworks` did.
         let of_one = project
             .run(&["compare", "--only", "rocm/primus"])
             .ends_with(0);

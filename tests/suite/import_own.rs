@@ -264,11 +264,11 @@ fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
     for (arguments, told) in [
         (
             &["import", "own.log"][..],
-            "is imported into a cell of that framework",
+            "name a cell of that framework",
         ),
         (
             &["import", cell, "--log", "other.log"],
-            "the `[log] patterns` of the recipe `cmd` find no step in it either",
+            "the log lines of `cmd` find no step in it either",
         ),
     ] {
         let refused = project.run(arguments).ends_with(2).stderr;

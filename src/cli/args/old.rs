@@ -18,8 +18,10 @@ const COMMANDS: [(&str, &str); 13] = [
 ];
 
 /// An option that there was, and what says the same now to the commands that have it.
-const OPTIONS: [(&str, &str); 9] = [
+const OPTIONS: [(&str, &str); 11] = [
     ("--locked", "--require=locked"),
+    ("--max-runs", "--repeats N"),
+    ("--notify", "tprimat build; COMMAND"),
     ("--profile", "--set experiment.profiling=nsys"),
     ("--remeasure", "--force=measured"),
     ("--remote", "--set paths.remote=ADDRESS"),

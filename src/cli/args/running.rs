@@ -40,22 +40,16 @@ pub struct BuildArgs {
     #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Add runs, in turns, until each pair of cells is faster, slower or the same within this margin
-    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says
-    #[arg(long, value_name = "MARGIN", value_parser = margin, conflicts_with = "cached_only")]
+    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says, and so many
+    /// runs of a cell as --repeats [default: 20 more]
+    #[arg(long, value_name = "MARGIN", value_parser = margin, allow_hyphen_values = true, conflicts_with = "cached_only")]
     pub decide: Option<f64>,
-    /// With --decide, make at most so many runs [default: 20 for each cell]
-    #[arg(long, value_name = "N", requires = "decide")]
-    pub max_runs: Option<usize>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     /// Go on without this terminal; `status` and `stop` manage such builds
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
-    /// Run this command at the end, for at most 60 s, with TPRIMAT_EXIT_CODE, TPRIMAT_OK,
-    /// TPRIMAT_FAILED and TPRIMAT_WAITING set
-    #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
-    pub notify: Option<String>,
 }
 
 /// What a build must have, or it fails.
@@ -146,9 +140,13 @@ pub struct PlanArgs {
 
 /// A share that is no more than half: `2%` or `0.02`.
 pub fn margin(text: &str) -> Result<f64, String> {
-    match share(text) {
-        Some(share) if share > 0.0 && share <= 0.5 => Ok(share),
-        _ => Err("expected a margin of at most 50 %: `2%` or `0.02`".into()),
+    const EXPECTED: &str = "expected a margin of at most 50 %: `2%` or `0.02`";
+    match (share(text), share(&format!("{text}%"))) {
+        (Some(share), _) if share > 0.0 && share <= 0.5 => Ok(share),
+        (None, Some(percent)) if percent <= 0.5 => {
+            Err(format!("{EXPECTED}; did you mean `{text}%`?"))
+        }
+        _ => Err(EXPECTED.into()),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     cells::input,
     plot, result_from_log,
     stored::{
-        RESULTS, SUMMARIES, json_bytes, need, put, put_comparison, put_picture, read_comparison,
+        RESULTS, SUMMARIES, json_bytes, need, put, put_comparison, read_comparison,
     },
 };
 use crate::{
@@ -320,14 +320,10 @@ pub fn report_of(
     statuses: &Statuses,
     comparison: &Comparison,
     named: &[String],
-    more: &[report::Picture],
 ) -> Result<Report> {
     let cache = engine.cache;
     let stored = Some(put_comparison(cache, comparison, JsonLayout::Dense)?);
-    let mut pictures = plot(stored.as_ref(), cache)?;
-    for picture in more {
-        pictures.extend(put_picture(cache, picture)?);
-    }
+    let pictures = plot(stored.as_ref(), cache)?;
     let mut work = report_work(engine, statuses, stored, pictures);
     if !named.is_empty() {
         work.matrix = named.join(" and ");

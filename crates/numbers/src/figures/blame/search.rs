@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Alone, Answer, Arm, Cause, ERROR, Effect, Found, Limits, Outcome};
-use crate::results::Sequential;
+use crate::results::{Decision, Sequential};
 
 /// The total is measured until its interval reaches at most this part of it to each side.
 const PRECISION: f64 = 1.0 / 3.0;
@@ -26,6 +26,7 @@ pub fn search<E>(
         verdicts: 0,
         error: error_of_one(n),
         spent: false,
+        last: Vec::new(),
     };
     let all: Arm = (0..n).collect();
     let mut causes = Vec::new();
@@ -41,6 +42,7 @@ pub fn search<E>(
         total,
         causes,
         among,
+        more_rounds: search.more_rounds(answer),
         fails: search.fails.into_iter().collect(),
         verdicts: search.verdicts,
     })
@@ -149,6 +151,8 @@ struct Search<M> {
     /// The probability that one interval does not hold the true ratio.
     error: f64,
     spent: bool,
+    /// The arms of the last round.
+    last: Vec<Arm>,
 }
 
 impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
@@ -402,6 +406,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
     }
 
     fn round(&mut self, arms: &[&Arm]) -> Result<(), E> {
+        self.last = arms.iter().map(|arm| (*arm).clone()).collect();
         let Some(outcomes) = (self.measure)(arms)? else {
             self.spent = true;
             return Ok(());
@@ -464,6 +469,21 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
                 false => span,
             }
         })
+    }
+
+    /// About how many more rounds answer the question that was left, if they go on like these.
+    fn more_rounds(&self, answer: Answer) -> Option<usize> {
+        let arms = self.last.iter().enumerate();
+        let pairs = arms.flat_map(|(at, a)| self.last[at + 1..].iter().map(move |b| (a, b)));
+        let open = pairs.filter(|(a, b)| !self.is_told(a, b));
+        let more = open.filter_map(|(a, b)| {
+            let known = self.pairs.get(&(a.min(b).clone(), a.max(b).clone()))?;
+            match Sequential::decide(known, self.limits.margin, self.error) {
+                Decision::Undecided { more } => more,
+                _ => None,
+            }
+        });
+        more.max().filter(|_| answer == Answer::Undecided)
     }
 
     fn between(&self, from: &Arm, to: &Arm) -> Option<Span> {
