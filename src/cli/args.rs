@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::verbosity::Coloured;
+use super::{flags::EVERYWHERE, verbosity::Coloured};
 
 mod cache;
 mod cells;
@@ -54,6 +54,7 @@ pub struct Cli {
 
 // No doc comment: clap would print it in place of the program's own description.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = EVERYWHERE)]
 pub struct Globals {
     /// The project: this folder or its nearest ancestor with a config.yaml.
     #[arg(short = 'C', long, value_name = "DIR", global = true)]

@@ -1,6 +1,5 @@
 //! `blame`: which of the differences between two cells changed the speed. Builds the cells in between.
 
-mod differences;
 mod rounds;
 mod since;
 
@@ -27,12 +26,14 @@ use crate::{
     },
     graph::work_differences,
     matrix::{Cell, CellId},
-    plan::{Plan, Prepared, Support},
+    plan::{
+        Plan, Prepared, Support,
+        differences::{Difference, cell_of, differences},
+    },
     report,
     results::known_field,
     words::plain::counted,
 };
-use differences::{Difference, cell_of, differences};
 use rounds::{Copies, Rounds};
 
 /// A question that this many rounds do not answer is given up.

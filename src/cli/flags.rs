@@ -5,6 +5,12 @@ use clap::Args;
 
 use crate::error::{Error, Result};
 
+/// Headings of a long help, of which a command has those that it needs.
+const CELLS: &str = "Which cells";
+pub const RUNS: &str = "How runs are made";
+pub const OUTPUT: &str = "What is told, and where";
+pub const EVERYWHERE: &str = "For every command";
+
 /// Which matrix, with which settings. In every command that takes one it is named last, behind the
 /// cells, or in any place by `--matrix`.
 #[derive(Args, Clone, Debug, Default)]
@@ -73,6 +79,7 @@ pub fn matrix_and_cells<'a>(
 
 /// Which cells, where a command is of some of them.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = CELLS)]
 pub struct Cells {
     /// Only cells that match: leading segments of platform/framework/model/parallelism, globs
     /// allowed
@@ -91,6 +98,7 @@ pub struct Cells {
 
 /// A selection by what became of a cell.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = CELLS)]
 pub struct LastFailed {
     /// Only cells whose last run failed and that have no figures since; a build runs them again
     #[arg(long)]
@@ -99,6 +107,7 @@ pub struct LastFailed {
 
 /// Which measurements are a cell's, where a command runs them or looks them up.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = RUNS)]
 pub struct Measured {
     #[command(flatten)]
     pub repeats: Repeats,
@@ -111,6 +120,7 @@ pub struct Measured {
 }
 
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = RUNS)]
 pub struct Repeats {
     /// Measured runs per cell [overrides the matrix]
     #[arg(long, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -118,6 +128,7 @@ pub struct Repeats {
 }
 
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = RUNS)]
 pub struct Drift {
     /// Measure although this host differs from tprimat.lock; results are kept apart from the pinned
     /// ones
@@ -138,6 +149,7 @@ pub struct MatrixSelection {
 
 /// A part of what a matrix has.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = CELLS)]
 pub struct Filters {
     /// Only cells that match, of the matrix or of the imports: leading segments of
     /// platform/framework/model/parallelism, globs allowed
@@ -165,6 +177,7 @@ pub enum Force {
 }
 
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = RUNS)]
 pub struct Overrides {
     /// Run what a build would leave as it is
     #[arg(

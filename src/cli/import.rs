@@ -13,12 +13,12 @@ use super::{
     blocked,
     flags::{Common, Measured},
     output::{leave_out, print, print_json},
-    project, remote,
+    project,
     session::Session,
     set_aside::refuse_other_workload,
 };
 use crate::{
-    cache::{Cache, Remote},
+    cache::Cache,
     error::{Error, Result, did_you_mean, exit},
     execute::reading,
     files::Durability,
@@ -26,7 +26,7 @@ use crate::{
         self, Claims, Facts, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit,
     },
     logs,
-    plan::{Plan, same_file},
+    plan::Plan,
     publish,
     results::Contract,
     words::plain::counted,
@@ -43,20 +43,15 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         }
     };
     let Session { plan, cache, .. } = &session;
-    let names = args.names.iter().map(Path::new);
-    let caches: Vec<PathBuf> = names.filter_map(|name| cache_in(plan, name)).collect();
-    if let [first, ..] = &caches[..] {
-        let files = [&args.log, &args.result, &args.tfevents];
-        if caches.len() < args.names.len() || files.iter().any(|files| !files.is_empty()) {
-            return refused(
-                format!(
-                    "`{}` is a cache of tprimat, and other things are named too",
-                    first.display()
-                ),
-                "import caches by a command of their own",
-            );
-        }
-        return adopt(&session, &caches, globals.json);
+    let mut names = args.names.iter().map(Path::new);
+    if let Some(other) = names.find_map(cache_in) {
+        let place = other.canonicalize().unwrap_or_else(|_| other.clone());
+        let address = format!("file://{}", place.display());
+        let pull = plan.command("cache pull", &["--remote", &address]);
+        return refused(
+            format!("`{}` is a cache of tprimat, not a result", other.display()),
+            &format!("`{pull}` takes over its runs and imports"),
+        );
     }
     let facts = import::facts(&args.facts)?;
     let (cell, units, skipped) = wanted(plan, args)?;
@@ -153,63 +148,14 @@ fn expected() -> String {
     )
 }
 
-/// The cache that a path means: itself, or that of another project in it. This project's folder is
-/// one of logs and results.
-fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
-    if project::is_cache(path) {
-        return Some(path.to_owned());
-    }
+/// The cache that a folder is, or that it has as a project.
+fn cache_in(path: &Path) -> Option<PathBuf> {
     let of_project = path.join("cache");
-    let is_own = same_file(&of_project, &plan.cache_dir());
-    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own)
-        .then_some(of_project)
-}
-
-/// Takes over what other caches hold: every run with its log and result, and what was imported
-/// there.
-fn adopt(session: &Session, caches: &[PathBuf], as_json: bool) -> Result<i32> {
-    let Session { plan, cache, .. } = session;
-    cache.ensure_writable()?;
-    let (mut told, mut code) = (Vec::new(), exit::OK);
-    for folder in caches {
-        let shown = folder.display();
-        if same_file(folder, cache.root()) {
-            return refused(
-                format!("{shown} is this project's own cache"),
-                "name another project's folder, or its cache",
-            );
-        }
-        // It is refused where somebody else controls it.
-        let other = Remote::of_cache(Cache::open(folder)?.root());
-        let pulled = other.pull(cache, &other.list(None)?, &|_, _| Ok(()))?;
-        if !as_json {
-            let counts = remote::counts(&pulled.counts);
-            print(&format!("{shown}: new here: {counts}\n"))?;
-        }
-        for refused in &pulled.refused {
-            eprintln!("note: {shown}: left out: {refused}");
-            code = exit::FAILED;
-        }
-        told.push(json!({
-            "cache": folder, "new": pulled.counts, "objects": pulled.objects, "refused": pulled.refused,
-        }));
-        if let Some(cut) = pulled.cut {
-            return Err(cut);
-        }
+    let is_project = path.join("config.yaml").is_file() && project::is_cache(&of_project);
+    match project::is_cache(path) {
+        true => Some(path.to_owned()),
+        false => Some(of_project).filter(|_| is_project),
     }
-    if as_json {
-        print_json("adopted", &json!({ "adopted": told }))?;
-        return Ok(code);
-    }
-    // Runs are of cells, which only a configuration has.
-    let first = if is_without_config(plan) {
-        "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this folder, "
-    } else {
-        ""
-    };
-    let show = plan.command("plan", &[]);
-    eprintln!("{first}`{show}` shows which cells they measure");
-    Ok(code)
 }
 
 /// The cell, where it is named, the runs, and the files of folders that are none.

@@ -3,6 +3,7 @@ mod command;
 mod command_words;
 mod compare_config;
 mod data;
+pub mod differences;
 pub mod execution;
 mod facts;
 pub mod fit;

@@ -315,7 +315,12 @@ pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
     let is_shown = |(title, _, in_glance, _): &&Column| {
         *in_glance || place != Place::Glance || (*title == LOSS && has_losses)
     };
-    let columns = || COLUMNS.iter().filter(is_shown);
+    let mut shown: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+    if has_losses && place == Place::Glance {
+        // Before what a narrow screen leaves out.
+        shown[1..].rotate_right(1);
+    }
+    let columns = || shown.iter().copied();
     let head = |(title, is_figure, ..): &Column| {
         let title = title.replace("{unit}", unit).replace("{against}", against);
         (title.replace("{intervals}", view.intervals), *is_figure)

@@ -99,8 +99,8 @@ pub enum Annotations {
 
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
-    /// A cell, with --log, --result or --tfevents; else files, folders with names as the suites
-    /// wrote them, or another project's cache
+    /// A cell, with --log, --result or --tfevents; else files, or folders with names as the suites
+    /// wrote them
     #[arg(value_name = "CELL | PATH")]
     pub names: Vec<String>,
     /// A trainer's log; several are the ranks of one run, in their order. Repeats are imported one

@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::Args;
 
-use crate::cli::flags::{Common, LastFailed, MatrixSelection, Overrides};
+use crate::cli::flags::{Common, LastFailed, MatrixSelection, OUTPUT, Overrides, RUNS};
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
@@ -15,40 +15,41 @@ pub struct BuildArgs {
     #[command(flatten)]
     pub overrides: Overrides,
     /// Run nothing: the same as `plan`
-    #[arg(short = 'n', long, conflicts_with_all = ["cached_only", "events"])]
+    #[arg(short = 'n', long, help_heading = OUTPUT, conflicts_with_all = ["cached_only", "events"])]
     pub dry_run: bool,
     /// How many runs at once, of those that may share the host, and as many other tasks; no two runs
     /// have the same GPU [default: cores]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", help_heading = RUNS)]
     pub jobs: Option<NonZeroUsize>,
     /// Stop at the first failure instead of finishing the rest
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub fail_fast: bool,
     /// Train nothing: use what the cache has
-    #[arg(long, conflicts_with = "force")]
+    #[arg(long, help_heading = RUNS, conflicts_with = "force")]
     pub cached_only: bool,
     /// Without what the build fails
     #[arg(
         long,
         value_enum,
+        help_heading = RUNS,
         value_name = "locked|complete|remote",
         value_delimiter = ',',
         hide_possible_values = true
     )]
     pub require: Vec<Require>,
     /// Run nothing if the plan's estimate is above this, or a run has none
-    #[arg(long, value_name = "H", value_parser = hours)]
+    #[arg(long, value_name = "H", help_heading = RUNS, value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Add runs, in turns, until each pair of cells is faster, slower or the same within this margin
     /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says, and so many
     /// runs of a cell as --repeats [default: 20 more]
-    #[arg(long, value_name = "MARGIN", value_parser = margin, allow_hyphen_values = true, conflicts_with = "cached_only")]
+    #[arg(long, value_name = "MARGIN", help_heading = RUNS, value_parser = margin, allow_hyphen_values = true, conflicts_with = "cached_only")]
     pub decide: Option<f64>,
     /// Write events as JSON lines to a file, or to stdout with `-`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Go on without this terminal; `status` and `stop` manage such builds
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub detach: bool,
 }
 

@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
 use tempfile::TempDir;
 
-use super::{
-    differences::{Difference, cell_of, files_of},
-    since,
-};
+use super::since;
 use crate::{
     cache::{Attempt, TaskKind},
     cli::{
@@ -26,7 +23,10 @@ use crate::{
     graph::{State, Status, TaskId, label, work_differences},
     job::Vendor,
     matrix::{Cell, CellId},
-    plan::{Input, PlanRequest, Prepared, Support},
+    plan::{
+        Input, PlanRequest, Prepared, Support,
+        differences::{Difference, cell_of, files_of},
+    },
     results::{Contract, Tier, differences as contract_differences},
     words::plain::counted,
 };

@@ -8,7 +8,6 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::differences::{Difference, What};
 use crate::{
     cache::TaskKind,
     cli::{args::moment, gate::read_baseline, output::leave_out, session::Session},
@@ -21,7 +20,11 @@ use crate::{
     graph::worded,
     job::Job,
     matrix::{Cell, CellId},
-    plan::{Asked, Input, preimage::Change},
+    plan::{
+        Asked, Input,
+        differences::{Difference, What},
+        preimage::Change,
+    },
 };
 
 /// The measurement of a cell that a baseline has, or the last one that began before a time.

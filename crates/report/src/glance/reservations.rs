@@ -126,14 +126,10 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
     let sizes: Vec<String> = sizes.into_iter().flatten().collect();
     let (what, then) = match &sizes[..] {
         [] => ("some settings".to_owned(), ""),
-        sizes => (
-            sizes.join(" and "),
-            ", and tokens/s that a log does not print are computed from them",
-        ),
+        sizes => (sizes.join(" and "), "; tokens/s that a log does not print rest on them"),
     };
     all.push(format!(
-        "Only declared: {what}. The logs of {whose} do not confirm them{then}. A trainer that prints the settings it used confirms \
-         them (`effective` in docs/recipes.md)."
+        "No log confirms {what} ({whose}){then} (`effective` in docs/recipes.md)."
     ));
     all
 }
