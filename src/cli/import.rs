@@ -26,7 +26,7 @@ use crate::{
         self, Claims, Facts, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit,
     },
     logs,
-    plan::Plan,
+    plan::{Plan, same_file},
     publish,
     results::Contract,
     words::plain::counted,
@@ -44,10 +44,11 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
     };
     let Session { plan, cache, .. } = &session;
     let mut names = args.names.iter().map(Path::new);
-    if let Some(other) = names.find_map(cache_in) {
+    if let Some(other) = names.find_map(|name| cache_in(plan, name)) {
         let place = other.canonicalize().unwrap_or_else(|_| other.clone());
         let address = format!("file://{}", place.display());
-        let pull = plan.command("cache pull", &["--remote", &address]);
+        let pull = ["cache", "pull", "--remote", &address];
+        let pull = plan.asked.of_project(&pull);
         return refused(
             format!("`{}` is a cache of tprimat, not a result", other.display()),
             &format!("`{pull}` takes over its runs and imports"),
@@ -148,14 +149,16 @@ fn expected() -> String {
     )
 }
 
-/// The cache that a folder is, or that it has as a project.
-fn cache_in(path: &Path) -> Option<PathBuf> {
-    let of_project = path.join("cache");
-    let is_project = path.join("config.yaml").is_file() && project::is_cache(&of_project);
-    match project::is_cache(path) {
-        true => Some(path.to_owned()),
-        false => Some(of_project).filter(|_| is_project),
+/// The cache that a folder is, or that it has as another project. This project's folder is one of
+/// logs and results.
+fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
+    if project::is_cache(path) {
+        return Some(path.to_owned());
     }
+    let of_project = path.join("cache");
+    let is_own = same_file(&of_project, &plan.cache_dir());
+    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own)
+        .then_some(of_project)
 }
 
 /// The cell, where it is named, the runs, and the files of folders that are none.
@@ -312,7 +315,9 @@ impl Import<'_> {
         }
         let message = format!("{}: neither a log nor a result", unit.name);
         if let ([reader, ..], None) = (&readers[..], framework) {
-            let command = self.plan.command("import", &["CELL", "--log", &unit.name]);
+            let file = unit.files.first().map(|file| file.display().to_string());
+            let words = ["CELL", "--log", file.as_deref().unwrap_or_default()];
+            let command = self.plan.command("import", &words);
             return refused(
                 format!("{message} by itself, but the log lines of `{reader}` read it"),
                 &format!("name a cell of that framework: `{command}`"),
