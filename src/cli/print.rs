@@ -121,11 +121,3 @@ fn with_aliases(schema: &mut Value) {
     }
     object.values_mut().for_each(with_aliases);
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_quote_is_escaped_once() {
-        assert_eq!(super::mermaid("a\"b#2"), "a#quot;b#35;2");
-    }
-}
