@@ -67,7 +67,9 @@ pub struct Ratios {
     decided: Vec<Decided>,
     /// How many pairs of cells share the level.
     family: usize,
-    /// Of open pairs a cell that is not selected, and the one that is compared with it.
+    /// The cells that are selected: what is to be decided of each is how it stands beside its baseline.
+    selected: BTreeSet<String>,
+    /// Baselines of open pairs that are not selected, each with the cell that is.
     left_out: Vec<[String; 2]>,
 }
 
@@ -79,6 +81,7 @@ impl Ratios {
             comparison: None,
             decided: Vec::new(),
             family: 0,
+            selected: BTreeSet::new(),
             left_out: Vec::new(),
         }
     }
@@ -101,6 +104,8 @@ impl Goal for Ratios {
         let cells = &session.plan.cells;
         let of_name = |name: &str| cells.with_ids().find(|(_, cell)| cell.id == name);
         let mut all = BTreeSet::new();
+        let selected = cells.iter().filter(|cell| cell.selected);
+        self.selected = selected.map(|cell| cell.id.clone()).collect();
         self.left_out.clear();
         for pair in self.decided.iter().filter(|pair| is_open(pair)) {
             let both = [&pair.a, &pair.b].map(|name| of_name(name));
@@ -110,7 +115,6 @@ impl Goal for Ratios {
             match (of_a.selected, of_b.selected) {
                 (true, true) if may(&a) && may(&b) => all.extend([a, b]),
                 (true, false) => self.left_out.push([pair.b.clone(), pair.a.clone()]),
-                (false, true) => self.left_out.push([pair.a.clone(), pair.b.clone()]),
                 _ => {}
             }
         }
@@ -154,8 +158,9 @@ impl Goal for Ratios {
     }
 
     fn is_reached(&self) -> bool {
-        let is_decided = |pair: &Decided| pair.decision.is_ok() && !is_open(pair);
-        !self.decided.is_empty() && self.decided.iter().all(is_decided)
+        let is_asked = |pair: &&Decided| self.selected.contains(&pair.a);
+        let mut asked = self.decided.iter().filter(is_asked).peekable();
+        asked.peek().is_some() && asked.all(|pair| pair.decision.is_ok() && !is_open(pair))
     }
 }
 
