@@ -1,4 +1,4 @@
-//! Builds without a terminal: started, looked at, followed, ended; and what is run at the end.
+//! Builds without a terminal: started, looked at, followed, ended.
 
 use std::{os::unix::process::CommandExt, process::Stdio};
 
@@ -16,11 +16,6 @@ fn project() -> Project {
     let wait = "echo up > \"$TPRIMAT_PROJECT_DIR/up\"\nuntil [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.02; done\n";
     project.write("trainer.sh", &format!("{wait}{TRAINER}"));
     project
-}
-
-/// A file of a command that runs when the build is over.
-fn has_line(project: &Project, file: &str) -> bool {
-    std::fs::read_to_string(project.path(file)).is_ok_and(|text| text.ends_with('\n'))
 }
 
 fn waited(project: &Project) -> crate::support::Ran {
