@@ -79,35 +79,32 @@ pub fn matrix_and_cells<'a>(
 
 /// Which cells, where a command is of some of them.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = CELLS)]
 pub struct Cells {
     /// Only cells that match: leading segments of platform/framework/model/parallelism, globs
     /// allowed
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub skip: Vec<String>,
     /// Only cells with this axis value
-    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    #[arg(long = "where", help_heading = CELLS, value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
     /// Only the i-th of n parts, so that n hosts share one matrix: 1/3
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, help_heading = CELLS, value_name = "I/N")]
     pub shard: Option<String>,
 }
 
 /// A selection by what became of a cell.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = CELLS)]
 pub struct LastFailed {
     /// Only cells whose last run failed and that have no figures since; a build runs them again
-    #[arg(long)]
+    #[arg(long, help_heading = CELLS)]
     pub failed: bool,
 }
 
 /// Which measurements are a cell's, where a command runs them or looks them up.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = RUNS)]
 pub struct Measured {
     #[command(flatten)]
     pub repeats: Repeats,
@@ -115,24 +112,22 @@ pub struct Measured {
     pub drift: Drift,
     /// Where runs are started; `allocation`: as steps of the Slurm job that tprimat is in (salloc,
     /// sbatch) [overrides config.yaml]
-    #[arg(long, value_name = "local|container|slurm|kubernetes|allocation")]
+    #[arg(long, help_heading = RUNS, value_name = "local|container|slurm|kubernetes|allocation")]
     pub executor: Option<String>,
 }
 
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = RUNS)]
 pub struct Repeats {
     /// Measured runs per cell [overrides the matrix]
-    #[arg(long, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, help_heading = RUNS, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 }
 
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = RUNS)]
 pub struct Drift {
     /// Measure although this host differs from tprimat.lock; results are kept apart from the pinned
     /// ones
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub allow_drift: bool,
 }
 
@@ -149,17 +144,16 @@ pub struct MatrixSelection {
 
 /// A part of what a matrix has.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = CELLS)]
 pub struct Filters {
     /// Only cells that match, of the matrix or of the imports: leading segments of
     /// platform/framework/model/parallelism, globs allowed
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub skip: Vec<String>,
     /// Only cells with this axis value
-    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    #[arg(long = "where", help_heading = CELLS, value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
 }
 
@@ -177,11 +171,11 @@ pub enum Force {
 }
 
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = RUNS)]
 pub struct Overrides {
     /// Run what a build would leave as it is
     #[arg(
         long,
+        help_heading = RUNS,
         value_enum,
         value_name = "measured|failed|memory|unpriced",
         value_delimiter = ',',
@@ -189,7 +183,7 @@ pub struct Overrides {
     )]
     pub force: Vec<Force>,
     /// Run the other cells of a recipe and command too, after two of them ended alike
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub keep_going: bool,
 }
 
