@@ -174,7 +174,8 @@ fn the_command_for_every_figure_compares_the_same_cells() {
         .ends_with(0);
     assert_eq!(
         hint(&compared),
-        ["compare", "--only", SMALL, "--details", "--repeats", "1"]
+        ["compare", "--repeats", "1", "--only", SMALL, "--details"],
+        "as it was typed"
     );
 }
 
