@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::verbosity::Coloured;
+use super::{flags::EVERYWHERE, verbosity::Coloured};
 
 mod cache;
 mod cells;
@@ -21,8 +21,7 @@ pub use cells::{CheckArgs, FitArgs, HistoryArgs, ListArgs, LogsArgs, ShowArgs, m
 pub use container::{BuildImageArgs, ContainerCommand, PullImageArgs, ShellArgs};
 pub use old::told;
 pub use project::{
-    ConfigArgs, DataCommand, GraphArgs, GraphFormat, InitArgs, LockArgs, PrintCommand,
-    RecipeCommand, SchemaName,
+    ConfigArgs, DataCommand, GraphArgs, InitArgs, LockArgs, PrintCommand, RecipeCommand, SchemaName,
 };
 pub use results::{
     Annotations, BlameArgs, CompareArgs, CompareFormat, GateArgs, ImportArgs, ParseArgs,
@@ -33,7 +32,7 @@ pub use running::{BuildArgs, DoctorArgs, PlanArgs, Require, StatusArgs, StopArgs
 /// What commands exit with, below their help. docs/ci.md has the whole table.
 mod exit_codes {
     pub const BUILD: &str = "Exit codes: 0 done; 1 a run failed, or its log contradicts its job; 2 wrong input, or refused by \
-                             --require=locked or --max-gpu-hours; 4 no cell selected; 5 incomplete (--require=complete)";
+                             --require=locked or --max-gpu-hours; 4 no cell selected; 5 incomplete (--require=complete); 6 undecided (--decide)";
     pub const PLAN: &str = "Exit codes: 0 planned; 2 wrong input, or beyond --max-gpu-hours; 4 no cell selected; 5 something is stale (--exit-code)";
     pub const COMPARE: &str = "Exit codes: 0 compared; 1 cells that were named cannot be compared; 2 wrong input; 4 no cell selected";
     pub const BLAME: &str =
@@ -54,6 +53,7 @@ pub struct Cli {
 
 // No doc comment: clap would print it in place of the program's own description.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = EVERYWHERE)]
 pub struct Globals {
     /// The project: this folder or its nearest ancestor with a config.yaml.
     #[arg(short = 'C', long, value_name = "DIR", global = true)]

@@ -30,6 +30,8 @@ use crate::{
     matrix::{Cell, CellId},
     plan::{Plan, Prepared, Support},
     report,
+    results::known_field,
+    words::plain::counted,
 };
 use differences::{Difference, cell_of, differences};
 use rounds::{Copies, Rounds};
@@ -99,16 +101,20 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     if !other.is_empty() {
         blame.answer = Answer::OtherWork;
         blame.other_work = other.into_iter().map(str::to_owned).collect();
-        return told_of(globals, &blame);
+        let code = told_of(globals, &blame)?;
+        say_across(plan, &args.cells, &blame.other_work);
+        return Ok(code);
     }
     if args.dry_run {
         let prices = prices(&session, &ids);
+        let starts = starts(&session, ids, n)?;
+        let cached = starts.values().map(Vec::len).sum();
         let value = json!({
-            "differences": blame.differences, "not_varied": blame.not_varied,
+            "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
             "prices": prices.cells, "runs": least_runs(n),
         });
         answer(globals, "blame_plan", &value, || {
-            plan_text(&blame, n, &prices)
+            plan_text(&blame, n, &prices, cached)
         })?;
         return Ok(exit::OK);
     }
@@ -323,6 +329,18 @@ fn told_of(globals: &Globals, blame: &Blame) -> Result<i32> {
     })
 }
 
+/// Rates of different work are compared where somebody asks for that.
+fn say_across(plan: &Plan, cells: &[String], other_work: &[String]) {
+    let last = |field: &String| field.rsplit('.').next().unwrap_or(field).to_owned();
+    let fields: Vec<String> = other_work.iter().map(last).collect();
+    if let [a, b] = cells
+        && fields.iter().all(|field| known_field(field))
+    {
+        let compare = plan.command("compare", &[a, b, "--across", &fields.join(",")]);
+        eprintln!("`{compare}` compares their rates all the same");
+    }
+}
+
 /// A cell that this host can measure.
 fn measurable(plan: &Plan, cell: CellId) -> Result<&Prepared> {
     let id = &plan.cells[cell].id;
@@ -379,7 +397,7 @@ fn least_runs(n: usize) -> usize {
     questions_at_most(n, 1) * least_rounds(n) * 5 / 2
 }
 
-fn plan_text(blame: &Blame, n: usize, prices: &Prices) -> String {
+fn plan_text(blame: &Blame, n: usize, prices: &Prices, cached: usize) -> String {
     let mut text = report::blame_differences(blame);
     let runs = least_runs(n);
     text += &format!(
@@ -387,6 +405,12 @@ fn plan_text(blame: &Blame, n: usize, prices: &Prices) -> String {
         questions_at_most(n, 1),
         least_rounds(n),
     );
+    if cached > 0 {
+        let runs = counted(cached, "run");
+        text += &format!(
+            "The cache has {runs} of A and B, which count among them where they were made in turns.\n"
+        );
+    }
     let of_run = |price: &execute::CellPrice| Some(price.seconds? / price.runs as f64);
     let longest = prices.cells.iter().filter_map(of_run).reduce(f64::max);
     if let Some(seconds) = longest {

@@ -16,6 +16,7 @@ use crate::{
     job::Vendor,
     matrix::CellId,
     plan::{Container, Place, Plan, Prepared, Support},
+    run::Target,
     words::plain::counted,
 };
 
@@ -53,10 +54,20 @@ fn without_system(place: Place, host: &TrainHost) -> Option<Problem> {
     Some(Problem::new(message.to_owned()).help(help))
 }
 
+/// A build does not wait for a cluster that nobody reaches from here.
+fn without_cluster(target: &Target, host: &TrainHost) -> Option<Problem> {
+    let (why, asked) = host.systems.kubernetes.reach(target).err()?;
+    let what = format!("the Kubernetes cluster cannot be asked for Jobs ({why})");
+    Some(Problem::new(what).help(format!(
+        "`{asked}` has to answer first; execution.<platform>.kubernetes.context names another cluster"
+    )))
+}
+
 /// Finds everything that would make the training of `cells` fail and can be known before it starts.
 pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -> Result<Blocked> {
     let cells: BTreeSet<CellId> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
+    let mut clusters: Vec<(Target, Option<Problem>)> = Vec::new();
     for ((platform, framework, ..), of_pair) in by_recipe(plan, &cells) {
         let recipe = &plan.recipes.recipes[framework];
         let Some(first) = plan.prepared(of_pair[0]) else {
@@ -65,16 +76,37 @@ pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -
         let place = first.resolved.execution.place;
         if place != Place::Local {
             // The job looks at its node before it starts anything.
-            if let Some(problem) = without_system(place, host) {
+            let mut problem = without_system(place, host);
+            if problem.is_none() && place == Place::Kubernetes && look == ProbeDepth::ByAsking {
+                let settings = &first.resolved.execution.kubernetes;
+                let target = Target {
+                    context: settings.context.clone(),
+                    namespace: settings.namespace.clone(),
+                    ..Target::default()
+                };
+                let known = clusters.iter().find(|(asked, _)| *asked == target).cloned();
+                let (_, why) = known.unwrap_or_else(|| {
+                    let why = without_cluster(&target, host);
+                    clusters.push((target.clone(), why.clone()));
+                    (target, why)
+                });
+                problem = why;
+            }
+            if let Some(problem) = problem {
                 of_pair
                     .iter()
                     .for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
+                continue;
             }
             for cell in &of_pair {
-                let prepared = plan.prepared(*cell);
-                let refused = prepared.and_then(|p| execute::preflight_container(p, host));
-                if let Some(problem) = refused {
-                    blocked.entry(*cell).or_default().push(problem);
+                let Some(prepared) = plan.prepared(*cell) else {
+                    continue;
+                };
+                let unknown = prepared.known().err().map(Problem::new);
+                let refused = execute::preflight_container(prepared, host);
+                let found: Vec<Problem> = unknown.into_iter().chain(refused).collect();
+                if !found.is_empty() {
+                    blocked.entry(*cell).or_default().extend(found);
                 }
             }
             // Files are shared with the nodes, so what a job would find is known here.

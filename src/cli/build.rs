@@ -4,7 +4,6 @@ mod before;
 mod counts;
 mod decide;
 mod end;
-mod notify;
 mod page;
 pub(super) mod profile;
 
@@ -42,11 +41,13 @@ use crate::{
     run::RUN_ID_VARIABLE,
     words::plain::counted,
 };
-use before::{leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out};
+use before::{
+    leave_out_what_must_train, open_generations, refuse_beyond, say_how, say_left_out,
+    say_without_gpu_hours,
+};
 use decide::{Gated, Goal, Ratios};
-pub use decide::{Round, plan_first};
+pub use decide::{Round, plan_first, refuse_others};
 use end::{Ended, finish};
-use notify::Counting;
 use page::Page;
 
 /// Plain progress: the first line of a run's steps comes after this time, each further one after twice as long.
@@ -70,7 +71,6 @@ pub fn until_gated(
     refuse_within_own_run(globals)?;
     let build = BuildArgs {
         selection: args.selection.clone(),
-        max_runs: args.max_runs,
         max_gpu_hours: args.max_gpu_hours,
         ..BuildArgs::default()
     };
@@ -79,7 +79,7 @@ pub fn until_gated(
         max_regression,
     };
     // What failed fails the gate.
-    decide::build(globals, &build, &Counting::default(), &mut goal).map(drop)
+    decide::build(globals, &build, &mut goal).map(drop)
 }
 
 /// A trainer that builds its own project would wait for the lock that its own run holds.
@@ -104,17 +104,11 @@ fn refuse_within_own_run(globals: &Globals) -> Result<()> {
 
 fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     detached::note_start();
-    let counts = Counting::default();
     let result = match args.decide {
-        Some(margin) => decide::build(globals, args, &counts, &mut Ratios::within(margin)),
-        None => pass(globals, args, &mut Passes::of(&counts), &Pass::Whole),
+        Some(margin) => decide::build(globals, args, &mut Ratios::within(margin)),
+        None => pass(globals, args, &mut Passes::new(), &Pass::Whole),
     };
-    let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
-    // The command may take long, and the build is over before it.
-    detached::note_end(code);
-    if let Some(command) = &args.notify {
-        notify::run(command, &counts, code);
-    }
+    detached::note_end(result.as_ref().map_or_else(Error::exit_code, |code| *code));
     result
 }
 
@@ -131,7 +125,6 @@ enum Pass<'a> {
 /// What the passes of one command have in common.
 struct Passes {
     started: Instant,
-    counts: Counting,
     /// Made by the first pass, once nothing is refused any more.
     events: Option<EventSink>,
     /// What all of them did.
@@ -139,10 +132,9 @@ struct Passes {
 }
 
 impl Passes {
-    fn of(counts: &Counting) -> Self {
+    fn new() -> Self {
         Self {
             started: Instant::now(),
-            counts: counts.clone(),
             events: None,
             summary: BuildSummary::default(),
         }
@@ -180,9 +172,8 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
     let mut host = train_host(&session)?;
     let is_first = passes.events.is_none();
     if is_first {
-        let events = self::events(args)?;
-        events.add(passes.counts.clone());
-        passes.events = Some(events);
+        passes.events = Some(self::events(args)?);
+        say_without_gpu_hours(&session.plan, args);
     }
     let events = &*passes.events.get_or_insert_default();
     if session.cache.ensure_writable().is_ok() {

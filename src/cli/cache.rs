@@ -375,7 +375,7 @@ fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
     let _alone = clean::unused(cache.root())?;
     let garbage = cache.garbage(Limits {
         older_than: args.older_than,
-        at_most_bytes: args.at_most,
+        at_most_bytes: None,
     })?;
     if !args.dry_run {
         cache.remove(&garbage)?;

@@ -22,7 +22,7 @@ use crate::{
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
-    plan::{Asked, CompareConfig, Plan},
+    plan::{Asked, CompareConfig, Plan, command_line},
     report::{self, SpeedVerdict},
     results::MIN_REPEATS,
     words::plain::counted,
@@ -38,7 +38,7 @@ pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
             CompareFormat::Table => {
                 let plan = of.engine.plan;
                 let commands = report::Commands {
-                    details: again(plan, &args.compared),
+                    details: again(),
                     build: plan.command("build", &[]),
                     can_run: can_run(plan, of.comparison),
                     plan: plan.command("plan", &[]),
@@ -65,34 +65,16 @@ pub fn can_run(plan: &Plan, comparison: &Comparison) -> bool {
     })
 }
 
-/// The same command, for all there is to say.
-fn again(plan: &Plan, asked: &Compared) -> String {
-    let mut words: Vec<&str> = asked.names.iter().map(String::as_str).collect();
-    let part = &asked.part;
-    let lists = [
-        ("--only", &part.only),
-        ("--skip", &part.skip),
-        ("--where", &part.where_),
-        ("--platform", &part.platform),
-        ("--frameworks", &part.frameworks),
-    ];
-    for (option, values) in lists {
-        words.extend(values.iter().flat_map(|value| [option, value]));
-    }
-    let across = asked.across.join(",");
-    if !across.is_empty() {
-        words.extend(["--across", &across]);
-    }
-    words.extend(asked.baseline.iter().flat_map(|cell| ["--baseline", cell]));
-    words.extend(asked.imported.then_some("--imported"));
-    words.extend(asked.matrix.iter().flat_map(|m| ["--matrix", m.as_str()]));
-    words.push("--details");
-    // The matrix may be among the names.
-    let of_matrix = Asked {
-        matrix: None,
-        ..plan.asked.clone()
-    };
-    of_matrix.command("compare", &words)
+/// The same command with every figure.
+fn again() -> String {
+    let typed = std::env::args_os().skip(1);
+    let typed: Vec<String> = typed
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let words = ["tprimat"]
+        .into_iter()
+        .chain(typed.iter().map(String::as_str));
+    command_line(words.chain(["--details"]))
 }
 
 /// A comparison and what it was made from.
@@ -306,15 +288,7 @@ struct Chosen {
 }
 
 fn selection(part: &Filters) -> Selection {
-    let Filters {
-        only,
-        skip,
-        mut where_,
-        platform,
-        frameworks,
-    } = part.clone();
-    where_.extend(platform.iter().map(|name| format!("platform={name}")));
-    where_.extend(frameworks.iter().map(|name| format!("framework={name}")));
+    let Filters { only, skip, where_ } = part.clone();
     Selection {
         only,
         skip,
@@ -343,7 +317,7 @@ fn chosen(
     }
     if selection != Selection::default() {
         return Err(Error::refused(
-            "cells are named, so --only, --skip, --where, --platform and --frameworks select nothing",
+            "cells are named, so --only, --skip and --where select nothing",
             "name the cells or select them; a name may be a glob: 'nvd/*/llama'",
         ));
     }

@@ -69,7 +69,7 @@ struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It has not come to its end. What it runs after its end, as for --notify, is not waited for.
+    /// It has not come to its end.
     Running,
     Ended,
     /// Nobody holds its lock, and it did not say how it ended.

@@ -5,6 +5,12 @@ use clap::Args;
 
 use crate::error::{Error, Result};
 
+/// Headings of a long help, of which a command has those that it needs.
+const CELLS: &str = "Which cells";
+pub const RUNS: &str = "How runs are made";
+pub const OUTPUT: &str = "What is told, and where";
+pub const EVERYWHERE: &str = "For every command";
+
 /// Which matrix, with which settings. In every command that takes one it is named last, behind the
 /// cells, or in any place by `--matrix`.
 #[derive(Args, Clone, Debug, Default)]
@@ -76,16 +82,16 @@ pub fn matrix_and_cells<'a>(
 pub struct Cells {
     /// Only cells that match: leading segments of platform/framework/model/parallelism, globs
     /// allowed
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub skip: Vec<String>,
     /// Only cells with this axis value
-    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    #[arg(long = "where", help_heading = CELLS, value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
     /// Only the i-th of n parts, so that n hosts share one matrix: 1/3
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, help_heading = CELLS, value_name = "I/N")]
     pub shard: Option<String>,
 }
 
@@ -93,7 +99,7 @@ pub struct Cells {
 #[derive(Args, Clone, Debug, Default)]
 pub struct LastFailed {
     /// Only cells whose last run failed and that have no figures since; a build runs them again
-    #[arg(long)]
+    #[arg(long, help_heading = CELLS)]
     pub failed: bool,
 }
 
@@ -106,14 +112,14 @@ pub struct Measured {
     pub drift: Drift,
     /// Where runs are started; `allocation`: as steps of the Slurm job that tprimat is in (salloc,
     /// sbatch) [overrides config.yaml]
-    #[arg(long, value_name = "local|container|slurm|kubernetes|allocation")]
+    #[arg(long, help_heading = RUNS, value_name = "local|container|slurm|kubernetes|allocation")]
     pub executor: Option<String>,
 }
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Repeats {
     /// Measured runs per cell [overrides the matrix]
-    #[arg(long, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, help_heading = RUNS, alias = "runs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 }
 
@@ -121,7 +127,7 @@ pub struct Repeats {
 pub struct Drift {
     /// Measure although this host differs from tprimat.lock; results are kept apart from the pinned
     /// ones
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub allow_drift: bool,
 }
 
@@ -141,20 +147,14 @@ pub struct MatrixSelection {
 pub struct Filters {
     /// Only cells that match, of the matrix or of the imports: leading segments of
     /// platform/framework/model/parallelism, globs allowed
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
-    #[arg(long, value_name = "CELL")]
+    #[arg(long, help_heading = CELLS, value_name = "CELL")]
     pub skip: Vec<String>,
     /// Only cells with this axis value
-    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    #[arg(long = "where", help_heading = CELLS, value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
-    /// Only cells of these platforms
-    #[arg(long, value_name = "PLATFORM", value_delimiter = ',')]
-    pub platform: Vec<String>,
-    /// Only cells of these frameworks
-    #[arg(long, value_name = "FRAMEWORK", value_delimiter = ',')]
-    pub frameworks: Vec<String>,
 }
 
 /// What a build would leave as it is.
@@ -175,6 +175,7 @@ pub struct Overrides {
     /// Run what a build would leave as it is
     #[arg(
         long,
+        help_heading = RUNS,
         value_enum,
         value_name = "measured|failed|memory|unpriced",
         value_delimiter = ',',
@@ -182,7 +183,7 @@ pub struct Overrides {
     )]
     pub force: Vec<Force>,
     /// Run the other cells of a recipe and command too, after two of them ended alike
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub keep_going: bool,
 }
 

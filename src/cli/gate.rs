@@ -35,7 +35,9 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         (None, None) => return Err(Error::Internal("clap asks for one of the two".to_owned())),
     };
     let limit = share(&args.max_regression)?;
-    let request = project::matrix_request(globals, &args.selection)?;
+    let mut request = project::matrix_request(globals, &args.selection)?;
+    // With --decide the runs that a cell may have, not those that are compared.
+    request.repeats.take_if(|_| args.decide);
     let file = path.display().to_string();
     let asked = Asked::of(&request);
     let baseline = read_baseline(path, &asked)?;
@@ -254,13 +256,6 @@ pub(super) fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
         }
         Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), &help)),
         None => {
-            let near = value
-                .as_object()
-                .and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
-            let help = near.map_or_else(
-                || help.clone(),
-                |near| format!("it has `{near}`, not `schema_version`"),
-            );
             return Err(wrong(
                 "is not a baseline: it has no `schema_version`".to_owned(),
                 &help,

@@ -13,13 +13,14 @@ use super::{
     blocked,
     flags::{Common, Measured},
     output::{leave_out, print, print_json},
-    project, remote,
+    project,
     session::Session,
     set_aside::refuse_other_workload,
 };
 use crate::{
-    cache::{Cache, Remote},
+    cache::Cache,
     error::{Error, Result, did_you_mean, exit},
+    execute::reading,
     files::Durability,
     import::{
         self, Claims, Facts, Guess, ImportedRun, Imports, KeptRun, Kind, Recorded, Source, Unit,
@@ -42,20 +43,16 @@ pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
         }
     };
     let Session { plan, cache, .. } = &session;
-    let names = args.names.iter().map(Path::new);
-    let caches: Vec<PathBuf> = names.filter_map(|name| cache_in(plan, name)).collect();
-    if let [first, ..] = &caches[..] {
-        let files = [&args.log, &args.result, &args.tfevents];
-        if caches.len() < args.names.len() || files.iter().any(|files| !files.is_empty()) {
-            return refused(
-                format!(
-                    "`{}` is a cache of tprimat, and other things are named too",
-                    first.display()
-                ),
-                "import caches by a command of their own",
-            );
-        }
-        return adopt(&session, &caches, globals.json);
+    let mut names = args.names.iter().map(Path::new);
+    if let Some(other) = names.find_map(|name| cache_in(plan, name)) {
+        let place = other.canonicalize().unwrap_or_else(|_| other.clone());
+        let address = format!("file://{}", place.display());
+        let pull = ["cache", "pull", "--remote", &address];
+        let pull = plan.asked.of_project(&pull);
+        return refused(
+            format!("`{}` is a cache of tprimat, not a result", other.display()),
+            &format!("`{pull}` takes over its runs and imports"),
+        );
     }
     let facts = import::facts(&args.facts)?;
     let (cell, units, skipped) = wanted(plan, args)?;
@@ -152,8 +149,8 @@ fn expected() -> String {
     )
 }
 
-/// The cache that a path means: itself, or that of another project in it. This project's folder is
-/// one of logs and results.
+/// The cache that a folder is, or that it has as another project. This project's folder is one of
+/// logs and results.
 fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
     if project::is_cache(path) {
         return Some(path.to_owned());
@@ -162,53 +159,6 @@ fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
     let is_own = same_file(&of_project, &plan.cache_dir());
     (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own)
         .then_some(of_project)
-}
-
-/// Takes over what other caches hold: every run with its log and result, and what was imported
-/// there.
-fn adopt(session: &Session, caches: &[PathBuf], as_json: bool) -> Result<i32> {
-    let Session { plan, cache, .. } = session;
-    cache.ensure_writable()?;
-    let (mut told, mut code) = (Vec::new(), exit::OK);
-    for folder in caches {
-        let shown = folder.display();
-        if same_file(folder, cache.root()) {
-            return refused(
-                format!("{shown} is this project's own cache"),
-                "name another project's folder, or its cache",
-            );
-        }
-        // It is refused where somebody else controls it.
-        let other = Remote::of_cache(Cache::open(folder)?.root());
-        let pulled = other.pull(cache, &other.list(None)?, &|_, _| Ok(()))?;
-        if !as_json {
-            let counts = remote::counts(&pulled.counts);
-            print(&format!("{shown}: new here: {counts}\n"))?;
-        }
-        for refused in &pulled.refused {
-            eprintln!("note: {shown}: left out: {refused}");
-            code = exit::FAILED;
-        }
-        told.push(json!({
-            "cache": folder, "new": pulled.counts, "objects": pulled.objects, "refused": pulled.refused,
-        }));
-        if let Some(cut) = pulled.cut {
-            return Err(cut);
-        }
-    }
-    if as_json {
-        print_json("adopted", &json!({ "adopted": told }))?;
-        return Ok(code);
-    }
-    // Runs are of cells, which only a configuration has.
-    let first = if is_without_config(plan) {
-        "there is no config.yaml here: with that of the runs' project, its matrices and its recipes copied to this folder, "
-    } else {
-        ""
-    };
-    let show = plan.command("plan", &[]);
-    eprintln!("{first}`{show}` shows which cells they measure");
-    Ok(code)
 }
 
 /// The cell, where it is named, the runs, and the files of folders that are none.
@@ -356,31 +306,45 @@ impl Import<'_> {
 
     /// Why a file is refused that is nothing tprimat reads.
     fn neither<T>(&self, framework: Option<&str>, unit: &Unit) -> Result<T> {
-        let recipes = self.plan.recipes.recipes.iter();
-        let with_patterns = recipes.filter(|(_, recipe)| recipe.file.log.is_of_patterns());
-        let with_patterns: Vec<&str> = with_patterns.map(|(id, _)| id.as_str()).collect();
-        let hint = match (framework, &with_patterns[..]) {
+        let mut readers = Vec::new();
+        for (id, recipe) in &self.plan.recipes.recipes {
+            let log = &recipe.file.log;
+            if log.is_of_patterns() && import::reads(log, unit)? {
+                readers.push(id.as_str());
+            }
+        }
+        let message = format!("{}: neither a log nor a result", unit.name);
+        if let ([reader, ..], None) = (&readers[..], framework) {
+            let file = unit.files.first().map(|file| file.display().to_string());
+            let words = ["CELL", "--log", file.as_deref().unwrap_or_default()];
+            let command = self.plan.command("import", &words);
+            return refused(
+                format!("{message} by itself, but the log lines of `{reader}` read it"),
+                &format!("name a cell of that framework: `{command}`"),
+            );
+        }
+        let why = unit
+            .files
+            .iter()
+            .find_map(|path| import::why_not_read(path));
+        if let Some(why) = why {
+            return refused(format!("{}: {why}", unit.name), &expected());
+        }
+        let hint = match framework {
             _ if unit.name.ends_with(".tar.zst") => {
                 "; `tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
             }
-            (Some(own), with) if with.contains(&own) => {
-                format!("; the `[log] patterns` of the recipe `{own}` find no step in it either")
+            Some(own) if self.is_of_patterns(own) => {
+                format!("; the log lines of `{own}` find no step in it either")
             }
-            (_, [id, ..]) => format!(
-                "; a log that the `[log] patterns` of `{id}` read is imported into a cell of that framework: \
-                 `tprimat import CELL --log FILE`"
-            ),
-            (_, []) => String::new(),
+            _ => String::new(),
         };
-        if let Some(why) = unit
-            .files
-            .iter()
-            .find_map(|path| import::why_not_read(path))
-        {
-            return refused(format!("{}: {why}", unit.name), &expected());
-        }
-        let help = expected() + &hint;
-        refused(format!("{}: neither a log nor a result", unit.name), &help)
+        refused(message, &(expected() + &hint))
+    }
+
+    fn is_of_patterns(&self, framework: &str) -> bool {
+        let recipe = self.plan.recipes.recipes.get(framework);
+        recipe.is_some_and(|recipe| recipe.file.log.is_of_patterns())
     }
 
     /// Reads one run and files it under its cell.
@@ -432,6 +396,10 @@ impl Import<'_> {
         let mut text = import::brief(&cell, &run, &claims.statistics);
         if is_known {
             text += "  imported before: the same bytes are one run\n";
+        }
+        if reading::cells_with_attempts(cache).contains(&cell) {
+            text += "  the cell has runs of its own, which comparisons of the matrix show in its place; \
+                     `tprimat compare --imported` shows it\n";
         }
         if let Some(other) = &elsewhere {
             text += &format!(

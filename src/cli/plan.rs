@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::{Globals, PlanArgs},
-    blocked, fit,
+    blocked, build, fit,
     flags::Force,
     output::{print, print_json, say},
     project,
@@ -27,13 +27,16 @@ use crate::{
 
 pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     args.overrides.refuse_measured()?;
-    let request = project::matrix_request(globals, &args.selection)?;
+    let mut request = project::matrix_request(globals, &args.selection)?;
+    // With --decide the runs that a cell may have, not those that it is to have.
+    let most = request.repeats.take_if(|_| args.decide.is_some());
     let mut session = Session::open(request)?;
     if args.require.is_some() {
         project::require_locked(&session.plan, true)?;
     }
     if let Some(margin) = args.decide {
-        super::build::plan_first(&mut session, margin)?;
+        build::refuse_others(&args.overrides, &args.last)?;
+        build::plan_first(&mut session, margin, most)?;
     }
     let notes = project::notes(&session.plan);
     notes.iter().for_each(|note| eprintln!("note: {note}"));

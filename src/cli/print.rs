@@ -6,7 +6,7 @@ use schemars::schema_for;
 use serde_json::{Value, json};
 
 use super::{
-    args::{Globals, GraphArgs, GraphFormat, PrintCommand, SchemaName},
+    args::{Globals, GraphArgs, PrintCommand, SchemaName},
     complete,
     flags::Measured,
     output::{json_text, print, print_document},
@@ -45,47 +45,19 @@ fn graph(globals: &Globals, args: &GraphArgs) -> Result<()> {
         let task = dag.task(node);
         task.kind.is_over_all() || plan.cells[task.cell].selected
     };
-    let mut text = String::from(match args.format {
-        GraphFormat::Dot => "digraph tprimat {\n  rankdir=LR;\n  node [shape=box];\n",
-        GraphFormat::Mermaid => "graph LR\n",
-    });
+    let mut text = String::from("digraph tprimat {\n  rankdir=LR;\n  node [shape=box];\n");
     for node in dag.graph.node_indices().filter(|n| is_shown(*n)) {
         let name = label(&plan, &dag.task(node));
-        let _ = match args.format {
-            GraphFormat::Dot => writeln!(text, "  n{} [label={:?}];", node.index(), name),
-            GraphFormat::Mermaid => {
-                writeln!(text, "  n{}[\"{}\"]", node.index(), mermaid(&name))
-            }
-        };
+        let _ = writeln!(text, "  n{} [label={name:?}];", node.index());
     }
-    for edge in dag.graph.edge_indices() {
-        if let Some((from, to)) = dag
-            .graph
-            .edge_endpoints(edge)
-            .filter(|(a, b)| is_shown(*a) && is_shown(*b))
-        {
-            let arrow = if matches!(args.format, GraphFormat::Dot) {
-                "->"
-            } else {
-                "-->"
-            };
-            let end = if matches!(args.format, GraphFormat::Dot) {
-                ";"
-            } else {
-                ""
-            };
-            let _ = writeln!(text, "  n{} {arrow} n{}{end}", from.index(), to.index());
+    let ends = |edge| dag.graph.edge_endpoints(edge);
+    for (from, to) in dag.graph.edge_indices().filter_map(ends) {
+        if is_shown(from) && is_shown(to) {
+            let _ = writeln!(text, "  n{} -> n{};", from.index(), to.index());
         }
     }
-    if matches!(args.format, GraphFormat::Dot) {
-        text.push_str("}\n");
-    }
+    text.push_str("}\n");
     print(&text)
-}
-
-/// A text as Mermaid shows it: `#` begins its escapes, so it goes first.
-fn mermaid(text: &str) -> String {
-    text.replace('#', "#35;").replace('"', "#quot;")
 }
 
 /// The schemas of the files that people write, by the names of their files in the folder `schemas`
@@ -148,12 +120,4 @@ fn with_aliases(schema: &mut Value) {
         }
     }
     object.values_mut().for_each(with_aliases);
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_quote_is_escaped_once() {
-        assert_eq!(super::mermaid("a\"b#2"), "a#quot;b#35;2");
-    }
 }

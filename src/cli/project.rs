@@ -16,9 +16,9 @@ use super::{
     session::Session,
 };
 use crate::{
-    cache::{Attempt, Cache, TaskKind},
+    cache::{Attempt, TaskKind},
     error::{Error, Result},
-    execute::reading::{self, UncountedRun, run_of},
+    execute::reading::{self, UncountedRun},
     figures, files,
     graph::{Engine, Reason, State, Status, Statuses},
     import::Imports,
@@ -222,33 +222,14 @@ pub fn keep_failed(session: &mut Session) -> Result<Vec<UncountedRun>> {
         cell.selected &= failures.any(|(repeat, _)| !is_fresh(repeat))
             || uncounted.iter().any(|run| run.cell == id);
     }
-    let others = failed_in_no_cell(plan, cache);
-    let others: Vec<&str> = others.iter().map(String::as_str).collect();
-    let elsewhere = others.first().map(|first| {
-        let how = match plan.matrix_with(first) {
-            Some(matrix) => format!("`--matrix {matrix}` has {first}"),
-            None => "--matrix NAME looks at another one".to_owned(),
-        };
-        format!(
-            "{} failed too, but the matrix `{}` does not have {}: {how}",
-            blocked::few(&others),
-            plan.matrix.name,
-            if others.len() == 1 {
-                "that cell"
-            } else {
-                "these cells"
-            },
-        )
-    });
     if plan.cells.iter().any(|cell| cell.selected) {
-        elsewhere.iter().for_each(|told| eprintln!("note: {told}"));
         return Ok(uncounted);
     }
     Err(Error::NothingSelected {
         message:
             "--failed selects nothing: no cell's last run failed, or every one has figures again"
                 .to_owned(),
-        help: elsewhere,
+        help: Some("--matrix NAME looks at another matrix".to_owned()),
     })
 }
 
@@ -269,31 +250,14 @@ pub fn not_retried(engine: &Engine, statuses: &Statuses) -> Result<Vec<String>> 
             ("they ended well and do", "them")
         };
         format!(
-            "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, [log] in \
-             recipe.toml; `{}` runs {again} again as configured now",
+            "{} will not run again: {they} not count, since {}. Correct the configuration or, where the log is misread, how it is read (`log` in \
+             config.yaml, [log] in recipe.toml); `{}` runs {again} again as configured now",
             names.join(", "),
             run.why,
             plan.command("build", &["--force=measured", "--only", &plan.cells[cell].id])
         )
     });
     Ok(told.collect())
-}
-
-/// Cells that the matrix does not have, and whose last run failed.
-fn failed_in_no_cell(plan: &Plan, cache: &Cache) -> BTreeSet<String> {
-    let known: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
-    let mut last: BTreeMap<String, (u64, bool)> = BTreeMap::new();
-    for attempt in cache.all_attempts() {
-        if attempt.set_aside.is_none() && !attempt.is_interrupted() {
-            let newest = last.entry(attempt.task.clone()).or_default();
-            *newest = (*newest).max((attempt.recorded, attempt.has_failed()));
-        }
-    }
-    let failed = last.iter().filter(|(_, (_, has_failed))| *has_failed);
-    let cells = failed.filter_map(|(task, _)| Some(run_of(task)?.0.to_owned()));
-    cells
-        .filter(|cell| !known.contains(cell.as_str()))
-        .collect()
 }
 
 /// What recipes do not hand to their trainers, a sentence a recipe.

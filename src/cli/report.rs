@@ -1,33 +1,24 @@
 //! `report`: what a build publishes, or its page alone, of a matrix or of two named cells, from
 //! what the cache has.
 
-mod tensorboard;
-
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::{
     args::{Globals, ReportArgs},
     compare::{ComparisonView, compared, why_not_compared},
-    output::{leave_out, print, print_json, say},
+    output::{print, print_json, say},
     targets::{refuse_files, refuse_folder},
 };
 use crate::{
     error::{Error, Result, exit},
-    execute::{
-        derived::{self, Report},
-        history::histories,
-    },
+    execute::derived::{self, Report},
     files::{Durability, write_atomically},
     matrix,
     plan::same_file,
     publish,
-    report::{self, PAGE, Picture},
-    words::plain::counted,
+    report::PAGE,
 };
 
 pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
@@ -37,27 +28,7 @@ pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
             why = why_not_compared(of.comparison);
         }
         let place = Place::of(args.output.as_deref(), of)?;
-        let more: Vec<Picture> = if args.history {
-            history(of)?.into_iter().collect()
-        } else {
-            Vec::new()
-        };
-        let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named, &more)?;
-        if let Some(folder) = &args.tensorboard {
-            let (files, undated) = tensorboard::write(of.engine.plan, of.comparison, folder)?;
-            let files = counted(files, "run");
-            if undated > 0 {
-                let runs = match undated {
-                    1 => "1 run does not say when it began: its curves are".to_owned(),
-                    more => format!("{more} runs do not say when they began: their curves are"),
-                };
-                say(&format!("note: {runs} dated 1970"));
-            }
-            eprintln!(
-                "curves of {files}: tensorboard --logdir {}",
-                folder.display()
-            );
-        }
+        let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named)?;
         let page = place.write(of, &report)?;
         if !globals.json {
             return print(&format!("{}\n", page.display()));
@@ -76,24 +47,6 @@ pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
         say(&format!("error: not compared: {why}"));
     }
     Ok(code)
-}
-
-/// The speed over time of the cells that were measured more than once.
-fn history(of: &ComparisonView) -> Result<Option<Picture>> {
-    let engine = of.engine;
-    let comparison = of.comparison;
-    let rows = comparison.rows.iter().map(|row| row.cell.clone());
-    let absent = comparison.absent.iter().map(|cell| cell.cell.clone());
-    let shown: BTreeSet<String> = rows.chain(absent).collect();
-    let (mut cells, _) = histories(engine, of.statuses, &shown, None, None, leave_out)?;
-    cells.retain(|cell| cell.measurements.len() > 1);
-    if cells.is_empty() {
-        eprintln!(
-            "note: no cell of the report was measured more than once, so it shows no history"
-        );
-        return Ok(None);
-    }
-    report::history_picture(&cells).map(Some)
 }
 
 /// Where a report goes.

@@ -148,12 +148,16 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
                 "build",
                 &["--only", &id, "--set", "experiment.profiling=torch"],
             );
-            return Err(Error::Failed {
-                message: format!("`{id}` has no trace of a profiler"),
-                help: Some(format!(
-                    "`{build}` makes one; a trace from elsewhere is named by its path"
-                )),
-            });
+            let own = cell.filter(|cell| !profile::starts_torch(plan.recipe(*cell)));
+            return Err(Error::failed_with(
+                format!("`{id}` has no trace of a profiler"),
+                match own {
+                    Some(_) => "its trainer does not start torch's profiler by itself: let the script export a trace \
+                         (`torch.profiler`, `export_chrome_trace`), and name that file"
+                        .to_owned(),
+                    None => format!("`{build}` makes one; a trace from elsewhere is named by its path"),
+                },
+            ));
         };
         let mut found = read(&trace)?;
         let row = comparison.rows.iter().find(|row| row.cell == id);

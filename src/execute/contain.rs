@@ -75,20 +75,9 @@ pub(super) fn contain(
     if engine.kind == EngineKind::Kubernetes {
         // The pod is the container.
         let volumes = &work.execution().volumes;
-        let tprimat = text(&host.tprimat)?;
-        return match mounts
-            .iter()
-            .chain([&tprimat])
-            .find(|mount| !is_covered(mount, volumes))
-        {
+        return match uncovered(mounts.iter().map(String::as_str), volumes) {
             None => Ok(None),
-            Some(mount) => {
-                let path = mount.split(':').next().unwrap_or_default();
-                let problem = Problem::new(format!("no volume of the pods has {path}")).help(
-                    "name the volume that has it under the same path in execution.<platform>.kubernetes.volumes",
-                );
-                Err(LaunchError::NotContained(problem).into())
-            }
+            Some(problem) => Err(LaunchError::NotContained(problem).into()),
         };
     }
     let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
@@ -156,7 +145,24 @@ fn engine_for(
 pub fn preflight_container(prepared: &Prepared, host: &TrainHost) -> Option<Problem> {
     let execution = &prepared.resolved.execution;
     let container = execution.container.as_ref()?;
-    engine_for(container, execution.place, prepared.job(), &host.caller_env).err()
+    let engine = engine_for(container, execution.place, prepared.job(), &host.caller_env);
+    if execution.place != Place::Kubernetes {
+        return engine.err();
+    }
+    let own = [&host.project, &host.runs].map(|path| path.display().to_string());
+    let tprimat = format!("{}:ro", host.tprimat.display());
+    let own = own.iter().chain([&tprimat]).map(String::as_str);
+    uncovered(own, &execution.volumes)
+}
+
+/// Of what a run reads or writes, what the pods do not see, or cannot write to.
+fn uncovered<'a>(mut mounts: impl Iterator<Item = &'a str>, volumes: &[Volume]) -> Option<Problem> {
+    let mount = mounts.find(|mount| !is_covered(mount, volumes))?;
+    let path = mount.split(':').next().unwrap_or_default();
+    let message = format!("no volume of the pods has {path}");
+    Some(Problem::new(message).help(
+        "name the volume that has it under the same path in execution.<platform>.kubernetes.volumes",
+    ))
 }
 
 /// Are the GPUs of a run numbered from 0, because its container has these and no others?
@@ -221,10 +227,8 @@ fn mounts(
 
 /// Do the pods see a folder, and can they write to it where they have to?
 fn is_covered(mount: &str, volumes: &[Volume]) -> bool {
-    let (path, is_read) = match mount.split_once(':') {
-        Some((path, rest)) => (path, rest.ends_with(":ro")),
-        None => (mount, true),
-    };
+    let path = mount.split(':').next().unwrap_or_default();
+    let is_read = mount.ends_with(":ro");
     volumes.iter().any(|volume| {
         Path::new(path).starts_with(&volume.path) && (is_read || !volume.is_read_only)
     })

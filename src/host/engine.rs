@@ -214,7 +214,8 @@ impl ContainerEngine {
                 match image.split_once('@') {
                     Some((_, digest)) => Ok(Some(digest.to_owned())),
                     None => Err(format!(
-                        "{} fetches `{image}` anew for each job; name it with its digest, as {image}@sha256:…",
+                        "{} fetches the image `{image}` anew for each job, so its name needs a digest: `{image}@sha256:…` in \
+                         execution.<platform>.container.image",
                         self.name()
                     )),
                 }

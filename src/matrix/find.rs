@@ -14,7 +14,8 @@ const FOLDER: &str = "pipelines";
 
 /// No name: `matrix.toml`, then `pipelines/matrix.toml`, then the only file in pipelines; where
 /// there is none at all, config.yaml implies the matrix, and that is `None`. A name is a file of
-/// `root`, else of `root/pipelines`, with or without `.toml`, else of the current folder. Where
+/// `root`, else of `root/pipelines`, with or without `.toml`, else of the current folder,
+/// else the only one that states this `name`. Where
 /// none was is noted in `reads`: one that appears there comes first.
 pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<PathBuf>> {
     let pipelines = root.join(FOLDER);
@@ -36,6 +37,14 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<P
             .is_there(&path)
             .map_err(Error::io("cannot look for the matrix", &path))?
         {
+            return Ok(Some(path));
+        }
+    }
+    // By the name that a file states, as reports have it.
+    if let Some(name) = name {
+        let all = named(root).unwrap_or_default().into_iter();
+        let mut own = all.filter(|(_, stated)| stated == name);
+        if let (Some((path, _)), None) = (own.next(), own.next()) {
             return Ok(Some(path));
         }
     }

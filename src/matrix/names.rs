@@ -59,7 +59,8 @@ impl MatrixReader<'_> {
                     written.span.clone(),
                     message,
                     "cannot be resolved",
-                    "name a platform",
+                    "config.yaml declares no platform of this host's kind below hardware.platforms, as in \
+                     `cpu: { vendor: cpu, num_gpus: 1 }`",
                 );
                 return None;
             }

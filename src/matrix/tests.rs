@@ -166,7 +166,7 @@ pipelines/m.toml:20:24: `compile` has `true` twice | two cells would have one na
 pipelines/m.toml:23:11: `/data/a b` cannot stand in a cell's name | not a plain value | leave out spaces, quotes and / , @ # { } * ? [ ] !
 pipelines/m.toml:2:11: `repeats` must be a whole number from 1 to 10000 | expected a whole number from 1 to 10000 | -
 pipelines/m.toml:32:1: unknown key `precison` in [[include]] | not a key of [[include]] | did you mean `precision`?
-pipelines/m.toml:30:12: this host's platform is not known | cannot be resolved | name a platform
+pipelines/m.toml:30:12: this host's platform is not known | cannot be resolved | config.yaml declares no platform of this host's kind below hardware.platforms, as in `cpu: { vendor: cpu, num_gpus: 1 }`
 pipelines/m.toml:31:13: unknown framework `fsdp3` | no framework has this name | did you mean `fsdp`?
 pipelines/m.toml:29:1: [[include]] has no `model` | expected one | -
 pipelines/m.toml:29:1: [[include]] has no `parallelism` | expected one | -

@@ -358,6 +358,13 @@ pub(super) fn execution(
             .unwrap_or(false),
     };
     let kubernetes = stated.table(|table| &table.kubernetes);
+    for (key, text) in [("memory", &kubernetes.memory), ("shm", &kubernetes.shm)] {
+        if let Some(text) = text.as_ref().filter(|text| !is_quantity(text)) {
+            let path = stated.place(&r.view, &format!("kubernetes.{key}"));
+            let message = format!("`{text}` is not a quantity of Kubernetes");
+            r.problem(&path, message, "expected a number with Mi, Gi or Ti: 512Gi");
+        }
+    }
     Execution {
         place,
         container,
@@ -466,6 +473,15 @@ fn volumes(r: &mut SettingsReader, stated: &Stated, kubernetes: &Kubernetes) -> 
     volumes
 }
 
+/// Bytes as the API server reads them: `512Gi`, `1.5T`.
+fn is_quantity(text: &str) -> bool {
+    const UNITS: [&str; 13] = [
+        "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    number.parse::<f64>().is_ok_and(|number| number > 0.0) && UNITS.contains(&&text[number.len()..])
+}
+
 fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {
     let mounts = stated.get(|table| table.container.mounts.clone());
     let mounts = mounts.unwrap_or_default();
@@ -508,6 +524,21 @@ mod tests {
         }
         for name in ["", "-x", "a b", "a\nb", "$(x)", "a;b", "a,b"] {
             assert!(!is_image_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_quantity_of_memory_has_a_unit_of_kubernetes() {
+        for (text, is_one) in [
+            ("512Gi", true),
+            ("1.5T", true),
+            ("1024", true),
+            ("512GB", false),
+            ("512 Gi", false),
+            ("Gi", false),
+            ("0", false),
+        ] {
+            assert_eq!(is_quantity(text), is_one, "{text}");
         }
     }
 

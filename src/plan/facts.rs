@@ -56,6 +56,18 @@ impl PlatformFacts {
         facts
     }
 
+    /// For runs in pods, whose nodes have nothing in common with this host: only a pod pins what they
+    /// have.
+    #[must_use]
+    pub fn of_pods(&self, platform: &str, update: &str) -> Self {
+        let mut facts = self.clone();
+        facts.known = Err(format!(
+            "tprimat.lock does not pin {platform}, whose runs are Jobs of Kubernetes: run `{update}` once in a pod with their image, \
+             volumes and GPUs"
+        ));
+        facts
+    }
+
     /// What the packages of this host's Python are means nothing to a run that brings its own.
     #[must_use]
     pub fn without_packages(&self) -> Self {
@@ -355,6 +367,12 @@ impl FactBook {
         let all = recipe.file.require.checkouts.iter();
         all.map(|checkout| (checkout, self.checkouts.get(&checkout.setting).cloned()))
             .collect()
+    }
+
+    /// Does the lock lack a platform, and may this host not stand in for it?
+    #[must_use]
+    pub fn lacks(&self, platform: &str) -> bool {
+        !self.allow_drift && self.lock.section(platform).is_none()
     }
 
     /// GPUs of a vendor that runs may be given.

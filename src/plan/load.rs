@@ -9,7 +9,7 @@ use std::{
 use rayon::prelude::*;
 
 use super::{
-    Asked, CellPlan, CellProblem, FactBook, Support,
+    Asked, CellPlan, CellProblem, FactBook, Place, Support,
     inputs::Finder,
     prepare::prepare,
     read_config::{read_config, read_text},
@@ -191,6 +191,7 @@ impl Plan {
         facts.gather_packages(&recipes, &matrix.cells, &mut cells, &reads)?;
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
+        leave_pods_out(&matrix.cells, &cells, &mut facts);
         let implied = matrix_path.is_none().then_some(source);
         let cells = cells.into();
         let allow_drift = request.allow_drift;
@@ -284,6 +285,27 @@ fn prepare_all(
 }
 
 /// The text of the matrix: of its file, or what config.yaml implies.
+/// What this host is is not written into the lock for a platform whose runs are all in pods.
+fn leave_pods_out(cells: &PerCell<Cell>, plans: &[CellPlan], facts: &mut FactBook) {
+    let is_elsewhere = |platform: &str| {
+        let of_platform = cells
+            .iter()
+            .zip(plans)
+            .filter(|(cell, _)| *cell.platform == *platform);
+        let mut ready = of_platform.filter_map(|(_, plan)| match &plan.support {
+            Support::Ready(prepared) => Some(prepared.resolved.execution.place),
+            Support::Unsupported(_) => None,
+        });
+        ready.all(|place| place == Place::Kubernetes)
+    };
+    let platforms: Vec<String> = facts.missing.keys().cloned().collect();
+    for platform in platforms {
+        if facts.lacks(&platform) && is_elsewhere(&platform) {
+            facts.missing.remove(&platform);
+        }
+    }
+}
+
 fn matrix_source(
     config: &Config,
     recipes: &RecipeSet,

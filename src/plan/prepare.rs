@@ -150,6 +150,9 @@ fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformF
     if resolved.execution.place != Place::Local {
         found = Arc::new(found.elsewhere(&cell.platform, &facts.update));
     }
+    if resolved.execution.place == Place::Kubernetes && facts.lacks(&cell.platform) {
+        found = Arc::new(found.of_pods(&cell.platform, &facts.update));
+    }
     found
 }
 

@@ -101,7 +101,7 @@ impl Kubernetes {
         let all = [&all, words].concat();
         let said = self.commands.run("kubectl", &all, input, is_passing);
         said.map_err(|why| SystemError {
-            said: standing::short(&why.said),
+            said: said_of(&why.said),
             ..why
         })
     }
@@ -114,6 +114,22 @@ impl Kubernetes {
             is_passing: true,
         })?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Does the cluster answer, and may the caller look at Jobs there?
+    ///
+    /// # Errors
+    /// What kubectl said, and the command that asks the same.
+    pub fn reach(&self, target: &Target) -> Result<(), (String, String)> {
+        let none = format!("--selector={RUN_LABEL}=none");
+        let words = ["get", "jobs", &none, "--output=name"];
+        self.kubectl(target, &words, "").map(drop).map_err(|why| {
+            let place = words_of(target).join(" ");
+            (
+                why.said,
+                format!("kubectl {place} get jobs").replace("  ", " "),
+            )
+        })
     }
 
     /// The Jobs of these runs and their pods.
@@ -341,4 +357,21 @@ fn is_passing(stderr: &str) -> bool {
         "EOF",
     ];
     PASSING.iter().any(|part| stderr.contains(part))
+}
+
+/// What kubectl said without what its library logs, which begins with a letter and the time and so differs
+/// each time; kubectl says the same below in words.
+fn said_of(lines: &str) -> String {
+    let is_logged = |line: &&str| {
+        let mut chars = line.chars();
+        chars.next().is_some_and(|first| "EWIF".contains(first))
+            && chars.take(4).filter(char::is_ascii_digit).count() == 4
+    };
+    let all: Vec<&str> = lines.split("; ").collect();
+    let words: Vec<&str> = all
+        .iter()
+        .copied()
+        .filter(|line| !is_logged(line))
+        .collect();
+    standing::short(&if words.is_empty() { &all } else { &words }.join("; "))
 }

@@ -273,7 +273,6 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
         &["check"],
         &["list"],
         &["print", "graph"],
-        &["print", "graph", "--format", "mermaid"],
         &["plan", "--json"],
     ] {
         run(command);

@@ -127,7 +127,9 @@ impl Command {
             .filter(move |line| (2..8).contains(&indent(line)));
         lines
             .filter(|line| line.trim_start().starts_with('-'))
-            .flat_map(|line| line.split([' ', ',', '=', '[']))
+            // What is said of an option stands behind it where all of a list are short.
+            .filter_map(|line| line.trim_start().split("  ").next())
+            .flat_map(|option| option.split([' ', ',', '=', '[']))
             .filter(|word| word.starts_with("--") && *word != "--help")
     }
 }

@@ -36,9 +36,13 @@ seed=$(job seed)"#;
 }
 
 fn decide(project: &Project, more: &[&str]) -> Value {
+    decide_with(project, more, 0)
+}
+
+fn decide_with(project: &Project, more: &[&str], code: i32) -> Value {
     project
         .run(&[&["build", "--decide", "2%", "--json"], more].concat())
-        .ends_with(0)
+        .ends_with(code)
         .json()["decided"]
         .clone()
 }
@@ -133,12 +137,26 @@ fn runs_are_added_until_the_speeds_are_told_apart_and_no_longer() {
 #[test]
 fn a_budget_ends_it_and_says_how_many_runs_it_would_take() {
     let project = three_arms(3);
-    let decided = decide(&project, &["--max-runs", "10"]);
-    assert_eq!(
-        project.launches(),
-        9,
-        "a fourth round would be beyond ten runs"
+    let decided = decide_with(&project, &["--repeats", "3"], 6);
+    assert_eq!(project.launches(), 9, "three runs of each of three cells");
+    let planned = |most: &str| {
+        let options = ["build", "--decide", "2%", "-n", "--json", "--repeats", most];
+        let plan = project.run(&options).ends_with(0).json();
+        let tasks = plan["tasks"].as_array().unwrap().clone();
+        let is_run = |task: &&Value| task["kind"] == "train" && task["state"] == "stale";
+        tasks.iter().filter(is_run).count()
+    };
+    assert_eq!((planned("3"), planned("4")), (0, 3));
+    // A cell without its baseline gets nothing, and which one is lacking is said.
+    let alone = project
+        .run(&["build", "--decide", "2%", "--only", FAST])
+        .ends_with(6);
+    assert!(
+        alone.stdout.contains(&format!("`--only {REFERENCE}`")),
+        "{}",
+        alone.stdout
     );
+    assert_eq!(project.launches(), 9);
     let pairs = decided["pairs"].as_array().unwrap();
     assert!(
         pairs.iter().all(
@@ -183,12 +201,14 @@ fn an_arm_that_fails_is_left_out_and_the_others_are_decided() {
     let decided = ran.json()["decided"].clone();
     assert_eq!(of(&decided, FAST).0, "faster");
     assert_eq!(decided["pairs"].as_array().unwrap().len(), 1);
-    let refused = project
-        .run(&["build", "--decide", "2%", "--repeats", "9"])
-        .ends_with(2);
-    assert!(refused.stderr.contains("contradict"), "{}", refused.stderr);
-    project.run(&["build", "--decide", "2"]).ends_with(2);
-    project.run(&["build", "--max-runs", "2"]).ends_with(2);
+    for more in [&["-n"][..], &[]] {
+        let refused = project.run(&[&["build", "--decide", "2%", "--failed"], more].concat());
+        assert!(refused.stderr.contains("contradict"), "{}", refused.stderr);
+    }
+    let slip = project.run(&["build", "--decide", "2"]).ends_with(2);
+    assert!(slip.stderr.contains("`2%`?"), "{}", slip.stderr);
+    let slip = project.run(&["build", "--decide", "-1%"]).ends_with(2);
+    assert!(slip.stderr.contains("expected a margin"), "{}", slip.stderr);
 }
 
 #[test]

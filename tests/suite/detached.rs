@@ -1,4 +1,4 @@
-//! Builds without a terminal: started, looked at, followed, ended; and what is run at the end.
+//! Builds without a terminal: started, looked at, followed, ended.
 
 use std::{os::unix::process::CommandExt, process::Stdio};
 
@@ -18,11 +18,6 @@ fn project() -> Project {
     project
 }
 
-/// A file of a command that runs when the build is over.
-fn has_line(project: &Project, file: &str) -> bool {
-    std::fs::read_to_string(project.path(file)).is_ok_and(|text| text.ends_with('\n'))
-}
-
 fn waited(project: &Project) -> crate::support::Ran {
     project.run(&["status", "--wait"])
 }
@@ -34,9 +29,8 @@ fn state(project: &Project) -> serde_json::Value {
 #[test]
 fn a_detached_build_outlives_its_terminal_and_is_waited_for() {
     let project = project();
-    let notify = "echo \"$TPRIMAT_EXIT_CODE $TPRIMAT_FAILED\" > notified; echo \"[$TPRIMAT_DETACHED]\" > folder";
     // In a session of its own, which is then hung up as a closed terminal is.
-    let mut terminal = project.tprimat(&["build", "--detach", "--notify", notify]);
+    let mut terminal = project.tprimat(&["build", "--detach"]);
     let started: crate::support::Ran = terminal.process_group(0).output().unwrap().into();
     assert!(started.ends_with(0).stderr.contains("tprimat stop"));
     until("the trainer is up", || project.path("up").exists());
@@ -73,13 +67,6 @@ fn a_detached_build_outlives_its_terminal_and_is_waited_for() {
     assert!(
         log.contains("1 of 1 selected cell measured; 1 run made in "),
         "{log}"
-    );
-    until("the command has run", || has_line(&project, "folder"));
-    assert_eq!(project.read("notified").trim(), "0 0");
-    assert_eq!(
-        project.read("folder").trim(),
-        "[]",
-        "a build that the command starts is not this one"
     );
     assert_eq!(project.launches(), 1);
 }
@@ -186,34 +173,6 @@ fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later
         told.contains("died without a word") && told.contains("it stopped with 1 run to do"),
         "{told}"
     );
-    let failed = project.run(&[
-        "build",
-        "--notify",
-        "echo $TPRIMAT_EXIT_CODE > notified",
-        "--set",
-        "nonsense=1",
-    ]);
-    assert_eq!(
-        project.read("notified").trim(),
-        failed.code.unwrap().to_string()
-    );
-}
-
-#[test]
-fn a_command_that_hangs_holds_up_neither_the_end_of_a_build_nor_those_who_wait_for_it() {
-    let project = project();
-    let notify = "until [ -e enough ]; do sleep 0.02; done; echo > notified";
-    project.write("go", "");
-    project
-        .run(&["build", "--detach", "--notify", notify])
-        .ends_with(0);
-    waited(&project).ends_with(0);
-    assert_eq!(state(&project)["state"], "ended");
-    let stopped = project.run(&["stop"]).ends_with(0).stderr;
-    assert!(stopped.contains("has already ended"), "{stopped}");
-    assert!(!project.path("notified").exists());
-    project.write("enough", "");
-    until("the command has run", || has_line(&project, "notified"));
 }
 
 /// A cache may be on a file system of several hosts, each of which has its own processes.
@@ -254,41 +213,6 @@ fn a_build_of_another_host_is_not_stopped_here() {
     project.write(&file, &written.to_string());
     project.run(&["stop"]).ends_with(0);
     assert_eq!(state(&project)["state"], "ended");
-}
-
-/// Nobody counted tasks at its end, so what ended until then is counted.
-#[test]
-fn the_command_of_a_build_that_was_stopped_knows_what_had_failed() {
-    let project = project();
-    let trainer = project.read("trainer.sh");
-    let fails = "[[ $(<\"$TPRIMAT_JOB\") =~ '\"ffn_hidden_size\": 16' ]] && exit 3\n";
-    project
-        .write("trainer.sh", &format!("{fails}{trainer}"))
-        .edit("matrix.toml", "\"tiny\"", "[\"tiny\", \"wide\"]");
-    let notify = "echo \"$TPRIMAT_FAILED [$TPRIMAT_WAITING]\" > notified";
-    let build = project
-        .tprimat(&["build", "--notify", notify])
-        .stderr(Stdio::null())
-        .spawn();
-    let mut build = build.unwrap();
-    until("the second trainer is up", || project.path("up").exists());
-    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
-    assert!(!build.wait().unwrap().success());
-    assert_eq!(project.read("notified").trim(), "1 []");
-}
-
-#[test]
-fn the_command_of_a_build_with_nothing_to_do_gets_its_counts() {
-    let project = Project::new(ONE_RUN);
-    let notify = "echo \"$TPRIMAT_OK $TPRIMAT_FAILED [$TPRIMAT_WAITING]\" > notified";
-    let notified = || {
-        let built = project.run(&["build", "--notify", notify]).ends_with(0);
-        (project.read("notified"), built.stderr)
-    };
-    let (first, _) = notified();
-    let (again, said) = notified();
-    assert!(said.contains("nothing to do"), "{said}");
-    assert_eq!((&*first, first.ends_with("0 [0]\n")), (&*again, true));
 }
 
 /// A browser that shows the page sees it grow, and stops to load it again when the build is over,
@@ -543,9 +467,7 @@ fn the_doctor_says_how_to_get_what_the_configuration_asks_for() {
 #[test]
 fn a_run_that_is_ended_with_its_build_has_not_failed() {
     let project = project();
-    let notify = "echo \"$TPRIMAT_OK $TPRIMAT_FAILED\" > notified";
-    let detach = ["build", "--detach", "--notify", notify];
-    project.run(&detach).ends_with(0);
+    project.run(&["build", "--detach"]).ends_with(0);
     until("the trainer is up", || project.path("up").exists());
     project.run(&["stop"]).ends_with(0);
     let now = state(&project);
@@ -588,8 +510,6 @@ fn a_run_that_is_ended_with_its_build_has_not_failed() {
     assert!(told.contains(&again), "{told}");
     let ran = project.run(&["list", "--failed"]);
     assert!(ran.stderr.contains("no cell's last run failed"), "{ran:?}");
-    until("the command has run", || has_line(&project, "notified"));
-    assert_eq!(project.read("notified").trim(), "1 0");
     // What a detached build leaves in the cache is known to be of a cache, also without its mark.
     std::fs::remove_file(project.path("cache/CACHEDIR.TAG")).unwrap();
     project.run(&["plan"]).ends_with(0);

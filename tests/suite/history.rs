@@ -419,29 +419,6 @@ fn cells_measured_together_take_turns() {
     contradictory.ends_with(2);
 }
 
-#[test]
-fn a_report_shows_the_history_where_it_is_asked_for() {
-    let project = project();
-    built(&project);
-    let none = ["report", "--history", "-o", "page.html"];
-    let said = project.run(&none).ends_with(0).stderr;
-    assert!(said.contains("measured more than once"), "{said}");
-    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
-    built(&project);
-    project.run(&none).ends_with(0);
-    let page = project.read("page.html");
-    for part in [
-        "id=\"picture-plot_history\"",
-        "Speed over time",
-        "train.sh edited",
-    ] {
-        assert!(page.contains(part), "{part}");
-    }
-    project.run(&["report", "--history"]).ends_with(2);
-    project.run(&["report", "-o", "page.html"]).ends_with(0);
-    assert!(!project.read("page.html").contains("plot_history"));
-}
-
 /// A measurement is filed under the cell that it was made for; a sweep's cell may share it.
 #[test]
 fn a_history_is_of_a_matrix_and_of_a_cell_that_shares_its_measurements() {

@@ -175,26 +175,6 @@ fn a_host_that_no_file_names_is_not_another_host() {
 }
 
 #[test]
-fn curves_of_a_run_without_a_date_are_told_of() {
-    let project = Project::new(ONE_RUN);
-    let result = json!({
-        "training_config": { "max_steps": 4, "global_batch_size": 2, "sequence_length": 16, "num_gpus": 1 },
-        "step_times": [0.9, 0.251, 0.252, 0.253], "loss_values": [5.0, 4.9, 4.8, 4.7],
-    });
-    project.write("old.json", &result.to_string());
-    let other = "cpu/cmd/tiny/other";
-    project
-        .run(&["import", other, "--result", "old.json"])
-        .ends_with(0);
-    let report = ["report", "--imported", "--tensorboard", "curves"];
-    let told = project.run(&report).ends_with(0).stderr;
-    assert!(
-        told.contains("note: 1 run does not say when it began: its curves are dated 1970"),
-        "{told}"
-    );
-}
-
-#[test]
 fn a_log_without_steps_that_tells_of_no_failure_is_not_called_failed() {
     let cell = "cpu/cmd/tiny/other";
     let project = Project::new(ONE_RUN);

@@ -262,13 +262,10 @@ fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
     // Which recipe reads it, only the cell says; and the patterns may not fit.
     project.write("other.log", "nothing of the kind\n");
     for (arguments, told) in [
-        (
-            &["import", "own.log"][..],
-            "is imported into a cell of that framework",
-        ),
+        (&["import", "own.log"][..], "name a cell of that framework"),
         (
             &["import", cell, "--log", "other.log"],
-            "the `[log] patterns` of the recipe `cmd` find no step in it either",
+            "the log lines of `cmd` find no step in it either",
         ),
     ] {
         let refused = project.run(arguments).ends_with(2).stderr;

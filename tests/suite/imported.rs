@@ -217,8 +217,9 @@ fn repeats_that_did_other_work_have_no_figures() {
     let cell = "cpu/cmd/tiny/theirs";
     import(&ours, cell, "a.json");
     import(&theirs, cell, "large.json");
-    let cache = theirs.path("cache").display().to_string();
-    ours.run(&["import", &cache]).ends_with(0);
+    let cache = format!("file://{}", theirs.path("cache").display());
+    ours.run(&["cache", "pull", "--remote", &cache])
+        .ends_with(0);
     let summary = ours.run(&["show", cell, "--json"]).ends_with(0).json();
     assert_eq!(
         (&summary["n"], &summary["tokens_per_second_per_gpu"]),

@@ -88,6 +88,8 @@ impl Cluster {
         let head = format!("#!/usr/bin/env python3\nDB = {db:?}\nANSWERS = {answers:?}\n");
         mock::program(&program, format!("{head}{KUBECTL}"));
         cluster.settings("");
+        // As in a pod, which pins what its node has.
+        cluster.run(&["lock", "--update"]).ends_with(0);
         cluster
     }
 
@@ -320,16 +322,53 @@ fn a_template_of_the_project_may_add_and_may_not_drop_what_makes_a_run_single() 
 }
 
 #[test]
+fn what_no_job_could_use_is_named_by_check_and_a_build_waits_for_no_cluster_in_vain() {
+    let cluster = Cluster::new();
+    let build = || cluster.run(&["build"]).ends_with(1);
+    cluster.set("away", "");
+    let ran = build();
+    assert!(
+        ran.stderr.contains("`kubectl --context=lab get jobs`")
+            && ran.stderr.contains("6443 was refused"),
+        "{}",
+        ran.stderr
+    );
+    cluster.unset("away");
+    cluster.settings(", memory: 512GB");
+    let checked = cluster.run(&["check"]).ends_with(2);
+    assert!(
+        checked.stderr.contains("`512GB` is not a quantity"),
+        "{}",
+        checked.stderr
+    );
+    cluster.settings("");
+    cluster
+        .0
+        .edit("config.yaml", "lab/cmd@sha256:00ff", "lab/cmd:1");
+    let checked = cluster.run(&["check"]);
+    let key = "execution.<platform>.container.image";
+    assert!(checked.stderr.contains(key), "{}", checked.stderr);
+    cluster.settings("");
+    // What this host has says nothing of the nodes.
+    fs::remove_file(cluster.0.path("tprimat.lock")).unwrap();
+    let ran = build();
+    assert!(ran.stderr.contains("once in a pod"), "{}", ran.stderr);
+    assert!(!cluster.0.path("tprimat.lock").exists() && cluster.jobs().is_empty());
+}
+
+#[test]
 fn folders_that_no_volume_has_are_named_before_anything_is_made() {
     let cluster = Cluster::new();
     cluster
         .0
         .edit("config.yaml", "volumes: [/,", "volumes: [/elsewhere,");
-    let ran = cluster.run(&["build"]).ends_with(1);
-    assert!(
-        ran.stderr.contains("no volume of the pods has "),
-        "{}",
-        ran.stderr
-    );
+    let checked = cluster.run(&["check"]);
+    for ran in [checked, cluster.run(&["build"]).ends_with(1)] {
+        assert!(
+            ran.stderr.contains("no volume of the pods has "),
+            "{}",
+            ran.stderr
+        );
+    }
     assert!(cluster.jobs().is_empty());
 }

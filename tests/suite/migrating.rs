@@ -170,6 +170,8 @@ fn every_command_of_the_page_runs() {
             ["build", ..] if words.contains(&"--detach") => (vec!["build", "--help"], &[0]),
             // There is no event file here; tests/suite/import.rs has them.
             ["import", _, "--tfevents", _] => (vec!["import", "--help"], &[0]),
+            // Another project is only named.
+            ["cache", "pull", ..] => (vec!["cache", "pull", "--help"], &[0]),
             // A command is only named.
             [name @ ("import" | "parse" | "logs" | "show")] => (vec![name, "--help"], &[0]),
             ["logs", _, "-f"] => (vec!["logs", CELL], codes(&words)),

@@ -266,7 +266,9 @@ fn a_shard_without_cells_is_a_success() {
 fn a_run_that_does_not_count_is_told_as_such_and_why_it_is_not_tried_again() {
     let project = Project::new(ONE_RUN);
     project.edit("trainer.sh", "'\"$seed\"',", "7,");
-    project.run(&["build"]).ends_with(1);
+    let set = r#"set = { "training.seed" = 7 }"#;
+    let said = project.run(&["build"]).ends_with(1).stderr;
+    assert!(said.contains(set), "what the trainer does: {said}");
     let plan = project.run(&["plan"]).ends_with(0).stdout;
     let why = "the log contradicts the job: the trainer says seed 7; the job asked for 1234";
     let row =
@@ -284,6 +286,13 @@ fn a_run_that_does_not_count_is_told_as_such_and_why_it_is_not_tried_again() {
         assert!(said.contains(&told) && said.contains(again), "{said}");
         assert_eq!(project.launches(), 1);
     }
+    // The lines that take it over are a matrix's.
+    let matrix = project.read("matrix.toml");
+    project.write(
+        "matrix.toml",
+        &format!("{matrix}\n[[override]]\nwhere = {{}}\n{set}\n"),
+    );
+    project.run(&["build"]).ends_with(0);
 }
 
 #[test]

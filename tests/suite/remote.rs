@@ -273,7 +273,7 @@ fn gc_removes_nothing_that_was_measured() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);
     let before = published(&project);
-    let gc = ["cache", "gc", "--older-than", "0s", "--at-most", "0"];
+    let gc = ["cache", "gc", "--older-than", "0s"];
     let dry = project
         .run(&[&gc[..], &["--dry-run"]].concat())
         .ends_with(0);

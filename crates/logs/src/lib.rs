@@ -70,7 +70,7 @@ pub use parser::{Dated, Live, NEXT_RANK, Parser, parse, parse_any, parse_dated};
 pub use suggest::{Suggestion, suggest};
 pub use table::LogSection;
 pub use tail::tail;
-pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
+pub use tfevents::{TfEvents, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::{
     ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,

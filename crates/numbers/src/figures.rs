@@ -70,7 +70,7 @@ pub use accelerators::{
 pub use breakdown::{Breakdown, KernelTime, PartTime, StepPart};
 
 pub use clock::Clock;
-pub use comparability::{is_crossed, not_identical};
+pub use comparability::{is_crossed, not_identical, varied_for_losses};
 pub(crate) use compare::mfu_of;
 pub use compare::{
     AbsentCell, AbsentState, CellEnvironment, CellInput, CellState, CompareSettings, Comparison,

@@ -186,6 +186,12 @@ fn notes(blame: &Blame) -> Vec<String> {
             )),
         }
     }
+    if let Some(rounds) = blame.more_rounds {
+        notes.push(format!(
+            "About {} of the last question would answer it, if they go on like these: a larger --max-runs goes on where this ended.",
+            counted(rounds, "more round")
+        ));
+    }
     for failed in &blame.fails {
         notes.push(format!(
             "A does not run with {}: {}",

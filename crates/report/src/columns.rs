@@ -8,7 +8,7 @@ use serde_json::Value;
 use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
     Row, Speedup, Unit, apart_words, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed,
-    rate_unit, texts,
+    rate_unit, texts, varied_for_losses,
 };
 use tprimat_numbers::results::{AttestationStatus, Reason, mean, sd};
 
@@ -267,8 +267,16 @@ const COLUMNS: [Column; 7] = [
     ("step time (cv)", true, false, step_time),
     ("MFU", true, true, mfu),
     ("peak memory", true, true, memory),
-    ("loss at end", true, false, loss),
+    (LOSS, true, false, loss),
 ];
+const LOSS: &str = "loss at end";
+
+/// Does the matrix vary what the loss depends on, as a sweep over the learning rate does?
+pub(super) fn asks_for_losses(rows: &[&Row]) -> bool {
+    let with_axes = rows.iter().filter(|row| !row.axes.is_empty());
+    let contracts = with_axes.map(|row| (&*row.cell, &row.contract));
+    !varied_for_losses(contracts).is_empty()
+}
 
 /// Heads, with whether the column has figures, and the figures of each row.
 #[derive(Default)]
@@ -303,8 +311,16 @@ pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
         has_several_precisions: precisions.len() > 1,
     };
     let unit = rate_unit(all.iter().map(|of| of.row));
-    let is_shown = |(_, _, in_glance, _): &&Column| *in_glance || place != Place::Glance;
-    let columns = || COLUMNS.iter().filter(is_shown);
+    let has_losses = asks_for_losses(&rows_of(all));
+    let is_shown = |(title, _, in_glance, _): &&Column| {
+        *in_glance || place != Place::Glance || (*title == LOSS && has_losses)
+    };
+    let mut shown: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+    if has_losses && place == Place::Glance {
+        // Before what a narrow screen leaves out.
+        shown[1..].rotate_right(1);
+    }
+    let columns = || shown.iter().copied();
     let head = |(title, is_figure, ..): &Column| {
         let title = title.replace("{unit}", unit).replace("{against}", against);
         (title.replace("{intervals}", view.intervals), *is_figure)

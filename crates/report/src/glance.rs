@@ -107,8 +107,8 @@ pub fn glance(comparison: &Comparison, named: bool, commands: &Commands, page: &
     out.out
 }
 
-/// The sentence on the correction for several comparisons, where an interval of a difference is
-/// shown: in a table of a workload that is no sweep, or beside a sweep.
+/// The sentence on the correction for several comparisons, where an interval of a difference is shown
+/// beside a sweep.
 fn correction(
     comparison: &Comparison,
     sweeps: &[Sweep],
@@ -134,10 +134,9 @@ fn correction(
         .map(|best| best.interval)
         .any(|interval| interval.is_some());
     let which = match (ratios.count(), of_sweeps) {
-        (0, false) => return None,
+        // The head of a table says so.
+        (_, false) => return None,
         (0, true) => "the differences between points of a sweep".to_owned(),
-        (1, false) => "the ratio".to_owned(),
-        (ratios, false) => format!("the {ratios} ratios"),
         (ratios, true) => format!(
             "{} and of the differences between points of a sweep",
             counted(ratios, "ratio")

@@ -9,8 +9,9 @@ use tprimat_numbers::figures::{
 };
 
 use super::{
-    columns::estimated,
+    columns::{asks_for_losses, estimated},
     document::Medium,
+    format::{MISSING, number},
     paint::Ink,
     sheet::{Layout, Sheet, Word},
 };
@@ -68,6 +69,8 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
         let is_best = best.is_some_and(|best| surface.points[best.at] == *point);
         marks(&comparison.rows[point.row], is_best)
     };
+    let rows: Vec<&Row> = all().map(|point| &comparison.rows[point.row]).collect();
+    let has_losses = asks_for_losses(&rows);
     let mut legend = BTreeSet::new();
     for surface in &sweep.surfaces {
         let all = surface.points.iter().flat_map(|p| marked(surface, p));
@@ -99,11 +102,22 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
             }
             word
         };
+        let loss = |surface: &Surface| {
+            let point = surface.points.iter().find(|point| place(point) == *at);
+            let loss = point.and_then(|point| comparison.rows[point.row].loss_at_end);
+            loss.map_or_else(|| MISSING.to_owned(), number)
+        };
+        let losses = sweep.surfaces.iter().filter(|_| has_losses).map(loss);
         values
             .chain(sweep.surfaces.iter().zip(&absent).map(of))
+            .chain(losses)
             .collect()
     };
-    let names = surface_names(comparison, sweep);
+    let mut names = surface_names(comparison, sweep);
+    if has_losses {
+        let losses = names.iter().map(|name| format!("{name}: loss at end"));
+        names.extend(losses.collect::<Vec<_>>());
+    }
     let name = format!("{} over {}", sweep.model, over.join(" and "));
     SweepTable {
         title: format!("{name}: {unit} (95 % CI)"),

@@ -85,9 +85,6 @@ pub struct GcArgs {
     /// Remove what is drawn and older than this: 12h, 30d
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub older_than: Option<Duration>,
-    /// Remove what is drawn, the oldest first, until the objects take no more than this: 500M, 10G
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub at_most: Option<u64>,
     /// Say what would be removed, and remove nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
@@ -95,29 +92,16 @@ pub struct GcArgs {
 
 /// `30d`, `12h`, `45m`, `10s`.
 fn age(text: &str) -> Result<Duration, String> {
-    let seconds = scaled(text, &[("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)]);
-    seconds
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+    let seconds = || {
+        let (number, scale) = units
+            .iter()
+            .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
+        number.parse::<u64>().ok()?.checked_mul(*scale)
+    };
+    seconds()
         .map(Duration::from_secs)
         .ok_or_else(|| "expected a number with a unit: 30d, 12h, 45m or 10s".into())
-}
-
-/// `500M`, `10G`, `1T`, or bytes.
-fn size(text: &str) -> Result<u64, String> {
-    let units = [
-        ("T", 1 << 40),
-        ("G", 1 << 30),
-        ("M", 1 << 20),
-        ("K", 1 << 10),
-        ("", 1),
-    ];
-    scaled(text, &units).ok_or_else(|| "expected a number with a unit: 500M, 10G or 1T".into())
-}
-
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let (number, scale) = units
-        .iter()
-        .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
-    number.parse::<u64>().ok()?.checked_mul(*scale)
 }
 
 #[cfg(test)]
@@ -125,13 +109,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_and_sizes_have_units() {
+    fn ages_have_units() {
         assert_eq!(age("30d"), Ok(Duration::from_secs(30 * 86_400)));
-        assert_eq!(size("10G"), Ok(10 << 30));
-        assert_eq!(size("7"), Ok(7));
         for text in ["", "d", "-1d", "3x", "99999999999999999999d", "30"] {
             assert!(age(text).is_err(), "{text}");
         }
-        assert!(size("99999999999T").is_err() && size("G").is_err());
     }
 }

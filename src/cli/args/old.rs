@@ -18,8 +18,9 @@ const COMMANDS: [(&str, &str); 13] = [
 ];
 
 /// An option that there was, and what says the same now to the commands that have it.
-const OPTIONS: [(&str, &str); 9] = [
+const OPTIONS: [(&str, &str); 10] = [
     ("--locked", "--require=locked"),
+    ("--max-runs", "--repeats N"),
     ("--profile", "--set experiment.profiling=nsys"),
     ("--remeasure", "--force=measured"),
     ("--remote", "--set paths.remote=ADDRESS"),
@@ -34,6 +35,7 @@ const OPTIONS: [(&str, &str); 9] = [
 pub fn told(name: &str) -> Option<String> {
     let now = match name {
         "--details" => "tprimat compare --details".to_owned(),
+        "--notify" => "tprimat build; COMMAND".to_owned(),
         name => {
             let command = COMMANDS.iter().find(|(old, _)| *old == name);
             let command = command.map(|(_, now)| format!("tprimat {now}"));

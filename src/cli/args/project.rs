@@ -26,14 +26,6 @@ pub struct GraphArgs {
     pub cells: Cells,
     #[command(flatten)]
     pub repeats: Repeats,
-    #[arg(long, value_enum, default_value = "dot")]
-    pub format: GraphFormat,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum GraphFormat {
-    Dot,
-    Mermaid,
 }
 
 #[derive(Args, Clone, Debug)]

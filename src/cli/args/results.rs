@@ -53,13 +53,6 @@ pub struct ReportArgs {
     /// imports, the folder `imports` in it; a part of a matrix needs one]
     #[arg(short, long, value_name = "DIR|FILE.html")]
     pub output: Option<PathBuf>,
-    /// Also draw how the speed of each cell changed over time, with what was changed before it
-    #[arg(long, requires = "output")]
-    pub history: bool,
-    /// Also write the loss, learning rate and step time of each run below this folder, as event
-    /// files of TensorBoard
-    #[arg(long, value_name = "DIR")]
-    pub tensorboard: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -81,12 +74,9 @@ pub struct GateArgs {
     )]
     pub max_regression: String,
     /// Before that, add runs of the cells that it cannot tell, until each passes or fails, by a test
-    /// that allows it
+    /// that allows it; --repeats N: at most N runs of a cell [default: 20 more]
     #[arg(long, conflicts_with = "write")]
     pub decide: bool,
-    /// With --decide, make at most so many runs [default: 20 for each cell]
-    #[arg(long, value_name = "N", requires = "decide")]
-    pub max_runs: Option<usize>,
     /// With --decide, make runs of at most so many GPU-hours, by the plan's estimate
     #[arg(long, value_name = "H", value_parser = hours, requires = "decide")]
     pub max_gpu_hours: Option<f64>,
@@ -109,8 +99,8 @@ pub enum Annotations {
 
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
-    /// A cell, with --log, --result or --tfevents; else files, folders with names as the suites
-    /// wrote them, or another project's cache
+    /// A cell, with --log, --result or --tfevents; else files, or folders with names as the suites
+    /// wrote them
     #[arg(value_name = "CELL | PATH")]
     pub names: Vec<String>,
     /// A trainer's log; several are the ranks of one run, in their order. Repeats are imported one
@@ -186,7 +176,7 @@ pub struct BlameArgs {
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
     /// Times within this margin count as the same
-    #[arg(long, value_name = "MARGIN", default_value = "2%", value_parser = margin)]
+    #[arg(long, value_name = "MARGIN", default_value = "2%", value_parser = margin, allow_hyphen_values = true)]
     pub decide: f64,
     /// Make at most so many runs
     #[arg(long, value_name = "N", default_value_t = 200)]

@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::Args;
 
-use crate::cli::flags::{Common, LastFailed, MatrixSelection, Overrides};
+use crate::cli::flags::{Common, LastFailed, MatrixSelection, OUTPUT, Overrides, RUNS};
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
@@ -15,47 +15,42 @@ pub struct BuildArgs {
     #[command(flatten)]
     pub overrides: Overrides,
     /// Run nothing: the same as `plan`
-    #[arg(short = 'n', long, conflicts_with_all = ["cached_only", "events"])]
+    #[arg(short = 'n', long, help_heading = OUTPUT, conflicts_with_all = ["cached_only", "events"])]
     pub dry_run: bool,
     /// How many runs at once, of those that may share the host, and as many other tasks; no two runs
     /// have the same GPU [default: cores]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", help_heading = RUNS)]
     pub jobs: Option<NonZeroUsize>,
     /// Stop at the first failure instead of finishing the rest
-    #[arg(long)]
+    #[arg(long, help_heading = RUNS)]
     pub fail_fast: bool,
     /// Train nothing: use what the cache has
-    #[arg(long, conflicts_with = "force")]
+    #[arg(long, help_heading = RUNS, conflicts_with = "force")]
     pub cached_only: bool,
     /// Without what the build fails
     #[arg(
         long,
         value_enum,
+        help_heading = RUNS,
         value_name = "locked|complete|remote",
         value_delimiter = ',',
         hide_possible_values = true
     )]
     pub require: Vec<Require>,
     /// Run nothing if the plan's estimate is above this, or a run has none
-    #[arg(long, value_name = "H", value_parser = hours)]
+    #[arg(long, value_name = "H", help_heading = RUNS, value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Add runs, in turns, until each pair of cells is faster, slower or the same within this margin
-    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says
-    #[arg(long, value_name = "MARGIN", value_parser = margin, conflicts_with = "cached_only")]
+    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says, and so many
+    /// runs of a cell as --repeats [default: 20 more]
+    #[arg(long, value_name = "MARGIN", help_heading = RUNS, value_parser = margin, allow_hyphen_values = true, conflicts_with = "cached_only")]
     pub decide: Option<f64>,
-    /// With --decide, make at most so many runs [default: 20 for each cell]
-    #[arg(long, value_name = "N", requires = "decide")]
-    pub max_runs: Option<usize>,
     /// Write events as JSON lines to a file, or to stdout with `-`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Go on without this terminal; `status` and `stop` manage such builds
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub detach: bool,
-    /// Run this command at the end, for at most 60 s, with TPRIMAT_EXIT_CODE, TPRIMAT_OK,
-    /// TPRIMAT_FAILED and TPRIMAT_WAITING set
-    #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
-    pub notify: Option<String>,
 }
 
 /// What a build must have, or it fails.
@@ -146,9 +141,13 @@ pub struct PlanArgs {
 
 /// A share that is no more than half: `2%` or `0.02`.
 pub fn margin(text: &str) -> Result<f64, String> {
-    match share(text) {
-        Some(share) if share > 0.0 && share <= 0.5 => Ok(share),
-        _ => Err("expected a margin of at most 50 %: `2%` or `0.02`".into()),
+    const EXPECTED: &str = "expected a margin of at most 50 %: `2%` or `0.02`";
+    match (share(text), share(&format!("{text}%"))) {
+        (Some(share), _) if share > 0.0 && share <= 0.5 => Ok(share),
+        (None, Some(percent)) if percent <= 0.5 => {
+            Err(format!("{EXPECTED}; did you mean `{text}%`?"))
+        }
+        _ => Err(EXPECTED.into()),
     }
 }
 

@@ -34,6 +34,8 @@ fn words(command: &str) -> Option<Vec<String>> {
         .replace("\\\"", "\"")
         .replace('…', "X");
     let own = filled
+        .split("; ")
+        .next()?
         .split(" || ")
         .next()?
         .split(" && ")

@@ -24,7 +24,9 @@ use crate::{
         train_host::train_host,
     },
     error::{Error, Result},
-    execute::{self, BuildOptions, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading},
+    execute::{
+        self, BuildOptions, Event, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading,
+    },
     figures::{
         RepeatStatus, RepeatSummary,
         blame::{Arm, Outcome},
@@ -34,6 +36,7 @@ use crate::{
     matrix::{Cell, CellId},
     plan::{Input, PlanRequest, Prepared, Support},
     results::{Contract, Tier, differences as contract_differences},
+    words::plain::counted,
 };
 
 pub struct Rounds<'a> {
@@ -254,6 +257,14 @@ impl Rounds<'_> {
             self.runs + missing > self.max_runs || self.gpu_hours + hours > self.max_gpu_hours;
         if missing > 0 && is_beyond {
             return Ok(None);
+        }
+        if missing > 0 {
+            let (made, most) = (self.runs, self.max_runs);
+            let message = format!(
+                "a round of {}: {made} of at most {most} made",
+                counted(missing, "run")
+            );
+            self.events.report(&Event::Note { message });
         }
         let made = arms.iter().zip(&opened);
         made.map(|(arm, session)| self.run(arm, session))

@@ -8,11 +8,13 @@ use crate::{
         args::BuildArgs,
         blocked::{self, Blocked},
         flags::Force,
+        output::say,
         session::Session,
     },
     error::{Error, Result},
     execute::{self, Event, EventSink, ProbeDepth, Runs, TrainHost},
     graph::{Engine, State, Statuses, TaskId},
+    job::Vendor,
     matrix::CellId,
     plan::{Plan, PlanRequest, Prepared},
 };
@@ -70,6 +72,17 @@ pub(super) fn leave_out_what_must_train(session: &mut Session, args: &BuildArgs)
         cell.selected = false;
     }
     Ok(())
+}
+
+/// Runs on a CPU have no GPU-hours, so a limit of them limits nothing.
+pub(super) fn say_without_gpu_hours(plan: &Plan, args: &BuildArgs) {
+    let selected = plan.cells.with_ids().filter(|(_, cell)| cell.selected);
+    let mut jobs = selected.filter_map(|(cell, _)| plan.prepared(cell).map(Prepared::job));
+    if args.max_gpu_hours.is_some() && jobs.all(|job| job.vendor == Vendor::Cpu) {
+        say(
+            "note: --max-gpu-hours limits nothing here: the selected cells run on CPUs, which have no GPU-hours",
+        );
+    }
 }
 
 /// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.

@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Counting, Pass, Passes, pass, profile};
+use super::{Pass, Passes, pass, profile};
 use crate::{
     cache::TaskKind,
     cli::{
         args::{BuildArgs, Globals},
-        flags::{Force, Overrides},
-        output::{self, print},
-        project,
+        flags::{Force, LastFailed, Overrides},
+        output, project,
         session::Session,
     },
     error::{Error, Result, exit},
@@ -32,9 +31,9 @@ use crate::{
     words::plain::counted,
 };
 
-/// Without a budget no cell gets more runs than this: two speeds that cannot be told apart would be
+/// Without `--repeats` no cell gets more runs than this: two speeds that cannot be told apart would be
 /// measured for ever.
-const MOST_RUNS_OF_CELL: usize = 20;
+const MOST_RUNS_OF_CELL: u32 = 20;
 
 /// One run each of some cells.
 pub struct Round {
@@ -47,11 +46,17 @@ pub struct Round {
 
 /// What the rounds are to settle.
 pub trait Goal {
-    /// The cells that need another run, among those with runs that count. `cells` has the selected
-    /// ones.
-    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>>;
+    /// The selected cells that need another run, among those with runs that count. `may`: may this one
+    /// get one?
+    fn undecided(
+        &mut self,
+        session: &Session,
+        may: &dyn Fn(&CellId) -> bool,
+    ) -> Result<BTreeSet<CellId>>;
     /// What is said at the end, and for programs; none where somebody else says it.
     fn told(&self) -> Option<(String, Value)>;
+    /// As far as it was last looked.
+    fn is_reached(&self) -> bool;
 }
 
 /// The ratios of the table that a comparison judges.
@@ -61,6 +66,10 @@ pub struct Ratios {
     decided: Vec<Decided>,
     /// How many pairs of cells share the level.
     family: usize,
+    /// The cells that are selected: what is to be decided of each is how it stands beside its baseline.
+    selected: BTreeSet<String>,
+    /// Baselines of open pairs that are not selected, each with the cell that is.
+    left_out: Vec<[String; 2]>,
 }
 
 impl Ratios {
@@ -71,12 +80,18 @@ impl Ratios {
             comparison: None,
             decided: Vec::new(),
             family: 0,
+            selected: BTreeSet::new(),
+            left_out: Vec::new(),
         }
     }
 }
 
 impl Goal for Ratios {
-    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>> {
+    fn undecided(
+        &mut self,
+        session: &Session,
+        may: &dyn Fn(&CellId) -> bool,
+    ) -> Result<BTreeSet<CellId>> {
         let engine = session.engine(&Overrides::default());
         let statuses = engine.evaluate_all()?;
         let seeds = reading::cell_seeds(&engine, &statuses, reading::FigureScope::Everything)?;
@@ -88,15 +103,18 @@ impl Goal for Ratios {
         let cells = &session.plan.cells;
         let of_name = |name: &str| cells.with_ids().find(|(_, cell)| cell.id == name);
         let mut all = BTreeSet::new();
-        for pair in &self.decided {
-            let is_open = matches!(pair.decision, Ok(Decision::Undecided { .. }));
+        let selected = cells.iter().filter(|cell| cell.selected);
+        self.selected = selected.map(|cell| cell.id.clone()).collect();
+        self.left_out.clear();
+        for pair in self.decided.iter().filter(|pair| is_open(pair)) {
             let both = [&pair.a, &pair.b].map(|name| of_name(name));
-            if let [Some((a, of_a)), Some((b, of_b))] = both
-                && is_open
-                && of_a.selected
-                && of_b.selected
-            {
-                all.extend([a, b]);
+            let [Some((a, of_a)), Some((b, of_b))] = both else {
+                continue;
+            };
+            match (of_a.selected, of_b.selected) {
+                (true, true) if may(&a) && may(&b) => all.extend([a, b]),
+                (true, false) => self.left_out.push([pair.b.clone(), pair.a.clone()]),
+                _ => {}
             }
         }
         Ok(all)
@@ -113,11 +131,15 @@ impl Goal for Ratios {
             .decided
             .iter()
             .map(|pair| line(pair, self.margin, &names));
-        let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+        let left_out = self.left_out.iter().map(|[cell, other]| {
+            format!("{other} gets no run beside {cell}, which is not selected: `--only {cell}` selects it as well")
+        });
+        let lines = lines.chain(left_out).map(|line| format!("  {line}\n"));
+        let lines: String = lines.collect();
         let share = percent(self.margin);
         let text = match self.family {
             _ if self.decided.is_empty() => {
-                "no two cells were compared, so nothing is decided\n".to_owned()
+                "no two cells were compared, so nothing is decided: select a cell and its baseline\n".to_owned()
             }
             1 => format!(
                 "Within {share}, by a sequential t-test on pairs of runs, which may be looked at after every run: a \
@@ -133,6 +155,16 @@ impl Goal for Ratios {
             json!({ "margin": self.margin, "judged_together": self.family, "pairs": pairs });
         Some((text, value))
     }
+
+    fn is_reached(&self) -> bool {
+        let is_asked = |pair: &&Decided| self.selected.contains(&pair.a);
+        let mut asked = self.decided.iter().filter(is_asked).peekable();
+        asked.peek().is_some() && asked.all(|pair| pair.decision.is_ok() && !is_open(pair))
+    }
+}
+
+fn is_open(pair: &Decided) -> bool {
+    matches!(pair.decision, Ok(Decision::Undecided { .. }))
 }
 
 /// The verdicts of a gate.
@@ -142,7 +174,11 @@ pub struct Gated<'a> {
 }
 
 impl Goal for Gated<'_> {
-    fn undecided(&mut self, session: &Session) -> Result<BTreeSet<CellId>> {
+    fn undecided(
+        &mut self,
+        session: &Session,
+        may: &dyn Fn(&CellId) -> bool,
+    ) -> Result<BTreeSet<CellId>> {
         let gate = figures::gate(self.baseline, &session.gate_inputs()?, self.max_regression);
         // Nothing but runs is lacking there.
         let is_open = |cell: &&GateCell| {
@@ -153,11 +189,16 @@ impl Goal for Gated<'_> {
         let open: Vec<&str> = open.map(|cell| cell.cell.as_str()).collect();
         let cells = session.plan.cells.with_ids();
         let of = cells.filter(|(_, cell)| cell.selected && open.contains(&cell.id.as_str()));
-        Ok(of.map(|(id, _)| id).collect())
+        Ok(of.map(|(id, _)| id).filter(may).collect())
     }
 
     fn told(&self) -> Option<(String, Value)> {
         None
+    }
+
+    /// The gate itself says.
+    fn is_reached(&self) -> bool {
+        true
     }
 }
 
@@ -238,13 +279,12 @@ fn measured(session: &Session) -> Result<PerCell<u32>> {
 }
 
 /// The next round, if anything is left to be told apart. Leaves the session with the runs that are there.
-/// `there`: how many repeats each cell has; `given_up`: cells that got no run although they were in a
-/// round.
+/// `there`: how many repeats each cell has; `may`: may a cell get another one?
 fn next_round(
     session: &mut Session,
     there: &PerCell<u32>,
     goal: &mut dyn Goal,
-    given_up: &BTreeSet<CellId>,
+    may: &dyn Fn(&CellId) -> bool,
 ) -> Result<Option<Round>> {
     let is_wanted = |cell: &CellId| {
         let planned = &session.plan.cells[*cell];
@@ -252,9 +292,8 @@ fn next_round(
     };
     let first: Vec<CellId> = session.plan.cells.ids().filter(is_wanted).collect();
     session.set_repeats(&as_measured(there))?;
-    let mut cells = goal.undecided(session)?;
-    cells.extend(first);
-    cells.retain(|cell| !given_up.contains(cell));
+    let mut cells = goal.undecided(session, may)?;
+    cells.extend(first.into_iter().filter(may));
     let number = cells.iter().map(|cell| there[*cell]).max();
     let mut repeats = as_measured(there);
     for cell in &cells {
@@ -273,45 +312,62 @@ fn as_measured(there: &PerCell<u32>) -> PerCell<u32> {
     there.map(|cell| there[cell].max(1))
 }
 
-/// What `plan` and `build -n` show: the first round.
-pub fn plan_first(session: &mut Session, margin: f64) -> Result<()> {
+/// The plan of the first round, as `build -n` shows it. `most`: as of [`build`].
+pub fn plan_first(session: &mut Session, margin: f64, most: Option<u32>) -> Result<()> {
     let mut goal = Ratios::within(margin);
     let there = measured(session)?;
-    match next_round(session, &there, &mut goal, &BTreeSet::new())? {
+    let may = |cell: &CellId| most.is_none_or(|most| there[*cell] < most);
+    match next_round(session, &there, &mut goal, &may)? {
         Some(round) => {
             output::say("note: this is one round; rounds go on until the speeds are told apart");
             session.of_round(&round)
         }
-        None => goal.told().map_or(Ok(()), |(text, _)| print(&text)),
+        None => {
+            goal.told()
+                .into_iter()
+                .for_each(|(text, _)| output::say(text.trim_end()));
+            Ok(())
+        }
     }
 }
 
-/// Makes rounds until the goal is reached, or the budget is spent.
-pub(super) fn build(
-    globals: &Globals,
-    args: &BuildArgs,
-    counts: &Counting,
-    goal: &mut dyn Goal,
-) -> Result<i32> {
-    refuse_others(args)?;
+/// Makes rounds until the goal is reached, or the budget is spent: `--repeats` says how many runs a cell
+/// may have then, and without it each gets as many new ones as `MOST_RUNS_OF_CELL`.
+pub(super) fn build(globals: &Globals, args: &BuildArgs, goal: &mut dyn Goal) -> Result<i32> {
+    refuse_others(&args.overrides, &args.last)?;
+    let mut args = args.clone();
+    let most = args.selection.measured.repeats.repeats.take();
     let request = project::matrix_request(globals, &args.selection)?;
-    let (mut passes, mut code) = (Passes::of(counts), exit::OK);
-    let (mut given_up, mut runs, mut hours) = (BTreeSet::new(), 0, 0.0);
+    let (mut passes, mut code) = (Passes::new(), exit::OK);
+    let (mut given_up, mut hours) = (BTreeSet::new(), 0.0);
+    let mut first: Option<PerCell<u32>> = None;
     let mut last: Option<(PerCell<u32>, Round)> = None;
     loop {
         let mut session = Session::open(request.clone())?;
         if profile::asked(&session.plan).is_some() {
-            profile::refuse_measuring(args)?;
+            profile::refuse_measuring(&args)?;
         }
         let there = measured(&session)?;
+        let begun = &*first.get_or_insert_with(|| there.clone());
         if let Some((before, round)) = &last {
             let cells = round.cells.iter().copied();
             given_up.extend(cells.filter(|cell| there[*cell] <= before[*cell]));
         }
-        let next = next_round(&mut session, &there, goal, &given_up)?;
+        let has_room =
+            |cell: &CellId| there[*cell] < most.unwrap_or(begun[*cell] + MOST_RUNS_OF_CELL);
+        let may = |cell: &CellId| !given_up.contains(cell) && has_room(cell);
+        let next = next_round(&mut session, &there, goal, &may)?;
         let spent = match &next {
-            Some(round) => over_budget(&mut session, round, args, (runs, &mut hours))?,
-            None => None,
+            Some(round) => over_budget(&mut session, round, &args, last.is_none(), &mut hours)?,
+            None if goal.undecided(&session, &|_| true)?.iter().all(has_room) => None,
+            None => Some(match most {
+                Some(most) => {
+                    format!("no cell gets more than {most} runs; a larger --repeats goes on")
+                }
+                None => format!(
+                    "each cell got {MOST_RUNS_OF_CELL} more runs; the same command goes on, --repeats N up to N runs a cell"
+                ),
+            }),
         };
         if let Some(why) = &spent {
             output::say(&format!("note: {why}"));
@@ -327,23 +383,21 @@ pub(super) fn build(
                 return Ok(code);
             }
             let shown = Pass::Decided(&left, goal);
-            return Ok(code.max(pass(globals, args, &mut passes, &shown)?));
+            code = code.max(pass(globals, &args, &mut passes, &shown)?);
+            return Ok(match code {
+                exit::OK if !goal.is_reached() => exit::INCONCLUSIVE,
+                code => code,
+            });
         };
-        runs += round.cells.len();
-        code = code.max(pass(globals, args, &mut passes, &Pass::Round(&round))?);
+        code = code.max(pass(globals, &args, &mut passes, &Pass::Round(&round))?);
         last = Some((there, round));
     }
 }
 
-fn refuse_others(args: &BuildArgs) -> Result<()> {
+pub fn refuse_others(overrides: &Overrides, last: &LastFailed) -> Result<()> {
     let asked = [
-        (args.overrides.has(Force::Measured), "--force=measured"),
-        (args.cached_only, "--cached-only"),
-        (args.last.failed, "--failed"),
-        (
-            args.selection.measured.repeats.repeats.is_some(),
-            "--repeats",
-        ),
+        (overrides.has(Force::Measured), "--force=measured"),
+        (last.failed, "--failed"),
     ];
     match asked.iter().find(|(is_asked, _)| *is_asked) {
         Some((_, option)) => Err(Error::refused(
@@ -359,22 +413,9 @@ fn over_budget(
     session: &mut Session,
     round: &Round,
     args: &BuildArgs,
-    (runs, hours): (usize, &mut f64),
+    is_first: bool,
+    hours: &mut f64,
 ) -> Result<Option<String>> {
-    let cells = session
-        .plan
-        .cells
-        .iter()
-        .filter(|cell| cell.selected)
-        .count();
-    let most = args.max_runs.unwrap_or(MOST_RUNS_OF_CELL * cells);
-    if runs + round.cells.len() > most {
-        let next = counted(round.cells.len(), "more run");
-        return Ok(Some(format!(
-            "{} made, and the next round would be {next}, beyond --max-runs {most}",
-            counted(runs, "run")
-        )));
-    }
     let Some(limit) = args.max_gpu_hours else {
         return Ok(None);
     };
@@ -383,7 +424,7 @@ fn over_budget(
     let prices = Prices::of(&engine, &engine.evaluate_all()?, Runs::Stale);
     let allows_unknown = args.overrides.has(Force::Unpriced);
     match Prices::beyond(&[&prices], limit - *hours, allows_unknown) {
-        Some(why) if runs == 0 => Err(Error::refused(why, "nothing was run")),
+        Some(why) if is_first => Err(Error::refused(why, "nothing was run")),
         Some(_) => Ok(Some(format!(
             "about {} GPU-hours are spent, and --max-gpu-hours {limit} has no room for another round",
             few_digits(*hours)

@@ -13,6 +13,7 @@ use crate::{
     matrix::CellId,
     plan::{Place, Plan},
     publish,
+    recipe::Recipe,
 };
 
 /// Which profiler `experiment.profiling` asks for.
@@ -67,6 +68,11 @@ pub fn refuse_measuring(args: &BuildArgs) -> Result<()> {
     }
 }
 
+/// Do its trainers start torch's profiler when they are asked to?
+pub fn starts_torch(recipe: &Recipe) -> bool {
+    ["tprimat", "any", "torchtitan"].contains(&recipe.file.log.format.as_str())
+}
+
 pub fn run(
     plan: &Plan,
     globals: &Globals,
@@ -107,8 +113,7 @@ pub fn run(
             ProbeDepth::ByAsking,
         ));
         // Programs that print our events have our callback at their steps; so has our torchtitan.
-        let heeds = ["tprimat", "any", "torchtitan"].contains(&recipe.file.log.format.as_str());
-        if profiler == Profiler::Torch && !heeds {
+        if profiler == Profiler::Torch && !starts_torch(recipe) {
             let problem = Problem::new(format!(
                 "the trainer of `{}` cannot start torch's profiler",
                 recipe.file.id

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, exit},
     execute::{Named, job_json, manifest},
     files::{Durability, read, write_atomically},
-    job::count_active_parameters,
+    job::{OTHER, count_active_parameters},
     matrix::CellId,
     plan::{Place, Plan, Prepared, Support},
     recipe::{Rendered, context},
@@ -180,16 +180,21 @@ impl<'a> Launch<'a> {
             p.data_parallel_size,
             d.gradient_accumulation_steps
         );
-        let _ = writeln!(
-            text,
-            "model   {} parameters, counted from the shape{}",
-            job.model.num_parameters,
-            match count_active_parameters(&job.model) {
-                Some(active) if job.model.num_experts > 0 =>
-                    format!("; a token passes through {active}"),
-                _ => String::new(),
+        let count = job.model.num_parameters;
+        let model = match (
+            &*job.model.architecture,
+            count_active_parameters(&job.model),
+        ) {
+            (OTHER, _) if count == 0 => "the script's own".to_owned(),
+            (OTHER, _) => format!("{count} parameters, as config.yaml states"),
+            (_, Some(active)) if job.model.num_experts > 0 => {
+                format!(
+                    "{count} parameters, counted from the shape; a token passes through {active}"
+                )
             }
-        );
+            _ => format!("{count} parameters, counted from the shape"),
+        };
+        let _ = writeln!(text, "model   {model}");
         let _ = writeln!(
             text,
             "run     {}\n\nsettings",

@@ -11,7 +11,7 @@ use super::{
     Derived,
     cells::own_input,
     plot,
-    stored::{json_bytes, need, put, put_comparison, put_picture, read, read_comparison},
+    stored::{json_bytes, need, put, put_comparison, read, read_comparison},
 };
 use crate::{
     cache::{Cache, Output, TaskKind},
@@ -271,14 +271,10 @@ pub fn report_of(
     statuses: &Statuses,
     comparison: &Comparison,
     named: &[String],
-    more: &[report::Picture],
 ) -> Result<Report> {
     let cache = engine.cache;
     let stored = Some(put_comparison(cache, comparison)?);
-    let mut pictures = plot(stored.as_ref(), cache)?;
-    for picture in more {
-        pictures.extend(put_picture(cache, picture)?);
-    }
+    let pictures = plot(stored.as_ref(), cache)?;
     let mut work = report_work(engine, statuses, stored, pictures);
     if !named.is_empty() {
         work.matrix = named.join(" and ");

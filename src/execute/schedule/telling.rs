@@ -208,10 +208,17 @@ impl Scheduler<'_> {
             )),
             None if is_disturbed => None,
             None if why.is(NO_STEP) => Some(self.how_to_read_its_log(cell, statuses)),
-            None => Some(format!(
-                "`{}` says more; correct the configuration or, where the log is misread, [log] in recipe.toml, which takes no new run",
-                plan.command("show", &[&plan.cells[cell].id])
-            )),
+            None => Some(match taken_over(plan, why) {
+                Some(set) => format!(
+                    "let the trainer do as the job says, or take over what it does: `[[override]]`, `where = {{}}` and `{set}` as three \
+                     lines at the end of the matrix"
+                ),
+                None => format!(
+                    "`{}` says more; correct the configuration or, where the log is misread, how it is read (`log` in config.yaml, [log] in \
+                     recipe.toml), which takes no new run",
+                    plan.command("show", &[&plan.cells[cell].id])
+                ),
+            }),
         };
         let mut evidence = vec![why.text.clone()];
         if self.holds_other_repeats(cell, statuses) {
@@ -307,6 +314,22 @@ impl Scheduler<'_> {
 /// How many bytes of a log are looked through for its format. It is done by the thread that starts
 /// the runs, which must not wait for a log of gigabytes.
 const LOOKED_THROUGH: u64 = 1 << 20;
+
+/// What a matrix sets to ask for what the trainer did, where settings alone contradict the job.
+fn taken_over(plan: &Plan, why: &Reason) -> Option<String> {
+    let stated = why.values.get("stated")?.as_object()?;
+    let fields = why.values.get("fields")?.as_array()?;
+    let paths: Vec<String> = plan.config.effective().map(|(path, ..)| path).collect();
+    let set = |(field, value): (&String, &serde_json::Value)| {
+        let end = format!(".{field}");
+        let is_own = |path: &&String| path.starts_with("training.") && path.ends_with(&end);
+        let path = paths.iter().find(is_own)?;
+        Some(format!("\"{path}\" = {value}"))
+    };
+    let sets: Vec<String> = stated.iter().map(set).collect::<Option<_>>()?;
+    (!sets.is_empty() && sets.len() == fields.len())
+        .then(|| format!("set = {{ {} }}", sets.join(", ")))
+}
 
 /// What to do about a failure of this class, with the cell's own name in the commands.
 fn advice_on(plan: &Plan, cell: CellId, class: FailureClass) -> String {

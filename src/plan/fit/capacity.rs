@@ -12,7 +12,7 @@ use crate::{
     logs::GIB,
     matrix::CellId,
     plan::{Plan, Support},
-    recipe::context,
+    recipe::{COMMAND, context},
 };
 
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that
@@ -187,7 +187,9 @@ pub fn fit(plan: &Plan, cell: CellId) -> Option<MemoryFit> {
     } else {
         changes(recipe, job)
     };
-    let is_unknown = fit.memory.is_none() && job.vendor != Vendor::Cpu;
+    // Which settings a command of the user's own heeds is not known.
+    let is_command = recipe.launch.has_option(COMMAND);
+    let is_unknown = fit.memory.is_none() && job.vendor != Vendor::Cpu && !is_command;
     let untried = if is_unknown {
         untried(recipe, job, |other| is_launched(plan, cell, job, other))
     } else {

@@ -4,8 +4,6 @@ mod record;
 mod tags;
 #[cfg(test)]
 mod tests;
-mod write;
 
 pub use events::{FORMAT, TfEvents, tfevents};
 pub use record::{HEADER, begins};
-pub use write::{Scalar, event_file};

@@ -104,6 +104,9 @@ pub struct Found {
     pub among: Vec<usize>,
     /// Arms that do not run, and why.
     pub fails: Vec<(Arm, String)>,
+    /// About how many more rounds it takes to answer the question that was left; none where nothing is
+    /// undecided, or where that cannot be said.
+    pub more_rounds: Option<usize>,
     /// Questions that were asked: *is there a difference, which half has it, is it this one?*
     pub verdicts: usize,
 }
@@ -128,6 +131,10 @@ pub struct Blame {
     pub recorded: Option<f64>,
     pub causes: Vec<Cause>,
     pub among: Vec<usize>,
+    /// About how many more rounds, of one run of each of 2 to 4 cells, it takes to answer the question
+    /// that was left; absent where nothing is undecided, or where that cannot be said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more_rounds: Option<usize>,
     pub fails: Vec<FailedArm>,
     /// Questions that were asked: is there a difference, which half has it, is it this one?
     pub verdicts: usize,
@@ -159,6 +166,7 @@ impl Blame {
             recorded: None,
             causes: Vec::new(),
             among: Vec::new(),
+            more_rounds: None,
             fails: Vec::new(),
             verdicts: 0,
             runs: 0,
@@ -175,6 +183,7 @@ impl Blame {
         self.total = found.total;
         self.causes = found.causes;
         self.among = found.among;
+        self.more_rounds = found.more_rounds;
         self.fails = found.fails.into_iter().map(failed).collect();
         self.verdicts = found.verdicts;
     }

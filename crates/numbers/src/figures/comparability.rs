@@ -1,7 +1,7 @@
 //! Which summaries may stand side by side, and how they differ: the comparability guard.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
 };
 
@@ -187,6 +187,21 @@ fn is_one_loss(a: &Candidate<'_>, b: &Candidate<'_>, settings: &CompareSettings)
     let forbids =
         |d: &FieldDifference| d.tier == Tier::Convergence && !settings.across.contains(&d.field);
     a.group == b.group && !has_difference(&a.contract, &b.contract, forbids)
+}
+
+/// The settings that losses depend on, and in which cells differ that are told apart by the axes of
+/// their matrix alone: a sweep over the learning rate asks for its losses. `cells`: those of matrices,
+/// by name; what tells imports of one name apart is nobody's axis.
+pub fn varied_for_losses<'a>(cells: impl Iterator<Item = (&'a str, &'a Contract)>) -> Vec<String> {
+    let mut first: BTreeMap<&str, &Contract> = BTreeMap::new();
+    let mut varied = BTreeSet::new();
+    for (cell, contract) in cells {
+        let name = cell.split('@').next().unwrap_or(cell);
+        let found = differences(first.entry(name).or_insert(contract), contract).into_iter();
+        let found = found.filter(|d| d.is_known() && d.tier == Tier::Convergence);
+        varied.extend(found.map(|d| d.field));
+    }
+    varied.into_iter().collect()
 }
 
 /// Numbers the candidates of each group so that only those of one number trained towards the same loss.

@@ -15,7 +15,7 @@ use super::{
     codes::{FAILED, FLOPS_NOT_KNOWN, NOT_COUNTED, SUPPLIED},
     comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
-        refused_without_figures,
+        refused_without_figures, varied_for_losses,
     },
     cost_ratio, environment_differences,
     interval::apart,
@@ -53,7 +53,14 @@ pub fn compare(
         }
     }
     let grouped = group(&mut candidates, settings);
-    group_losses(&mut candidates, settings);
+    // What the loss depends on and the matrix itself varies is what its losses are compared for.
+    let with_axes = candidates.iter().filter(|one| !one.cell.axes.is_empty());
+    let contracts = with_axes.map(|one| (&*one.cell.cell, &one.contract));
+    let of_losses = CompareSettings {
+        across: [settings.across.clone(), varied_for_losses(contracts)].concat(),
+        ..settings.clone()
+    };
+    group_losses(&mut candidates, &of_losses);
     let (mut differences, mut environment) = (Vec::new(), Vec::new());
     for candidate in &candidates {
         let base = &candidates[grouped[candidate.group].baseline];
@@ -121,7 +128,7 @@ pub fn compare(
     doubt(&mut comparison, &judged);
     let mut notes = notes::notes(cells, &comparison, tests, settings);
     notes.extend(impossible);
-    notes.extend(notes::of_losses(&candidates, &grouped, settings));
+    notes.extend(notes::of_losses(&candidates, &grouped, &of_losses));
     notes.extend(notes::of_environments(
         &comparison.rows,
         &comparison.environment,

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{Alone, Answer, Arm, Cause, ERROR, Effect, Found, Limits, Outcome};
-use crate::results::Sequential;
+use crate::results::{Decision, Sequential};
 
 /// The total is measured until its interval reaches at most this part of it to each side.
 const PRECISION: f64 = 1.0 / 3.0;
@@ -142,6 +142,8 @@ struct Search<M> {
     /// make the same configuration.
     same: Option<Vec<usize>>,
     spent: bool,
+    /// The arms of the last round.
+    last: Vec<Arm>,
 }
 
 impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
@@ -155,6 +157,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             error: error_of_one(n),
             same,
             spent: false,
+            last: Vec::new(),
         }
     }
 
@@ -171,6 +174,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             Told::All => (Answer::Found, Vec::new()),
             Told::Among(arm) => (Answer::Undecided, arm.into_iter().collect()),
         };
+        let more_rounds = self.more_rounds(answer);
         let mut fails: Vec<(Arm, String)> = self.fails.into_iter().collect();
         if self.same.is_some() {
             causes.sort_by_key(|cause| cause.differences.first().copied());
@@ -184,6 +188,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             total,
             causes,
             among,
+            more_rounds,
             fails,
             verdicts: self.verdicts,
         })
@@ -491,6 +496,7 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
             }
         }
         let arms: Vec<&Arm> = once.iter().map(|arm| &**arm).collect();
+        self.last = arms.iter().map(|arm| (*arm).clone()).collect();
         let Some(outcomes) = (self.measure)(&arms)? else {
             self.spent = true;
             return Ok(());
@@ -554,6 +560,21 @@ impl<E, M: FnMut(&[&Arm]) -> Result<Option<Vec<Outcome>>, E>> Search<M> {
                 false => span,
             }
         })
+    }
+
+    /// About how many more rounds answer the question that was left, if they go on like these.
+    fn more_rounds(&self, answer: Answer) -> Option<usize> {
+        let arms = self.last.iter().enumerate();
+        let pairs = arms.flat_map(|(at, a)| self.last[at + 1..].iter().map(move |b| (a, b)));
+        let open = pairs.filter(|(a, b)| !self.is_told(a, b));
+        let more = open.filter_map(|(a, b)| {
+            let known = self.pairs.get(&(a.min(b).clone(), a.max(b).clone()))?;
+            match Sequential::decide(known, self.limits.margin, self.error) {
+                Decision::Undecided { more } => more,
+                _ => None,
+            }
+        });
+        more.max().filter(|_| answer == Answer::Undecided)
     }
 
     fn between(&self, from: &Arm, to: &Arm) -> Option<Span> {

@@ -58,7 +58,15 @@ fn contradicted(result: &RunResult) -> Reason {
         CONTRADICTED
     };
     let fields: Vec<&str> = all().map(|field| &*field.field).collect();
-    Reason::excludes(code, text).with("fields", fields)
+    let reason = Reason::excludes(code, text).with("fields", fields);
+    // What a job could take over.
+    let is_setting = |of: &&FieldAttestation| of.declared.is_some() && of.arithmetic.is_none();
+    let stated = all().filter(is_setting);
+    let stated = stated.filter_map(|of| Some((of.field.to_string(), of.effective.clone()?)));
+    match is_imported || code != CONTRADICTED {
+        true => reason,
+        false => reason.with("stated", stated.collect::<serde_json::Map<_, _>>()),
+    }
 }
 
 fn has_no_step(field: &FieldAttestation) -> bool {

@@ -389,6 +389,25 @@ fn losses_are_compared_within_one_convergence_only() {
     }
 }
 
+/// A sweep over a rate asks for its losses; what tells two cells apart that are not of one sweep does not.
+#[test]
+fn losses_are_compared_over_what_the_matrix_varies() {
+    let rate = |job: &mut Job| job.optimizer.learning_rate *= 2.0;
+    let mut cells = changed("single", rate);
+    for (cell, value) in cells.iter_mut().zip(["1", "2"]) {
+        cell.cell = format!("nvd/nemo/llama/single@lr={value}");
+        cell.axes = [("lr".to_owned(), value.to_owned())].into();
+    }
+    let all = compare_all(&cells);
+    assert_eq!(all.rows[0].loss_group, all.rows[1].loss_group);
+    let is_other = |note: &Note| note.text().starts_with("losses cannot be compared");
+    assert!(!all.notes.iter().any(is_other), "{:?}", all.notes);
+    // Imports of one name, which no axis tells apart.
+    cells.iter_mut().for_each(|cell| cell.axes.clear());
+    let all = compare_all(&cells);
+    assert_ne!(all.rows[0].loss_group, all.rows[1].loss_group);
+}
+
 #[test]
 fn two_datasets_of_one_name_are_told_apart_by_their_content() {
     let real = |j: &mut Job| j.model.dataset = Some("c4".into());
