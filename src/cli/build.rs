@@ -21,7 +21,7 @@ use super::{
     args::{BuildArgs, GateArgs, Globals, Require},
     blocked, detached,
     flags::Force,
-    output::say,
+    output::{note, say},
     project, remote,
     session::Session,
     targets,
@@ -71,6 +71,7 @@ pub fn until_gated(
     refuse_within_own_run(globals)?;
     let build = BuildArgs {
         selection: args.selection.clone(),
+        max_runs: args.max_runs,
         max_gpu_hours: args.max_gpu_hours,
         ..BuildArgs::default()
     };
@@ -108,8 +109,34 @@ fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
         Some(margin) => decide::build(globals, args, &mut Ratios::within(margin)),
         None => pass(globals, args, &mut Passes::new(), &Pass::Whole),
     };
-    detached::note_end(result.as_ref().map_or_else(Error::exit_code, |code| *code));
+    let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
+    // The command may take long, and the build is over before it.
+    detached::note_end(code);
+    if let Some(command) = &args.notify {
+        notify(command, code);
+    }
     result
+}
+
+/// Runs a command of the user's, whatever came of the build. It may start another build, which is not this
+/// detached one.
+fn notify(command: &str, code: i32) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let shell = duct::cmd("/bin/sh", ["-c", command])
+        .stdin_null()
+        .unchecked();
+    let shell = shell.env("TPRIMAT_EXIT_CODE", code.to_string());
+    let started = shell.env_remove(detached::FOLDER).start();
+    let told = match started.and_then(|handle| match handle.wait_timeout(PATIENCE)? {
+        Some(output) => Ok(Some(output.status)),
+        None => handle.kill().map(|()| None),
+    }) {
+        Ok(Some(status)) if status.success() => return,
+        Ok(Some(status)) => format!("ended with {status}"),
+        Ok(None) => format!("was stopped after {} s", PATIENCE.as_secs()),
+        Err(error) => format!("cannot be run: {error}"),
+    };
+    note(&format!("note: the command of --notify {told}"));
 }
 
 /// How much of the matrix is run at a time.

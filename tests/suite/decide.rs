@@ -164,9 +164,18 @@ fn a_budget_ends_it_and_says_how_many_runs_it_would_take() {
         ),
         "{decided}"
     );
+    decide_with(&project, &["--max-runs", "4"], 6);
+    assert_eq!(
+        project.launches(),
+        12,
+        "a second round would be beyond four runs"
+    );
+    project
+        .run(&["build", "--decide", "2%", "--max-runs", "2"])
+        .ends_with(2);
     // It goes on where it was.
     decide(&project, &[]);
-    assert!(project.launches() >= 9 + 4);
+    assert!(project.launches() >= 12 + 4);
 }
 
 #[test]

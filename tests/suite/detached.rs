@@ -593,3 +593,24 @@ fn of_two_detached_builds_none_hides_the_other() {
     project.run(&["stop", &running]).ends_with(0);
     project.run(&["stop"]).ends_with(0);
 }
+
+#[test]
+fn a_command_is_run_when_a_build_is_over_and_holds_up_nobody_who_waits_for_the_build() {
+    let project = project();
+    let notify = "until [ -e enough ]; do sleep 0.02; done; echo \"$TPRIMAT_EXIT_CODE [$TPRIMAT_DETACHED]\" > notified";
+    project.write("go", "");
+    let detach = ["build", "--detach", "--notify", notify];
+    project.run(&detach).ends_with(0);
+    waited(&project).ends_with(0);
+    assert_eq!(state(&project)["state"], "ended");
+    assert!(!project.path("notified").exists());
+    project.write("enough", "");
+    let has_run =
+        || std::fs::read_to_string(project.path("notified")).is_ok_and(|text| text == "0 []\n");
+    until("the command has run", has_run);
+    // Also of a build that could not begin.
+    project
+        .run(&["build", "--notify", notify, "--set", "nonsense=1"])
+        .ends_with(2);
+    assert_eq!(project.read("notified"), "2 []\n");
+}

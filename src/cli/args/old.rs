@@ -18,9 +18,8 @@ const COMMANDS: [(&str, &str); 13] = [
 ];
 
 /// An option that there was, and what says the same now to the commands that have it.
-const OPTIONS: [(&str, &str); 10] = [
+const OPTIONS: [(&str, &str); 9] = [
     ("--locked", "--require=locked"),
-    ("--max-runs", "--repeats N"),
     ("--profile", "--set experiment.profiling=nsys"),
     ("--remeasure", "--force=measured"),
     ("--remote", "--set paths.remote=ADDRESS"),
@@ -35,7 +34,6 @@ const OPTIONS: [(&str, &str); 10] = [
 pub fn told(name: &str) -> Option<String> {
     let now = match name {
         "--details" => "tprimat compare --details".to_owned(),
-        "--notify" => "tprimat build; COMMAND".to_owned(),
         name => {
             let command = COMMANDS.iter().find(|(old, _)| *old == name);
             let command = command.map(|(_, now)| format!("tprimat {now}"));

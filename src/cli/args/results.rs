@@ -77,6 +77,9 @@ pub struct GateArgs {
     /// that allows it; --repeats N: at most N runs of a cell [default: 20 more]
     #[arg(long, conflicts_with = "write")]
     pub decide: bool,
+    /// With --decide, make at most so many runs
+    #[arg(long, value_name = "N", requires = "decide")]
+    pub max_runs: Option<usize>,
     /// With --decide, make runs of at most so many GPU-hours, by the plan's estimate
     #[arg(long, value_name = "H", value_parser = hours, requires = "decide")]
     pub max_gpu_hours: Option<f64>,

@@ -41,16 +41,22 @@ pub struct BuildArgs {
     #[arg(long, value_name = "H", help_heading = RUNS, value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Add runs, in turns, until each pair of cells is faster, slower or the same within this margin
-    /// (`2%`), by a test that allows it; at most so many GPU-hours as --max-gpu-hours says, and so many
-    /// runs of a cell as --repeats [default: 20 more]
+    /// (`2%`), by a test that allows it; at most so many runs of a cell as --repeats says [default: 20
+    /// more]
     #[arg(long, value_name = "MARGIN", help_heading = RUNS, value_parser = margin, allow_hyphen_values = true, conflicts_with = "cached_only")]
     pub decide: Option<f64>,
+    /// With --decide, make at most so many runs
+    #[arg(long, value_name = "N", help_heading = RUNS, requires = "decide")]
+    pub max_runs: Option<usize>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Go on without this terminal; `status` and `stop` manage such builds
     #[arg(long, help_heading = OUTPUT, conflicts_with = "dry_run")]
     pub detach: bool,
+    /// Run this command at the end, for at most 60 s, with TPRIMAT_EXIT_CODE set
+    #[arg(long, value_name = "COMMAND", help_heading = OUTPUT, conflicts_with = "dry_run")]
+    pub notify: Option<String>,
 }
 
 /// What a build must have, or it fails.

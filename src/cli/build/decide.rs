@@ -358,7 +358,14 @@ pub(super) fn build(globals: &Globals, args: &BuildArgs, goal: &mut dyn Goal) ->
         let may = |cell: &CellId| !given_up.contains(cell) && has_room(cell);
         let next = next_round(&mut session, &there, goal, &may)?;
         let spent = match &next {
-            Some(round) => over_budget(&mut session, round, &args, last.is_none(), &mut hours)?,
+            Some(round) => {
+                let made = passes.summary.runs;
+                let is_first = last.is_none();
+                match beyond_runs(args.max_runs, made, round, is_first)? {
+                    None => over_budget(&mut session, round, &args, is_first, &mut hours)?,
+                    beyond => beyond,
+                }
+            }
             None if goal.undecided(&session, &|_| true)?.iter().all(has_room) => None,
             None => Some(match most {
                 Some(most) => {
@@ -405,6 +412,30 @@ pub fn refuse_others(overrides: &Overrides, last: &LastFailed) -> Result<()> {
             "--decide makes as many runs as the answer needs, beside those that are there",
         )),
         None => Ok(()),
+    }
+}
+
+/// Why `--max-runs` has no room for a round, and an error where it has none for the first.
+fn beyond_runs(
+    most: Option<usize>,
+    made: usize,
+    round: &Round,
+    is_first: bool,
+) -> Result<Option<String>> {
+    let of_round = round.cells.len();
+    let Some(most) = most.filter(|most| made + of_round > *most) else {
+        return Ok(None);
+    };
+    let why = format!(
+        "{} made, and --max-runs {most} has no room for another round of {of_round}",
+        match made {
+            1 => "1 run is".to_owned(),
+            _ => format!("{made} runs are"),
+        }
+    );
+    match is_first {
+        true => Err(Error::refused(why, "nothing was run")),
+        false => Ok(Some(why)),
     }
 }
 
