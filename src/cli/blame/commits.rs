@@ -165,7 +165,7 @@ pub fn commit_of<'a>(
 /// A subject as far as it fits a line.
 fn shown(subject: &str) -> String {
     match subject.char_indices().nth(SUBJECT) {
-        Some((end, _)) => format!("{}…", subject[..end].trim_end()),
+        Some((end, _)) => format!("{}…", subject.get(..end).unwrap_or(subject).trim_end()),
         None => subject.to_owned(),
     }
 }

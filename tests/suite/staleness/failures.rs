@@ -380,35 +380,6 @@ fn a_signal_that_a_run_sends_itself_is_a_crash() {
 }
 
 #[test]
-fn failures_of_another_matrix_are_named() {
-    let project = one_at_a_time();
-    project.write("mood", IMPORT_ERROR);
-    assert_eq!(project.build(&[]).code, 1);
-    let text = project.read("matrix.toml");
-    let (small, large) = (
-        SMALL.split('/').nth(2).unwrap(),
-        LARGE.split('/').nth(2).unwrap(),
-    );
-    let models = text.lines().find(|line| line.starts_with("model")).unwrap();
-    let only = text.replace(models, &format!("model = \"{large}\""));
-    project.write(
-        "pipelines/other.toml",
-        &only.replace("name = \"", "name = \"other-"),
-    );
-    let none = project
-        .run(&["list", "other", "--failed"])
-        .ends_with(4)
-        .stderr;
-    let words = none.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        words.contains("failed too")
-            && words.contains(small)
-            && words.contains("`--matrix matrix` has"),
-        "{none}"
-    );
-}
-
-#[test]
 fn a_run_that_contradicts_its_job_is_kept_and_does_not_count() {
     let project = Project::of_two();
     project.write("mood", WRONG_LENGTH);
