@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cache::TaskKind,
     error::{Error, Result, exit},
-    execute::{self, Prices, Runs},
+    execute::{self, Interrupts, Prices, Runs},
     figures::{
         ChangedSetting, Measurement,
         blame::{Answer, Arm, Blame, Limits, bisect, least_rounds, questions_at_most, search},
@@ -50,6 +50,8 @@ struct Question<'a> {
     job: String,
     /// What was measured of the cell then.
     then: Option<Measurement>,
+    /// The job at the last commit, where that is not the second cell's.
+    last_job: Option<String>,
     /// Of commits: for each number of them, the least number that makes the same configuration.
     same: Option<Vec<usize>>,
 }
@@ -70,6 +72,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
             "give --set experiment.profiling=false",
         ));
     }
+    let interrupts = execute::install_interrupt_handler()?;
     let (ids, asked) = match (&args.cells[..], &args.since, &args.commits) {
         ([cell], Some(since), None) => {
             let id = plan.find(cell)?;
@@ -78,7 +81,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         }
         ([cell], None, Some(range)) => {
             let id = plan.find(cell)?;
-            ([id, id], at_commits(&session, id, range)?)
+            ([id, id], at_commits(&session, id, range, interrupts)?)
         }
         ([a, b], None, None) => {
             let ids = [plan.find(a)?, plan.find(b)?];
@@ -97,7 +100,11 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     let [a, b] = &asked.names;
     let mut blame = Blame::of(a, b, args.decide, told.collect());
     blame.not_varied.clone_from(&asked.not_varied);
-    let other = work_differences(&asked.job, &prepared.job_text());
+    let last_job = asked
+        .last_job
+        .clone()
+        .unwrap_or_else(|| prepared.job_text());
+    let other = work_differences(&asked.job, &last_job);
     if !other.is_empty() {
         blame.answer = Answer::OtherWork;
         blame.other_work = other.into_iter().map(str::to_owned).collect();
@@ -107,7 +114,10 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     }
     if args.dry_run {
         let prices = prices(&session, &ids);
-        let starts = starts(&session, ids, n)?;
+        let starts = match asked.same {
+            Some(_) => BTreeMap::new(),
+            None => starts(&session, ids, n)?,
+        };
         let cached = starts.values().map(Vec::len).sum();
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
@@ -128,17 +138,20 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         session: &session,
         inputs: &prepared.inputs.files,
         copies: BTreeMap::new(),
-        round: 0,
         request: session.request.clone(),
         cells: asked.cells,
         differences: &asked.differences,
         events,
-        interrupts: execute::install_interrupt_handler()?,
+        interrupts,
         max_runs: args.max_runs,
         max_gpu_hours: args.max_gpu_hours.unwrap_or(f64::INFINITY),
         job: asked.job.clone(),
         cooldown_seconds: prepared.resolved.cooldown_seconds,
-        starts: starts(&session, ids, n)?,
+        starts: match asked.same {
+            // The present cell may be of none of the commits.
+            Some(_) => BTreeMap::new(),
+            None => starts(&session, ids, n)?,
+        },
         rounds: BTreeMap::new(),
         contract: None,
         seconds: Vec::new(),
@@ -187,13 +200,19 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         not_varied: Vec::new(),
         job,
         then: None,
+        last_job: None,
         same: None,
     })
 }
 
 /// A cell at the first and at the last commit of a range. Commits that change nothing that a run is made
 /// of are left out.
-fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Question<'a>> {
+fn at_commits<'a>(
+    session: &'a Session,
+    id: CellId,
+    range: &str,
+    interrupts: Interrupts,
+) -> Result<Question<'a>> {
     let plan = &session.plan;
     let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
     let all = commits::commits(session, id, range)?;
@@ -218,10 +237,15 @@ fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Quest
         let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
         Error::failed(what)
     })?;
-    let (mut keys, mut acts) = (vec![first], Vec::new());
+    let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), None);
     for at in 0..all.len() {
+        if let Some(signal) = interrupts.asked() {
+            return Err(Error::Interrupted(signal));
+        }
         // One that cannot be planned is a result of the search.
-        let key = planned(&(0..=at).collect()).ok().and_then(|(_, key)| key);
+        let found = planned(&(0..=at).collect()).ok();
+        let key = found.as_ref().and_then(|(_, key)| *key);
+        last_job = found.map(|(job, _)| job);
         let is_other = key.is_none() || keys.last() != Some(&key);
         acts.push(is_other);
         if is_other {
@@ -234,9 +258,10 @@ fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Quest
         .filter(|_| acts.next() == Some(true))
         .collect();
     if differences.is_empty() {
-        return Err(Error::failed(format!(
-            "no commit of {range} changes anything that a run of `{name}` is made of"
-        )));
+        return Err(Error::refused(
+            format!("no commit of {range} changes anything that a run of `{name}` is made of"),
+            "`-n` lists the commits that do, of a longer range",
+        ));
     }
     let least = |at: usize| {
         let is_same = |other: &usize| keys[at].is_some() && keys[*other] == keys[at];
@@ -251,6 +276,7 @@ fn at_commits<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Quest
         not_varied: Vec::new(),
         job,
         then: None,
+        last_job,
         same: Some(same),
     })
 }
@@ -315,6 +341,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         not_varied,
         job,
         then: Some(then),
+        last_job: None,
         same: None,
     })
 }

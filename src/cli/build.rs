@@ -10,11 +10,16 @@ pub(super) mod profile;
 use std::{
     io::IsTerminal,
     num::NonZeroUsize,
+    os::unix::process::CommandExt,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use super::{
@@ -126,11 +131,24 @@ fn notify(command: &str, code: i32) {
         .stdin_null()
         .unchecked();
     let shell = shell.env("TPRIMAT_EXIT_CODE", code.to_string());
-    let started = shell.env_remove(detached::FOLDER).start();
-    let told = match started.and_then(|handle| match handle.wait_timeout(PATIENCE)? {
-        Some(output) => Ok(Some(output.status)),
-        None => handle.kill().map(|()| None),
-    }) {
+    let shell = shell.env_remove(detached::FOLDER).before_spawn(|command| {
+        command.process_group(0);
+        Ok(())
+    });
+    let told = match shell
+        .start()
+        .and_then(|handle| match handle.wait_timeout(PATIENCE)? {
+            Some(output) => Ok(Some(output.status)),
+            None => {
+                // With what it has started.
+                let group = handle
+                    .pids()
+                    .first()
+                    .and_then(|pid| i32::try_from(*pid).ok());
+                let _ = group.map(|pid| killpg(Pid::from_raw(pid), Signal::SIGKILL));
+                handle.kill().map(|()| None)
+            }
+        }) {
         Ok(Some(status)) if status.success() => return,
         Ok(Some(status)) => format!("ended with {status}"),
         Ok(None) => format!("was stopped after {} s", PATIENCE.as_secs()),

@@ -292,8 +292,8 @@ fn advice(verified: &Verified) -> Vec<&'static str> {
     let of_runs = verified.damaged_files.iter().any(is_measured);
     if of_runs || !verified.lost.is_empty() || !verified.damaged_records.is_empty() {
         advice.push(
-            "what was measured comes back from a backup, by `tprimat cache pull`, or by an import of another cache that has it, \
-             which replaces what is damaged",
+            "what was measured comes back from a backup, or by `tprimat cache pull` from another cache that has it, which replaces what is \
+             damaged",
         );
     }
     let is_record = |path: &PathBuf| path.extension().is_some() && !is_decision(path);

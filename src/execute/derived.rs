@@ -22,6 +22,7 @@ use crate::{
     error::Result,
     figures::{self, Dropped, Statistics},
     graph::{Artifacts, Engine, Statuses, TaskId, logs_to_read, lost_log},
+    job::RunOutcome,
     logs::{self, Dated, LogSection, Parser, Trace},
     matrix::CellId,
     plan::CompareConfig,
@@ -274,6 +275,10 @@ fn read_dated(
         end.extend_from_slice(bytes);
         end.drain(..end.len().saturating_sub(TAIL));
     })?;
+    if attempt.outcome == RunOutcome::Ok && end.last() != Some(&b'\n') {
+        // The last line of a run that ended well is whole.
+        parser.feed(b"\n");
+    }
     Ok((parser.finish(), logs::tail(&end)))
 }
 

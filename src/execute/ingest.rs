@@ -224,8 +224,16 @@ fn disturbance(
     let times = read(&log.with_file_name("times"))?.unwrap_or_default();
     let mut parser = logs::Dated::new(section, &times);
     if let Some(file) = if_there(log, std::fs::File::open(log))? {
-        let read = chunks(file, |bytes| parser.feed(bytes));
+        let mut last = None;
+        let read = chunks(file, |bytes| {
+            last = bytes.last().copied().or(last);
+            parser.feed(bytes);
+        });
         read.map_err(Error::io("cannot read", log))?;
+        if last != Some(b'\n') {
+            // The last line of a run that ended well is whole.
+            parser.feed(b"\n");
+        }
     }
     let result = RunResult::from(parser.finish(), job, super::derived::facts_of(attempt));
     Ok(signs

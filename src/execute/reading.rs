@@ -296,8 +296,7 @@ const READS_AGAIN: &str = "a build that uses this run reads its log again";
 pub const GONE: &str = "cannot be read: gone from the cache, or damaged there";
 
 /// What helps where a file of a run is lost.
-pub const BRINGS_BACK: &str =
-    "`tprimat cache pull` or an import of another cache brings it back where another has it";
+pub const BRINGS_BACK: &str = "`tprimat cache pull` brings it back where another cache has it";
 
 /// Can the log of a run be read?
 fn has_log(cache: &Cache, attempt: &Attempt) -> Result<bool> {

@@ -284,7 +284,6 @@ fn prepare_all(
     (plans, problems.finish().collect())
 }
 
-/// The text of the matrix: of its file, or what config.yaml implies.
 /// What this host is is not written into the lock for a platform whose runs are all in pods.
 fn leave_pods_out(cells: &PerCell<Cell>, plans: &[CellPlan], facts: &mut FactBook) {
     let is_elsewhere = |platform: &str| {
@@ -306,6 +305,7 @@ fn leave_pods_out(cells: &PerCell<Cell>, plans: &[CellPlan], facts: &mut FactBoo
     }
 }
 
+/// The text of the matrix: of its file, or what config.yaml implies.
 fn matrix_source(
     config: &Config,
     recipes: &RecipeSet,

@@ -40,7 +40,15 @@ pub struct Repository {
 pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Difference>> {
     let (folder, setting) = folder_of(session, cell)?;
     let said = |arguments: &[&str]| git(&folder, arguments);
-    let top = said(&["rev-parse", "--show-toplevel"])?;
+    let top = said(&["rev-parse", "--show-toplevel"]).map_err(|_| {
+        Error::refused(
+            format!(
+                "--commits {range}: {} is in no git repository",
+                folder.display()
+            ),
+            "blame CELL --since DATE|BASELINE needs none",
+        )
+    })?;
     let repository = Arc::new(Repository {
         top: PathBuf::from(top),
         project: PathBuf::from(said(&["rev-parse", "--show-prefix"])?),
@@ -75,19 +83,15 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
         "--format=%H %s",
         &between,
     ];
-    let first = said(&line)?
-        .split(' ')
-        .next()
-        .map(|first| format!("{first}^"));
-    if said(&[
-        "rev-parse",
-        "--verify",
-        "--quiet",
-        &first.unwrap_or_default(),
-    ])
-    .ok()
-        != Some(old.clone())
-    {
+    let all = said(&line)?;
+    let Some(first) = all.split(' ').next().filter(|first| !first.is_empty()) else {
+        return Err(Error::refused(
+            format!("--commits {range}: no commit lies between the two"),
+            "the older one comes first: OLD..NEW",
+        ));
+    };
+    let parent = said(&["rev-parse", "--verify", "--quiet", &format!("{first}^")]).ok();
+    if parent.as_ref() != Some(&old) {
         return Err(Error::refused(
             format!(
                 "--commits {range}: the line of first parents of the newer commit does not lead to the older one"
@@ -138,13 +142,14 @@ fn folder_of(session: &Session, cell: CellId) -> Result<(PathBuf, Option<String>
     match &checkouts[..] {
         [] => Ok((plan.root.clone(), None)),
         [(checkout, Some(folder))] => Ok((folder.clone(), Some(checkout.setting.clone()))),
-        [(checkout, None)] => Err(Error::failed(format!(
-            "config.yaml does not say where the checkout of {framework} is: {}",
-            checkout.setting
-        ))),
-        _ => Err(Error::failed(format!(
-            "{framework} has several checkouts; name them as cells of a matrix"
-        ))),
+        [(checkout, None)] => Err(Error::refused(
+            format!("config.yaml does not say where the checkout of {framework} is"),
+            format!("state {}", checkout.setting),
+        )),
+        _ => Err(Error::refused(
+            format!("{framework} has several checkouts"),
+            "make the commits of one of them cells of a matrix",
+        )),
     }
 }
 
@@ -186,26 +191,20 @@ impl Repository {
     ) -> Result<PlanRequest> {
         let tree = folder.join("repository");
         let place = tree.to_string_lossy().into_owned();
+        let of_project = tree.join(&self.project).to_string_lossy().into_owned();
         if !tree.exists() {
             // It borrows the objects of the repository. No hook of anybody's template is run.
-            let clone = [
-                "-c",
-                "core.hooksPath=/dev/null",
-                "clone",
-                "--quiet",
-                "--shared",
-                "--no-checkout",
-                ".",
-                &place,
-            ];
-            git(&self.top, &clone)?;
-            git(&tree, &["checkout", "--quiet", "--detach", commit])?;
+            const NO_HOOKS: [&str; 2] = ["-c", "core.hooksPath=/dev/null"];
+            let clone = ["clone", "--quiet", "--shared", "--no-checkout", ".", &place];
+            git(&self.top, &[&NO_HOOKS[..], &clone].concat())?;
+            let checkout = ["checkout", "--quiet", "--detach", commit];
+            git(&tree, &[&NO_HOOKS[..], &checkout].concat())?;
             if self.setting.is_none() {
                 add_the_rest(session, inputs, &tree.join(&self.project))?;
             }
         }
         match &self.setting {
-            Some(setting) => request.sets.push(format!("{setting}={place}")),
+            Some(setting) => request.sets.push(format!("{setting}={of_project}")),
             None => {
                 request.root = tree.join(&self.project);
                 let cache = session.cache.root().display();

@@ -16,13 +16,7 @@ use super::{
 };
 use crate::{
     cache::{Attempt, TaskKind},
-    cli::{
-        blocked,
-        build::{self, Round},
-        flags::Overrides,
-        session::Session,
-        train_host::train_host,
-    },
+    cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
     error::{Error, Result},
     execute::{
         self, BuildOptions, Event, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading,
@@ -44,8 +38,6 @@ pub struct Rounds<'a> {
     /// Of the present cell, where it is held against itself.
     pub inputs: &'a [Input],
     pub copies: Copies,
-    /// Names the present round.
-    pub round: u64,
     pub request: PlanRequest,
     pub cells: [&'a Cell; 2],
     pub differences: &'a [Difference],
@@ -141,7 +133,6 @@ pub fn last_train(session: &Session) -> TaskId {
 impl Rounds<'_> {
     /// One run of each arm; none once the budget is spent.
     pub fn measure(&mut self, arms: &[&Arm]) -> Result<Option<Vec<Outcome>>> {
-        self.round = execute::round_now(self.round + 1);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         for arm in arms {
             let is_new = !self.rounds.contains_key(*arm);
@@ -202,14 +193,9 @@ impl Rounds<'_> {
         let (session, inputs) = (self.session, self.inputs);
         let copies = &mut self.copies;
         let request = with_files(request, session, inputs, self.differences, arm, copies)?;
-        let mut opened = Session::open(request)?;
-        // Whoever compares these runs later knows that they were added until a decision.
-        opened.of_round(&Round {
-            name: self.round,
-            repeats: vec![repeats].into(),
-            cells: [CellId::default()].into(),
-        })?;
-        Ok(opened)
+        // Its runs beyond those that the matrix asks for are in no table of the matrix: they were added
+        // until a decision on something else.
+        Session::open(request)
     }
 
     /// Why an arm cannot be measured, where that is known without a run of it.

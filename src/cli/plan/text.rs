@@ -91,7 +91,7 @@ fn by_task(plan: &Plan, rows: &[Row], [here, elsewhere]: [&Prices; 2]) -> (Strin
 /// reason.
 const CELLS: usize = 24;
 
-/// Of a cell whose trainings are all there, as after an import of another cache.
+/// Of a cell whose trainings are all there, as after `cache pull`.
 const MEASURED: &str = "measured; its figures are still to be made from the logs";
 
 /// Names that are longer push their reasons to the right, and nobody else's.

@@ -136,8 +136,10 @@ fn short_rows<S: Serializer>(rows: &&[Row], to: S) -> Result<S::Ok, S::Error> {
     // One at a time: all of them as values would be several times the file.
     let mut all = to.serialize_seq(Some(rows.len()))?;
     for row in *rows {
+        // An import has no file of its own.
+        let has_file = row.imported.is_empty();
         let mut row = serde_json::to_value(row).map_err(S::Error::custom)?;
-        if let Value::Object(row) = &mut row {
+        if let (Value::Object(row), true) = (&mut row, has_file) {
             row.retain(|member, _| !OF_A_CELL.contains(&member.as_str()));
         }
         all.serialize_element(&row)?;

@@ -159,7 +159,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         flag(j.model.qkv_bias)
     }),
     // All weights on text as it comes is what a log means that says nothing of it.
-    setting(Workload, TASK, &["task_type"], |j| match j.task {
+    setting(Workload, TASK, &[], |j| match j.task {
         Task::Pretrain => None,
         Task::Sft => word("sft"),
         Task::Lora => word("lora"),
@@ -283,7 +283,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Convergence, "warmup_steps", &[], |j| {
         real(j.optimizer.warmup_steps as f64)
     }),
-    setting(Convergence, "lr_decay_style", &["lr_scheduler_type"], |j| {
+    setting(Convergence, "lr_decay_style", &[], |j| {
         only_if(
             j.optimizer.lr_decay_style != Decay::default(),
             serde_json::to_value(j.optimizer.lr_decay_style).ok(),

@@ -90,7 +90,11 @@ pub fn of_a_part(trace: &mut Trace, claim: &Claim) {
     let gpus =
         gpus.and_then(|setting| stated(trace, setting.name).or_else(|| claim.declared(setting)));
     let is_whole = match gpus.and_then(|n| n.as_u64()) {
-        Some(gpus) => is_share(gpus as f64),
+        // Hybrid sharding shares them out among some of the GPUs.
+        Some(gpus) => {
+            let ranks = of_ranks.round().max(1.0);
+            is_share(ranks) && gpus % ranks as u64 == 0
+        }
         None => of_ranks < MOST_SHARES && is_share(of_ranks.round().max(1.0)),
     };
     if of_ranks * ALL_PARAMETERS > 1.0 && !is_whole {
