@@ -13,13 +13,14 @@ use crate::{
     shipped::{shipped_file, shipped_under},
 };
 
+const SCRIPT: &str = "train.py";
 const MATRIX: &str = "pipelines/matrix.toml";
 /// Where editors find the form of a matrix, as shipped matrices say it.
 const EDITORS: &[u8] = b"#:schema ../schemas/matrix.json\n";
 /// A project whose script is the user's own.
 const STARTER: [(&str, &[u8]); 3] = [
     ("config.yaml", include_bytes!("init/config.yaml")),
-    ("train.py", include_bytes!("init/train.py")),
+    (SCRIPT, include_bytes!("init/train.py")),
     (MATRIX, include_bytes!("init/matrix.toml")),
 ];
 const IGNORE: &[u8] = b"/cache/\n/output/\n/.venv/\n";
@@ -55,9 +56,11 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
         text.extend(implied(&root, &files)?);
         files.push((MATRIX.into(), text));
     }
+    let mut has_script = false;
     for (name, bytes) in files {
         let path = root.join(&name);
         if path.exists() {
+            has_script |= name == SCRIPT && std::fs::read(&path).is_ok_and(|own| own != bytes);
             eprintln!("kept {name}");
         } else {
             write_atomically(&path, &bytes, Durability::Plain)?;
@@ -67,6 +70,11 @@ pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
     if has_config {
         eprintln!(
             "next: `tprimat check` says how config.yaml is understood, `tprimat plan` shows what would run"
+        );
+    } else if has_script {
+        eprintln!(
+            "next: write the options of your {SCRIPT} and the line that it prints into config.yaml (frameworks.mine); `tprimat check` says \
+             what is missing"
         );
     } else if args.example.is_none() {
         eprintln!(

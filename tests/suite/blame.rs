@@ -225,6 +225,16 @@ fn the_commit_that_changed_the_speed_is_found_among_those_of_a_range() {
         before,
         "the project's own files stay"
     );
+    let plan = project.json(&["blame", A, "--commits", &format!("{old}..HEAD"), "-n"]);
+    assert_eq!(plan["cached_runs"], 0, "{plan}");
+    let none = project
+        .run(&["blame", A, "--commits", "HEAD..HEAD"])
+        .ends_with(2);
+    assert!(
+        none.stderr.contains("no commit lies between"),
+        "{}",
+        none.stderr
+    );
     let wrong = project
         .run(&["blame", A, "--commits", "nosuch..HEAD"])
         .ends_with(2);

@@ -58,6 +58,20 @@ fn a_script_that_prints_its_rate_is_measured_by_two_lines_of_config() {
     assert!(plan.contains("print.sh edited"), "{plan}");
 }
 
+/// What a run that ended well printed last is whole, also without the end of a line.
+#[test]
+fn the_last_line_of_a_good_run_counts_without_its_end() {
+    let project = project("bash print.sh {{ seq_length }}");
+    let rate = "loss 3.$step, tokens/s $(($1 * 50))";
+    let steps =
+        format!("for step in 1 2 3 4 5 6 7; do sleep 0.02; echo \"step $step {rate}\"; done");
+    let last = format!("sleep 0.02; step=8; printf '%s' \"step $step {rate}\"");
+    project.write("print.sh", &format!("{steps}\n{last}\n"));
+    project.run(&["build"]).ends_with(0);
+    let rows = project.json(&["compare"])["rows"].as_array().unwrap().len();
+    assert_eq!(rows, 2);
+}
+
 #[test]
 fn what_the_matrix_varies_must_reach_the_command() {
     let project = project("bash print.sh 1000");

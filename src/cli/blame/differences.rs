@@ -213,14 +213,15 @@ fn hunks(old: &[String], new: &[String]) -> Vec<Hunk> {
 /// The first cell with some of the differences. None of them is the first cell itself, and all of
 /// them are the second one.
 pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cell {
+    if let Some((_, commit)) = commit_of(differences, arm) {
+        let mut cell = b.clone();
+        cell.axes.push(("commit".into(), short(commit).into()));
+        return cell;
+    }
     if arm.len() == differences.len() {
         return b.clone();
     }
     let mut cell = a.clone();
-    if let Some((_, commit)) = commit_of(differences, arm) {
-        cell.axes.push(("commit".into(), short(commit).into()));
-        return cell;
-    }
     let mut is_as_it_was = false;
     for (at, difference) in differences.iter().enumerate() {
         let has = arm.contains(&at);

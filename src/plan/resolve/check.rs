@@ -177,13 +177,15 @@ fn experts(r: &mut SettingsReader, cell: &Cell, job: &Job, block: Option<&Block>
 
 fn task(r: &mut SettingsReader, job: &Job) {
     let message = match (job.task, job.lora_rank) {
-        (Task::Lora, 0) => "the task is lora, and no rank of its adapters is stated",
+        (Task::Lora, 0) => {
+            "the task is lora, and training.lora_rank, the rank of its adapters, is not stated"
+        }
         (Task::Pretrain | Task::Sft, 1..) => {
             "a rank of adapters is stated, and the task is not lora"
         }
         _ => return,
     };
-    let label = "state it with task: lora, and only there";
+    let label = "state lora_rank with task: lora, and only there";
     r.problem_of_cell("training.lora_rank", message.to_owned(), label);
 }
 
