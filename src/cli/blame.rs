@@ -46,12 +46,10 @@ struct Question<'a> {
     differences: Vec<Difference>,
     /// What differs besides, and comes with the second one alone.
     not_varied: Vec<ChangedSetting>,
-    /// The job of the first one, as its canonical text.
-    job: String,
+    /// The jobs of both, as their canonical texts.
+    jobs: [String; 2],
     /// What was measured of the cell then.
     then: Option<Measurement>,
-    /// The job at the last commit, where that is not the second cell's.
-    last_job: Option<String>,
     /// Of commits: for each number of them, the least number that makes the same configuration.
     same: Option<Vec<usize>>,
 }
@@ -100,11 +98,8 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     let [a, b] = &asked.names;
     let mut blame = Blame::of(a, b, args.decide, told.collect());
     blame.not_varied.clone_from(&asked.not_varied);
-    let last_job = asked
-        .last_job
-        .clone()
-        .unwrap_or_else(|| prepared.job_text());
-    let other = work_differences(&asked.job, &last_job);
+    let [first_job, second_job] = &asked.jobs;
+    let other = work_differences(first_job, second_job);
     if !other.is_empty() {
         blame.answer = Answer::OtherWork;
         blame.other_work = other.into_iter().map(str::to_owned).collect();
@@ -112,12 +107,13 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         say_across(plan, &args.cells, &blame.other_work);
         return Ok(code);
     }
+    let starts = match asked.same {
+        // The present cell may be of none of the commits.
+        Some(_) => BTreeMap::new(),
+        None => starts(&session, ids, n)?,
+    };
     if args.dry_run {
         let prices = prices(&session, &ids);
-        let starts = match asked.same {
-            Some(_) => BTreeMap::new(),
-            None => starts(&session, ids, n)?,
-        };
         let cached = starts.values().map(Vec::len).sum();
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
@@ -145,13 +141,9 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         interrupts,
         max_runs: args.max_runs,
         max_gpu_hours: args.max_gpu_hours.unwrap_or(f64::INFINITY),
-        job: asked.job.clone(),
+        job: first_job.clone(),
         cooldown_seconds: prepared.resolved.cooldown_seconds,
-        starts: match asked.same {
-            // The present cell may be of none of the commits.
-            Some(_) => BTreeMap::new(),
-            None => starts(&session, ids, n)?,
-        },
+        starts,
         rounds: BTreeMap::new(),
         contract: None,
         seconds: Vec::new(),
@@ -182,8 +174,10 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
 }
 
 fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
-    let job = measurable(plan, ids[0])?.job_text();
-    measurable(plan, ids[1])?;
+    let jobs = [
+        measurable(plan, ids[0])?.job_text(),
+        measurable(plan, ids[1])?.job_text(),
+    ];
     let cells = ids.map(|id| &plan.matrix.cells[id]);
     let names = ids.map(|id| plan.cells[id].id.clone());
     let found = differences(plan, cells);
@@ -198,9 +192,8 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         names,
         differences: found,
         not_varied: Vec::new(),
-        job,
+        jobs,
         then: None,
-        last_job: None,
         same: None,
     })
 }
@@ -237,7 +230,7 @@ fn at_commits<'a>(
         let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
         Error::failed(what)
     })?;
-    let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), None);
+    let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), job.clone());
     for at in 0..all.len() {
         if let Some(signal) = interrupts.asked() {
             return Err(Error::Interrupted(signal));
@@ -245,7 +238,8 @@ fn at_commits<'a>(
         // One that cannot be planned is a result of the search.
         let found = planned(&(0..=at).collect()).ok();
         let key = found.as_ref().and_then(|(_, key)| *key);
-        last_job = found.map(|(job, _)| job);
+        // The search says so of the last commit, which is no other work then.
+        last_job = found.map_or_else(|| job.clone(), |(job, _)| job);
         let is_other = key.is_none() || keys.last() != Some(&key);
         acts.push(is_other);
         if is_other {
@@ -274,9 +268,8 @@ fn at_commits<'a>(
         names: [named(&differences, &Arm::new()), named(&differences, &last)],
         differences,
         not_varied: Vec::new(),
-        job,
+        jobs: [job, last_job],
         then: None,
-        last_job,
         same: Some(same),
     })
 }
@@ -339,9 +332,8 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         ],
         differences: undone,
         not_varied,
-        job,
+        jobs: [job, measurable(plan, id)?.job_text()],
         then: Some(then),
-        last_job: None,
         same: None,
     })
 }

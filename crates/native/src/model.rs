@@ -44,7 +44,7 @@ struct Layer {
     k: Linear,
     v: Linear,
     o: Linear,
-    /// Of each head of Q and K (Qwen3).
+    /// Weights of the norms that Qwen3 applies to each head's queries and keys.
     qk_norms: Option<[Tensor; 2]>,
     post_attention_norm: Tensor,
     gate: Linear,

@@ -22,6 +22,7 @@ use crate::{
 /// Characters of a commit that people are shown.
 const SHOWN: usize = 10;
 
+/// Characters of a commit's subject that people are shown.
 const SUBJECT: usize = 72;
 
 /// Where commits come from.
@@ -193,12 +194,10 @@ impl Repository {
         let place = tree.to_string_lossy().into_owned();
         let of_project = tree.join(&self.project).to_string_lossy().into_owned();
         if !tree.exists() {
-            // It borrows the objects of the repository. No hook of anybody's template is run.
-            const NO_HOOKS: [&str; 2] = ["-c", "core.hooksPath=/dev/null"];
+            // It borrows the objects of the repository.
             let clone = ["clone", "--quiet", "--shared", "--no-checkout", ".", &place];
-            git(&self.top, &[&NO_HOOKS[..], &clone].concat())?;
-            let checkout = ["checkout", "--quiet", "--detach", commit];
-            git(&tree, &[&NO_HOOKS[..], &checkout].concat())?;
+            git(&self.top, &clone)?;
+            git(&tree, &["checkout", "--quiet", "--detach", commit])?;
             if self.setting.is_none() {
                 add_the_rest(session, inputs, &tree.join(&self.project))?;
             }
@@ -249,7 +248,7 @@ fn add_the_rest(session: &Session, inputs: &[Input], to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What git says, without the end of its last line.
+/// What git says, without the end of its last line. It runs no hooks, which a template of the user's may bring.
 fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
     let failed = |why: &str| {
         Error::failed(format!(
@@ -258,7 +257,8 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
             folder.display()
         ))
     };
-    let done = duct::cmd("git", arguments)
+    let all = [&["-c", "core.hooksPath=/dev/null"], arguments].concat();
+    let done = duct::cmd("git", all)
         .dir(folder)
         .env("GIT_TERMINAL_PROMPT", "0")
         .stdin_null()

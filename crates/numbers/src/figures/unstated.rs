@@ -33,8 +33,8 @@ const NAMED: [&str; 6] = [
     "tokenizer_name",
 ];
 
-/// Settings of which most logs say nothing, because there is no such thing in their runs; where only
-/// one side states them, it is not known that the other has none.
+/// Settings that most logs do not mention, because their runs train all weights on plain text. Where only one of
+/// two logs states such a setting, the other run may have it as well.
 const SELDOM: [&str; 2] = [TASK, LORA_RANK];
 
 /// Settings of the work that two contracts leave open, core settings first.

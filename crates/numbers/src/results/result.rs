@@ -178,7 +178,8 @@ impl RunResult {
             .count("global_batch_size")
             .zip(seq_length)
             .and_then(|(b, s)| b.checked_mul(s));
-        // Of experts, windows or adapters that nobody described, nobody knows what a token costs.
+        // The FLOPs of a token are not known where the log states experts, windows or adapters that the
+        // job does not describe.
         let further = job.model.further().into_iter();
         let is_known = further
             .chain([(LORA_RANK, job.lora_rank)])

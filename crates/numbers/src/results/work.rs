@@ -61,7 +61,7 @@ pub fn of_steps(trace: &mut Trace) -> Vec<Anomaly> {
     told
 }
 
-/// Of all parameters; fewer are trained only where some are frozen.
+/// The share of all parameters from which on all count as trained: logs round, and some leave out a few small ones.
 pub const ALL_PARAMETERS: f64 = 0.99;
 /// A share of more devices than this is as good as any number.
 const MOST_SHARES: f64 = 64.0;
@@ -83,7 +83,7 @@ pub fn of_a_part(trace: &mut Trace, claim: &Claim) {
     let Some(all) = trace.num_parameters.or(of_model) else {
         return;
     };
-    // Of sharded weights a rank counts its own.
+    // Where weights are sharded, a rank prints the number of those that it holds itself.
     let of_ranks = all as f64 / trained;
     let is_share = |ranks: f64| (of_ranks / ranks - 1.0).abs() <= 1.0 - ALL_PARAMETERS;
     let gpus = SETTINGS.iter().find(|setting| setting.name == "num_gpus");

@@ -21,9 +21,9 @@ pub fn search<E>(
     Search::of(n, limits, None, measure).run(n)
 }
 
-/// The same where each difference comes on top of those before it, as commits do: the arms are the first
-/// so many of them. `same`: for each number of them, none to `n`, the least number that makes the same
-/// configuration; a commit may take back another one.
+/// The same where each difference comes on top of those before it, as commits do: an arm has the first k of
+/// the n differences, and no others. `same[k]` is the least number of differences that makes the same
+/// configuration as the first k, because a commit may take back another one; it has n + 1 entries.
 ///
 /// # Errors
 /// Those of `measure`.
@@ -138,8 +138,7 @@ struct Search<M> {
     verdicts: usize,
     /// The probability that one interval does not hold the true ratio.
     error: f64,
-    /// Of a chain, where an arm has all differences before its last one: the number of differences that
-    /// make the same configuration.
+    /// As `bisect` has it; none where differences are applied in any combination.
     same: Option<Vec<usize>>,
     spent: bool,
     /// The arms of the last round.
@@ -586,8 +585,8 @@ fn union(a: &Arm, b: &Arm) -> Arm {
     a.union(b).copied().collect()
 }
 
-/// The first so many candidates, but not all: half of them, and where that does not run, what is next to
-/// it.
+/// Beginnings of the list of candidates, for arms that have no others: first the one with half of them, then
+/// those that are a little shorter or longer, which are measured where it does not run.
 fn beginnings(candidates: &[usize]) -> Vec<Arm> {
     let half = candidates.len() / 2;
     let mut lengths: Vec<usize> = (1..candidates.len()).collect();
