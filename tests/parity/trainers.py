@@ -108,7 +108,9 @@ def compare(report, recipe, case, curves, weights):
     asked = data | job["optimizer"] | {k: v for k, v in job["parallelism"].items() if v}
     asked |= {name: job[name] for name in ("precision", "compile", "activation_checkpointing", "offload", "train_iters", "seed")}
     asked |= {"optimizer": asked.pop("type"), "optimizer_state_precision": asked.pop("state_precision")}
-    del asked["expert_model_parallel_size"]  # whoever does not share experts out says nothing of it
+    # Whoever does not share experts out says nothing of it, nor whoever's rate falls by a cosine of its shape.
+    for name in ("expert_model_parallel_size", "lr_decay_style", "wsd_decay_steps"):
+        del asked[name]
     asked |= {"sac_frequency": 2} if job["activation_checkpointing"] else {}
     wrong = {name: (value, stated.get(name)) for name, value in asked.items() if stated.get(name) != value}
     report.require(f"{what}: states what the job asks for {wrong or ''}", not wrong)
