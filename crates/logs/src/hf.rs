@@ -72,6 +72,10 @@ pub struct HuggingFace {
     ends: Vec<(u64, f64)>,
     /// A process has begun, and its bar may go back.
     has_begun: bool,
+    /// Bars since one of training's length was drawn at 0 again.
+    anew: Option<Anew>,
+    /// Epochs of lines as they are printed, with their steps, in the order of the log.
+    epochs: Vec<(String, u64)>,
     state: State,
     summaries: Vec<f64>,
     /// The mean of a bar that was drawn to its end, and how far it is from elapsed / count.
@@ -94,6 +98,39 @@ struct Previous {
     rank: Option<u64>,
     /// The step that the bar showed.
     bar: Option<u64>,
+}
+
+/// Bars that began anew at 0 behind a line of training: those of a process that goes on from a checkpoint, or of an evaluation
+/// that has as many parts as training has steps. The latter's are drawn to their end before the next line of training.
+struct Anew {
+    /// What was drawn before them.
+    before: Option<BarState>,
+    /// The first step that was drawn behind the 0.
+    first: Option<u64>,
+    newest: u64,
+    ends: Vec<(u64, f64)>,
+}
+
+impl Anew {
+    /// Takes a bar in; false if it is another one.
+    fn draws(&mut self, bar: &Bar<'_>) -> bool {
+        if bar.count < self.newest {
+            return false;
+        }
+        self.newest = bar.count;
+        if bar.count > 0 {
+            self.first.get_or_insert(bar.count);
+        }
+        let next = bar.elapsed_seconds.map(|seconds| (bar.count, seconds));
+        self.ends
+            .extend(next.filter(|_| self.ends.len() < MAX_STEPS));
+        true
+    }
+
+    /// The first step of the process that has begun.
+    fn first_step(&self, total: Option<u64>) -> Option<u64> {
+        self.first.filter(|_| Some(self.newest) != total)
+    }
 }
 
 /// A cumulative time and token count, of which differences are taken.
@@ -190,6 +227,29 @@ impl HuggingFace {
         self.has_begun = false;
     }
 
+    /// A line of training stands behind bars that began anew and are not at their end: a process goes on from a checkpoint.
+    fn anew(&mut self, out: &mut Builder) {
+        let total = self.bar_total.or(self.settings.total_steps);
+        let Some(anew) = self.anew.take() else { return };
+        let Some(first) = anew.first_step(total) else {
+            self.bar = anew.before;
+            return;
+        };
+        let bar = self.bar;
+        self.restart(out);
+        out.begins(Said::After(first - 1));
+        (self.bar, self.ends, self.last_step) = (bar, anew.ends, first - 1);
+        self.goes_on |= first > 1;
+    }
+
+    /// The step of an earlier line of this epoch: a process that goes on from a checkpoint repeats lines.
+    fn repeated(&self, epoch: &str) -> Option<u64> {
+        let at = self.epochs.iter().rposition(|(then, _)| then == epoch)?;
+        // As printed, an epoch may be that of many steps.
+        let alone = at == 0 || self.epochs[at - 1].0 != epoch;
+        alone.then(|| self.epochs[at].1)
+    }
+
     fn end_process(&mut self, out: &mut Builder) {
         std::mem::take(&mut self.redrawn).end(out);
         let ends = std::mem::take(&mut self.ends);
@@ -205,6 +265,9 @@ impl HuggingFace {
         if let Some(total) = fields.total_steps() {
             self.settings.total_steps.get_or_insert(total);
             once("train_iters", total, out);
+        }
+        if kind == Kind::Step {
+            self.anew(out);
         }
         // The same line of another handler or rank.
         if self.previous.as_ref().is_some_and(|p| p.fields == *fields)
@@ -224,6 +287,12 @@ impl HuggingFace {
                 }
                 if self.second_run {
                     return;
+                }
+                if again && self.bar.is_none() {
+                    self.give(out);
+                    let step = fields.text("epoch").and_then(|epoch| self.repeated(epoch));
+                    let before = step.map(|step| step.saturating_sub(self.gap.unwrap_or(1)));
+                    self.last_step = before.unwrap_or(self.last_step);
                 }
                 match self.moment(fields, rank, out) {
                     Moment::OfRank => return Ranks::tell(fields, out),
@@ -316,6 +385,22 @@ impl HuggingFace {
             }
             if self.pending.is_some() {
                 self.bar_total = Some(bar.total);
+            }
+            if bar.count == 0 && self.last_step > 0 && !self.over && !self.has_begun {
+                self.anew = Some(Anew {
+                    before: self.bar,
+                    first: None,
+                    newest: 0,
+                    ends: Vec::new(),
+                });
+            }
+            if self.anew.as_mut().is_some_and(|anew| !anew.draws(&bar)) {
+                self.anew = None;
+            }
+            if self.anew.is_some() {
+                self.resolve(None, out);
+                self.bar = Some(drawn);
+                continue;
             }
             if let Some(elapsed) = bar.elapsed_seconds {
                 if self.has_begun && self.ends.last().is_some_and(|(_, then)| elapsed < *then) {
@@ -430,6 +515,12 @@ impl HuggingFace {
             }
         }
         self.last_step = self.last_step.max(at);
+        if let Some(epoch) = fields
+            .text("epoch")
+            .filter(|_| self.epochs.len() < MAX_STEPS)
+        {
+            self.epochs.push((epoch.to_owned(), at));
+        }
         let settled = fields.step().is_some() || fitting.is_some();
         let total = self.settings.total_steps.or(self.bar_total);
         self.redrawn.line(

@@ -381,3 +381,70 @@ fn the_state_that_the_trainer_saves_is_a_log() {
         (2, None)
     );
 }
+
+/// What an untouched Trainer prints when it is killed and goes on from a checkpoint: no word of it, a bar that begins at 0
+/// and jumps, and the lines since the checkpoint once more.
+#[test]
+fn a_process_that_goes_on_is_known_by_its_bar() {
+    let bar =
+        |step: u64, at: u64| format!("\r {step}%|# | {step}/40 [00:{at:02}<00:10,  1.00it/s]");
+    let line = |step: u64| {
+        format!(
+            "\n{{'loss': '6.{step:02}', 'grad_norm': '1.1', 'learning_rate': '1e-05', 'epoch': '0.{:03}'}}\n",
+            2 * step
+        )
+    };
+    let train = |steps: std::ops::RangeInclusive<u64>, interval: u64, before: u64| -> String {
+        steps
+            .map(|step| {
+                let at = step - before;
+                let logged = step.is_multiple_of(interval);
+                let logged = logged.then(|| line(step) + &bar(step, at));
+                bar(step, at) + &logged.unwrap_or_default()
+            })
+            .collect()
+    };
+    for interval in [1, 5] {
+        for evaluates in [false, true] {
+            // An evaluation of as many parts as training has steps.
+            let evaluation: String = match evaluates {
+                true => (0..=40)
+                    .step_by(4)
+                    .map(|part| bar(part, part / 8))
+                    .collect(),
+                false => String::new(),
+            };
+            let log = bar(0, 0)
+                + &train(1..=10, interval, 0)
+                + &evaluation
+                + &train(11..=23, interval, 0)
+                + &bar(0, 0)
+                + &train(21..=40, interval, 20);
+            let trace = parse(&log);
+            let steps: Vec<u64> = trace.steps.iter().map(|s| s.step).collect();
+            let all: Vec<u64> = (1..=40).filter(|n| n % interval == 0).collect();
+            assert_eq!(steps, all, "{interval} {evaluates}");
+            let began: Vec<_> = trace.processes.iter().map(|p| p.first_step).collect();
+            assert_eq!(began.last(), Some(&Some(21)), "{interval} {evaluates}");
+            let times = trace.steps.iter().filter_map(|s| s.step_time_seconds);
+            let times: Vec<f64> = times.collect();
+            assert!(
+                !times.is_empty() && times.iter().all(|t| (t - 1.0).abs() < 1e-9),
+                "{times:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn lines_of_an_epoch_that_was_there_are_of_its_step() {
+    let line = |step: u64| {
+        format!(
+            "{{'loss': '6.{step:02}', 'learning_rate': '1e-05', 'epoch': '0.{:03}'}}\n",
+            2 * step
+        )
+    };
+    let log: String = (1..=24).chain(21..=40).map(line).collect();
+    let steps: Vec<u64> = parse(&log).steps.iter().map(|s| s.step).collect();
+    assert_eq!(steps, (1..=40).collect::<Vec<_>>());
+}
