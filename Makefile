@@ -25,10 +25,15 @@ build: $(VENV)/.ready
 # PyPI's zig links the program against glibc 2.17, so the wheel also runs on hosts that are older than this one.
 WHEEL_TOOLS := target/wheel-tools
 
-wheel: $(WHEEL_TOOLS)/.ready
+# The trainer's own wheel links the C library that is here, so it is tagged for hosts like this one. A release is built on an old
+# system and tagged with that system's glibc.
+NATIVE_WHEEL := linux
+
+wheel: $(WHEEL_TOOLS)/.ready $(VENV)/.ready
 	rm -rf target/wheels
 	PATH=$(CURDIR)/$(WHEEL_TOOLS)/bin:$$PATH maturin build --locked --zig --compatibility manylinux_2_17
-	.ci/wheel target/wheels/tprimat-*.whl
+	TPRIMAT_RUNS_ELSEWHERE=1 $(WHEEL_TOOLS)/bin/maturin build --locked --manifest-path crates/native/Cargo.toml --auditwheel skip --compatibility $(NATIVE_WHEEL)
+	.ci/wheel target/wheels/tprimat-*.whl target/wheels/tprimat_native-*.whl
 
 $(WHEEL_TOOLS)/.ready: Makefile
 	python3 -m venv $(WHEEL_TOOLS)

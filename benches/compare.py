@@ -34,7 +34,7 @@ def main():
     binary = pathlib.Path(args.bin).resolve()
     with tempfile.TemporaryDirectory(prefix="tprimat-bench-") as folder:
         project = pathlib.Path(folder) / "project"
-        run([binary, "init", project], folder)
+        run([binary, "init", "--example", "amd-vs-nvidia", project], folder)
         shutil.rmtree(project / "pipelines")
         matrix = MATRIX.format(repeats=args.repeats, seeds=", ".join(map(str, range(args.cells))))
         matrix = matrix.replace("train_iters = 12", f"train_iters = {args.steps}")

@@ -124,7 +124,7 @@ class Case:
         self.project, self.graph = project / "tprimat", project / "ninja"
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(project)}
         self.graph.mkdir(parents=True)
-        self.call([str(binary), "init", str(self.project)], project)
+        self.call([str(binary), "init", "--example", "amd-vs-nvidia", str(self.project)], project)
         shutil.rmtree(self.project / "pipelines")
         # Never started, but cells whose command is not there are blocked.
         trainer = self.project / "train"
@@ -253,7 +253,7 @@ class Runs:
         self.graph.mkdir(parents=True)
 
     def tprimat(self):
-        subprocess.run([str(self.binary), "init", str(self.project)], check=True, capture_output=True)
+        subprocess.run([str(self.binary), "init", "--example", "amd-vs-nvidia", str(self.project)], check=True, capture_output=True)
         shutil.rmtree(self.project / "pipelines")
         seeds = ", ".join(str(seed) for seed in range(self.cells))
         matrix = MATRIX.format(repeats=REPEATS, seeds=seeds).replace('["./train", "--quiet"]', '["cat", "steps.jsonl"]')

@@ -55,7 +55,7 @@ def arguments():
 
 
 def prepare(project, binary, fill, cells, args):
-    subprocess.run([str(binary), "init", str(project)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(binary), "init", "--example", "amd-vs-nvidia", str(project)], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(project / "pipelines")
     seeds = "0" if args.workloads else ", ".join(map(str, range(cells)))
     text = orchestration.MATRIX.format(repeats=args.repeats, seeds=seeds)

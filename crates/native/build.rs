@@ -45,6 +45,10 @@ fn link_native() {
         PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libtprimat_shim.a");
     let argument = |text: String| println!("cargo:rustc-link-arg-bin=tprimat-native={text}");
     argument(archive.display().to_string());
-    // The libtorch it was built with, unless LD_LIBRARY_PATH names another.
-    argument(format!("-Wl,-rpath,{}", lib.display()));
+    // The libtorch it was built with, unless LD_LIBRARY_PATH names another. Another host has nothing there, or something else.
+    const ELSEWHERE: &str = "TPRIMAT_RUNS_ELSEWHERE";
+    println!("cargo:rerun-if-env-changed={ELSEWHERE}");
+    if env::var_os(ELSEWHERE).is_none() {
+        argument(format!("-Wl,-rpath,{}", lib.display()));
+    }
 }

@@ -227,7 +227,7 @@ fn native_problem(
     host: &TrainHost,
     look: ProbeDepth,
 ) -> Option<Problem> {
-    const HELP: &str = "`LIBTORCH_USE_PYTORCH=1 cargo install --path crates/native` in a checkout of this version of tprimat installs it; or name it in $TPRIMAT_NATIVE";
+    const HELP: &str = "`make wheel` in a checkout of this version of tprimat builds the wheel that installs it; or name it in $TPRIMAT_NATIVE";
     let Some(path) = &host.native else {
         return Some(missing(recipe, "the program `tprimat-native`", HELP));
     };

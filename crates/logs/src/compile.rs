@@ -9,6 +9,7 @@ use tprimat_base::words::did_you_mean;
 
 use super::{
     fields::{Field, PLAIN, known_names},
+    format,
     numbers::{grouped_number, setting, stated, suffixed_number, whole_text_number},
     places::pattern_of,
     table::{Conversion, LineTable, LogSection, Named},
@@ -180,14 +181,14 @@ impl Rule {
 impl Pattern {
     fn compile(
         at: &[&str],
-        text: &str,
+        given: &str,
         known: &dyn Fn(&str) -> Option<Target>,
         must_find: bool,
     ) -> Compiling<Self> {
         // A kind of line may have no group, and then what stands in angle brackets is text.
         let text = match must_find {
-            true => &pattern_of(text),
-            false => text,
+            true => &pattern_of(given),
+            false => given,
         };
         let regex = regex(at, text)?;
         let mut groups = Vec::new();
@@ -204,9 +205,16 @@ impl Pattern {
             groups.push((place, group));
         }
         if must_find && groups.is_empty() {
-            let help = "name what it finds, as in `step <step> loss <loss>` or (?P<step>\\d+)";
+            let help = match format::named(given) {
+                Some(format) => format!(
+                    "`{}` is a format that tprimat finds by itself: leave the line out",
+                    format.name
+                ),
+                None => "name what it finds, as in `step <step> loss <loss>` or (?P<step>\\d+)"
+                    .to_owned(),
+            };
             let message = "the pattern has no named group, so it finds nothing";
-            return wrong(at, message, Some(help.to_owned()));
+            return wrong(at, message, Some(help));
         }
         Ok(Self { regex, groups })
     }

@@ -215,6 +215,8 @@ fn bad_patterns_are_one_clear_error() {
     let unknown = error(&["(?P<stpe>1)"]);
     assert!(unknown.help.unwrap().contains("did you mean `step`?"));
     assert!(error(&["loss: \\d+"]).message.contains("no named group"));
+    let named = error(&["hf-trainer"]).help.unwrap_or_default();
+    assert!(named.starts_with("`hf-trainer` is a format"), "{named}");
     assert!(
         error(&["(?P<step_time>1)"])
             .help

@@ -610,7 +610,11 @@ pub fn show(value: Option<&Value>) -> String {
     match value {
         None => "not stated".to_owned(),
         Some(Value::String(s)) => s.clone(),
-        Some(other) => other.to_string(),
+        // A whole number is one however it was written.
+        Some(other) => {
+            let text = other.to_string();
+            text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+        }
     }
 }
 

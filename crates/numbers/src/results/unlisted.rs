@@ -1,7 +1,10 @@
 //! Settings that trainers state and that the table of [`settings`](super::settings) does not have:
 //! what each of them means for a comparison, as `settings.toml` says by the words of its name.
 
-use std::sync::LazyLock;
+use std::{
+    collections::HashMap,
+    sync::{LazyLock, Mutex, PoisonError},
+};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -88,7 +91,24 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     file.setting
 });
 
+/// Logs state the same few names in every cell.
+static FOUND: LazyLock<Mutex<HashMap<String, Option<&'static Row>>>> =
+    LazyLock::new(Mutex::default);
+const MOST_FOUND: usize = 4096;
+
 fn row(name: &str) -> Option<&'static Row> {
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(row) = found.get(name) {
+        return *row;
+    }
+    let row = first_row(name);
+    if found.len() < MOST_FOUND {
+        found.insert(name.to_owned(), row);
+    }
+    row
+}
+
+fn first_row(name: &str) -> Option<&'static Row> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name.split(['_', '-', '.', ' ']).collect();
     let is_its = |row: &&Row| row.names.iter().any(|name| name.fits(&words));

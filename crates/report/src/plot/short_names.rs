@@ -43,13 +43,18 @@ fn names(rows: &[&Row], without: &[&str]) -> Option<Vec<String>> {
     if all.iter().any(|(path, _)| path.len() != 4) {
         return None;
     }
-    let varies = |at: &usize| all.iter().any(|(path, _)| path[*at] != all[0].0[*at]);
+    let differs = |at: usize| all.iter().any(|(path, _)| path[at] != all[0].0[at]);
+    let varies = [0, 1, 2, 3].map(differs);
+    let first = all.first().map_or(&[][..], |(_, axes)| axes);
+    let is_shared = |axis: &&String| all.iter().all(|(_, axes)| axes.contains(axis));
+    let shared: Vec<&String> = first.iter().filter(is_shared).collect();
     let is_told = |axis: &String| {
         let name = axis.split('=').next().unwrap_or_default();
-        without.contains(&name) || all.iter().all(|(_, axes)| axes.contains(axis))
+        without.contains(&name) || shared.contains(&axis)
     };
     let name = |(path, axes): &(Vec<String>, Vec<String>)| {
-        let shown = |at: std::ops::Range<usize>| at.filter(varies).map(|at| path[at].clone());
+        let shown =
+            |at: std::ops::Range<usize>| at.filter(|at| varies[*at]).map(|at| path[at].clone());
         let axes = axes.iter().filter(|axis| !is_told(axis));
         let platform = shown(0..FRAMEWORK);
         let after = shown(FRAMEWORK + 1..path.len());

@@ -54,7 +54,7 @@ fn what_only_one_of_two_states_is_said() {
         with_dropout("cpu/tran/llama/single", Some(0.0)),
     ];
     let all = compare_all(&cells);
-    let wanted = "only this cell states dropout (0.0): it is unknown whether the workloads match";
+    let wanted = "only this cell states dropout (0): it is unknown whether the workloads match";
     assert!(
         all.notes.iter().any(|n| n.text().contains(wanted)),
         "{:?}",
