@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The fields of a job that decide what work it is: those of its contract's workload.
-const WORKLOAD: [&str; 31] = [
+const WORKLOAD: [&str; 32] = [
     "data.global_batch_size",
     "data.seq_length",
     "lora_rank",
@@ -29,6 +29,7 @@ const WORKLOAD: [&str; 31] = [
     "model.num_kv_heads",
     "model.num_layers",
     "model.num_nextn_predict_layers",
+    "model.num_parameters",
     "model.q_lora_rank",
     "model.qk_nope_head_dim",
     "model.qk_rope_head_dim",

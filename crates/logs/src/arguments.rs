@@ -130,6 +130,10 @@ impl Arguments {
         self.optimizer(out);
         tell(&TABLE.flag, |key| self.flag(key), out);
         tell(&TABLE.word, |key| self.get(key), out);
+        // Hosts have one dataset in several folders.
+        let path = self.get("data_path").filter(|path| !path.contains(' '));
+        let name = path.and_then(|path| path.trim_matches(['[', ']', '\'']).rsplit('/').next());
+        put(out, "data_path", name);
         let is_none = |key: &str| self.is_stated(key) && self.get(key).is_none();
         tell(&TABLE.none, |key| is_none(key).then_some("none"), out);
         self.execution(out);
@@ -305,7 +309,11 @@ impl Arguments {
             put(out, "optimizer_state_precision", name);
         }
         for name in ["main_grads_dtype", "main_params_dtype"] {
-            put(out, name, self.get(name).filter(is_heeded));
+            let in_effect = |kind| match is_heeded(&kind) {
+                true => kind,
+                false => "torch.float32",
+            };
+            put(out, name, self.get(name).map(in_effect));
         }
     }
 

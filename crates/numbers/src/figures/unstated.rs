@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::results::{
     Contract, FieldDifference, Tier, differences,
-    settings::{DETERMINISTIC, LORA_RANK, TASK, agree, is_in_table, is_off, show},
-    unlisted::{is_harmless, is_usual},
+    settings::{DETERMINISTIC, LORA_RANK, TASK, agree, is_further, is_in_table, is_off, show},
+    unlisted::{is_harmless, is_of_models, is_usual, other_flops},
 };
 use serde_json::Value;
 
@@ -60,7 +60,8 @@ impl Gaps {
             .into_iter()
             .filter(|field| a.get(field).is_none() && b.get(field).is_none());
         let is_meant = |d: &FieldDifference| {
-            is_in_table(&d.field) && (d.tier == Tier::Workload || NAMED.contains(&&*d.field))
+            let is_named = d.tier == Tier::Workload || NAMED.contains(&&*d.field);
+            is_in_table(&d.field) && is_named || is_other_work(d)
         };
         Self {
             neither: neither.map(str::to_owned).collect(),
@@ -78,7 +79,9 @@ impl Gaps {
     /// work is done, and what changes the work and is not in tprimat's table.
     #[must_use]
     pub fn of_speed(a: &Row, b: &Row) -> Self {
-        let is_meant = |d: &FieldDifference| d.tier == Tier::Execution || !is_in_table(&d.field);
+        let is_meant = |d: &FieldDifference| {
+            (d.tier == Tier::Execution || !is_in_table(&d.field)) && !is_other_work(d)
+        };
         let mut gaps = Self::of_fields(&a.contract, &b.contract, is_meant);
         let on_one_device = [a, b].map(|row| row.contract.count("num_gpus")) == [Some(1); 2];
         for (one, side) in [(a, &mut gaps.only_a), (b, &mut gaps.only_b)] {
@@ -93,6 +96,7 @@ impl Gaps {
                 | "context_parallel_size"
                 | "expert_model_parallel_size" => one.contract.count(field) == Some(1),
                 _ if is_in_table(field) => false,
+                _ if is_of_models(field) => true,
                 _ => (one.contract.get(field)).is_some_and(|value| is_usual(field, value)),
             };
             side.retain(|stated| !is_usual(&stated.field));
@@ -150,7 +154,10 @@ impl Gaps {
             .iter()
             .chain(&self.only_b)
             .map(|stated| &*stated.field);
-        let is_core = |field: &&str| rank(field) < CORE.len() || SELDOM.contains(field);
+        let is_core = |field: &&str| {
+            let is_seldom = SELDOM.contains(field) || is_further(field) || !is_in_table(field);
+            rank(field) < CORE.len() || is_seldom
+        };
         let mut core: Vec<&str> = one.filter(is_core).collect();
         core.sort_by_key(|field| rank(field));
         core
@@ -164,6 +171,14 @@ impl Gaps {
         core.sort_by_key(|field| rank(field));
         core
     }
+}
+
+/// Is it something that few runs have, that a token costs other FLOPs with, and that is not in tprimat's table: frozen
+/// weights, adapters, quantized ones?
+fn is_other_work(found: &FieldDifference) -> bool {
+    let value = found.a.as_ref().or(found.b.as_ref());
+    !is_in_table(&found.field)
+        && value.is_some_and(|value| other_flops(&found.field, value).is_some())
 }
 
 /// Every core setting and every other that is always named, and the first few of the rest.
@@ -249,6 +264,26 @@ mod tests {
             "only A states precision (fp8), optimizer (adamw), packing (none), dropout (0), num_layers (2), hidden_size (64), vocab_size (256); \
              only B states global_batch_size (8); neither states data, num_gpus"
         );
+    }
+
+    #[test]
+    fn what_few_runs_have_is_asked_of_both() {
+        let silent = contract(json!({"precision": "bf16"}));
+        for (stated, is_core) in [
+            (json!({"freeze": true}), true),
+            (json!({"quantization": "nf4"}), true),
+            (json!({"sliding_window": 512}), true),
+            (
+                json!({"freeze": false, "sliding_window": 0, "swiglu": true, "normalization": "rmsnorm"}),
+                false,
+            ),
+            (json!({"grad_reduce_in_fp32": true}), false),
+        ] {
+            let mut all = stated.clone();
+            all["precision"] = "bf16".into();
+            let gaps = Gaps::of(&contract(all), &silent);
+            assert_eq!(!gaps.core_of_one().is_empty(), is_core, "{stated}");
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use tprimat_logs::Trace;
 
 use super::{
     Claim, Kept, Known, Shared,
-    settings::{self, SETTINGS, Tier, agree, class, is_further},
-    unlisted::is_usual,
+    settings::{self, NUM_PARAMETERS, SETTINGS, SLIDING_WINDOW, Tier, agree, class, is_further},
+    unlisted::{is_of_models, is_usual},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,12 +77,20 @@ impl Contract {
     /// Effective values where the trainer states them, else the declared ones.
     #[must_use]
     pub fn of(trace: &Trace, claim: &Claim) -> Self {
+        let length = SETTINGS.iter().find(|s| s.name == "seq_length");
+        let length = length.and_then(|s| s.effective(&trace.effective.0).or(claim.declared(s)));
+        let length = length.and_then(|length| length.as_u64());
         let field = |setting: &super::settings::Setting| {
             let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
-            // What a log says that it has none of is what a log has that says nothing of it, too.
-            let effective = effective.filter(|value| {
-                declared.is_some() || !is_further(setting.name) || !is_usual(setting.name, value)
+            // A window over the whole sequence is none.
+            let effective = effective.map(|value| match (value.as_u64(), length) {
+                (Some(window), Some(length))
+                    if setting.name == SLIDING_WINDOW && window >= length && declared.is_none() =>
+                {
+                    0.into()
+                }
+                _ => value,
             });
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
@@ -105,8 +113,14 @@ impl Contract {
         };
         // What else the trainer states and two cells are kept apart by.
         let others = settings::unlisted(&trace.effective.0).into_iter();
+        let others = others.filter(|(field, _)| field != NUM_PARAMETERS);
         let others = others.filter_map(|(field, value)| {
             let tier = settings::tier_of(&field)?;
+            // Hosts have one model in several folders.
+            let value = match value.as_str().and_then(|text| text.rsplit_once('/')) {
+                Some((_, name)) if is_of_models(&field) => name.into(),
+                _ => value,
+            };
             let source = Source::Effective;
             Some(
                 ContractField {
@@ -118,7 +132,37 @@ impl Contract {
                 .into(),
             )
         });
-        Self(SETTINGS.iter().filter_map(field).chain(others).collect())
+        let mut contract = Self(SETTINGS.iter().filter_map(field).chain(others).collect());
+        contract.size_of(trace, claim);
+        contract
+    }
+
+    /// How large the model is, where its shape is not known. Three digits: trainers round it, and pad vocabularies.
+    fn size_of(&mut self, trace: &Trace, claim: &Claim) {
+        let listed = settings::lookup(&trace.effective.0, NUM_PARAMETERS).find_map(Value::as_u64);
+        let stated = trace.num_parameters.or(listed).filter(|count| *count > 0);
+        let declared = Some(claim.job.model.num_parameters)
+            .filter(|count| *count > 0 && claim.covers(NUM_PARAMETERS));
+        let source = if stated.is_some() {
+            Source::Effective
+        } else {
+            Source::Declared
+        };
+        let Some(count) = stated
+            .or(declared)
+            .filter(|_| self.get("num_layers").is_none())
+        else {
+            return;
+        };
+        let unit = 10u64.pow(count.ilog10().saturating_sub(2));
+        let rounded = count.saturating_add(unit / 2) / unit * unit;
+        let field = ContractField {
+            field: NUM_PARAMETERS.to_owned(),
+            tier: Tier::Workload,
+            value: rounded.into(),
+            source,
+        };
+        self.0.push(field.into());
     }
 
     #[must_use]
@@ -263,6 +307,9 @@ fn beside<'a>(
 
 fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
     let either = a.or(b)?;
+    if a.is_none() != b.is_none() && says_nothing(either) {
+        return None;
+    }
     let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
     let tier = of_a
         .filter(|_| of_a == of_b)
@@ -275,6 +322,13 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
         a: a.cloned(),
         b: b.cloned(),
     })
+}
+
+/// Is a log that does not state this one that may state it? Most have no experts and windows and say nothing of them, and a
+/// model's size follows from its shape.
+fn says_nothing(field: &ContractField) -> bool {
+    let is_none = || is_further(&field.field) && is_usual(&field.field, &field.value);
+    field.field == NUM_PARAMETERS || field.source == Source::Effective && is_none()
 }
 
 #[cfg(test)]
@@ -306,6 +360,64 @@ mod tests {
         );
         assert_eq!(field("packing"), None);
         assert!(contract.declared_only().any(|f| f == "global_batch_size"));
+    }
+
+    /// Of two logs that both state something, what one has none of differs from what the other has some of.
+    #[test]
+    fn none_is_a_value_where_both_state_it() {
+        let of = |stated| Contract::of(&trace(stated, None), &Claim::of_model(None));
+        let pairs = [
+            (json!({"sliding_window": 0}), json!({"sliding_window": 512})),
+            (
+                json!({"mtp_num_layers": "none"}),
+                json!({"mtp_num_layers": 2}),
+            ),
+            (
+                json!({"frozen_layers": [0]}),
+                json!({"frozen_layers": [0, 1]}),
+            ),
+            (
+                json!({"frozen_layers": []}),
+                json!({"frozen_layers": [0, 1]}),
+            ),
+            (
+                json!({"num_parameters": 1_000_000_000}),
+                json!({"num_parameters": 7_000_000_000_u64}),
+            ),
+            (
+                json!({"model_name_or_path": "/a/llama-1b"}),
+                json!({"model_name_or_path": "b/llama-7b"}),
+            ),
+        ];
+        for (a, b) in pairs {
+            let found = differences(&of(a.clone()), &of(b.clone()));
+            assert!(
+                found.len() == 1 && found[0].is_known(),
+                "{a} {b}: {found:?}"
+            );
+            assert_eq!(found[0].tier, Tier::Workload, "{a} {b}");
+        }
+        let alike = [
+            (json!({}), json!({"sliding_window": 0})),
+            (json!({}), json!({"num_parameters": 1_000_000_000})),
+            (
+                json!({"num_parameters": 8_030_261_248_u64}),
+                json!({"num_parameters": 8.03e9 as u64}),
+            ),
+            (
+                json!({"seq_length": 128, "sliding_window": 4096}),
+                json!({"seq_length": 128, "sliding_window": 0}),
+            ),
+            (
+                json!({"model_name_or_path": "/a/Llama-1b"}),
+                json!({"model_name_or_path": "meta/llama-1b"}),
+            ),
+        ];
+        for (a, b) in alike {
+            let mut found = differences(&of(a.clone()), &of(b.clone()));
+            found.retain(|d| d.field != "seq_length");
+            assert_eq!(found, [], "{a} {b}");
+        }
     }
 
     #[test]

@@ -341,6 +341,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 
 pub const TOKENS_PER_STEP: &str = "tokens_per_step";
 pub const NUM_EXPERTS: &str = "num_experts";
+pub const NUM_PARAMETERS: &str = "num_parameters";
 pub const SLIDING_WINDOW: &str = "sliding_window";
 pub const TASK: &str = "task";
 pub const LORA_RANK: &str = "lora_rank";
@@ -399,7 +400,7 @@ pub fn is_in_table(name: &str) -> bool {
 }
 
 /// Is it a count or size that most models and tasks have none of?
-pub(super) fn is_further(name: &str) -> bool {
+pub(crate) fn is_further(name: &str) -> bool {
     let further = ModelShape::default().further();
     name == LORA_RANK || further.iter().any(|(further, _)| *further == name)
 }
@@ -447,10 +448,17 @@ impl Setting {
 /// Groups of settings that a job has.
 const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
 
+/// A longer list is data rather than a setting.
+const MOST_VALUES: usize = 64;
+
 /// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
 pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let is_known = is_in_table;
-    let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
+    let is_scalar = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
+    let is_plain = |value: &Value| match value {
+        Value::Array(all) => all.len() <= MOST_VALUES && all.iter().all(is_scalar),
+        value => is_scalar(value),
+    };
     let mut found = BTreeMap::new();
     for (name, value) in stated {
         match value {
@@ -559,6 +567,7 @@ pub fn is_off(value: &Value) -> bool {
             ["none", "null", "false", "off", "no", "disabled"].contains(&word.as_str())
         }
         Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::Array(all) => all.is_empty(),
         _ => false,
     }
 }

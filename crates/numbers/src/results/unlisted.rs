@@ -30,6 +30,9 @@ struct Row {
     /// Are the FLOPs of a token those of the model's shape all the same?
     #[serde(default = "yes")]
     model_flops: bool,
+    /// Does it follow from the model, so that it says nothing where one log alone states it?
+    #[serde(default)]
+    of_models: bool,
 }
 
 fn yes() -> bool {
@@ -134,6 +137,12 @@ pub fn is_of_precision(name: &str) -> bool {
 #[must_use]
 pub fn is_harmless(name: &str) -> bool {
     row(name).is_some_and(|row| row.kind == Kind::Harmless)
+}
+
+/// Does every model have one or another of its values?
+#[must_use]
+pub fn is_of_models(name: &str) -> bool {
+    row(name).is_some_and(|row| row.of_models)
 }
 
 /// Why a token costs other FLOPs than those of the model's shape, where the setting has this value.
