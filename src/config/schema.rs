@@ -36,8 +36,7 @@ pub struct ConfigFile {
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
     /// By framework id.
     pub frameworks: BTreeMap<String, Framework>,
-    /// By platform id or vendor: where its runs start. Only the digest of a container's image is in
-    /// a key.
+    /// By platform id or vendor: where its runs start.
     pub execution: BTreeMap<String, Execution>,
     pub benchmarking: Benchmarking,
     pub comparison: Comparison,
@@ -56,9 +55,9 @@ pub struct Experiment {
     pub description: Option<String>,
     #[schemars(extend("type" = ["string", "number", "null"], "x-descriptive" = "a text for people"))]
     pub version: Option<Value>,
-    /// That matrix's strategy; `PARALLEL` is stronger. Several words only describe.
+    /// That matrix's strategy; `PARALLEL` is stronger.
     pub methodology: Option<String>,
-    /// Run each cell once under a profiler, which measures nothing; `true`: its vendor's.
+    /// Profile each cell once; `true`: by its vendor's profiler.
     #[schemars(extend("type" = ["boolean", "string", "null"], "enum" = [true, false, "nsys", "rocprof", "torch", null]))]
     pub profiling: Option<Value>,
 }
@@ -87,7 +86,7 @@ pub struct Platform {
     pub software_stack: Value,
     /// Its framework in the matrix that config.yaml implies.
     pub framework: Option<String>,
-    /// Environment of its runs. A null takes away what `platform_optimizations` sets.
+    /// Environment of its runs. A null takes a variable away.
     pub env: BTreeMap<String, Scalar>,
 }
 
@@ -98,8 +97,8 @@ pub struct Training {
     pub duration: Duration,
     pub optimizer: Optimizer,
     pub precision: Precision,
-    /// `sft`: all weights, on prompts and answers; `lora`: adapters beside frozen weights. Both
-    /// only for a command of your own or an imported log.
+    /// `sft` (on prompts and answers) and `lora` (adapters beside frozen weights) are only for a
+    /// command of your own or an imported log.
     #[schemars(with = "String", extend("enum" = ["pretrain", "sft", "lora"]))]
     pub task: Task,
     /// Rank of the adapters.
@@ -179,7 +178,7 @@ pub struct Optimizer {
     pub min_learning_rate: f64,
     /// Steps in which the rate rises from 0.
     pub warmup_steps: u64,
-    /// How the rate falls after warm-up; `wsd` falls in a line over the last steps.
+    /// How the rate falls; `wsd`: in a line over the last steps.
     #[schemars(with = "String", extend("enum" = ["cosine", "linear", "constant", "wsd"]))]
     pub lr_decay_style: Decay,
     /// Over how many steps `wsd` falls.
@@ -226,8 +225,7 @@ impl Default for Optimizer {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
-    /// What products of linear layers read; with `fp8`, `mxfp8`, `mxfp4` and `nvfp4` the rest is
-    /// bf16.
+    /// What products of linear layers read; with `fp8`, `mxfp8`, `mxfp4`, `nvfp4` the rest is bf16.
     #[schemars(extend("enum" = PRECISIONS))]
     pub default: String,
     /// With `fp8`: E4M3 forward, E5M2 backward.
@@ -305,7 +303,7 @@ pub struct PlatformOptimizations {
     pub cuda_alloc_conf: Option<String>,
 }
 
-/// Further keys are options of the recipe, which refuses unknown ones.
+/// Further keys are options of the recipe.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Framework {
@@ -322,28 +320,25 @@ pub struct Framework {
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,
-    /// Its Python, or the folder of its virtual environment. Not in a key, as its packages'
-    /// versions are.
+    /// Its Python, or the folder of its virtual environment.
     pub python: Option<String>,
     /// Ends a run: `90s`, `30m`, `6h`.
     pub timeout: Option<String>,
-    /// A run without a step for this many median step times is ended as `hang`; absent = 100, 0 =
-    /// never.
+    /// A run without a step for this many median step times ends; absent = 100, 0 = never.
     #[schemars(range(min = 0))]
     pub hang_factor: Option<f64>,
     /// And for at least this long; absent = 10m.
     pub hang_least: Option<String>,
     /// May run beside other runs.
     pub share: Option<bool>,
-    /// Environment of its runs; part of the key. A null takes away what recipe or platform sets.
+    /// Environment of its runs; part of the key. A null takes a variable away.
     pub env: BTreeMap<String, Scalar>,
-    /// Further project files that the command reads, as globs; part of the key. `"!GLOB"` takes
-    /// files back, such as one that the run writes.
+    /// Further project files that the command reads, as globs; `"!GLOB"` takes files back.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub inputs: Option<Vec<String>>,
-    /// How a command's log reads: `step <step> loss <loss> tokens/s <tokens_per_second>`, or a
-    /// pattern with named groups, or several.
+    /// How a command's log reads: `step <step> loss <loss> tokens/s <tokens_per_second>`, or
+    /// patterns with named groups.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub log: Option<Vec<String>>,
@@ -427,7 +422,6 @@ pub struct ExecutionKubernetes {
     /// Absent = the context's.
     pub namespace: Option<String>,
     /// `CLAIM:/path` of a PersistentVolumeClaim, or `/path` of each node; `:ro`: only read.
-    /// Project, cache and tprimat are below one of them.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub volumes: Option<Vec<String>>,
@@ -483,7 +477,7 @@ pub struct Output {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Comparison {
-    /// The loss, in nats per token, whose training time is reported; one number, or one by model.
+    /// The loss whose training time is reported, in nats per token, or one by model.
     pub target_loss: Value,
 }
 
@@ -535,7 +529,7 @@ pub struct CloudCost {
     /// The price of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
-    /// Three letters, such as EUR. Different currencies are not compared.
+    /// Three letters. Different currencies are not compared.
     pub currency: String,
     /// Where the price is from; shown beside costs.
     pub source: Option<String>,
@@ -554,7 +548,7 @@ impl Default for CloudCost {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HardwareSpec {
-    /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source` beside it.
+    /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source`.
     pub peak_flops: BTreeMap<String, f64>,
     /// Board power of one device; needs a `source` too.
     #[schemars(range(min = 0))]

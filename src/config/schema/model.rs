@@ -3,9 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The shape of a model. Other keys come from the file that `hf_config` names, else from the
-/// built-in table, if `name`, `full_name`, `tokenizer_path`, `nemo_recipe` or the id is in it and
-/// the stated keys agree.
+/// Absent keys come from the `hf_config`, else from the built-in table, if `name`, `full_name`,
+/// `tokenizer_path`, `nemo_recipe` or the id is in it and the stated keys agree.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
@@ -38,12 +37,11 @@ pub struct Model {
     /// Width inside an expert; absent (`mixtral`, `gpt_oss`) = ffn_hidden_size.
     #[schemars(range(min = 1))]
     pub moe_intermediate_size: Option<u64>,
-    /// Width of the expert that all tokens pass through; 0 = none.
+    /// Width of the shared expert; 0 = none.
     pub shared_expert_intermediate_size: u64,
     /// Leading layers with ffn_hidden_size in place of experts.
     pub first_k_dense_replace: u64,
-    /// Layers that predict a further token each; never taken from `hf_config`, since transformers
-    /// trains none.
+    /// Layers that predict a further token each; never from `hf_config`.
     pub num_nextn_predict_layers: u64,
     /// Query heads of a layer.
     #[schemars(range(min = 1))]
@@ -51,8 +49,7 @@ pub struct Model {
     /// Key-value heads; absent = one a head.
     #[schemars(range(min = 1))]
     pub num_kv_heads: Option<u64>,
-    /// Width of a head's queries and keys; absent = hidden_size / num_attention_heads, or the two
-    /// parts of latent attention.
+    /// Absent = hidden_size / num_attention_heads, or both parts of latent attention.
     #[schemars(range(min = 1))]
     pub head_dim: Option<u64>,
     /// Latent attention: rank of queries; 0 = none.
@@ -65,9 +62,9 @@ pub struct Model {
     pub qk_rope_head_dim: u64,
     /// Latent attention: width of a head's values.
     pub v_head_dim: u64,
-    /// Tokens that one attends to at most, itself included; 0 = all.
+    /// Tokens attended to at most; 0 = all.
     pub sliding_window: u64,
-    /// Every how many layers one has no window (GPT-OSS: 2); 0 = none.
+    /// Every how many layers one has no window; 0 = none.
     pub sliding_window_pattern: u64,
     /// Unpadded.
     #[schemars(range(min = 1))]
@@ -86,19 +83,19 @@ pub struct Model {
     pub tie_embeddings: bool,
     /// Q, K and V have a bias, as in Qwen 2.
     pub qkv_bias: bool,
-    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
+    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded tokens.
     pub dataset_path: Option<String>,
-    /// The dataset's name in jobs and tprimat.lock; absent = the last part of its path.
+    /// Absent = the last part of its path.
     pub dataset_name: Option<String>,
     /// A tokenizer.json, or a folder that has one.
     pub tokenizer_path: Option<String>,
-    /// As `dataset_name`; absent = the last part of the path before `tokenizer.json` or the like.
+    /// Absent = the last part of its path before `tokenizer.json`.
     pub tokenizer_name: Option<String>,
-    /// A Hugging Face `config.json` of the project, for other keys.
+    /// A Hugging Face `config.json` of the project.
     pub hf_config: Option<String>,
     /// A recipe of `nemo.collections.llm.recipes`, without `.pretrain_recipe`.
     pub nemo_recipe: Option<String>,
-    /// A file of the Primus checkout's examples, named as the preset.
+    /// A file of the Primus checkout's examples.
     pub primus_config: Option<String>,
 }
 
