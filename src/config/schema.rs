@@ -29,8 +29,7 @@ pub struct ConfigFile {
     /// By the id that a matrix names.
     pub models: BTreeMap<String, Model>,
     pub training: Training,
-    /// By strategy, then optionally by model, platform and framework. The most specific block wins
-    /// whole.
+    /// By strategy, then model, platform and framework; the most specific block wins whole.
     pub parallelism: BTreeMap<String, Parallelism>,
     /// By platform id or vendor; stronger than `training.*`.
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
@@ -49,7 +48,7 @@ pub struct ConfigFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Experiment {
-    /// Name of the matrix that config.yaml implies.
+    /// Name of the implied matrix.
     pub name: Option<String>,
     #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
@@ -71,10 +70,10 @@ pub struct Hardware {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Platform {
-    /// May be left out where the id is one of these.
+    /// Absent = the id.
     #[schemars(extend("enum" = ["nvd", "nvidia", "cuda", "amd", "rocm", "cpu", null]))]
     pub vendor: Option<String>,
-    /// As the driver names it, or short: `H100`.
+    /// Whole or short: `H100`.
     pub gpu_model: Option<String>,
     /// As the maker counts them.
     #[schemars(range(min = 0))]
@@ -84,7 +83,7 @@ pub struct Platform {
     pub num_gpus: Option<u64>,
     #[schemars(extend("x-descriptive" = "tprimat.lock records what is really installed"))]
     pub software_stack: Value,
-    /// Its framework in the matrix that config.yaml implies.
+    /// Its framework in the implied matrix.
     pub framework: Option<String>,
     /// Environment of its runs. A null takes a variable away.
     pub env: BTreeMap<String, Scalar>,
@@ -108,14 +107,14 @@ pub struct Training {
     /// The mode of `torch.compile`.
     #[schemars(extend("enum" = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]))]
     pub compile_mode: String,
-    /// The backward pass recomputes activations, to save memory.
+    /// Recompute activations, to save memory.
     pub activation_checkpointing: bool,
     /// Every how many layers one is checkpointed.
     #[schemars(range(min = 1))]
     pub sac_frequency: u64,
     /// Optimiser state on the CPU.
     pub offload: bool,
-    /// Decides the first weights and the synthetic tokens.
+    /// Of first weights and synthetic tokens.
     pub seed: u64,
     /// Standard deviation of matrices' first values.
     #[schemars(range(min = 0))]
@@ -170,20 +169,20 @@ pub struct Duration {
 pub struct Optimizer {
     /// `adamw`; `adam` means the same.
     pub r#type: String,
-    /// The highest rate, at the end of warm-up.
+    /// The highest rate.
     #[schemars(range(min = 0))]
     pub learning_rate: Option<f64>,
     /// Where the schedule ends.
     #[schemars(range(min = 0))]
     pub min_learning_rate: f64,
-    /// Steps in which the rate rises from 0.
+    /// Steps of the rise from 0.
     pub warmup_steps: u64,
     /// How the rate falls; `wsd`: in a line over the last steps.
     #[schemars(with = "String", extend("enum" = ["cosine", "linear", "constant", "wsd"]))]
     pub lr_decay_style: Decay,
     /// Over how many steps `wsd` falls.
     pub wsd_decay_steps: u64,
-    /// Decoupled; on tensors of two or more dimensions.
+    /// Decoupled; not on vectors.
     #[schemars(range(min = 0))]
     pub weight_decay: f64,
     /// Decay of the first moment.
@@ -192,7 +191,7 @@ pub struct Optimizer {
     /// Decay of the second moment.
     #[schemars(range(min = 0, max = 1))]
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Adam's epsilon.
     #[schemars(range(min = 0))]
     pub eps: f64,
     /// Global gradient-norm limit; 0 = no clipping.
@@ -260,7 +259,7 @@ pub struct Parallelism {
     /// Copies that train on different sequences; absent = the GPUs left.
     #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
-    /// Devices, among those of DP and CP, that share each layer's experts.
+    /// Devices of DP and CP that share each layer's experts.
     #[schemars(range(min = 1), extend("x-aliases" = ["EP", "ep"]))]
     pub expert_model_parallel_size: Option<u64>,
     /// An assertion; GA is derived.
@@ -274,8 +273,7 @@ pub struct Parallelism {
     /// TP × PP × CP × DP; absent = the platform's.
     #[schemars(range(min = 1))]
     pub num_gpus: Option<u64>,
-    /// Hosts that share the GPUs evenly; absent = as `num_gpus` needs. Several need Slurm and a
-    /// recipe that can.
+    /// Hosts that share the GPUs evenly; absent = as `num_gpus` needs.
     #[schemars(range(min = 1))]
     pub nodes: Option<u64>,
     #[serde(flatten)]
@@ -311,7 +309,7 @@ pub struct Framework {
     pub full_name: Option<String>,
     #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
-    /// Its platforms in the matrix that config.yaml implies; absent = all.
+    /// Its platforms in the implied matrix; absent = all.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub platforms: Option<Vec<String>>,
@@ -320,7 +318,7 @@ pub struct Framework {
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,
-    /// Its Python, or the folder of its virtual environment.
+    /// Its Python, or a virtual environment.
     pub python: Option<String>,
     /// Ends a run: `90s`, `30m`, `6h`.
     pub timeout: Option<String>,
@@ -500,7 +498,7 @@ pub struct Runs {
     /// Repeats where the matrix states none.
     #[schemars(range(min = 1, max = 10_000))]
     pub default_num_runs: u64,
-    /// Idle time between measured runs on the same devices.
+    /// Idle time between measured runs.
     #[schemars(range(min = 0))]
     pub cooldown_seconds: f64,
 }
@@ -531,7 +529,7 @@ pub struct CloudCost {
     pub per_gpu_hour: Option<f64>,
     /// Three letters. Different currencies are not compared.
     pub currency: String,
-    /// Where the price is from; shown beside costs.
+    /// Where the price is from.
     pub source: Option<String>,
 }
 
@@ -553,7 +551,7 @@ pub struct HardwareSpec {
     /// Board power of one device; needs a `source` too.
     #[schemars(range(min = 0))]
     pub tdp_watts: Option<f64>,
-    /// Where the figures are from; shown beside results.
+    /// Where the figures are from.
     pub source: Option<String>,
 }
 
@@ -594,7 +592,7 @@ impl Default for Paths {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Validation {
-    /// How far a stated `num_parameters` may be from the count.
+    /// Of a stated `num_parameters`.
     #[schemars(range(min = 0, max = 1))]
     pub num_parameters_tolerance: f64,
 }

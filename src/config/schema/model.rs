@@ -22,7 +22,7 @@ pub struct Model {
     /// Decoder layers.
     #[schemars(range(min = 1))]
     pub num_layers: Option<u64>,
-    /// Width of the residual stream.
+    /// Width of the model.
     #[schemars(range(min = 1))]
     pub hidden_size: Option<u64>,
     /// Width inside the feed-forward block.
@@ -37,7 +37,7 @@ pub struct Model {
     /// Width inside an expert; absent (`mixtral`, `gpt_oss`) = ffn_hidden_size.
     #[schemars(range(min = 1))]
     pub moe_intermediate_size: Option<u64>,
-    /// Width of the shared expert; 0 = none.
+    /// Width of the shared expert.
     pub shared_expert_intermediate_size: u64,
     /// Leading layers with ffn_hidden_size in place of experts.
     pub first_k_dense_replace: u64,
@@ -52,7 +52,7 @@ pub struct Model {
     /// Absent = hidden_size / num_attention_heads, or both parts of latent attention.
     #[schemars(range(min = 1))]
     pub head_dim: Option<u64>,
-    /// Latent attention: rank of queries; 0 = none.
+    /// Latent attention: rank of queries.
     pub q_lora_rank: u64,
     /// Latent attention: rank of keys and values.
     pub kv_lora_rank: u64,
@@ -79,9 +79,9 @@ pub struct Model {
     /// Epsilon of RMSNorm or LayerNorm.
     #[schemars(range(min = 0))]
     pub norm_eps: f64,
-    /// The output layer shares the embedding's weights.
+    /// Output layer and embedding are one.
     pub tie_embeddings: bool,
-    /// Q, K and V have a bias, as in Qwen 2.
+    /// As in Qwen 2.
     pub qkv_bias: bool,
     /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded tokens.
     pub dataset_path: Option<String>,
@@ -156,7 +156,7 @@ pub struct RopeScaling {
     /// Wavelengths below original length / this stay.
     #[schemars(range(min = 0))]
     pub high_freq_factor: Option<f64>,
-    /// Sequence length that the frequencies were made for.
+    /// Sequence length trained before.
     #[schemars(range(min = 1))]
     pub original_max_position_embeddings: Option<u64>,
 }
