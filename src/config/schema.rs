@@ -592,7 +592,7 @@ impl Default for Paths {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Validation {
-    /// Of a stated `num_parameters`.
+    /// Allowed error of a stated `num_parameters`.
     #[schemars(range(min = 0, max = 1))]
     pub num_parameters_tolerance: f64,
 }

@@ -45,7 +45,7 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
             .flatten()
             .filter_map(|a| Some(format!("`{}`", a.as_str()?)))
             .collect();
-        let also = (!aliases.is_empty()).then(|| format!("Also spelled {}.", aliases.join(", ")));
+        let also = (!aliases.is_empty()).then(|| format!("Also {}.", aliases.join(", ")));
         let meaning: Vec<String> = said
             .map(str::to_owned)
             .into_iter()
