@@ -26,19 +26,16 @@ pub use model::{Model, RopeScaling};
 pub struct ConfigFile {
     pub experiment: Experiment,
     pub hardware: Hardware,
-    /// By id; the id is what a matrix names.
+    /// By the id that a matrix names.
     pub models: BTreeMap<String, Model>,
     pub training: Training,
-    /// By strategy; below that optionally by model, platform and framework, in this order. The most
-    /// specific block wins whole.
+    /// By strategy, then model, platform and framework; the most specific block wins whole.
     pub parallelism: BTreeMap<String, Parallelism>,
-    /// By platform id, or by vendor for all its platforms. What it states of the training replaces
-    /// `training.*` there.
+    /// By platform id or vendor; stronger than `training.*`.
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
-    /// By framework id; keys that are not listed go to the trainer as they are.
+    /// By framework id.
     pub frameworks: BTreeMap<String, Framework>,
-    /// By platform id, or by vendor for all its platforms: where and in what its runs are started.
-    /// In no key, but for the digest of a container's image.
+    /// By platform id or vendor: where its runs start.
     pub execution: BTreeMap<String, Execution>,
     pub benchmarking: Benchmarking,
     pub comparison: Comparison,
@@ -51,17 +48,15 @@ pub struct ConfigFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Experiment {
-    /// Name of the matrix that config.yaml implies where there is no matrix file.
+    /// Name of the implied matrix.
     pub name: Option<String>,
     #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
     #[schemars(extend("type" = ["string", "number", "null"], "x-descriptive" = "a text for people"))]
     pub version: Option<Value>,
-    /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. A text of
-    /// several words only describes.
+    /// That matrix's strategy; `PARALLEL` is stronger.
     pub methodology: Option<String>,
-    /// Run each cell once under a profiler, which is never a measurement; `true`: under that of its
-    /// vendor.
+    /// Profile each cell once; `true`: by its vendor's profiler.
     #[schemars(extend("type" = ["boolean", "string", "null"], "enum" = [true, false, "nsys", "rocprof", "torch", null]))]
     pub profiling: Option<Value>,
 }
@@ -75,12 +70,12 @@ pub struct Hardware {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Platform {
-    /// May be left out where the platform's id is itself one of these names.
+    /// Absent = the id.
     #[schemars(extend("enum" = ["nvd", "nvidia", "cuda", "amd", "rocm", "cpu", null]))]
     pub vendor: Option<String>,
-    /// As the driver names it, or short: `H100`.
+    /// Whole or short: `H100`.
     pub gpu_model: Option<String>,
-    /// Gigabytes as the maker counts them.
+    /// As the maker counts them.
     #[schemars(range(min = 0))]
     pub memory_per_gpu_gb: Option<f64>,
     /// Devices of one host.
@@ -88,10 +83,9 @@ pub struct Platform {
     pub num_gpus: Option<u64>,
     #[schemars(extend("x-descriptive" = "tprimat.lock records what is really installed"))]
     pub software_stack: Value,
-    /// The platform's framework in the matrix that config.yaml implies.
+    /// Its framework in the implied matrix.
     pub framework: Option<String>,
-    /// Environment of every run on this platform. A null takes away what `platform_optimizations`
-    /// sets.
+    /// Environment of its runs. A null takes a variable away.
     pub env: BTreeMap<String, Scalar>,
 }
 
@@ -102,27 +96,27 @@ pub struct Training {
     pub duration: Duration,
     pub optimizer: Optimizer,
     pub precision: Precision,
-    /// `pretrain`; `sft`: all weights, on prompts and answers; `lora`: adapters beside frozen weights,
-    /// which cost no gradients. Only a command of your own, or an imported log, can be of the last two.
+    /// `sft` (on prompts and answers) and `lora` (adapters beside frozen weights) are only for a
+    /// command of your own or an imported log.
     #[schemars(with = "String", extend("enum" = ["pretrain", "sft", "lora"]))]
     pub task: Task,
-    /// Rank of the adapters of `lora`.
+    /// Rank of the adapters.
     pub lora_rank: u64,
     /// `torch.compile`.
     pub compile: bool,
     /// The mode of `torch.compile`.
     #[schemars(extend("enum" = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]))]
     pub compile_mode: String,
-    /// Activations are computed again in the backward pass, layer by layer, which saves memory.
+    /// Recompute activations, to save memory.
     pub activation_checkpointing: bool,
-    /// Every how many layers one is checkpointed; 1 = every layer.
+    /// Every how many layers one is checkpointed.
     #[schemars(range(min = 1))]
     pub sac_frequency: u64,
     /// Optimiser state on the CPU.
     pub offload: bool,
-    /// Decides the first weights and the synthetic tokens.
+    /// Of first weights and synthetic tokens.
     pub seed: u64,
-    /// Standard deviation of the normal distribution that matrices begin with.
+    /// Standard deviation of matrices' first values.
     #[schemars(range(min = 0))]
     pub init_std: f64,
 }
@@ -147,14 +141,14 @@ impl Default for Training {
     }
 }
 
-/// No defaults: a batch nobody stated is a batch nobody can compare.
+/// These have no defaults.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// Sequences per forward pass and data-parallel rank.
+    /// Sequences per forward pass and rank.
     #[schemars(range(min = 1))]
     pub micro_batch_size: Option<u64>,
-    /// Sequences per optimiser step, all ranks together: MBS × DP × GA.
+    /// Sequences per step: MBS × DP × GA.
     #[schemars(range(min = 1))]
     pub global_batch_size: Option<u64>,
     /// Tokens per sequence.
@@ -173,23 +167,22 @@ pub struct Duration {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw`; `adam` means the same, as in Megatron and NeMo.
+    /// `adamw`; `adam` means the same.
     pub r#type: String,
-    /// The highest rate, at the end of warm-up.
+    /// The highest rate.
     #[schemars(range(min = 0))]
     pub learning_rate: Option<f64>,
     /// Where the schedule ends.
     #[schemars(range(min = 0))]
     pub min_learning_rate: f64,
-    /// Optimiser steps in which the rate rises from 0.
+    /// Steps of the rise from 0.
     pub warmup_steps: u64,
-    /// How the rate falls behind the warm-up: `cosine`, `linear`, `constant`, or `wsd`: it stays, and falls
-    /// in a line over the last steps.
+    /// How the rate falls; `wsd`: in a line over the last steps.
     #[schemars(with = "String", extend("enum" = ["cosine", "linear", "constant", "wsd"]))]
     pub lr_decay_style: Decay,
-    /// Over how many last steps a `wsd` falls.
+    /// Over how many steps `wsd` falls.
     pub wsd_decay_steps: u64,
-    /// Decoupled, as in AdamW; on tensors of two or more dimensions.
+    /// Decoupled; not on vectors.
     #[schemars(range(min = 0))]
     pub weight_decay: f64,
     /// Decay of the first moment.
@@ -198,13 +191,13 @@ pub struct Optimizer {
     /// Decay of the second moment.
     #[schemars(range(min = 0, max = 1))]
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Adam's epsilon.
     #[schemars(range(min = 0))]
     pub eps: f64,
     /// Global gradient-norm limit; 0 = no clipping.
     #[schemars(range(min = 0))]
     pub clip_grad: f64,
-    /// `fp32`: master weights and moments in fp32; `bf16`: weights and moments in bf16.
+    /// Of weights and moments; `fp32`: with master weights.
     #[schemars(extend("enum" = ["fp32", "bf16"]))]
     pub state_precision: String,
 }
@@ -231,8 +224,7 @@ impl Default for Optimizer {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
-    /// What the products of the linear layers read: with `fp8` and the formats with a scale for each
-    /// block of 32 or 16 values (`mxfp8`, `mxfp4`, `nvfp4`) the rest is bf16.
+    /// What products of linear layers read; with `fp8`, `mxfp8`, `mxfp4`, `nvfp4` the rest is bf16.
     #[schemars(extend("enum" = PRECISIONS))]
     pub default: String,
     /// With `fp8`: E4M3 forward, E5M2 backward.
@@ -251,8 +243,7 @@ impl Default for Precision {
     }
 }
 
-/// Degrees of parallelism of one block, and narrower blocks below it by model, platform or
-/// framework.
+/// Degrees of one block, and narrower blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Parallelism {
@@ -265,37 +256,35 @@ pub struct Parallelism {
     /// Devices that share each sequence.
     #[schemars(range(min = 1), extend("x-aliases" = ["CP", "cp"]))]
     pub context_parallel_size: Option<u64>,
-    /// Copies that train on different sequences; absent = the GPUs that are left.
+    /// Copies that train on different sequences; absent = the GPUs left.
     #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
-    /// Devices, among those of DP and CP, that share the experts of each layer out.
+    /// Devices of DP and CP that share each layer's experts.
     #[schemars(range(min = 1), extend("x-aliases" = ["EP", "ep"]))]
     pub expert_model_parallel_size: Option<u64>,
-    /// An assertion: GA is derived from GBS = MBS × DP × GA.
+    /// An assertion; GA is derived.
     #[schemars(range(min = 1), extend("x-aliases" = ["GA", "ga"]))]
     pub gradient_accumulation_steps: Option<u64>,
-    /// How data-parallel devices share the training state: `none` (also `ddp`, `no_shard`): not at
-    /// all; `zero1` (`distributed_optimizer`, `optim`): optimizer states; `zero2`
-    /// (`shard_grad_op`): and gradients; `zero3` (`fsdp`, `fsdp2`, `full_shard`): and weights;
-    /// `hsdp`: within groups. Absent = what the framework does by itself. A recipe refuses those
-    /// that it does not have.
+    /// What data-parallel devices share: `none` (also `ddp`, `no_shard`); `zero1`
+    /// (`distributed_optimizer`, `optim`): optimizer states; `zero2` (`shard_grad_op`): and
+    /// gradients; `zero3` (`fsdp`, `fsdp2`, `full_shard`): and weights; `hsdp`: within groups.
+    /// Absent = the framework's own way.
     pub sharding: Option<String>,
     /// TP × PP × CP × DP; absent = the platform's.
     #[schemars(range(min = 1))]
     pub num_gpus: Option<u64>,
-    /// Hosts that share the GPUs evenly; absent = as many as `num_gpus` needs. Several need the
-    /// `slurm` executor, and a recipe that starts on several.
+    /// Hosts that share the GPUs evenly; absent = as `num_gpus` needs.
     #[schemars(range(min = 1))]
     pub nodes: Option<u64>,
     #[serde(flatten)]
     pub narrower: BTreeMap<String, Parallelism>,
 }
 
-/// What a platform does differently: its own layer of the training settings.
+/// What a platform does differently.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlatformOptimizations {
-    /// Environment of every run; part of the key.
+    /// Environment of its runs; part of the key.
     pub env: BTreeMap<String, Scalar>,
     /// In place of `training.precision.default`.
     #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
@@ -306,13 +295,13 @@ pub struct PlatformOptimizations {
     pub fp8_param: Option<bool>,
     /// In place of `training.activation_checkpointing`.
     pub activation_checkpointing: Option<bool>,
-    /// Hugging Face's name for the same; activations are recomputed where either says so.
+    /// Hugging Face's name for the same; either suffices.
     pub gradient_checkpointing: Option<bool>,
     /// The variable `PYTORCH_CUDA_ALLOC_CONF`.
     pub cuda_alloc_conf: Option<String>,
 }
 
-/// Further keys are options of the recipe, which refuses those that it does not have.
+/// Further keys are options of the recipe.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Framework {
@@ -320,39 +309,34 @@ pub struct Framework {
     pub full_name: Option<String>,
     #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
-    /// The platforms that have it in the matrix that config.yaml implies; absent = all.
+    /// Its platforms in the implied matrix; absent = all.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub platforms: Option<Vec<String>>,
-    /// In place of `training.precision.default`, where `platform_optimizations` states none.
+    /// In place of `training.precision.default`; `platform_optimizations` is stronger.
     #[schemars(extend("enum" = ["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", null]))]
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,
-    /// The Python of this framework's trainer, or the folder of its virtual environment, in place
-    /// of `paths.python`. In no key: the versions of its packages are.
+    /// Its Python, or a virtual environment.
     pub python: Option<String>,
-    /// After which a run is ended: `90s`, `30m`, `6h`.
+    /// Ends a run: `90s`, `30m`, `6h`.
     pub timeout: Option<String>,
-    /// A run without a step for this many times its median step time is ended, as class `hang`;
-    /// absent = 100, 0 = never.
+    /// A run without a step for this many median step times ends; absent = 100, 0 = never.
     #[schemars(range(min = 0))]
     pub hang_factor: Option<f64>,
     /// And for at least this long; absent = 10m.
     pub hang_least: Option<String>,
     /// May run beside other runs.
     pub share: Option<bool>,
-    /// Environment of every run; part of the key. A null takes away what the recipe or the platform
-    /// sets.
+    /// Environment of its runs; part of the key. A null takes a variable away.
     pub env: BTreeMap<String, Scalar>,
-    /// Project files that the command reads, as globs: part of the key. Files that the command
-    /// names, and the code below its script's folder, are inputs without being listed; `"!GLOB"`
-    /// takes files back, such as one that the run itself writes.
+    /// Further project files that the command reads, as globs; `"!GLOB"` takes files back.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub inputs: Option<Vec<String>>,
-    /// How the lines of a command's log read, where it prints no events: `step <step> loss <loss>
-    /// tokens/s <tokens_per_second>`, or a pattern with named groups; several may be listed.
+    /// How a command's log reads: `step <step> loss <loss> tokens/s <tokens_per_second>`, or
+    /// patterns with named groups.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub log: Option<Vec<String>>,
@@ -366,8 +350,8 @@ pub struct Framework {
 #[serde(default, deny_unknown_fields)]
 pub struct Execution {
     /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container`,
-    /// `slurm+apptainer`, `allocation` or `kubernetes`; absent = the recipe's, else `local`. `--executor` is
-    /// stronger.
+    /// `slurm+apptainer`, `allocation`, `kubernetes`; absent = the recipe's, else `local`.
+    /// `--executor` is stronger.
     pub executor: Option<String>,
     pub container: ExecutionContainer,
     pub slurm: ExecutionSlurm,
@@ -377,16 +361,14 @@ pub struct Execution {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionContainer {
-    /// Absent = the first of docker, podman and apptainer that is installed.
+    /// Absent = the first installed of docker, podman and apptainer.
     #[schemars(extend("enum" = ["docker", "podman", "apptainer", "singularity", "pyxis", null]))]
     pub engine: Option<String>,
-    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat container
-    /// build` makes.
+    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`.
     pub image: Value,
     /// Python inside the image; absent = `python3`.
     pub python: Option<String>,
-    /// Folders of the host that runs need beside the project, data and checkouts: `/data`,
-    /// `/data:/inside`, `/data:/inside:ro`.
+    /// Further folders of the host: `/data`, `/data:/inside`, `/data:/inside:ro`.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub mounts: Option<Vec<String>>,
@@ -396,7 +378,7 @@ pub struct ExecutionContainer {
     pub options: Option<Vec<String>>,
 }
 
-/// What sbatch is told; what is absent is the cluster's own default.
+/// Absent = the cluster's default.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionSlurm {
@@ -406,13 +388,13 @@ pub struct ExecutionSlurm {
     pub partition: Option<String>,
     /// sbatch's `--qos`.
     pub qos: Option<String>,
-    /// sbatch's `--constraint`: features of the nodes.
+    /// sbatch's `--constraint`.
     pub constraint: Option<String>,
     /// Absent = `gpu:N` for a job of N GPUs.
     pub gres: Option<String>,
-    /// The job's limit, as sbatch reads it: `04:00:00`.
+    /// The job's limit: `04:00:00`.
     pub time: Option<String>,
-    /// CPU cores of each job; absent = what the cluster gives a job by itself, often a single one.
+    /// CPU cores of each job; absent = the cluster's default, often one.
     #[schemars(range(min = 1))]
     pub cpus: Option<u64>,
     /// Whole nodes.
@@ -421,15 +403,15 @@ pub struct ExecutionSlurm {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub options: Option<Vec<String>>,
-    /// How many jobs of one build may be in the queue at once; absent = `--jobs`. Within an
-    /// allocation: how many runs at once; absent = one.
+    /// Jobs of one build in the queue at once; absent = `--jobs`. Within an allocation: runs at
+    /// once; absent = one.
     #[schemars(range(min = 1))]
     pub max_jobs: Option<u64>,
-    /// Cancel the jobs on Ctrl-C; absent = they go on, and the next build takes them up.
+    /// Cancel the jobs on Ctrl-C; absent = they go on.
     pub cancel_on_interrupt: Option<bool>,
 }
 
-/// What templates/kubernetes.yaml.j2 writes into the Job of a run; its image is `container.image`.
+/// What templates/kubernetes.yaml.j2 writes into a Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionKubernetes {
@@ -437,19 +419,18 @@ pub struct ExecutionKubernetes {
     pub context: Option<String>,
     /// Absent = the context's.
     pub namespace: Option<String>,
-    /// What is mounted: `CLAIM:/path` of a PersistentVolumeClaim, or `/path` of each node, with `:ro`
-    /// behind it where it is only read. Project, cache and tprimat are below one of them.
+    /// `CLAIM:/path` of a PersistentVolumeClaim, or `/path` of each node; `:ro`: only read.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     #[serde(deserialize_with = "texts")]
     pub volumes: Option<Vec<String>>,
-    /// What a GPU is called; absent = `nvidia.com/gpu` or `amd.com/gpu`.
+    /// A GPU's name; absent = `nvidia.com/gpu` or `amd.com/gpu`.
     pub resource: Option<String>,
     /// CPU cores that a pod asks for.
     #[schemars(range(min = 1))]
     pub cpus: Option<u64>,
-    /// Memory that a pod asks for and may use: `512Gi`.
+    /// Memory of a pod: `512Gi`.
     pub memory: Option<String>,
-    /// Size of /dev/shm, which is part of the memory; absent = half of what the node has.
+    /// Size of /dev/shm, within the memory; absent = half of the node's.
     pub shm: Option<String>,
     /// Labels of the nodes.
     pub node_selector: BTreeMap<String, String>,
@@ -463,10 +444,10 @@ pub struct ExecutionKubernetes {
     /// Kueue's LocalQueue.
     pub queue: Option<String>,
     pub priority_class: Option<String>,
-    /// How many Jobs of one build there may be at once; absent = `--jobs`.
+    /// Jobs of one build at once; absent = `--jobs`.
     #[schemars(range(min = 1))]
     pub max_jobs: Option<u64>,
-    /// Delete the Jobs on Ctrl-C; absent = they go on, and the next build takes them up.
+    /// Delete the Jobs on Ctrl-C; absent = they go on.
     pub cancel_on_interrupt: Option<bool>,
 }
 
@@ -494,7 +475,7 @@ pub struct Output {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Comparison {
-    /// The loss whose training time is reported, in nats per token: one number, or one by model.
+    /// The loss whose training time is reported, in nats per token, or one by model.
     pub target_loss: Value,
 }
 
@@ -514,10 +495,10 @@ impl Default for Warmup {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Runs {
-    /// Repeats of a cell where the matrix states none.
+    /// Repeats where the matrix states none.
     #[schemars(range(min = 1, max = 10_000))]
     pub default_num_runs: u64,
-    /// Idle time between two measured runs on the same devices.
+    /// Idle time between measured runs.
     #[schemars(range(min = 0))]
     pub cooldown_seconds: f64,
 }
@@ -536,7 +517,7 @@ impl Default for Runs {
 pub struct EnhancedMetrics {
     /// By platform id or vendor.
     pub cloud_costs: BTreeMap<String, CloudCost>,
-    /// By platform id or vendor; overrides the built-in table.
+    /// By platform id or vendor; stronger than the built-in table.
     pub hardware_specs: BTreeMap<String, HardwareSpec>,
 }
 
@@ -546,9 +527,9 @@ pub struct CloudCost {
     /// The price of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
-    /// A code of three letters, such as EUR. Costs in different currencies are not compared.
+    /// Three letters. Different currencies are not compared.
     pub currency: String,
-    /// Where the price is from; shown beside the costs.
+    /// Where the price is from.
     pub source: Option<String>,
 }
 
@@ -565,23 +546,24 @@ impl Default for CloudCost {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HardwareSpec {
-    /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source` beside it.
+    /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source`.
     pub peak_flops: BTreeMap<String, f64>,
     /// Board power of one device; needs a `source` too.
     #[schemars(range(min = 0))]
     pub tdp_watts: Option<f64>,
-    /// Where the figures are from; shown beside what is computed with them.
+    /// Where the figures are from.
     pub source: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Paths {
-    /// Where results, tables and pictures are published.
+    /// Where results are published.
     pub output: String,
     /// Where measurements are kept.
     pub cache: String,
-    /// Where builds share their runs with other caches: `file:///FOLDER`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, or `none`.
+    /// Where builds share runs: `file:///FOLDER`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, or
+    /// `none`.
     pub remote: Option<String>,
     /// Python of the trainers.
     pub python: Option<String>,
@@ -610,7 +592,7 @@ impl Default for Paths {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Validation {
-    /// How far a stated `num_parameters` may be from the count.
+    /// Allowed error of a stated `num_parameters`.
     #[schemars(range(min = 0, max = 1))]
     pub num_parameters_tolerance: f64,
 }

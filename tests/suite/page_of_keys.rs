@@ -35,16 +35,17 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
             Value::Array(items) if items.is_empty() => String::new(),
             other => format!("; default `{other}`"),
         };
-        let descriptive = value["x-descriptive"]
-            .as_str()
-            .map(|why| format!("For people only: {why}."));
+        let descriptive = value["x-descriptive"].as_str().map(|why| match why {
+            "a text for people" => "For people only.".to_owned(),
+            why => format!("For people only: {why}."),
+        });
         let aliases: Vec<String> = value["x-aliases"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(|a| Some(format!("`{}`", a.as_str()?)))
             .collect();
-        let also = (!aliases.is_empty()).then(|| format!("Also spelled {}.", aliases.join(", ")));
+        let also = (!aliases.is_empty()).then(|| format!("Also {}.", aliases.join(", ")));
         let meaning: Vec<String> = said
             .map(str::to_owned)
             .into_iter()

@@ -3,72 +3,68 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The shape of a model. Keys that are left out come from the built-in table of models if `name`,
-/// `full_name`, `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys
-/// agree with it. Where `hf_config` names a file, they come from there instead.
+/// Absent keys come from the `hf_config`, else from the built-in table, if `name`, `full_name`,
+/// `tokenizer_path`, `nemo_recipe` or the id is in it and the stated keys agree.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
-    /// What the model is looked up by in the built-in table; else for people.
+    /// Looked up in the built-in table; else for people.
     pub name: Option<String>,
-    /// Also what results of older suites are recognised by.
+    /// Also recognises results of older suites.
     pub full_name: Option<String>,
     /// Hugging Face's `model_type`: `llama`, `qwen2`, `mistral`, `gpt2`, `qwen3`; with experts
-    /// `mixtral`, `qwen2_moe`, `qwen3_moe`, `deepseek_v2`, `deepseek_v3` or `gpt_oss`; `other`: only the trainer knows the shape, so there are
-    /// no FLOPs, and a command of your own must train it.
+    /// `mixtral`, `qwen2_moe`, `qwen3_moe`, `deepseek_v2`, `deepseek_v3` or `gpt_oss`; `other`:
+    /// only your own command knows the shape; no FLOPs.
     pub architecture: Option<String>,
-    /// An assertion: what is used is the count made from the shape.
+    /// An assertion: the shape's count is used.
     #[schemars(range(min = 1))]
     pub num_parameters: Option<u64>,
     /// Decoder layers.
     #[schemars(range(min = 1))]
     pub num_layers: Option<u64>,
-    /// Width of the residual stream.
+    /// Width of the model.
     #[schemars(range(min = 1))]
     pub hidden_size: Option<u64>,
     /// Width inside the feed-forward block.
     #[schemars(range(min = 1))]
     pub ffn_hidden_size: Option<u64>,
-    /// Experts of each layer; absent = a dense model.
+    /// Experts of each layer; absent = dense.
     #[schemars(range(min = 1))]
     pub num_experts: Option<u64>,
-    /// Experts that each token passes through.
+    /// Experts that a token passes through.
     #[schemars(range(min = 1))]
     pub num_experts_per_tok: Option<u64>,
-    /// Width inside an expert; of a `mixtral` or `gpt_oss` absent = ffn_hidden_size.
+    /// Width inside an expert; absent (`mixtral`, `gpt_oss`) = ffn_hidden_size.
     #[schemars(range(min = 1))]
     pub moe_intermediate_size: Option<u64>,
-    /// Width of the shared expert, which every token passes through; 0 = there is none.
+    /// Width of the shared expert.
     pub shared_expert_intermediate_size: u64,
-    /// Leading layers that have a feed-forward block of ffn_hidden_size in place of experts.
+    /// Leading layers with ffn_hidden_size in place of experts.
     pub first_k_dense_replace: u64,
-    /// Layers that predict a further token each (multi-token prediction). A Hub's config.json that
-    /// states some is not asked for them, since transformers trains none.
+    /// Layers that predict a further token each; never from `hf_config`.
     pub num_nextn_predict_layers: u64,
     /// Query heads of a layer.
     #[schemars(range(min = 1))]
     pub num_attention_heads: Option<u64>,
-    /// Groups of grouped-query attention; absent = one a head.
+    /// Key-value heads; absent = one a head.
     #[schemars(range(min = 1))]
     pub num_kv_heads: Option<u64>,
-    /// Width of a head's queries and keys; absent = hidden_size / num_attention_heads, or the sum of the
-    /// two parts that latent attention has.
+    /// Absent = hidden_size / num_attention_heads, or both parts of latent attention.
     #[schemars(range(min = 1))]
     pub head_dim: Option<u64>,
-    /// Latent attention: rank through which queries are made; 0 = none.
+    /// Latent attention: rank of queries.
     pub q_lora_rank: u64,
-    /// Latent attention: width of what keys and values are made from.
+    /// Latent attention: rank of keys and values.
     pub kv_lora_rank: u64,
-    /// Latent attention: the part of a head's queries and keys without positions.
+    /// Latent attention: part of a head without positions.
     pub qk_nope_head_dim: u64,
-    /// Latent attention: the part of a head's queries and keys with positions.
+    /// Latent attention: part of a head with positions.
     pub qk_rope_head_dim: u64,
     /// Latent attention: width of a head's values.
     pub v_head_dim: u64,
-    /// Tokens that one attends to at most, itself included; 0 = all before it. One that is as long as
-    /// the sequence changes nothing.
+    /// Tokens attended to at most; 0 = all.
     pub sliding_window: u64,
-    /// Every how many layers one attends to all tokens, as 2 in GPT-OSS; 0 = every layer has the window.
+    /// Every how many layers one has no window; 0 = none.
     pub sliding_window_pattern: u64,
     /// Unpadded.
     #[schemars(range(min = 1))]
@@ -80,28 +76,26 @@ pub struct Model {
     #[schemars(range(min = 0))]
     pub rope_theta: Option<f64>,
     pub rope_scaling: Option<RopeScaling>,
-    /// Added to the mean square in RMSNorm, or to the variance in LayerNorm.
+    /// Epsilon of RMSNorm or LayerNorm.
     #[schemars(range(min = 0))]
     pub norm_eps: f64,
-    /// The output layer shares the weights of the token embedding.
+    /// Output layer and embedding are one.
     pub tie_embeddings: bool,
-    /// Q, K and V have a bias, as in Qwen 2.
+    /// As in Qwen 2.
     pub qkv_bias: bool,
-    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
+    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded tokens.
     pub dataset_path: Option<String>,
-    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts
-    /// may well agree on.
+    /// Absent = the last part of its path.
     pub dataset_name: Option<String>,
     /// A tokenizer.json, or a folder that has one.
     pub tokenizer_path: Option<String>,
-    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the
-    /// like.
+    /// Absent = the last part of its path before `tokenizer.json`.
     pub tokenizer_name: Option<String>,
-    /// A Hugging Face `config.json` of the project, for the keys that are left out.
+    /// A Hugging Face `config.json` of the project.
     pub hf_config: Option<String>,
-    /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
+    /// A recipe of `nemo.collections.llm.recipes`, without `.pretrain_recipe`.
     pub nemo_recipe: Option<String>,
-    /// A file of the Primus checkout's examples; its name tells the preset.
+    /// A file of the Primus checkout's examples.
     pub primus_config: Option<String>,
 }
 
@@ -156,13 +150,13 @@ pub struct RopeScaling {
     /// By how much long wavelengths are stretched.
     #[schemars(range(min = 1))]
     pub factor: Option<f64>,
-    /// Wavelengths above original length / this are stretched whole.
+    /// Wavelengths above original length / this are stretched.
     #[schemars(range(min = 0))]
     pub low_freq_factor: Option<f64>,
-    /// Wavelengths below original length / this are left as they are.
+    /// Wavelengths below original length / this stay.
     #[schemars(range(min = 0))]
     pub high_freq_factor: Option<f64>,
-    /// The sequence length, in tokens, that the frequencies were made for.
+    /// Sequence length trained before.
     #[schemars(range(min = 1))]
     pub original_max_position_embeddings: Option<u64>,
 }
