@@ -117,6 +117,23 @@ fn add_changed_inputs(
             gate.cells[*at].notes.push(Reason::beside("changed", text));
         }
     }
+    let key = |baseline: &Baseline, cell: &str| {
+        let of = baseline.cells.iter().find(|of| of.cell == cell)?;
+        of.key.clone()
+    };
+    const TOLD: [&str; 4] = ["changed", "field", "environment", "device"];
+    for (at, ..) in compared {
+        let cell = &mut gate.cells[at];
+        let keys = key(baseline, &cell.cell).zip(key(&now, &cell.cell));
+        let is_told = cell
+            .notes
+            .iter()
+            .any(|note| TOLD.iter().any(|code| note.is(code)));
+        if !is_told && keys.is_some_and(|(then, now)| then != now) {
+            let text = "something that its runs depend on was changed since the baseline, whose runs are not in this cache";
+            cell.notes.push(Reason::beside("changed", text));
+        }
+    }
 }
 
 /// A cell that was not measured since the baseline passes only as far as tprimat knows what its runs

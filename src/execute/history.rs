@@ -143,8 +143,8 @@ pub fn changes_since(
     })
 }
 
-/// Files, datasets and images that were changed between an attempt and a later one at a cell, for
-/// each such pair of the attempts' names. Nothing where the cache no longer has one of them.
+/// Files, datasets, images and a framework's options that were changed between an attempt and a later one at a cell,
+/// for each such pair of the attempts' names. Nothing where the cache no longer has one of them.
 #[must_use]
 pub fn changed_inputs(cache: &Cache, pairs: &[(&str, &str, &str)]) -> Vec<Vec<ChangedSetting>> {
     let attempts = cache.all_attempts();
@@ -153,9 +153,14 @@ pub fn changed_inputs(cache: &Cache, pairs: &[(&str, &str, &str)]) -> Vec<Vec<Ch
     let changed = |(_, before, now): &(&str, &str, &str)| {
         let both = inputs(before).zip(inputs(now));
         let changes = both.map(|(before, now)| records.changes(&before, &now));
-        let mut changes = worded(&changes.unwrap_or_default(), &records.default_job);
-        changes.retain(|change| change.how.is_some());
-        changes
+        let changes = changes.unwrap_or_default();
+        let mut all = worded(&changes, &records.default_job);
+        all.retain(|change| change.how.is_some());
+        let is_option = |change: &&Change| change.field.starts_with("job.framework.");
+        let options: Vec<Change> = changes.iter().filter(is_option).cloned().collect();
+        let options = worded(&options, &records.default_job).into_iter();
+        all.extend(options.filter(|change| change.how.is_none()));
+        all
     };
     pairs.iter().map(changed).collect()
 }

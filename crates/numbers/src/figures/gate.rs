@@ -33,7 +33,7 @@ pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
     CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
-    codes::{CONTRADICTED, FEW_PAIRS, FEW_UNITS},
+    codes::{CONTRADICTED, FAILED, FEW_PAIRS, FEW_UNITS},
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
     dropped_words, environment_differences, environment_words, hours_or_days,
@@ -48,6 +48,8 @@ pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
 /// From this ratio on, less work than is declared is as likely a cause as more speed.
 const MUCH_FASTER: f64 = 1.25;
+/// A baseline whose rates differ from those of its own runs by more says nothing of these runs.
+const MUCH_ANEW: f64 = 0.01;
 /// Two rates nearer than this are one rate, rounded.
 pub(super) const ROUNDING: f64 = 1e-9;
 
@@ -445,7 +447,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         &then.tokens_per_second_per_gpu,
     );
     let (units_a, units_b) = (&a.units, &b.units);
-    let attested = cell.is_attested();
+    let (attested, failed) = (cell.is_attested(), cell.counts().failed);
     let mut cell = GateCell {
         now: Some(a.value),
         ratio: Some(a.value / b.value),
@@ -478,6 +480,12 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     let known = now.attempts.intersection(&then.attempts).count();
     if known > 0 {
         of_known(&mut cell, known, &now, then);
+        return (cell, None);
+    }
+    if failed > 0 {
+        let text = format!("{} failed", counted(failed, "repeat"));
+        cell.verdict = GateVerdict::Fail;
+        cell.reason = Reason::excludes(FAILED, text).with("repeats", failed);
         return (cell, None);
     }
     if !attested {
@@ -588,13 +596,15 @@ fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &Baseli
         )
     };
     cell.reason = Reason::detail("same_measurements", text);
-    if all == of_then
-        && cell
-            .ratio
-            .is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING)
-    {
+    let change = cell.ratio.map_or(0.0, |ratio| (ratio - 1.0).abs());
+    if all == of_then && change > ROUNDING {
         let text = "the rate is another one because the same runs are evaluated in another way";
         cell.notes.push(Reason::beside("evaluated_anew", text));
+    }
+    if all == of_then && change > MUCH_ANEW {
+        let text = "the baseline has another rate of the same runs: write a new baseline";
+        cell.verdict = GateVerdict::Inconclusive;
+        cell.reason = Reason::no_verdict("evaluated_anew", text);
     }
 }
 

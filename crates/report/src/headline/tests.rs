@@ -628,8 +628,8 @@ fn what_only_one_log_states_of_how_it_trains_is_in_the_sentence() {
             "activation_checkpointing (true)",
         ),
         (
-            json!({"fp8": "hybrid", "freeze_layers": 16}),
-            "fp8 (hybrid), freeze_layers (16)",
+            json!({"fp8": "hybrid", "tf32": true}),
+            "fp8 (hybrid), tf32 (true)",
         ),
     ] {
         let found = with(more);

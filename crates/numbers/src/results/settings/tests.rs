@@ -67,7 +67,7 @@ fn what_the_table_does_not_have_is_found_wherever_it_stands() {
     let stated = json!({"freeze_layers": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
             "model": {"num_layers": 2, "window_size": 4096}, "nothing": null});
     let found = unlisted(&serde_json::from_value(stated).unwrap());
-    let expected = json!({"freeze_layers": 16, "model.window_size": 4096, "optimizer.fused": true});
+    let expected = json!({"freeze_layers": 16, "list": [1], "model.window_size": 4096, "optimizer.fused": true});
     assert_eq!(serde_json::to_value(found).unwrap(), expected);
 }
 
