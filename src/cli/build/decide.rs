@@ -313,12 +313,18 @@ fn as_measured(there: &PerCell<u32>) -> PerCell<u32> {
 }
 
 /// The plan of the first round, as `build -n` shows it. `most`: as of [`build`].
-pub fn plan_first(session: &mut Session, margin: f64, most: Option<u32>) -> Result<()> {
+pub fn plan_first(
+    session: &mut Session,
+    margin: f64,
+    most: Option<u32>,
+    max_runs: Option<usize>,
+) -> Result<()> {
     let mut goal = Ratios::within(margin);
     let there = measured(session)?;
     let may = |cell: &CellId| most.is_none_or(|most| there[*cell] < most);
     match next_round(session, &there, &mut goal, &may)? {
         Some(round) => {
+            beyond_runs(max_runs, 0, &round, true)?;
             output::say("note: this is one round; rounds go on until the speeds are told apart");
             session.of_round(&round)
         }
@@ -426,17 +432,17 @@ fn beyond_runs(
     let Some(most) = most.filter(|most| made + of_round > *most) else {
         return Ok(None);
     };
-    let why = format!(
-        "{} made, and --max-runs {most} has no room for another round of {of_round}",
-        match made {
-            1 => "1 run is".to_owned(),
-            _ => format!("{made} runs are"),
-        }
-    );
-    match is_first {
-        true => Err(Error::refused(why, "nothing was run")),
-        false => Ok(Some(why)),
+    if is_first {
+        let why = format!("a round is {of_round} runs, and --max-runs {most} has no room for one");
+        return Err(Error::refused(why, "nothing was run"));
     }
+    let made = match made {
+        1 => "1 run is".to_owned(),
+        _ => format!("{made} runs are"),
+    };
+    Ok(Some(format!(
+        "{made} made, and --max-runs {most} has no room for another round of {of_round}"
+    )))
 }
 
 /// Why the budget has no room for a round, and an error where it has none for the first.

@@ -504,7 +504,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         test.shifts = (size(&now) - size(then)).abs() >= LARGE_SHIFT.ln_1p();
     }
     if test.as_ref().is_some_and(Test::excludes_nothing) {
-        let text = "runs were added until a decision, and there are too few for any; `tprimat gate --decide` adds more";
+        let text = "runs were added until a decision, and there are too few for any; --decide adds more";
         cell.reason = Reason::no_verdict(FEW_PAIRS, text);
         test = None;
     }

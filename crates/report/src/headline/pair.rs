@@ -116,7 +116,7 @@ pub(super) fn pair_sentence(
     parts.extend(speedup.apart_seconds.map(|seconds| {
         let anew = match is_ours {
             true => {
-                ": `tprimat build --decide 2%` with --only for both measures them anew, in turns"
+                ": a build with --decide 2% and --only for both measures them anew, in turns"
             }
             false => "",
         };
