@@ -27,7 +27,7 @@ use crate::{
     matrix::{CellId, PerCell},
     plan::{CompareConfig, Support},
     report,
-    results::Decision,
+    results::{Decision, MIN_REPEATS},
     words::plain::counted,
 };
 
@@ -183,7 +183,9 @@ impl Goal for Gated<'_> {
         // Nothing but runs is lacking there.
         let is_open = |cell: &&GateCell| {
             let lacks = [CANNOT_TELL, NOT_SIGNIFICANT, FEW_UNITS, FEW_PAIRS];
-            lacks.iter().any(|code| cell.reason.is(code))
+            // Runs added now are no runs of the baseline.
+            let lacks_then = cell.reason.is(FEW_UNITS) && cell.n_then < Some(MIN_REPEATS);
+            !lacks_then && lacks.iter().any(|code| cell.reason.is(code))
         };
         let open = gate.cells.iter().filter(is_open);
         let open: Vec<&str> = open.map(|cell| cell.cell.as_str()).collect();

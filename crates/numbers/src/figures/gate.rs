@@ -446,6 +446,11 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     );
     let (units_a, units_b) = (&a.units, &b.units);
     let attested = cell.is_attested();
+    let which = if units_b.len() < MIN_REPEATS {
+        ", so the baseline needs more runs"
+    } else {
+        ""
+    };
     let mut cell = GateCell {
         now: Some(a.value),
         ratio: Some(a.value / b.value),
@@ -456,7 +461,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
             Reason::no_verdict(
                 FEW_UNITS,
                 format!(
-                    "{} now and {} then: a verdict needs {MIN_REPEATS} each",
+                    "{} now and {} then: a verdict needs {MIN_REPEATS} each{which}",
                     a.unit.counted(units_a.len()),
                     b.unit.counted(units_b.len())
                 ),
@@ -504,7 +509,8 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         test.shifts = (size(&now) - size(then)).abs() >= LARGE_SHIFT.ln_1p();
     }
     if test.as_ref().is_some_and(Test::excludes_nothing) {
-        let text = "runs were added until a decision, and there are too few for any; --decide adds more";
+        let text =
+            "runs were added until a decision, and there are too few for any; --decide adds more";
         cell.reason = Reason::no_verdict(FEW_PAIRS, text);
         test = None;
     }
