@@ -182,7 +182,10 @@ impl Progress {
         let (mut known, mut unknown) = (None, 0);
         for task in &self.left {
             let run = self.running.iter().find(|run| run.task == *task);
-            match run.and_then(|run| run.seconds_left).or_else(|| self.mean(task)) {
+            match run
+                .and_then(|run| run.seconds_left)
+                .or_else(|| self.mean(task))
+            {
                 Some(seconds) => *known.get_or_insert(0.0) += seconds,
                 None => unknown += 1,
             }
