@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::{
     args::{BlameArgs, Globals},
-    build::{self, profile},
+    build::profile,
     flags::{Common, Measured, Overrides, Repeats},
-    output::{answer, page},
+    output::{answer, page, say},
     project,
     session::Session,
     train_host::train_host,
@@ -24,7 +24,9 @@ use crate::{
     execute::{self, Interrupts, Prices, Runs},
     figures::{
         ChangedSetting, Measurement,
-        blame::{Answer, Arm, Blame, Limits, bisect, least_rounds, questions_at_most, search},
+        blame::{
+            Answer, Arm, Blame, FailedArm, Limits, bisect, least_rounds, questions_at_most, search,
+        },
     },
     graph::work_differences,
     matrix::{Cell, CellId},
@@ -52,6 +54,8 @@ struct Question<'a> {
     then: Option<Measurement>,
     /// Of commits: for each number of them, the least number that makes the same configuration.
     same: Option<Vec<usize>>,
+    /// What is known not to run without a run of it.
+    broken: Vec<FailedArm>,
 }
 
 pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
@@ -112,12 +116,13 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         Some(_) => BTreeMap::new(),
         None => starts(&session, ids, n)?,
     };
+    blame.fails.clone_from(&asked.broken);
     if args.dry_run {
         let prices = prices(&session, &ids);
         let cached = starts.values().map(Vec::len).sum();
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
-            "prices": prices.cells, "runs": least_runs(n),
+            "prices": prices.cells, "runs": least_runs(n), "fails": blame.fails,
         });
         answer(globals, "blame_plan", &value, || {
             plan_text(&blame, n, &prices, cached)
@@ -126,7 +131,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     }
     project::say_notes(plan);
     let _in_use = session.cache.use_it();
-    let events = build::progress();
+    let events = rounds::events();
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &train_host(&session)?, &events);
     }
@@ -145,6 +150,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         cooldown_seconds: prepared.resolved.cooldown_seconds,
         starts,
         rounds: BTreeMap::new(),
+        arms: Vec::new(),
         contract: None,
         seconds: Vec::new(),
         runs: 0,
@@ -160,6 +166,13 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         None => search(n, limits, measure)?,
     };
     blame.take(result);
+    let is_known = |one: &FailedArm| blame.fails.iter().any(|known| known.with == one.with);
+    let unmeasured: Vec<FailedArm> = asked
+        .broken
+        .into_iter()
+        .filter(|one| !is_known(one))
+        .collect();
+    blame.fails.extend(unmeasured);
     (blame.runs, blame.gpu_hours) = (rounds.runs, rounds.gpu_hours);
     let rate = asked.then.and_then(|then| then.tokens_per_second_per_gpu);
     if let (Some(rate), false) = (rate, rounds.seconds.is_empty()) {
@@ -195,6 +208,7 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         jobs,
         then: None,
         same: None,
+        broken: Vec::new(),
     })
 }
 
@@ -209,6 +223,9 @@ fn at_commits<'a>(
     let plan = &session.plan;
     let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
     let all = commits::commits(session, id, range)?;
+    if let Some(note) = commits::uncommitted(session, id)? {
+        say(&note);
+    }
     let inputs = &measurable(plan, id)?.inputs.files;
     let named = |differences: &[Difference], arm: &Arm| {
         let commit = commits::commit_of(differences, arm).map(|(_, commit)| commit);
@@ -228,15 +245,23 @@ fn at_commits<'a>(
     };
     let (job, first) = planned(&Arm::new()).map_err(|error: Error| {
         let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
-        Error::failed(what)
+        Error::failed_with(what, commits::BOTH_RUN)
     })?;
     let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), job.clone());
+    let mut broken = Vec::new();
     for at in 0..all.len() {
         if let Some(signal) = interrupts.asked() {
             return Err(Error::Interrupted(signal));
         }
-        // One that cannot be planned is a result of the search.
-        let found = planned(&(0..=at).collect()).ok();
+        // One that cannot be planned is a result of the search, also where it is not reached.
+        let found = planned(&(0..=at).collect())
+            .map_err(|error| {
+                broken.push(FailedArm {
+                    with: vec![keys.len() - 1],
+                    why: error.to_string(),
+                });
+            })
+            .ok();
         let key = found.as_ref().and_then(|(_, key)| *key);
         // The search says so of the last commit, which is no other work then.
         last_job = found.map_or_else(|| job.clone(), |(job, _)| job);
@@ -271,6 +296,7 @@ fn at_commits<'a>(
         jobs: [job, last_job],
         then: None,
         same: Some(same),
+        broken,
     })
 }
 
@@ -335,6 +361,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         jobs: [job, measurable(plan, id)?.job_text()],
         then: Some(then),
         same: None,
+        broken: Vec::new(),
     })
 }
 
@@ -418,6 +445,14 @@ fn least_runs(n: usize) -> usize {
 
 fn plan_text(blame: &Blame, n: usize, prices: &Prices, cached: usize) -> String {
     let mut text = report::blame_differences(blame);
+    for failed in &blame.fails {
+        let what = failed
+            .with
+            .iter()
+            .filter_map(|at| blame.differences.get(*at));
+        let what: Vec<String> = what.map(ChangedSetting::words).collect();
+        text += &format!("{} does not run: {}\n", what.join(", "), failed.why);
+    }
     let runs = least_runs(n);
     text += &format!(
         "\nOne clear cause takes about {runs} runs: at most {} questions of at least {} rounds. Noise and more causes take more.\n",

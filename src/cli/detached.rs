@@ -118,6 +118,9 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     let folder = folder(globals)?;
     files::create_dir_all(&folder)?;
     remove_old(&folder);
+    let others: Vec<Build> = (builds(&folder).into_iter())
+        .filter(|build| build.state == State::Running)
+        .collect();
     let name = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ");
     let dir = folder.join(name.to_string());
     files::create_dir_all(&dir)?;
@@ -167,6 +170,13 @@ pub fn start(globals: &Globals, args: &BuildArgs) -> Result<i32> {
         child.id(),
         dir.join(LOG).display()
     );
+    for other in &others {
+        eprintln!(
+            "note: the detached build {} (`{}`) goes on as well: a run that both need is made once, and this build waits for devices that the other uses",
+            other.name,
+            other.command()
+        );
+    }
     Ok(exit::OK)
 }
 

@@ -36,7 +36,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     }
     if let Some(margin) = args.decide {
         build::refuse_others(&args.overrides, &args.last)?;
-        build::plan_first(&mut session, margin, most)?;
+        build::plan_first(&mut session, margin, most, args.max_runs)?;
     }
     let notes = project::notes(&session.plan);
     notes.iter().for_each(|note| eprintln!("note: {note}"));

@@ -176,8 +176,11 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             }
             _ if self.amount == Amount::Failures => return,
             // The end says that nothing was to do, and the start of each run how many are to come.
-            Event::BuildStarted { stale: 0, .. } => return,
-            Event::BuildStarted { .. } if self.progress.told().is_some() => return,
+            Event::BuildStarted { stale, queue, .. }
+                if *stale == 0 || queue.iter().any(|task| task.starts_with("train ")) =>
+            {
+                return;
+            }
             Event::Step { task, .. } => {
                 let now = Instant::now();
                 let (last, every) = self
@@ -196,6 +199,11 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             Event::TaskStarted { task, .. } => {
                 let now = Instant::now();
                 self.running.insert(task.clone(), (now, self.every));
+                // After a run of a few seconds, another one of its cell is no news.
+                let is_short = |mean: f64| mean < self.every.as_secs_f64();
+                if self.progress.mean(task).is_some_and(is_short) && !tells_all {
+                    return;
+                }
                 if let Some(how_far) = self.progress.told() {
                     said += &format!("; {how_far}");
                 }

@@ -37,6 +37,16 @@ const DIFF: &[&str] = &[
     "--no-textconv",
     "--no-color",
 ];
+/// The names of the files that it has.
+const NAMES: &[&str] = &[
+    "diff",
+    "HEAD",
+    "--name-only",
+    "-z",
+    "--no-renames",
+    "--ignore-submodules=all",
+    "--no-ext-diff",
+];
 /// The mode of a submodule in trees and in the index.
 const GITLINK: &str = "160000";
 
@@ -79,11 +89,27 @@ pub fn state_around(dir: &Path) -> Result<Option<String>> {
         return Ok(None);
     };
     let commit: String = repository.commit.chars().take(12).collect();
-    let changed = repository.tracked_changes()?;
+    let changed = repository.tracked_changes(DIFF)?;
     Ok(Some(match changed.is_empty() {
         true => commit,
         false => format!("{commit}.changed.{}", Digest::of(&changed).short()),
     }))
+}
+
+/// The tracked files below a folder that differ from the commit of the repository around it.
+pub fn edited_below(dir: &Path) -> Result<Vec<String>> {
+    let dir = absolute(dir);
+    let mut around = dir.ancestors().map(Repository::at);
+    let Some(repository) = around.find_map(Result::transpose).transpose()? else {
+        return Ok(Vec::new());
+    };
+    let below = dir.strip_prefix(&repository.work_tree).unwrap_or(&dir);
+    let listed = repository.tracked_changes(NAMES)?;
+    let names = listed.split(|&byte| byte == 0);
+    let names =
+        names.filter_map(|name| Path::new(OsStr::from_bytes(name)).strip_prefix(below).ok());
+    let names = names.filter(|name| *name != Path::new(""));
+    Ok(names.map(|name| name.display().to_string()).collect())
 }
 
 /// A work tree with its own `.git`, at a commit.
@@ -139,13 +165,13 @@ impl Repository {
     }
 
     /// What was changed in tracked files and is not committed.
-    fn tracked_changes(&self) -> Result<Vec<u8>> {
+    fn tracked_changes(&self, command: &[&str]) -> Result<Vec<u8>> {
         let own = self
             .private_git_dir()
             .map_err(|error| self.failed(&error.to_string()))?;
         let changes = self
             .honest_index(own.path())
-            .and_then(|index| self.git(own.path(), &index, DIFF, Vec::new()));
+            .and_then(|index| self.git(own.path(), &index, command, Vec::new()));
         changes.ok_or_else(|| self.failed("git did not answer"))
     }
 

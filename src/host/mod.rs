@@ -9,7 +9,7 @@ mod probe;
 mod python;
 mod telemetry;
 
-pub use checkout::{checkout_facts, commit_around, state_around};
+pub use checkout::{checkout_facts, commit_around, edited_below, state_around};
 pub use engine::{
     AskError, ContainerEngine, EngineKind, ask, ask_while, engine_environment, last_line,
 };

@@ -31,7 +31,7 @@ use crate::{
     recipe::{COMMAND, Recipe, Unfilled, filled},
     words::slip_of,
 };
-use check::{card, check, measures};
+use check::{batch, card, check, measures};
 use model::{model, named_files};
 use parallelism::parallelism;
 
@@ -111,18 +111,20 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         Ok(parallelism) => parallelism,
         Err(why) => return Err(Unresolved::Refused(why)),
     };
+    let knows_devices = !r.is_guessing;
     let stated: Model = r.entry(&cell.model);
     let named = named_files(&mut r, &cell.model, &stated);
-    let Some(model) = model(&mut r, &cell.model, &stated, &named) else {
-        return Err(Unresolved::Problems(r.problems));
-    };
+    let model = model(&mut r, &cell.model, &stated, &named);
+    let has_shape = model.is_some();
+    // What else is wrong with the cell is told at once.
+    r.is_guessing |= !has_shape;
     let training: Training = r.section();
     let own: Framework = r.entry(&cell.framework);
     let mut notes = Vec::new();
     let train_iters = r.needed(training.duration.train_iters, TRAIN_ITERS);
     let mut job = Job {
         vendor,
-        model,
+        model: model.unwrap_or_default(),
         data: data(&mut r, &training.data, &parallelism),
         task: training.task,
         lora_rank: training.lora_rank,
@@ -174,6 +176,11 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
                 )
             }),
     );
+    let sizes = &training.data;
+    let has_sizes = sizes.micro_batch_size.is_some() && sizes.global_batch_size.is_some();
+    if knows_devices && has_sizes && !r.view.is_guessed("training.data") {
+        batch(&mut r, &job, block.as_ref());
+    }
     if !r.is_guessing {
         let is_command = recipe.file.launch.is_open();
         check(&mut r, cell, &job, block.as_ref(), is_command);
@@ -199,7 +206,8 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         notes,
         job,
     };
-    if r.problems.is_empty() {
+    // A shape is also not known where the file has a mistake that was told.
+    if r.problems.is_empty() && has_shape {
         Ok(resolved)
     } else {
         Err(Unresolved::Problems(r.problems))
@@ -320,6 +328,13 @@ fn optimizer(
                 .into(),
         );
         "adamw".clone_into(&mut name);
+    }
+    if name != "adamw" {
+        r.problem(
+            "training.optimizer.type",
+            format!("`{name}` is not an optimiser tprimat knows"),
+            "expected adamw, or adam for the same",
+        );
     }
     OptimizerJob {
         r#type: name,

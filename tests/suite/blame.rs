@@ -244,3 +244,57 @@ fn the_commit_that_changed_the_speed_is_found_among_those_of_a_range() {
         wrong.stderr
     );
 }
+
+#[test]
+fn what_does_not_run_is_told_by_its_commit_with_a_command_that_shows_its_log() {
+    let project = project("\"training.seed\" = 7");
+    let good = commit(&project, "Begin");
+    project.edit(
+        "trainer.sh",
+        "us=100000",
+        "echo 'RuntimeError: boom'; exit 3",
+    );
+    let broken = commit(&project, "Breaks every run");
+    project.edit(
+        "trainer.sh",
+        "echo 'RuntimeError: boom'; exit 3",
+        "us=100000",
+    );
+    commit(&project, "Runs again");
+    project.edit("matrix.toml", "name = \"one\"", "nam = \"one\"");
+    let unplanned = commit(&project, "Breaks the matrix");
+    project.edit("matrix.toml", "nam = \"one\"", "name = \"one\"");
+    project.edit("trainer.sh", "us=100000", "us=108000");
+    commit(&project, "Slower");
+    project.edit("trainer.sh", "us=108000", "us=108001");
+    for (range, which) in [
+        (format!("{broken}..HEAD"), "first"),
+        (format!("{good}..{broken}"), "last"),
+    ] {
+        let ran = project.run(&["blame", A, "--commits", &range]).ends_with(1);
+        let end = format!("does not run at {broken}, the {which} commit of the range");
+        assert!(ran.stderr.contains(&end), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("what to do"), "{}", ran.stderr);
+        assert_eq!(
+            ran.stderr
+                .matches("uncommitted changes are not measured, only commits are: trainer.sh")
+                .count(),
+            1,
+            "{}",
+            ran.stderr
+        );
+        let (_, command) = ran.stderr.split_once("(`tprimat ").unwrap();
+        let (command, _) = command.split_once('`').unwrap();
+        let words: Vec<&str> = command.split(' ').collect();
+        let log = project.run(&words).ends_with(0).stdout;
+        assert!(log.contains("RuntimeError: boom"), "{log}");
+    }
+    let plan = project.json(&["blame", A, "--commits", &good, "-n"]);
+    let names: Vec<&str> = (plan["fails"].as_array().unwrap().iter())
+        .map(|one| {
+            let at = one["with"][0].as_u64().unwrap() as usize;
+            plan["differences"][at]["what"].as_str().unwrap()
+        })
+        .collect();
+    assert_eq!(names, [unplanned], "{plan}");
+}

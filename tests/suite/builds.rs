@@ -129,7 +129,7 @@ fn steps_without_a_time_say_which_field_is_missing() {
     assert!(said.join(" ").contains(words), "{told:?}");
 }
 
-/// What CI keeps of a build: a line a run, the figures, and of a fault that all cells have what one of
+/// What CI keeps of a build: a line a cell or a longer run, the figures, and of a fault that all cells have what one of
 /// them says.
 #[test]
 fn the_log_of_a_build_is_short() {
@@ -140,8 +140,10 @@ fn the_log_of_a_build_is_short() {
     project.run(&["lock", "--update"]).ends_with(0);
     let good = project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 24);
-    assert_eq!(good.stderr.matches(": started (").count(), 24, "{good:?}");
-    assert!(lines(&good) <= 45, "{}{}", good.stderr, good.stdout);
+    // Further repeats of a cell have a line each where they take longer.
+    let started = good.stderr.matches(": started (").count();
+    assert!((8..=24).contains(&started), "{good:?}");
+    assert!(lines(&good) <= 40, "{}{}", good.stderr, good.stdout);
     project.edit(
         "trainer.sh",
         "for step in",

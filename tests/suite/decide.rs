@@ -261,3 +261,28 @@ fn a_gate_adds_runs_until_it_can_tell() {
     let again = project.run(&[&["gate", "--baseline", "baseline.json"][..], &only].concat());
     again.ends_with(3);
 }
+
+#[test]
+fn what_would_decide_is_a_command_that_works_as_it_is_printed() {
+    let project = three_arms(3);
+    let matrix = project.read("matrix.toml");
+    project.remove("matrix.toml");
+    for name in ["speed", "other"] {
+        let own = matrix.replace("name = \"m\"", &format!("name = \"{name}\""));
+        project.write(&format!("pipelines/{name}.toml"), &own);
+    }
+    for more in [&[][..], &["-n"]] {
+        let line = ["build", "speed", "--decide", "2%", "--max-runs", "2"];
+        let refused = project.run(&[&line[..], more].concat()).ends_with(2);
+        assert!(refused.stderr.contains("a round is 3 runs"), "{refused:?}");
+    }
+    assert_eq!(project.launches(), 0);
+    let line = ["build", "speed", "--decide", "2%", "--max-runs", "9"];
+    project.run(&line).ends_with(6);
+    for later in [&["build", "speed"][..], &["compare", "speed"]] {
+        let table = project.run(later).ends_with(0).stdout;
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        let more = "`tprimat build speed --decide 2%` makes more";
+        assert!(table.is_empty() || words.contains(more), "{table}");
+    }
+}

@@ -584,7 +584,9 @@ fn of_two_detached_builds_none_hides_the_other() {
         names.swap_remove(at)
     };
     let running = name(0);
-    project.run(&["build", "other", "--detach"]).ends_with(0);
+    let second = project.run(&["build", "other", "--detach"]).ends_with(0);
+    let told = format!("the detached build {running} (`tprimat build matrix`) goes on as well");
+    assert!(second.stderr.contains(&told), "{second:?}");
     let unclear = project.run(&["stop"]).ends_with(2).stderr;
     assert!(
         unclear.contains("2 builds go on") && unclear.contains(&running),

@@ -192,6 +192,18 @@ fn a_gate_says_how_much_of_a_cell_is_measured() {
 }
 
 #[test]
+fn a_baseline_of_too_few_runs_makes_no_gate_add_runs() {
+    let project = measured(1);
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.004");
+    let line = ["gate", "--baseline", "baseline.json", "--decide"];
+    let before = project.launches();
+    let told = project.run(&line).ends_with(6).stdout;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("so the baseline needs more runs"), "{told}");
+    assert!(project.launches() <= before + 2, "one run of each cell");
+}
+
+#[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
     project.run(&["build", "--force=measured"]).ends_with(0);

@@ -349,7 +349,8 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     let crossed: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
     assert_eq!(
         crossed["groups"][0]["workload"],
-        "fp32, sequence 16, global batch 2/16, 1 device, random data, across global_batch_size"
+        "fp32, sequence 16, global batch 2/16, 1 device, across global_batch_size",
+        "of the data of a script nothing is known"
     );
     // The oracle of pictures would see them side by side.
     let (words, boxes) = drawn(&project.read("output/plot_throughput.svg"));

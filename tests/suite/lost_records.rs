@@ -226,4 +226,24 @@ fn a_result_that_was_lost_is_published_from_its_log() {
     // Made of the same log, but not of what the cache has: the file says the same.
     assert_eq!(project.read(&format!("output/{name}")), before);
     assert_eq!(project.launches(), 1);
+    // A report runs nothing, so it says what it leaves out.
+    project.lose_result(&format!("{CELL}#1"));
+    fs::remove_dir_all(project.path("output")).unwrap();
+    let told = project.run(&["report"]).ends_with(0).stderr;
+    let what = format!("no train_*.json is written of {CELL}");
+    assert!(
+        told.contains(&what) && told.contains("`tprimat build --cached-only`"),
+        "{told}"
+    );
+    project.run(&["build", "--cached-only"]).ends_with(0);
+    assert_eq!(project.read(&format!("output/{name}")), before);
+    // Without its log a repeat is not made again for the file alone.
+    project
+        .lose_result(&format!("{CELL}#1"))
+        .lose_log(&format!("{CELL}#1"));
+    fs::remove_dir_all(project.path("output")).unwrap();
+    let told = project.run(&["build"]).ends_with(0).stderr;
+    let what = format!("{name} lacks repeat 1 of {CELL}");
+    assert!(told.contains(&what), "{told}");
+    assert_eq!(project.launches(), 1);
 }

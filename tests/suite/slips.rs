@@ -654,3 +654,53 @@ fn a_matrix_sets_only_what_its_cells_read() {
         &["there is no framework `cmdd`", "did you mean `cmd`?"],
     );
 }
+
+#[test]
+fn all_mistakes_that_do_not_follow_from_each_other_are_told_at_once() {
+    let project = Project::new(ONE_RUN);
+    let config = project.read("config.yaml");
+    let with = |edits: &[(&str, &str)]| {
+        let config = edits.iter().fold(config.clone(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replacen(from, to, 1)
+        });
+        project.write("config.yaml", &config);
+        project.run(&["check"]).ends_with(2)
+    };
+    // A shape that is not known, and what has nothing to do with it.
+    let ran = with(&[
+        ("    num_layers: 2\n", ""),
+        (", seq_length: 16", ""),
+        ("type: adamw", "type: adamww"),
+        ("global_batch_size: 2", "global_batch_size: 3"),
+        ("micro_batch_size: 1", "micro_batch_size: 2"),
+    ]);
+    says(
+        &ran,
+        &[
+            "`models.tiny` lacks num_layers",
+            "`training.data.seq_length` is not set",
+            "`adamww` is not an optimiser",
+            "a global batch of 3 is not a multiple of MBS 2",
+        ],
+    );
+    let ran = with(&[
+        ("train_iters: 6", "train_iters: 0"),
+        ("num_kv_heads: 2", "num_kv_heads: 3"),
+        ("type: adamw", "type: adamww"),
+    ]);
+    let told = [
+        "`training.duration.train_iters` must be",
+        "2 heads cannot share 3 key-value heads",
+        "`adamww` is not",
+    ];
+    says(&ran, &told);
+    // What a model of a kind needs beside the sizes of all.
+    let start = config.find("    architecture: llama").unwrap();
+    let end = config.find("  wide:").unwrap();
+    let shape = &config[start..end];
+    let ran = with(&[(shape, "    architecture: deepseek_v3\n")]);
+    let needs = "lacks num_layers, hidden_size, ffn_hidden_size, num_attention_heads, vocab_size, num_experts, \
+                 num_experts_per_tok, moe_intermediate_size, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim";
+    says(&ran, &[needs]);
+}

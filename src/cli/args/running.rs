@@ -116,6 +116,7 @@ impl BuildArgs {
             require,
             max_gpu_hours: self.max_gpu_hours,
             decide: self.decide,
+            max_runs: self.max_runs,
         }
     }
 }
@@ -143,6 +144,9 @@ pub struct PlanArgs {
     /// The margin of `build --decide --dry-run`.
     #[arg(skip)]
     pub decide: Option<f64>,
+    /// Its `--max-runs`.
+    #[arg(skip)]
+    pub max_runs: Option<usize>,
 }
 
 /// A share that is no more than half: `2%` or `0.02`.

@@ -15,8 +15,10 @@ use crate::{
     error::{Error, Result},
     figures::{ChangedSetting, blame::Arm},
     files,
+    host::edited_below,
     matrix::CellId,
     plan::{Input, PlanRequest},
+    results::words::few,
 };
 
 /// Characters of a commit that people are shown.
@@ -24,6 +26,10 @@ const SHOWN: usize = 10;
 
 /// Characters of a commit's subject that people are shown.
 const SUBJECT: usize = 72;
+
+/// What to do about an end of a range that does not run.
+pub const BOTH_RUN: &str =
+    "name a range whose two ends run: OLD..NEW, or OLD for all that came after it";
 
 /// Where commits come from.
 #[derive(Debug)]
@@ -130,6 +136,18 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
         ));
     }
     Ok(found)
+}
+
+/// A note on changes that are in no commit, so that nothing is measured with them.
+pub fn uncommitted(session: &Session, cell: CellId) -> Result<Option<String>> {
+    let (folder, _) = folder_of(session, cell)?;
+    let names = edited_below(&folder)?;
+    Ok((!names.is_empty()).then(|| {
+        format!(
+            "note: uncommitted changes are not measured, only commits are: {}",
+            few(&names)
+        )
+    }))
 }
 
 /// Whose commits: the folder, and the setting that names it.

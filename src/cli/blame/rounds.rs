@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    commits::commit_of,
+    commits::{BOTH_RUN, commit_of, short},
     differences::{Difference, cell_of, files_of},
     since,
 };
@@ -19,7 +19,8 @@ use crate::{
     cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
     error::{Error, Result},
     execute::{
-        self, BuildOptions, Event, EventSink, Interrupts, Prices, ProbeDepth, Runs, reading,
+        self, BuildOptions, Event, EventSink, Interrupts, Prices, ProbeDepth, Reporter, Runs,
+        reading,
     },
     figures::{
         RepeatStatus, RepeatSummary,
@@ -51,6 +52,8 @@ pub struct Rounds<'a> {
     /// When the known runs of each arm were started: those of the two cells, then those of each round.
     pub starts: BTreeMap<Arm, Vec<f64>>,
     pub rounds: BTreeMap<Arm, u32>,
+    /// Those of the last round that was told of.
+    pub arms: Vec<Arm>,
     /// What the log of the first cell's first run says of its work.
     pub contract: Option<Contract>,
     /// Seconds per token of the second configuration's runs, as logarithms.
@@ -114,6 +117,25 @@ fn copy_of(
     let path = folder.path().to_owned();
     copies.insert(key, folder);
     Ok(path)
+}
+
+/// What is told of runs. The cells of a search are in no table, so advice that names one would be of no use.
+pub fn events() -> EventSink {
+    let events = EventSink::default();
+    events.add(WithoutAdvice(build::progress()));
+    events
+}
+
+struct WithoutAdvice(EventSink);
+
+impl Reporter for WithoutAdvice {
+    fn report(&mut self, event: &Event) {
+        let mut event = event.clone();
+        if let Event::TaskFinished { what_to_do, .. } = &mut event {
+            *what_to_do = None;
+        }
+        self.0.report(&event);
+    }
 }
 
 fn overrides() -> Overrides {
@@ -180,8 +202,28 @@ impl Rounds<'_> {
     }
 
     fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
+        if let Some((_, commit)) = commit_of(self.differences, arm) {
+            let (cell, commit) = (self.cells[1], short(commit));
+            let which = if arm.is_empty() { "first" } else { "last" };
+            let what = format!(
+                "`{cell}` does not run at {commit}, the {which} commit of the range, so its speed there is not known: {why}"
+            );
+            return Error::failed_with(what, BOTH_RUN);
+        }
         let cell = cell_of(self.differences, self.cells, arm);
         Error::failed(format!("`{cell}` cannot be measured: {why}"))
+    }
+
+    /// Why a run is of no use, and how to see its log.
+    fn with_log(&self, why: String, attempt: Option<&Attempt>) -> String {
+        match attempt {
+            Some(attempt) => {
+                let words = ["--attempt", &*attempt.id];
+                let logs = self.session.plan.command("logs", &words);
+                format!("{why} (`{logs}` prints its log)")
+            }
+            None => why,
+        }
     }
 
     /// The project with one cell, that of an arm, whose last repeat is its next run.
@@ -244,13 +286,15 @@ impl Rounds<'_> {
         if missing > 0 && is_beyond {
             return Ok(None);
         }
-        if missing > 0 {
+        // The rounds of one question are of the same arms.
+        if missing > 0 && !self.arms.iter().eq(arms.iter().copied()) {
             let (made, most) = (self.runs, self.max_runs);
             let message = format!(
-                "a round of {}: {made} of at most {most} made",
-                counted(missing, "run")
+                "{} in turns; {made} of at most {most} runs made",
+                counted(arms.len(), "configuration")
             );
             self.events.report(&Event::Note { message });
+            self.arms = arms.iter().map(|arm| (*arm).clone()).collect();
         }
         let made = arms.iter().zip(&opened);
         made.map(|(arm, session)| self.run(arm, session))
@@ -274,7 +318,10 @@ impl Rounds<'_> {
         let is_missing = is_stale(&train);
         if is_missing {
             engine.cache.ensure_writable()?;
-            build::pin(plan, &self.events)?;
+            // A copy of the project has a lock of its own, which nobody is to commit.
+            let silent = EventSink::default();
+            let is_own = plan.root == self.session.plan.root;
+            build::pin(plan, if is_own { &self.events } else { &silent })?;
             if self.runs > 0 {
                 std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
             }
@@ -320,6 +367,9 @@ impl Rounds<'_> {
             let why = status.reason.as_ref();
             let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
             run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
+        }
+        if let Outcome::Fails(why) = &mut run.outcome {
+            *why = self.with_log(std::mem::take(why), status.attempt().map(|at| &**at));
         }
         if let (Outcome::Fails(why), true) = (&run.outcome, self.is_end(arm)) {
             return Err(self.unmeasured(arm, why));

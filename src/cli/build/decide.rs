@@ -27,7 +27,7 @@ use crate::{
     matrix::{CellId, PerCell},
     plan::{CompareConfig, Support},
     report,
-    results::Decision,
+    results::{Decision, MIN_REPEATS},
     words::plain::counted,
 };
 
@@ -183,7 +183,9 @@ impl Goal for Gated<'_> {
         // Nothing but runs is lacking there.
         let is_open = |cell: &&GateCell| {
             let lacks = [CANNOT_TELL, NOT_SIGNIFICANT, FEW_UNITS, FEW_PAIRS];
-            lacks.iter().any(|code| cell.reason.is(code))
+            // Runs added now are no runs of the baseline.
+            let lacks_then = cell.reason.is(FEW_UNITS) && cell.n_then < Some(MIN_REPEATS);
+            !lacks_then && lacks.iter().any(|code| cell.reason.is(code))
         };
         let open = gate.cells.iter().filter(is_open);
         let open: Vec<&str> = open.map(|cell| cell.cell.as_str()).collect();
@@ -313,12 +315,18 @@ fn as_measured(there: &PerCell<u32>) -> PerCell<u32> {
 }
 
 /// The plan of the first round, as `build -n` shows it. `most`: as of [`build`].
-pub fn plan_first(session: &mut Session, margin: f64, most: Option<u32>) -> Result<()> {
+pub fn plan_first(
+    session: &mut Session,
+    margin: f64,
+    most: Option<u32>,
+    max_runs: Option<usize>,
+) -> Result<()> {
     let mut goal = Ratios::within(margin);
     let there = measured(session)?;
     let may = |cell: &CellId| most.is_none_or(|most| there[*cell] < most);
     match next_round(session, &there, &mut goal, &may)? {
         Some(round) => {
+            beyond_runs(max_runs, 0, &round, true)?;
             output::say("note: this is one round; rounds go on until the speeds are told apart");
             session.of_round(&round)
         }
@@ -426,17 +434,17 @@ fn beyond_runs(
     let Some(most) = most.filter(|most| made + of_round > *most) else {
         return Ok(None);
     };
-    let why = format!(
-        "{} made, and --max-runs {most} has no room for another round of {of_round}",
-        match made {
-            1 => "1 run is".to_owned(),
-            _ => format!("{made} runs are"),
-        }
-    );
-    match is_first {
-        true => Err(Error::refused(why, "nothing was run")),
-        false => Ok(Some(why)),
+    if is_first {
+        let why = format!("a round is {of_round} runs, and --max-runs {most} has no room for one");
+        return Err(Error::refused(why, "nothing was run"));
     }
+    let made = match made {
+        1 => "1 run is".to_owned(),
+        _ => format!("{made} runs are"),
+    };
+    Ok(Some(format!(
+        "{made} made, and --max-runs {most} has no room for another round of {of_round}"
+    )))
 }
 
 /// Why the budget has no room for a round, and an error where it has none for the first.

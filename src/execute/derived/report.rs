@@ -17,13 +17,14 @@ use crate::{
     cache::{Cache, Output, TaskKind},
     digest::Digest,
     error::{Error, Result},
-    figures::{self, AbsentState, CellInput, CellState, Comparison, PublishedComparison},
+    figures::{self, AbsentState, CellInput, CellState, Comparison, PublishedComparison, Row},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
     plan::{Plan, Prepared},
     publish::{self, Publication, Published},
     report::{self, PagePicture},
+    results::words::few,
 };
 
 pub struct ReportWork {
@@ -176,6 +177,8 @@ pub struct Report {
     pub outputs: Vec<Output>,
     has_figures: bool,
     refused: Option<String>,
+    /// Sentences on what it leaves out.
+    notes: Vec<String>,
 }
 
 impl Report {
@@ -192,15 +195,28 @@ impl Report {
         };
         let rows = comparison.rows_by_cell();
         // Each is read and written by itself, and of thousands this is most of a report's time.
-        let of_cell = |cell: &PublishedCell| -> Result<Option<Output>> {
+        let of_cell = |cell: &PublishedCell| -> Result<(Option<Output>, Option<String>)> {
             let summary = read(cache, &cell.summary, "summary.json")?;
-            let mut results = Vec::new();
+            let (mut results, mut gone) = (Vec::new(), Vec::new());
             for (repeat, digest) in &cell.results {
                 // One that is gone from the cache is published by the summary alone, which needs it no more.
                 if cache.has(digest) {
                     results.push((*repeat, read(cache, digest, "result.json")?));
+                } else {
+                    gone.push(repeat.to_string());
                 }
             }
+            let note = (!gone.is_empty()).then(|| {
+                format!(
+                    "{} lacks {} of {}, whose results are gone from the cache; its summary has them still",
+                    cell.file,
+                    match &gone[..] {
+                        [one] => format!("repeat {one}"),
+                        several => format!("repeats {}", several.join(", ")),
+                    },
+                    cell.input.cell
+                )
+            });
             let input = CellInput {
                 state: CellState::Ok {
                     summary: Box::new(summary),
@@ -209,12 +225,9 @@ impl Report {
             };
             let row = rows.get(input.cell.as_str()).copied();
             let key = cell.key.to_string();
-            figures::unified(&input, Some(&key), &cell.job, &results, row)
-                .map(|unified| {
-                    let text = json_bytes(&unified)?;
-                    put(&cell.file, &text)
-                })
-                .transpose()
+            let unified = figures::unified(&input, Some(&key), &cell.job, &results, row);
+            let file = unified.map(|unified| put(&cell.file, &json_bytes(&unified)?));
+            Ok((file.transpose()?, note))
         };
         let cells = || {
             work.cells
@@ -229,8 +242,13 @@ impl Report {
         let mut outputs = work.pictures.clone();
         outputs.push(published?);
         outputs.extend(whole?);
-        outputs.extend(cells?.into_iter().flatten());
+        let mut notes = Vec::new();
+        for (file, note) in cells? {
+            outputs.extend(file);
+            notes.extend(note);
+        }
         Ok(Self {
+            notes,
             has_figures: !comparison.rows.is_empty(),
             refused: refused(&comparison),
             outputs,
@@ -249,7 +267,11 @@ impl Report {
             has_figures: self.has_figures,
             refused: self.refused.as_deref(),
         };
-        publish::publish(folder, &publication, cache)
+        let mut published = publish::publish(folder, &publication, cache)?;
+        if published.is_written {
+            published.notes.extend(self.notes.iter().cloned());
+        }
+        Ok(published)
     }
 }
 
@@ -281,5 +303,32 @@ pub fn report_of(
         work.cells.retain(|cell| named.contains(&cell.input.cell));
         (work.keeps, work.known) = (BTreeSet::new(), None);
     }
-    Report::of(work, cache)
+    let mut report = Report::of(work, cache)?;
+    report
+        .notes
+        .extend(without_file(engine, comparison, &report.work.cells));
+    Ok(report)
+}
+
+/// Says for which cells with present figures no file is written: what it is made of has to be made again.
+fn without_file(
+    engine: &Engine,
+    comparison: &Comparison,
+    written: &[PublishedCell],
+) -> Option<String> {
+    let plan = engine.plan;
+    let is_present = |row: &&Row| row.imported.is_empty() && row.standing.earlier.is_none();
+    let is_left_out = |row: &&Row| {
+        plan.find(&row.cell).is_ok() && !written.iter().any(|cell| cell.input.cell == row.cell)
+    };
+    let rows = comparison.rows.iter().filter(is_present);
+    let cells: Vec<&str> = rows.filter(is_left_out).map(|row| &*row.cell).collect();
+    (!cells.is_empty()).then(|| {
+        format!(
+            "no train_*.json is written of {}, for a result is not in the cache as this tprimat makes it; `{}` makes it from the \
+             log",
+            few(&cells),
+            plan.command("build", &["--cached-only"])
+        )
+    })
 }

@@ -169,18 +169,23 @@ impl Progress {
         Some(said)
     }
 
+    /// Seconds of the runs of a task's cell that are over.
+    pub(super) fn mean(&self, task: &str) -> Option<f64> {
+        let durations = self.durations.get(cell_of(task));
+        durations.map(|(sum, count)| sum / f64::from(*count))
+    }
+
     /// Seconds of measuring, one run after the other: what is left of those that go on, and for each
     /// that is to come the mean of its cell's repeats that are over. Beside it the number of runs of
     /// which nothing says how long they take.
     fn time_left(&self) -> (Option<f64>, usize) {
-        let mean = |task: &str| {
-            let durations = self.durations.get(cell_of(task));
-            durations.map(|(sum, count)| sum / f64::from(*count))
-        };
         let (mut known, mut unknown) = (None, 0);
         for task in &self.left {
             let run = self.running.iter().find(|run| run.task == *task);
-            match run.and_then(|run| run.seconds_left).or_else(|| mean(task)) {
+            match run
+                .and_then(|run| run.seconds_left)
+                .or_else(|| self.mean(task))
+            {
                 Some(seconds) => *known.get_or_insert(0.0) += seconds,
                 None => unknown += 1,
             }

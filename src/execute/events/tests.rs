@@ -108,50 +108,59 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
 /// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
 #[test]
 fn a_measurement_that_begins_says_how_far_the_build_is() {
-    let mut bytes = Vec::new();
-    let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
-    let queue = [
-        "train a#1",
-        "train a#2",
-        "train twin#1",
-        "train broken#1",
-        "parse a#1",
-    ];
-    plain.report(&Event::BuildStarted {
-        tasks: 9,
-        stale: 5,
-        queue: queue.map(String::from).to_vec(),
-    });
-    let end = |task: &str, outcome, seconds| Event::TaskFinished {
-        task: task.to_owned(),
-        outcome,
-        seconds,
-        class: None,
-        evidence: Vec::new(),
-        what_to_do: None,
+    let told = |every: Duration| {
+        let mut bytes = Vec::new();
+        let mut plain = PlainLines::new(&mut bytes, every, Amount::default());
+        let queue = [
+            "train a#1",
+            "train a#2",
+            "train twin#1",
+            "train broken#1",
+            "parse a#1",
+        ];
+        plain.report(&Event::BuildStarted {
+            tasks: 9,
+            stale: 5,
+            queue: queue.map(String::from).to_vec(),
+        });
+        let end = |task: &str, outcome, seconds| Event::TaskFinished {
+            task: task.to_owned(),
+            outcome,
+            seconds,
+            class: None,
+            evidence: Vec::new(),
+            what_to_do: None,
+        };
+        let start = |task: &str| Event::TaskStarted {
+            task: task.to_owned(),
+            cell: None,
+            repeat: Some(1),
+            reason: "never run".into(),
+        };
+        for event in [
+            end("train broken#1", Outcome::Waiting, 0.0),
+            start("train a#1"),
+            end("train a#1", Outcome::Ok, 300.0),
+            end("train twin#1", Outcome::Cached, 0.0),
+            end("parse a#1", Outcome::Ok, 0.1),
+            start("train a#2"),
+            end("train a#2", Outcome::Ok, 310.0),
+        ] {
+            plain.report(&event);
+        }
+        String::from_utf8(bytes).unwrap()
     };
-    let start = |task: &str| Event::TaskStarted {
-        task: task.to_owned(),
-        cell: None,
-        repeat: Some(1),
-        reason: "never run".into(),
-    };
-    for event in [
-        end("train broken#1", Outcome::Waiting, 0.0),
-        start("train a#1"),
-        end("train a#1", Outcome::Ok, 300.0),
-        end("train twin#1", Outcome::Cached, 0.0),
-        end("parse a#1", Outcome::Ok, 0.1),
-        start("train a#2"),
-        end("train a#2", Outcome::Ok, 310.0),
-    ] {
-        plain.report(&event);
-    }
     let expected = "\
 train a#1: started (never run); 1 of 4 runs over
 train a#2: started (never run); 3 of 4 runs over; about 5 min of measuring left
 ";
-    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    assert_eq!(told(Duration::ZERO), expected);
+    let first = expected.lines().next();
+    assert_eq!(
+        told(Duration::from_secs(301)).lines().next_back(),
+        first,
+        "short runs"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{SKIPPED, SettingsReader, parallelism::Block};
 use crate::{
     figures::accelerators_like,
-    job::{Architecture, Decay, Job, OTHER, PRECISIONS, Task, architecture},
+    job::{Architecture, Decay, Job, PRECISIONS, Task, architecture},
     matrix::Cell,
 };
 
@@ -47,14 +47,14 @@ pub(super) fn check(
     block: Option<&Block>,
     is_command: bool,
 ) {
-    batch(r, job, block);
     shape(r, cell, job, is_command);
     task(r, job);
     experts(r, cell, job, block);
     optimizer(r, job);
 }
 
-fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
+/// How the batch is shared out.
+pub(super) fn batch(r: &mut SettingsReader, job: &Job, block: Option<&Block>) {
     let (data, p) = (&job.data, &job.parallelism);
     let product = data
         .micro_batch_size
@@ -98,18 +98,6 @@ fn shape(r: &mut SettingsReader, cell: &Cell, job: &Job, is_command: bool) {
                 m.num_attention_heads
             ),
             "heads % TP must be 0",
-        );
-    }
-    let has_shape = m.architecture != OTHER;
-    if has_shape && (m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0) {
-        let path = format!("models.{}.num_kv_heads", cell.model);
-        r.problem(
-            &path,
-            format!(
-                "`{}`: {} heads cannot share {} key-value heads",
-                cell.model, m.num_attention_heads, m.num_kv_heads
-            ),
-            "heads % KV heads must be 0",
         );
     }
     let pp = p.pipeline_model_parallel_size;
@@ -190,16 +178,6 @@ fn task(r: &mut SettingsReader, job: &Job) {
 }
 
 fn optimizer(r: &mut SettingsReader, job: &Job) {
-    if job.optimizer.r#type != "adamw" {
-        r.problem(
-            "training.optimizer.type",
-            format!(
-                "`{}` is not an optimiser tprimat knows",
-                job.optimizer.r#type
-            ),
-            "expected adamw, or adam for the same",
-        );
-    }
     let (falling, style) = (job.optimizer.wsd_decay_steps, job.optimizer.lr_decay_style);
     let left = job.train_iters.saturating_sub(job.optimizer.warmup_steps);
     if (style == Decay::Wsd) != (falling > 0) || falling > left {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::SettingsReader;
 use crate::{
     config::{
@@ -88,6 +90,7 @@ pub(super) fn model(
         unknown_architecture(r, model, &name);
         return None;
     }
+    heads(r, model, stated);
     let (
         Some(architecture),
         Some(layers),
@@ -107,16 +110,6 @@ pub(super) fn model(
         incomplete(r, model);
         return None;
     };
-    let has_width = stated.head_dim.is_some() || stated.qk_nope_head_dim > 0;
-    if !has_width && !hidden.is_multiple_of(heads) {
-        let message =
-            format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
-        r.problem(
-            &format!("models.{model}.hidden_size"),
-            message,
-            "hidden_size % num_attention_heads must be 0, or head_dim stated",
-        );
-    }
     let mut shape = ModelShape {
         architecture: architecture.to_lowercase(),
         num_layers: layers,
@@ -125,10 +118,10 @@ pub(super) fn model(
         num_experts: stated.num_experts.unwrap_or(0),
         num_experts_per_tok: stated.num_experts_per_tok.unwrap_or(0),
         moe_intermediate_size: stated.moe_intermediate_size.unwrap_or(
-            // All that their layers have are experts, of the one width.
-            match &*architecture.to_lowercase() {
-                "mixtral" | "gpt_oss" => ffn_hidden,
-                _ => 0,
+            if has_one_width(&architecture.to_lowercase()) {
+                ffn_hidden
+            } else {
+                0
             },
         ),
         shared_expert_intermediate_size: stated.shared_expert_intermediate_size,
@@ -172,6 +165,33 @@ pub(super) fn model(
     Some(shape)
 }
 
+/// Whether the heads share what they are to share, as far as both sizes are stated.
+fn heads(r: &mut SettingsReader, model: &str, stated: &Model) {
+    let Some(heads) = stated.num_attention_heads.filter(|heads| *heads > 0) else {
+        return;
+    };
+    let has_width = stated.head_dim.is_some() || stated.qk_nope_head_dim > 0;
+    if let Some(hidden) = stated.hidden_size
+        && !has_width
+        && !hidden.is_multiple_of(heads)
+    {
+        r.problem(
+            &format!("models.{model}.hidden_size"),
+            format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads"),
+            "hidden_size % num_attention_heads must be 0, or head_dim stated",
+        );
+    }
+    if let Some(kv_heads) = stated.num_kv_heads
+        && (kv_heads == 0 || heads % kv_heads != 0)
+    {
+        r.problem(
+            &format!("models.{model}.num_kv_heads"),
+            format!("`{model}`: {heads} heads cannot share {kv_heads} key-value heads"),
+            "heads % KV heads must be 0",
+        );
+    }
+}
+
 /// An unknown name may be a slip or that of a successor, so all that are known are told.
 fn unknown_architecture(r: &mut SettingsReader, model: &str, name: &str) {
     let problem = r.view.problem_at(
@@ -205,11 +225,13 @@ fn further(r: &mut SettingsReader, model: &str, shape: &ModelShape) -> bool {
             format!("`{model}` is a {name}, which has no {key}, and states {key} {n}"),
             format!("leave it out; {} may have it", others.join(", ")),
         )
-    } else if let Some((key, _)) = stated.iter().find(lacks) {
+    } else if stated.iter().any(|field| lacks(&field)) {
+        let lacking = stated.iter().filter(lacks).map(|(key, _)| *key);
+        let lacking = lacking.collect::<Vec<_>>().join(", ");
         (
             "architecture",
-            format!("`{model}` is a {name} and lacks {key}"),
-            format!("state {key}, as config.json of the model does"),
+            format!("`{model}` is a {name} and lacks {lacking}"),
+            format!("state {lacking}, as config.json of the model does"),
         )
     } else if shape.num_experts_per_tok > shape.num_experts {
         let (chosen, all) = (shape.num_experts_per_tok, shape.num_experts);
@@ -268,15 +290,28 @@ fn rope_scaling(r: &mut SettingsReader, model: &str, stated: &Model) -> Option<R
     scaling.ok()
 }
 
+/// Are experts all that the layers have, of the width that the shape states once?
+fn has_one_width(architecture: &str) -> bool {
+    ["mixtral", "gpt_oss"].contains(&architecture)
+}
+
 /// One problem says all that a shape lacks.
 fn incomplete(r: &mut SettingsReader, model: &str) {
     let at = |key: &str| format!("models.{model}.{key}");
     if r.view.is_faulty_around(&at("num_layers")) {
         return;
     }
+    let name = r.view.get(&at("architecture")).and_then(Value::as_str);
+    let name = name.unwrap_or_default().to_lowercase();
+    let further = architecture(&name).map_or(&[][..], |known| known.needs);
+    let further = further
+        .iter()
+        .filter(|key| **key != "moe_intermediate_size" || !has_one_width(&name));
     let missing: Vec<&str> = NEEDED_SHAPE
-        .into_iter()
-        .filter(|key| r.view.get(&at(key)).is_none())
+        .iter()
+        .chain(further)
+        .filter(|key| r.view.get(&at(key)).is_none_or(|value| *value == 0))
+        .copied()
         .collect();
     let missing = missing.join(", ");
     let problem = match r.view.unlike_built_in(model) {

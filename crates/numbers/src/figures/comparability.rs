@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::results::{
-    CUSUM, Claim, Contract, ContractField, DATASET_DIGEST, FieldDifference, Reason,
+    CUSUM, Claim, Contract, ContractField, DATASET_DIGEST, FieldDifference, Reason, Source,
     TOKENIZER_DIGEST, Tier,
     contract::{classes, has_difference},
     differences,
@@ -133,12 +133,17 @@ fn workload(members: &[&Candidate<'_>], across: &[String]) -> String {
         let devices = if n == "1" { "device" } else { "devices" };
         format!("{n} {devices}")
     };
+    let mut sources = members.iter().map(|member| member.contract.source("data"));
+    let says_data = sources.any(|source| source != Some(Source::Declared));
     let parts = [
         values("precision"),
         values("seq_length").map(|n| format!("sequence {n}")),
         values("global_batch_size").map(|n| format!("global batch {n}")),
         values("num_gpus").map(devices),
-        values("data").map(|data| format!("{data} data")),
+        // That nobody named a dataset says nothing of what a script reads.
+        values("data")
+            .filter(|data| data != "random" || says_data)
+            .map(|data| format!("{data} data")),
         (!across.is_empty()).then(|| format!("across {}", across.join(", "))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

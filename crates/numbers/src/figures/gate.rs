@@ -448,6 +448,11 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     );
     let (units_a, units_b) = (&a.units, &b.units);
     let (attested, failed) = (cell.is_attested(), cell.counts().failed);
+    let which = if units_b.len() < MIN_REPEATS {
+        ", so the baseline needs more runs"
+    } else {
+        ""
+    };
     let mut cell = GateCell {
         now: Some(a.value),
         ratio: Some(a.value / b.value),
@@ -458,7 +463,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
             Reason::no_verdict(
                 FEW_UNITS,
                 format!(
-                    "{} now and {} then: a verdict needs {MIN_REPEATS} each",
+                    "{} now and {} then: a verdict needs {MIN_REPEATS} each{which}",
                     a.unit.counted(units_a.len()),
                     b.unit.counted(units_b.len())
                 ),
@@ -512,7 +517,8 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         test.shifts = (size(&now) - size(then)).abs() >= LARGE_SHIFT.ln_1p();
     }
     if test.as_ref().is_some_and(Test::excludes_nothing) {
-        let text = "runs were added until a decision, and there are too few for any; `tprimat gate --decide` adds more";
+        let text =
+            "runs were added until a decision, and there are too few for any; --decide adds more";
         cell.reason = Reason::no_verdict(FEW_PAIRS, text);
         test = None;
     }

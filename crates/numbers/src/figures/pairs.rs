@@ -109,7 +109,7 @@ pub(super) fn too_few(rows: [&Row; 2]) -> Option<Reason> {
     }
     let text = format!(
         "runs of one of them were added until a decision, so only runs that were made in turns as pairs count for \
-         it, and there are {n}; `tprimat build --decide 2%` makes more"
+         it, and there are {n}"
     );
     Some(Reason::no_verdict(FEW_PAIRS, text).with("pairs", n))
 }

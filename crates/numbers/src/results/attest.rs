@@ -288,9 +288,9 @@ fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
         .get("global_batch_size")
         .and_then(Value::as_u64);
     let from = super::cross::counts_from(&trace.steps, batch);
-    // A line of step 0 without a time, before steps 1 to N, is of the state before the first step.
-    let is_of_start = (trace.steps.first())
-        .is_some_and(|s| s.step == 0 && s.step_time_seconds.is_none())
+    // A line of step 0 before steps 1 to N is of the state before the first step, or the trainer counts from 0 and
+    // makes one step more than it was asked for, as nanoGPT does.
+    let is_of_start = trace.steps.first().is_some_and(|s| s.step == 0)
         && trace.steps.last().is_some_and(|s| s.step == declared);
     let last = match trace.steps.last() {
         Some(last) if is_of_start => last.step,

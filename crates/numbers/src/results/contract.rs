@@ -83,14 +83,16 @@ impl Contract {
         let field = |setting: &super::settings::Setting| {
             let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
-            // A window over the whole sequence is none.
-            let effective = effective.map(|value| match (value.as_u64(), length) {
-                (Some(window), Some(length))
-                    if setting.name == SLIDING_WINDOW && window >= length && declared.is_none() =>
-                {
+            // Trainers have many words for none of it, and a window over the whole sequence is none.
+            let effective = effective.map(|value| {
+                let reaches = |length| value.as_u64().is_some_and(|window| window >= length);
+                let is_none = is_further(setting.name) && is_usual(setting.name, &value)
+                    || setting.name == SLIDING_WINDOW && length.is_some_and(reaches);
+                if is_none && declared.is_none() {
                     0.into()
+                } else {
+                    value
                 }
-                _ => value,
             });
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
@@ -307,28 +309,27 @@ fn beside<'a>(
 
 fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
     let either = a.or(b)?;
-    if a.is_none() != b.is_none() && says_nothing(either) {
-        return None;
-    }
     let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
     let tier = of_a
         .filter(|_| of_a == of_b)
         .map_or(either.tier, |(_, tier)| tier);
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
-    let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
+    let same = match (a, b) {
+        (Some(a), Some(b)) => agree(a, b),
+        // What a log says that it has none of is what a log has that says nothing of it, too.
+        (Some(one), None) | (None, Some(one)) => {
+            let is_none = is_further(&either.field) && is_usual(&either.field, one);
+            // A model's size follows from its shape, and few logs state it.
+            is_none || either.field == NUM_PARAMETERS
+        }
+        (None, None) => true,
+    };
     (!same).then(|| FieldDifference {
         field: either.field.clone(),
         tier,
         a: a.cloned(),
         b: b.cloned(),
     })
-}
-
-/// Is a log that does not state this one that may state it? Most have no experts and windows and say nothing of them, and a
-/// model's size follows from its shape.
-fn says_nothing(field: &ContractField) -> bool {
-    let is_none = || is_further(&field.field) && is_usual(&field.field, &field.value);
-    field.field == NUM_PARAMETERS || field.source == Source::Effective && is_none()
 }
 
 #[cfg(test)]
@@ -507,6 +508,23 @@ mod tests {
         assert_eq!(tier("precision", "bf16-mixed", "bf16"), None);
     }
 
+    /// A rank of adapters that one log has and the other states to be none is other work; a log that says
+    /// nothing of it has the same as one that states none.
+    #[test]
+    fn none_that_is_stated_is_a_value() {
+        let of = |stated: Value| Contract::of(&trace(stated, None), &Claim::of_model(None));
+        let found = |a: &Contract, b: &Contract| {
+            let all = differences(a, b);
+            all.iter().map(FieldDifference::words).collect::<Vec<_>>()
+        };
+        let (none, some) = (of(json!({"lora_rank": 0})), of(json!({"lora_rank": 16})));
+        assert_eq!(found(&some, &none), ["lora_rank: 16, not 0"]);
+        assert!(has_difference(&some, &none, |_| true));
+        assert_eq!(found(&none, &of(json!({}))), [""; 0]);
+        assert_eq!(found(&of(json!({"lora_r": "none"})), &none), [""; 0]);
+        assert!(!differences(&some, &of(json!({})))[0].is_known());
+    }
+
     fn any_contract() -> impl Strategy<Value = Contract> {
         let field = (
             0..SETTINGS.len(),
@@ -550,7 +568,7 @@ mod tests {
             let (left, right) = (by_name(&a), by_name(&b));
             let differ = |s: &&super::super::settings::Setting| match (left.get(s.name), right.get(s.name)) {
                 (Some(a), Some(b)) => !agree(a, b),
-                (None, Some(one)) | (Some(one), None) => !(is_further(s.name) && is_usual(s.name, one)),
+                (Some(one), None) | (None, Some(one)) => !(is_further(s.name) && is_usual(s.name, one)),
                 (None, None) => false,
             };
             let expected: Vec<&str> = SETTINGS.iter().filter(differ).map(|s| s.name).collect();

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_numbers::figures::{Comparison, Difference, NoteKind, apart_words, level_words};
+use tprimat_numbers::figures::{
+    Comparison, Difference, NoteKind, apart_words, codes::FEW_PAIRS, level_words,
+};
 use tprimat_numbers::results::{AttestationStatus, Reason, Source, is_of_model};
 
 use crate::{
@@ -59,7 +61,12 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         } else {
             format!(" on {count} of {} ratios", comparison.speedups.len())
         };
-        all.push(format!("No verdict{whose}: {reason}."));
+        let more = if reason.is(FEW_PAIRS) {
+            format!("; `{build} --decide 2%` makes more")
+        } else {
+            String::new()
+        };
+        all.push(format!("No verdict{whose}: {reason}{more}."));
     }
     if let Some(speedup) = comparison
         .speedups

@@ -115,9 +115,7 @@ pub(super) fn pair_sentence(
     let is_ours = sides.iter().all(|(row, _)| row.imported.is_empty());
     parts.extend(speedup.apart_seconds.map(|seconds| {
         let anew = match is_ours {
-            true => {
-                ": `tprimat build --decide 2%` with --only for both measures them anew, in turns"
-            }
+            true => ": a build with --decide 2% and --only for both measures them anew, in turns",
             false => "",
         };
         format!(

@@ -100,6 +100,9 @@ impl Test {
 
     /// How many units would tell two ratios apart.
     fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
+        if self.sequential.is_some() {
+            return "more runs, in the baseline too, would tell".to_owned();
+        }
         let distance = (ratio / other).ln().abs();
         let n = repeats_to_tell(distance, self.variance.sqrt(), confidence);
         needed(n, MOST_REPEATS, self.unit)

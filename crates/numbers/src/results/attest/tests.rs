@@ -288,6 +288,13 @@ fn steps_may_be_counted_from_0() {
     (start.step, start.step_time_seconds) = (0, None);
     with_start.steps.insert(0, start);
     assert!(!ran_short(&with_start));
+    // nanoGPT makes step N as well, where N were asked for, and no more.
+    with_start.steps[0].step_time_seconds = Some(1.0);
+    assert!(!ran_short(&with_start));
+    let mut last = with_start.steps[with_start.steps.len() - 1].clone();
+    last.step += 1;
+    with_start.steps.push(last);
+    assert!(ran_short(&with_start));
     from_0.steps.pop();
     assert!(ran_short(&from_0));
 }
