@@ -87,6 +87,25 @@ fn a_cell_whose_log_confirms_nothing_is_told_to_be_declared() {
     assert!(note(0.52, AttestationStatus::Attested).is_empty());
 }
 
+/// Also where enough others have a rate: losses that are no numbers are no matter of luck.
+#[test]
+fn a_repeat_that_failed_fails_its_cell() {
+    let mut now = of_times(CELL, &job(), &STEADY);
+    let CellState::Ok { summary } = &mut now.input.state else {
+        unreachable!()
+    };
+    summary.repeats[4].status = RepeatStatus::Failed {
+        class: FailureClass::Nan,
+        evidence: vec![],
+    };
+    let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    let cell = gate(&then, &[now], 0.03).cells.remove(0);
+    assert_eq!(
+        (cell.verdict, &*cell.reason.text),
+        (GateVerdict::Fail, "1 repeat failed")
+    );
+}
+
 #[test]
 fn a_gate_against_an_old_baseline_says_how_old_it_is() {
     let mut then = baseline(&[of_times(CELL, &job(), &STEADY)]);
@@ -347,7 +366,9 @@ fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
     let mut otherwise = then.clone();
     let estimate = &mut otherwise.cells[0].tokens_per_second_per_gpu;
     estimate.value *= 1.1;
-    assert!(gated(&otherwise, &now()).notes[0].is("evaluated_anew"));
+    let of_file = gated(&otherwise, &now());
+    assert!(of_file.notes[0].is("evaluated_anew"));
+    assert_eq!(of_file.verdict, GateVerdict::Inconclusive, "{of_file:?}");
     // Another workload stays another workload.
     let mut batch = job();
     batch.data.global_batch_size = 128;
