@@ -1,6 +1,6 @@
 //! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use indexmap::IndexSet;
 
@@ -24,7 +24,6 @@ use crate::{
     matrix::{Cell, CellId, PerCell, Selection},
     plan::{Asked, CompareConfig, Plan, command_line},
     report::{self, SpeedVerdict},
-    results::MIN_REPEATS,
     words::plain::counted,
 };
 
@@ -195,11 +194,6 @@ pub fn compared(
         is_of_imports,
         one_by_one,
     })?;
-    if asked.measured.repeats.repeats.is_none()
-        && let Some(note) = repeats_beyond_the_matrix(&engine, &statuses)
-    {
-        eprintln!("note: {note}");
-    }
     // Cells that were named and may not be compared are an answer, but not the one that was asked
     // for.
     let is_compared = |row: &Row| row.same_runs_as.is_none() && row.impossible().is_none();
@@ -238,45 +232,6 @@ pub fn why_not_compared(comparison: &Comparison) -> String {
         return "there is no cell to compare".to_owned();
     }
     told.join(" ")
-}
-
-/// Runs that are measured and would be enough for a verdict, where the matrix asks for too few.
-fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<String> {
-    let plan = engine.plan;
-    let few: Vec<CellId> = plan
-        .cells
-        .with_ids()
-        .filter(|(id, cell)| (cell.repeats as usize) < MIN_REPEATS && plan.prepared(*id).is_some())
-        .map(|(id, _)| id)
-        .collect();
-    if few.is_empty() {
-        return None;
-    }
-    // Cells that launch the same share their runs.
-    let (mut cells, mut runs) = (BTreeMap::new(), BTreeSet::new());
-    for cell in few {
-        let measured = reading::measured_repeats(engine, statuses, cell);
-        let beyond = measured.iter().skip(plan.cells[cell].repeats as usize);
-        let beyond: Vec<String> = beyond.map(|run| run.id.clone()).collect();
-        if !beyond.is_empty() {
-            cells.insert(cell, measured.len());
-            runs.extend(beyond);
-        }
-    }
-    let (first, n) = cells.iter().max_by_key(|(_, n)| **n)?;
-    let named = match cells.len() {
-        1 => plan.cells[*first].id.clone(),
-        cells => format!("{cells} cells"),
-    };
-    let (verb, them) = match runs.len() {
-        1 => ("is", "it"),
-        _ => ("are", "them"),
-    };
-    Some(format!(
-        "the matrix asks for {}; {} of {named} {verb} measured: `--repeats {n}` counts {them}",
-        counted(plan.cells[*first].repeats as usize, "repeat"),
-        counted(runs.len(), "more run"),
-    ))
 }
 
 /// The cells that are compared; none where it is the whole matrix.

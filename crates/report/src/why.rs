@@ -8,7 +8,7 @@ use super::{
     Picture,
     paint::{Ink, Page},
     plot::{self, Bar, Kind},
-    sheet::{Layout, Sheet, Text, Word},
+    sheet::{Sheet, Text, Word},
 };
 
 /// Columns of a bar that is the whole step.
@@ -25,8 +25,6 @@ const NAMESPACES: [&str; 3] = [
     "(anonymous namespace)::",
     "at::cuda::detail::",
 ];
-/// A name above this length is a letter in a table of two.
-const SHORT: usize = 28;
 /// From this factor on, a kernel that is launched as often is told to take longer.
 const LONGER: f64 = 1.5;
 
@@ -37,20 +35,6 @@ const AGAINST_PROFILED: &str = "measured against profiled";
 #[must_use]
 pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
     let mut out = Text::new(page);
-    let is_long = |(name, _): &(String, Breakdown)| name.chars().count() > SHORT;
-    let letters = ["A", "B"].into_iter().zip(all);
-    let lettered: Vec<(String, Breakdown)> = letters
-        .clone()
-        .map(|(letter, (_, of))| (letter.to_owned(), of.clone()))
-        .collect();
-    let has_letters = all.len() == 2 && all.iter().any(is_long);
-    if has_letters {
-        for (letter, (name, _)) in letters {
-            out.say(&format!("{letter}: {name}"));
-        }
-        out.gap();
-    }
-    let all = if has_letters { &lettered } else { all };
     match all {
         [(a_name, a), (b_name, b)] => {
             out.inked(Ink::Strong, &difference(a_name, a, b_name, b));
@@ -286,7 +270,7 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
 
 fn bars(of: &Breakdown) -> Sheet {
     let columns = [("part", false), ("ms", true), ("share", true), ("", false)];
-    let mut sheet = Sheet::new(&columns, bare());
+    let mut sheet = Sheet::new(&columns, 1);
     sheet.rows = of
         .parts
         .iter()
@@ -312,7 +296,7 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
         ("difference", true),
         ("", false),
     ];
-    let mut sheet = Sheet::new(&columns, bare());
+    let mut sheet = Sheet::new(&columns, 1);
     let longest = a.step_seconds.max(b.step_seconds);
     let row = |name: &str, [a, b]: [Option<f64>; 2], more: f64| {
         let ms = |seconds: Option<f64>| {
@@ -345,13 +329,6 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
         .rows
         .push(row(name, both.map(Some), both[1] - both[0]));
     sheet
-}
-
-fn bare() -> Layout {
-    Layout::Bare {
-        least: 2,
-        breaks: std::collections::BTreeSet::new(),
-    }
 }
 
 /// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.

@@ -74,10 +74,6 @@ pub struct Telemetry {
     /// not known of any.
     #[serde(default, skip_serializing_if = "is_none")]
     pub processes_known: u64,
-    /// For pictures, over the whole run: seconds since its start, watts of all devices; at most 512
-    /// points.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub power_series: Vec<[f64; 2]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,7 +94,7 @@ pub(super) fn of_run(
         return Some(Err(why.clone()));
     }
     let window = window(result.trace.steps.iter().filter(|s| is_measured(s)));
-    Some(window.map(|window| of_window(samples, window, result.started_at)))
+    Some(window.map(|window| of_window(samples, window)))
 }
 
 /// When the measured steps began and ended: seconds since 1970.
@@ -132,7 +128,7 @@ struct Piece<'a> {
     part: f64,
 }
 
-fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Telemetry {
+fn of_window(samples: &Samples, window: [f64; 2]) -> Telemetry {
     let begin = samples.begin.unwrap_or_default();
     let begins = std::iter::once(begin).chain(samples.points.iter().map(|p| p.time));
     let all: Vec<Piece<'_>> = samples
@@ -169,10 +165,6 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
     for (reason, n) in inside.iter().flat_map(|p| &p.point.throttled) {
         *counts.entry(reason.clone()).or_default() += n;
     }
-    let watts = |p: &Piece<'_>| {
-        Some(p.point.counter_joules.or(p.point.integrated_joules)? / (p.point.time - p.begin))
-    };
-    let start = started_at.unwrap_or(begin);
     Telemetry {
         source: samples.source.clone(),
         devices: samples.devices,
@@ -197,11 +189,6 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
             .map(|(reason, n)| (reason, n as f64 / known as f64))
             .collect(),
         processes_known: inside.iter().map(|p| p.point.processes_known).sum(),
-        // In the middle of its point.
-        power_series: all
-            .iter()
-            .filter_map(|p| Some([(p.begin + p.point.time) / 2.0 - start, watts(p)?]))
-            .collect(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a reader must know beside a comparison's figures.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::results::{
     AttestationStatus, FieldDifference,
@@ -11,7 +11,7 @@ use crate::results::{
 
 use crate::figures::{
     CellInput, CellState, CompareSettings, Comparison, Difference, EnvironmentDifference, Gaps,
-    Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Unit, all_hosts,
+    Group, Note, NoteKind, RepeatStatus, Row,
     codes::{OTHER_WARM_UP, SUPPLIED, TESTED},
     comparability::{Candidate, Grouped, of_convergence},
     compare::data::LOW_MFU,
@@ -64,7 +64,7 @@ pub(super) fn notes(
             let text = "MFU is below 1 %: are the model and the batch this small, or is a setting not what it seems?";
             notes.push(Note::new(NoteKind::Remark, "mfu_low", text).of(&row.cell));
         }
-        if let Mfu::Error { reason } = &row.mfu {
+        if let Some(reason) = row.impossible() {
             let text = format!("MFU is impossible: {reason}");
             notes.push(Note::new(NoteKind::Doubtful, "mfu_impossible", text).of(&row.cell));
         }
@@ -96,7 +96,7 @@ pub(super) fn notes(
         );
         notes.push(Note::new(NoteKind::Differs, "no_such_baseline", text));
     }
-    notes.extend(of_methods(cells, rows, tests));
+    notes.extend(of_methods(tests));
     notes
 }
 
@@ -275,79 +275,30 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     notes
 }
 
-/// How intervals and verdicts came about.
-fn of_methods(cells: &[CellInput], rows: &[Row], [tests, by_pairs]: [usize; 2]) -> Vec<Note> {
-    let mut notes = Vec::new();
-    if rows
-        .iter()
-        .any(|r| r.tokens_per_second_per_gpu.ci95.is_some())
-    {
-        let with_interval: HashSet<&str> = rows
-            .iter()
-            .filter(|r| r.tokens_per_second_per_gpu.ci95.is_some())
-            .map(|r| &*r.cell)
-            .collect();
-        let of_interval = cells.iter().filter(|c| with_interval.contains(&*c.cell));
-        let summaries = of_interval.filter_map(|c| {
-            if let CellState::Ok { summary } = &c.state {
-                Some(summary)
-            } else {
-                None
-            }
-        });
-        let hosts = summaries.flat_map(|summary| &summary.hosts);
-        let hosts = all_hosts(hosts).unwrap_or_default();
-        let estimates = || rows.iter().map(|r| &r.tokens_per_second_per_gpu);
-        let made: BTreeSet<(IntervalKind, Unit)> = estimates()
-            .filter_map(|e| Some((e.interval.filter(|_| e.ci95.is_some())?, e.unit)))
-            .collect();
-        let made: Vec<String> = made.into_iter().map(interval).collect();
-        let made = format!("intervals of speeds are 95 %, made by {}", made.join(", "));
-        let these = if estimates().all(|e| e.unit == Unit::Host) {
-            "hosts like these"
-        } else {
-            "these hosts"
-        };
-        let hosts: Vec<&str> = hosts.into_iter().collect();
-        let text = match &hosts[..] {
-            [] => made,
-            [host] => format!("{made}; they hold for the host {host}"),
-            hosts => format!("{made}; they hold for {these}: {}", hosts.join(", ")),
-        };
-        notes.push(Note::new(NoteKind::Method, "intervals", text));
+/// How verdicts came about.
+fn of_methods([tests, by_pairs]: [usize; 2]) -> Option<Note> {
+    if tests == 0 {
+        return None;
     }
-    if tests > 0 {
-        let by = match by_pairs {
-            0 => "Welch's t on logarithms",
-            n if n == tests => {
-                "a sequential t-test on pairs of runs, which holds whenever one stops to add runs"
-            }
-            _ => {
-                "Welch's t on logarithms, or, where runs were added until a decision, by a sequential t-test on pairs of runs, \
-                 which holds whenever one stops"
-            }
-        };
-        let text = match tests {
-            1 => format!("the speed-up is tested by {by}"),
-            n => format!(
-                "speed-ups are tested by {by}. Holm's correction makes their 95 % intervals wider, so that the {n} \
-                 pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
-            ),
-        };
-        let note = Note::new(NoteKind::Method, TESTED, text);
-        notes.push(note.with("comparisons", tests));
-    }
-    notes
-}
-
-/// `Student's t on logarithms over repeats`
-fn interval((kind, unit): (IntervalKind, Unit)) -> String {
-    let how = match kind {
-        IntervalKind::StudentT => "Student's t",
-        IntervalKind::BootstrapT => "bootstrapped Student's t",
-        IntervalKind::SequentialT => "sequential t",
+    let by = match by_pairs {
+        0 => "Welch's t on logarithms",
+        n if n == tests => {
+            "a sequential t-test on pairs of runs, which holds whenever one stops to add runs"
+        }
+        _ => {
+            "Welch's t on logarithms, or, where runs were added until a decision, by a sequential t-test on pairs of runs, \
+             which holds whenever one stops"
+        }
     };
-    format!("{how} on logarithms over {}s", unit.name())
+    let text = match tests {
+        1 => format!("the speed-up is tested by {by}"),
+        n => format!(
+            "speed-ups are tested by {by}. Holm's correction makes their 95 % intervals wider, so that the {n} \
+             pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
+        ),
+    };
+    let note = Note::new(NoteKind::Method, TESTED, text);
+    Some(note.with("comparisons", tests))
 }
 
 /// Whose losses mean something else than the baseline's.

@@ -16,7 +16,7 @@ use crate::figures::{
     StepTime, Unit, clock,
     codes::{LEVEL_SHIFT, NOT_COUNTED},
     otherwise::{LARGE_SHIFT, largest_shift, shift_words},
-    short_name, summary, telemetry,
+    summary, telemetry,
 };
 
 pub(crate) fn notes(
@@ -28,9 +28,7 @@ pub(crate) fn notes(
 ) -> Vec<Note> {
     let mut notes = outcomes(repeats);
     notes.extend(repeats.iter().filter_map(cross_check));
-    notes.extend(repeats.iter().flat_map(steadiness));
     notes.extend(level_shifts(counted));
-    notes.extend(not_assessed(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
     notes.extend(pauses(counted));
@@ -52,18 +50,13 @@ pub(crate) fn notes(
     });
     notes.extend(unknown_settings(counted));
     let tokens_are = |source: Source| {
-        counted
-            .iter()
-            .any(|(_, r)| r.workload.tokens_source == source)
+        let mut of_counted = counted.iter().map(|(_, r)| r.workload.tokens_source);
+        of_counted.any(|own| own == source)
     };
     if tokens_are(Source::Declared) {
         let text =
             "the log does not state the tokens of a step, so those that were asked for are used";
         notes.push(remark("tokens_declared", text));
-    }
-    if tokens_are(Source::Derived) {
-        let text = "the tokens of a step are computed from the trainer's own rate and step time";
-        notes.push(remark("tokens_derived", text));
     }
     if let Some((planned, added)) = summary::repeats_added_later(repeats) {
         notes.push(added_later(planned, added));
@@ -107,15 +100,10 @@ pub(crate) fn ordinal(n: u64) -> String {
 }
 
 fn added_later(planned: u32, added: Vec<u32>) -> Note {
-    let names: Vec<String> = added.iter().map(u32::to_string).collect();
-    let (names, were) = match names.split_last() {
-        Some((last, rest)) if !rest.is_empty() => {
-            (format!("repeats {} and {last}", rest.join(", ")), "were")
-        }
-        _ => (format!("repeat {}", names.concat()), "was"),
-    };
     let text = format!(
-        "{names} {were} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand"
+        "{} {} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand",
+        named(&added),
+        verb(&added, "was", "were")
     );
     remark("added_later", text).with("repeats", added)
 }
@@ -231,18 +219,9 @@ fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         };
         let kinds = all.iter().map(|a| a.kind.as_str());
         let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
-        let first = |kind: &str| {
-            all.iter()
-                .find(|a| a.kind == kind && SHOWN.contains(&kind))
-                .map(|a| a.detail.clone())
-        };
         let words = |kind: &str| {
-            if kind == "end_status" {
-                return "the trainer's last event does not say how it ended".to_owned();
-            }
-            let detail = first(kind)
-                .map(|detail| format!(" ({detail})"))
-                .unwrap_or_default();
+            let first = all.iter().find(|a| a.kind == kind && SHOWN.contains(&kind));
+            let detail = first.map_or_else(String::new, |first| format!(" ({})", first.detail));
             format!("{}{detail}", kind.replace('_', " "))
         };
         let what: Vec<String> = kinds.into_iter().map(words).collect();
@@ -339,27 +318,11 @@ fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
 
 /// Devices of one kind are not equally fast, and hosts of one name need not be one host.
 fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let mut sets: Vec<(&[String], Vec<u32>)> = Vec::new();
-    for (repeat, _) in counted.iter().filter(|(r, _)| !r.devices.is_empty()) {
-        add(&*repeat.devices, repeat.repeat, &mut sets);
-    }
-    let set = |(devices, repeats): &(&[String], Vec<u32>)| {
-        // Named by what tells it apart.
-        let own = devices
-            .iter()
-            .find(|d| sets.iter().any(|(others, _)| !others.contains(d)))
-            .unwrap_or(&devices[0]);
-        let more = match devices.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{}{more} ({})", short_name(own), named(repeats))
-    };
-    let told: Vec<String> = sets.iter().map(set).collect();
+    let sets = counted.iter().map(|(repeat, _)| &repeat.devices);
+    let sets: BTreeSet<&Vec<String>> = sets.filter(|devices| !devices.is_empty()).collect();
     let text = format!(
-        "the repeats ran on {} different sets of devices: {}",
-        sets.len(),
-        told.join("; ")
+        "the repeats ran on {} different sets of devices",
+        sets.len()
     );
     (sets.len() > 1).then(|| remark("several_sets_of_devices", text))
 }
@@ -439,37 +402,6 @@ fn is_left(
     }
 }
 
-/// Says where the measured part begins, if not after the declared warm-up.
-fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
-    let Some((steady, cut)) = repeat
-        .steady
-        .as_ref()
-        .and_then(|s| Some((s, s.cut.as_ref()?)))
-    else {
-        return Vec::new();
-    };
-    let mut notes = Vec::new();
-    if cut.dropped_steps > 0 {
-        let (rate, with_them) = (
-            steady.tokens_per_second_per_gpu,
-            cut.declared_tokens_per_second_per_gpu,
-        );
-        let decimals = if rate.min(with_them) < 100.0 { 3 } else { 0 };
-        let (more, left_out) = match cut.dropped_steps {
-            1 => ("1 more step was".to_owned(), "is"),
-            n => (format!("{n} more steps were"), "are"),
-        };
-        let text = format!(
-            "repeat {}: {more} still warming up (found by {}) and {left_out} left out. Measured from step {}: {rate:.decimals$} \
-             tokens/s per device; with them {with_them:.decimals$}",
-            repeat.repeat, cut.method, cut.first_step
-        );
-        let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
-        notes.push(note.with("steps", cut.dropped_steps));
-    }
-    notes
-}
-
 /// Step times that change for good, in one note: of the repeat in which they change the most.
 fn level_shifts(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let repeats = || counted.iter().map(|(r, _)| *r);
@@ -489,24 +421,6 @@ fn level_shifts(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     };
     let note = Note::new(kind, LEVEL_SHIFT, text);
     Some(note.with("ratio", shift.ratio).with("repeats", of))
-}
-
-/// Repeats that are too short to look for more warm-up; the reason is the first one's.
-fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
-    let without: Vec<(u32, Reason)> = counted
-        .iter()
-        .filter_map(|(r, _)| Some((r.repeat, reason(r)?)))
-        .collect();
-    let (_, why) = without.first()?.clone();
-    let of: Vec<u32> = without.into_iter().map(|(n, _)| n).collect();
-    let which = if of.len() == counted.len() {
-        "the repeats are".to_owned()
-    } else {
-        format!("{} {}", named(&of), verb(&of, "is", "are"))
-    };
-    let text = format!("{which} too short to look for more warm-up than the declared one ({why})");
-    Some(remark("too_short_to_assess", text).with("repeats", of))
 }
 
 /// A repeat is odd if its rate is this far from the median of the others, and this many times as
@@ -592,25 +506,13 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .max_by(|x, y| x.1.total_cmp(&y.1))
             .filter(|_| mean > PAUSES[0] * median);
         let Some((step, longest)) = longest else {
-            notes.extend(is_sampled.then(|| {
-                let text = format!(
-                    "repeat {}: {}: pauses between them are not seen",
-                    repeat.repeat,
-                    sampled(every)
-                );
-                remark("sampled", text).with("every", every)
-            }));
             continue;
         };
         let rate = steady.tokens_per_second_per_gpu;
         let share = slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
-        let times_counted = if is_sampled {
-            format!(
-                "; {}, so a pause in one of them counts {every} times",
-                sampled(every)
-            )
-        } else {
-            String::new()
+        let times_counted = match is_sampled {
+            true => format!("; the log shows only every {} step", ordinal(every)),
+            false => String::new(),
         };
         let text = format!(
             "repeat {}: {} of {} measured steps took {:.0} % of the time (up to {} at step {step}; the median is {}). At the median \
@@ -634,47 +536,30 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     notes
 }
 
-fn sampled(every: u64) -> String {
-    let every = ordinal(every);
-    format!(
-        "the log shows only every {every} step, and its times are taken as those of single steps"
-    )
-}
-
 /// What the n of the interval counts, where it is not the repeats.
 fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let (n, unit) = (estimate.units.len(), estimate.unit);
     let in_no_unit = counted.iter().filter(|(run, _)| !unit.has(run)).count();
-    let repeats = estimate.values.len() - in_no_unit;
     let units = unit.counted(n);
     let (ran, verdict, lack) = match unit {
         Unit::Repeat => return None,
-        Unit::Host => (format!("on {units}"), String::new(), "name its host"),
-        Unit::Session => (
-            format!(
-                "in {units} more than {:.0} hours apart",
-                SESSION_GAP_SECONDS / 3600.0
-            ),
-            format!(
+        Unit::Host => (format!("on {units}"), String::new(), "name a host"),
+        Unit::Session => {
+            let hours = SESSION_GAP_SECONDS / 3600.0;
+            let verdict = format!(
                 ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
-            ),
-            "state when it ran",
-        ),
+            );
+            let ran = format!("in {units} more than {hours:.0} hours apart");
+            (ran, verdict, "state when it ran")
+        }
     };
     let left_out = match in_no_unit {
         0 => String::new(),
-        1 => format!(
-            ". The log of 1 other repeat does not {lack}, so the rate, its interval and the step time are computed without that repeat"
-        ),
-        more => format!(
-            ". The logs of {more} other repeats do not {}, so the rate, its interval and the step time are computed without those \
-             repeats",
-            lack.replace("it ran", "they ran").replace("its", "their")
-        ),
+        more => format!(". {more} more are left out, for their logs do not {lack}"),
     };
+    let repeats = estimate.values.len() - in_no_unit;
     let text = format!(
-        "the {repeats} repeats ran {ran}; the interval is computed from the {n} {} means (n = {n}){verdict}{left_out}",
-        unit.name()
+        "the {repeats} repeats ran {ran}, and the interval is computed from {n} means{verdict}{left_out}"
     );
     Some(remark("replication", text).with("n", n))
 }

@@ -269,10 +269,10 @@ fn mfu_needs_a_known_device() {
     };
     assert!(matches!(
         mfu(Some(("cuda", "NVIDIA H100 80GB HBM3"))),
-        Mfu::Ok { .. }
+        Figure::Ok { .. }
     ));
-    assert!(matches!(mfu(None), Mfu::Absent { .. }));
+    assert!(matches!(mfu(None), Figure::Absent { .. }));
     assert!(
-        matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Error { reason } if reason.text.contains("ran on a CPU"))
+        matches!(mfu(Some(("cpu", "EPYC"))), Figure::Error { reason } if reason.text.contains("ran on a CPU"))
     );
 }
