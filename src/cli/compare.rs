@@ -24,7 +24,6 @@ use crate::{
     matrix::{Cell, CellId, PerCell, Selection},
     plan::{Asked, CompareConfig, Plan, command_line},
     report::{self, SpeedVerdict},
-    words::plain::counted,
 };
 
 /// So many reasons are told of a comparison that is none.
@@ -294,8 +293,7 @@ fn chosen(
             Err(_) if is_pattern => {
                 one_by_one = false;
                 cells.extend(
-                    selected(plan, &Selection::of_cell(name))
-                        .map_err(|_| no_match(plan, imports, name))?,
+                    selected(plan, &Selection::of_cell(name)).map_err(|_| no_match(plan, name))?,
                 );
             }
             Err(error) => return Err(error),
@@ -317,35 +315,17 @@ fn chosen(
     Ok(chosen)
 }
 
-/// Nothing in the matrix is named so; what else may be meant.
-fn no_match(plan: &Plan, imports: &Imports, name: &str) -> Error {
-    let message = format!(
-        "no cell of the matrix `{}` matches `{name}`",
-        plan.matrix.name
-    );
-    let cells: Vec<Cell> = imports.cells().map(Cell::of_id).collect();
-    let of_imports = Selection {
-        only: vec![name.to_owned()],
-        ..Selection::default()
-    }
-    .select(&cells);
-    let imported = of_imports.map_or(0, |selected| selected.into_iter().filter(|is| *is).count());
-    let is_matrix = matches!(
-        crate::matrix::find(Some(name), &plan.root, &ReadSet::default()),
-        Ok(Some(_))
-    );
-    let quoted = shlex::try_quote(name).unwrap_or_default();
-    let help = if is_matrix {
-        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {quoted}`")
-    } else if imported > 0 {
-        let what = counted(imported, "imported cell");
-        format!("it matches {what}: `tprimat compare --imported --only {quoted}`")
-    } else {
-        format!("`{}` names the cells", plan.command("list", &[]))
-    };
+/// Nothing in the matrix is named so.
+fn no_match(plan: &Plan, name: &str) -> Error {
     Error::NothingSelected {
-        message,
-        help: Some(help),
+        message: format!(
+            "no cell of the matrix `{}` matches `{name}`",
+            plan.matrix.name
+        ),
+        help: Some(format!(
+            "`{}` names the cells; `tprimat compare --imported --only PATTERN` is of imports",
+            plan.command("list", &[])
+        )),
     }
 }
 

@@ -90,7 +90,6 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let slower = slower.ends_with(3);
     let told = gate(&project, &[]).ends_with(3).stdout;
     for words in [
-        "baseline: baseline.json, measured 20",
         "`tprimat history cpu/cmd/tiny/single` shows what changed",
         "- changed since the baseline: pace edited\n",
     ] {

@@ -94,7 +94,10 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     assert!(!project.run(&["compare"]).stdout.contains("set aside"));
     let told = gate();
     assert!(
-        !told.contains("(now: 1 set aside)") && told.contains("(in the baseline: 1 set aside)"),
+        !told.contains("beside the repeats measured now")
+            && told.contains(
+                "beside the baseline's repeats there are runs that do not count: 1 set aside"
+            ),
         "{told}"
     );
     project.run(&["build"]).ends_with(0);

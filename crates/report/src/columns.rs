@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use crate::plot::loss_apart;
 use serde_json::Value;
 use tprimat_numbers::figures::{
-    Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, RepeatStatus, Row,
-    Speedup, Unit, apart_words, codes::DANGEROUS_VARIABLE, dropped_words, environment_words,
-    is_crossed, rate_unit, texts, varied_for_losses,
+    Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Row, Speedup, Unit,
+    apart_words, codes::DANGEROUS_VARIABLE, dropped_words, environment_words, is_crossed,
+    rate_unit, texts, varied_for_losses,
 };
-use tprimat_numbers::results::{AttestationStatus, Reason, mean, sd};
+use tprimat_numbers::results::{AttestationStatus, Reason};
 
 use super::{
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
@@ -484,26 +484,11 @@ fn setting(warning: &Reason) -> String {
     )
 }
 
-/// The mean, with the spread of steps and that of repeats.
+/// The mean, with the spread of steps.
 fn step_time(of: &Of<'_>, _: &View) -> Shown {
-    let spread = |cv: Option<f64>| cv.filter(|cv| cv.is_finite()).map(percent);
     let time = &of.row.step_time;
-    let steps = spread(time.cv);
-    let repeats = spread(spread_of_repeats(of.row)).map(|cv| format!("repeats {cv}"));
-    let spreads: Vec<String> = steps.into_iter().chain(repeats).collect();
-    let spreads = Some(spreads.join("; ")).filter(|spreads| !spreads.is_empty());
-    Shown::of(seconds(time.mean_seconds), time.mean_seconds).detailed(spreads)
-}
-
-/// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree
-/// where runs do not. Runs that are in no unit are not in the step time beside it either.
-pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
-    let estimate = &row.tokens_per_second_per_gpu;
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let rates = estimate.values.iter().zip(counted);
-    let rates = rates.filter(|(_, repeat)| estimate.unit.has(repeat));
-    let rates: Vec<f64> = rates.map(|(rate, _)| *rate).collect();
-    Some(sd(&rates)? / mean(&rates)?)
+    let spread = time.cv.filter(|cv| cv.is_finite()).map(percent);
+    Shown::of(seconds(time.mean_seconds), time.mean_seconds).detailed(spread)
 }
 
 fn mfu(of: &Of<'_>, view: &View) -> Shown {

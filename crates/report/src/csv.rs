@@ -314,6 +314,7 @@ mod tests {
             unreachable!()
         };
         summary.tokens_per_second_per_gpu = None;
+        summary.notes.clear();
         for repeat in &mut summary.repeats {
             repeat.status = RepeatStatus::Suspect {
                 reason: "hot".to_owned(),

@@ -1,6 +1,6 @@
 //! Where the time of a step goes, as text: one breakdown, or from one to another.
 
-use tprimat_numbers::figures::{Breakdown, KernelTime, PartTime, StepPart};
+use tprimat_numbers::figures::{Breakdown, PartTime, StepPart};
 
 use tprimat_base::{error::Result, words::plain::counted};
 
@@ -25,8 +25,6 @@ const NAMESPACES: [&str; 3] = [
     "(anonymous namespace)::",
     "at::cuda::detail::",
 ];
-/// From this factor on, a kernel that is launched as often is told to take longer.
-const LONGER: f64 = 1.5;
 
 /// The row of what the profiler adds to one step and not to the other.
 const AGAINST_PROFILED: &str = "measured against profiled";
@@ -54,10 +52,6 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
         [(_, a), (_, b)] => decisive(a, b),
         _ => StepPart::ALL.into(),
     };
-    if let [(_, a), (b_name, b)] = all {
-        let slower = slower_kernels(b_name, a, b);
-        slower.iter().for_each(|note| out.say(note));
-    }
     for (name, of) in all {
         let notes = notes(name, of, &named);
         notes.iter().for_each(|note| out.item("  ", Ink::Dim, note));
@@ -201,31 +195,6 @@ fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
     let mut named = parts[..DECISIVE].to_vec();
     named.push(StepPart::Other);
     named
-}
-
-/// Kernels that both launch as often, and of which each launch takes much longer in one of the two.
-fn slower_kernels(b_name: &str, a: &Breakdown, b: &Breakdown) -> Vec<String> {
-    let all = |of: &Breakdown| -> Vec<KernelTime> {
-        of.parts
-            .iter()
-            .flat_map(|part| part.largest.clone())
-            .collect()
-    };
-    let (of_a, of_b) = (all(a), all(b));
-    let pairs = of_b.iter().filter_map(|b| {
-        let a = of_a.iter().find(|a| a.name == b.name)?;
-        let as_often = (a.launches / b.launches - 1.0).abs() < 0.01;
-        let ratio = b.seconds / a.seconds;
-        (as_often && ratio.ln().abs() >= LONGER.ln()).then_some((b, ratio))
-    });
-    pairs
-        .map(|(kernel, ratio)| {
-            format!(
-                "Each launch of {} takes {ratio:.2} times as long in {b_name}, and there are as many: its inputs may differ.",
-                cut(&kernel.name)
-            )
-        })
-        .collect()
 }
 
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`

@@ -284,23 +284,16 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         }
     }
     let clocks = |(reason, shares): (&str, Vec<f64>)| {
-        let percent = |share: f64| format!("{:.0}", share * 100.0);
-        let low = percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
-        let high = percent(shares.iter().copied().fold(0.0, f64::max));
-        let range = if low == high {
-            high
-        } else {
-            format!("{low}–{high}")
-        };
+        let high = shares.iter().copied().fold(0.0, f64::max) * 100.0;
         let of = if shares.len() == counted.len() {
             String::new()
         } else {
             format!(" of {} of {} repeats", shares.len(), counted.len())
         };
         let text = if reason == "sw_power_cap" {
-            format!("ran at its power cap in {range} % of the samples{of}")
+            format!("ran at its power cap in {high:.0} % of the samples{of}")
         } else {
-            format!("clocks were lowered ({reason}) in {range} % of the samples{of}")
+            format!("clocks were lowered ({reason}) in {high:.0} % of the samples{of}")
         };
         remark("clocks_lowered", text).with("reason", reason)
     };

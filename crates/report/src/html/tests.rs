@@ -470,7 +470,7 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     row.warnings = vec!["CUDA_LAUNCH_BLOCKING=1: the host waits".into()];
     row.repeats_added_later = true;
     row.tokens_per_second_per_gpu.unit = tprimat_numbers::figures::Unit::Host;
-    let telemetry = serde_json::json!({"source": "nvml", "devices": 8, "seconds": 9.0, "energy_absent": "no counter & no power",
+    let telemetry = serde_json::json!({"source": "nvml", "devices": 8, "seconds": 9.0, "energy_absent": {"code": "told", "severity": "detail", "text": "no counter & no power"},
         "throttled": ["sw_power_cap"], "throttled_share": {"sw_power_cap": 0.25}});
     row.repeats[0].telemetry = Some(serde_json::from_value(telemetry).unwrap());
     row.repeats[1].telemetry_absent = Some("no driver answers".into());

@@ -4,7 +4,7 @@ use tprimat_numbers::figures::{Figure, Metric, Row, rate_unit};
 use tprimat_numbers::results::GIB;
 
 use super::{
-    bars::{Bar, Entry, Fill, Panels},
+    bars::{Bar, Entry, Panels},
     canvas::Canvas,
     cells::{Cell, Shown},
     format::{bytes, metric as metric_text, number},
@@ -77,8 +77,8 @@ pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
 
 /// Peak memory, each kind by its name: what one counts another does not.
 pub fn memory(shown: &Shown) -> Result<Canvas, String> {
-    let subtitle = "The most that any counted repeat used, of one device. Bars of different names count different things: \
-         allocated by the framework (solid), reserved by it (hatched), in use on the device or in the host (outline). Stroke across a bar: what the device has.";
+    let subtitle = "The most that any counted repeat used, of one device. Bars of different names count different things. \
+         Stroke across a bar: what the device has.";
     let panels = Panels::new("", "GiB", |cell| memory_of(cell.row));
     picture(shown, ("Peak memory", subtitle), &[panels])
 }
@@ -98,14 +98,8 @@ fn memory_of(row: &Row) -> Entry {
         // Memory of the host has nothing to do with the capacity of the device.
         let roof = row.memory_capacity_bytes.filter(|_| !kind.contains("rss"));
         let of = roof.map_or_else(String::new, |roof| format!(" of {}", bytes(roof)));
-        let fill = match () {
-            () if kind.contains("allocated") => Fill::Solid,
-            () if kind.contains("reserved") => Fill::Hatched,
-            () => Fill::Outline,
-        };
         let figures = format!("{}{of} {kind} ({source})", bytes(count));
         Bar {
-            fill,
             roof: roof.map(|bytes| bytes as f64 / GIB),
             ..Bar::new(count as f64 / GIB, figures)
         }

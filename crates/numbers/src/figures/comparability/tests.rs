@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::*;
 use crate::figures::{
-    Catalogue, compare,
     compare::candidate,
     stand_ins::{measured, test_job as job},
 };

@@ -599,16 +599,6 @@ pub enum EnvironmentKind {
     Fact,
 }
 
-impl fmt::Display for EnvironmentKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Variable => "variable",
-            Self::Version => "version",
-            Self::Fact => "fact",
-        })
-    }
-}
-
 /// Something besides the workload that is not the same in two cells of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvironmentDifference {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::results::{
-    AttestationStatus, FieldDifference,
+    FieldDifference,
     settings::{WARMUP, agree, show},
     unlisted::is_harmless,
     words::few,
@@ -261,17 +261,6 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
         cell: Some(cell.cell.clone()),
         ..note.clone()
     }));
-    let mut remark = |code: &'static str, text: String| {
-        notes.push(Note::new(NoteKind::Remark, code, text).of(&cell.cell));
-    };
-    if summary.tokens_per_second_per_gpu.is_some() && summary.n < wanted as usize && to_come == 0 {
-        let text = format!("only {} of {wanted} repeats count", summary.n);
-        remark("few_count", text);
-    }
-    if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
-        let text = "the log does not confirm the workload, so declared values are used";
-        remark("workload_not_confirmed", text.to_owned());
-    }
     notes
 }
 

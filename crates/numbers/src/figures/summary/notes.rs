@@ -8,7 +8,7 @@ use crate::results::{
     cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
     words::{repeats as named, step_time, verb},
 };
-use tprimat_base::words::nearest;
+use tprimat_base::words::{nearest, plain::counted};
 use tprimat_logs::{Anomaly, RESTART, UNREADABLE, UnreadableLines, WHOLE_RUN};
 
 use crate::figures::{
@@ -164,21 +164,19 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_count"];
 
 /// What a lost line would have said may be a step of the measured part: no figure is whole.
-fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+fn unreadable_lines(results: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
-    for (repeat, result) in counted {
+    for (repeat, result) in results {
         if let Some(lines) = result.trace.unreadable {
             add(lines, repeat.repeat, &mut found);
         }
     }
     let note = |(UnreadableLines { count, first }, of): (UnreadableLines, Vec<u32>)| {
-        let lines = match count {
-            1 => format!("line {first} of the log is damaged; what it said is"),
-            _ => format!(
-                "{count} lines of the log are damaged (the first is line {first}); what they said is"
-            ),
-        };
-        let text = format!("{}: {lines} missing from the figures", named(&of));
+        let lines = counted(count as usize, "line");
+        let text = format!(
+            "{}: {lines} of the log cannot be read (the first is line {first}), and what they said is missing from the figures",
+            named(&of)
+        );
         Note::new(NoteKind::Doubtful, "unreadable_lines", text)
             .with("count", count)
             .with("repeats", of)
@@ -187,7 +185,7 @@ fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 }
 
 /// Where processes of the trainer begin within a log, and that their start-up is left out.
-fn restarts(counted: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -> Vec<Note> {
+fn restarts(results: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -> Vec<Note> {
     let note = |(repeat, result): &(&RepeatSummary, &RunResult)| {
         let mut told = result.trace.anomalies.iter().filter(|a| a.kind == RESTART);
         let first = told.next()?;
@@ -195,17 +193,15 @@ fn restarts(counted: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
-        let steps = match statistics.warmup_steps {
-            1 => "first step is",
-            _ => "first steps are",
-        };
         let text = format!(
-            "repeat {}: the trainer started again within the log: {}{more}; its {steps} left out as warm-up",
-            repeat.repeat, first.detail
+            "repeat {}: the trainer started again within the log: {}{more}; its first {} left out as warm-up",
+            repeat.repeat,
+            first.detail,
+            counted(statistics.warmup_steps as usize, "step")
         );
         Some(Note::new(NoteKind::WarmUp, RESTART, text).with("repeat", repeat.repeat))
     };
-    counted.iter().filter_map(note).collect()
+    results.iter().filter_map(note).collect()
 }
 
 fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
