@@ -18,11 +18,10 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{Comparison, ComparisonDocument, Row},
-    files::ReadSet,
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
-    plan::{Asked, CompareConfig, Plan, command_line},
+    plan::{CompareConfig, Plan, command_line},
     report::{self, SpeedVerdict},
 };
 
@@ -144,25 +143,9 @@ pub fn compared(
                 .any(|cell| !seeds.iter().any(|seed| seed.cell() == cell)));
     if is_of_imports {
         if !asked.imported && !plan.is_bare() {
-            // A matrix that config.yaml implies has no file that could be named.
-            let file = crate::matrix::find(None, &plan.root, &ReadSet::default());
-            let file = file
-                .ok()
-                .flatten()
-                .map(|path| match path.strip_prefix(&plan.root) {
-                    Ok(within) => within.display().to_string(),
-                    Err(_) => path.display().to_string(),
-                });
-            let alone = file.map_or_else(String::new, |file| {
-                let of_file = Asked {
-                    matrix: Some(file),
-                    ..plan.asked.clone()
-                };
-                let command = of_file.command("compare", &[]);
-                format!(" `{command}` is of the matrix alone.")
-            });
             eprintln!(
-                "note: no cell of the matrix `{}` has run yet; these are the imported cells.{alone}",
+                "note: no cell of the matrix `{}` has run yet; these are the imported cells. With its file named, the comparison \
+                 is of the matrix alone.",
                 plan.matrix.name
             );
         }
@@ -373,7 +356,7 @@ fn check_stated(across: &[String], comparison: &Comparison) -> Result<()> {
                 "--across {field}: no cell that is compared states a setting of this name"
             ));
             let help = did_you_mean(field, stated)
-                .unwrap_or_else(|| "`tprimat compare --details` lists what the cells state".into());
+                .unwrap_or_else(|| "`tprimat compare --json` has what the cells state".into());
             Err(Error::invalid(problem.help(help)))
         }
         _ => Ok(()),

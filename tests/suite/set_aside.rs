@@ -74,9 +74,11 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
             .stdout
     };
     let told = gate();
-    for when in ["now", "in the baseline"] {
+    for whose in ["repeats measured now", "baseline's repeats"] {
         assert!(
-            told.contains(&format!("runs that do not count ({when}: 1 set aside)")),
+            told.contains(&format!(
+                "beside the {whose} there are runs that do not count: 1 set aside"
+            )),
             "{told}"
         );
     }

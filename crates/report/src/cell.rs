@@ -4,7 +4,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_numbers::figures::{AbsentState, Comparison, Figure, RepeatStatus, RepeatSummary, Row};
-use tprimat_numbers::results::{AttestationStatus, Tier};
+use tprimat_numbers::results::{AttestationStatus, words::few};
 
 use super::{
     advice::advice,
@@ -192,25 +192,13 @@ fn step_time(row: &Row) -> String {
 
 /// Who says what the cell trained.
 fn attested(row: &Row) -> String {
-    let settings = row.contract.0.iter();
-    let settings = settings
-        .filter(|field| field.tier == Tier::Workload)
-        .count();
-    let confirmed = settings.saturating_sub(row.declared_only.len());
-    let others = if row.imported.is_empty() {
-        "the job asked"
-    } else {
-        "the labels say"
-    };
-    match row.attestation {
-        AttestationStatus::Attested if !row.declared_only.is_empty() => {
-            format!(
-                "{confirmed} of {settings} settings confirmed by the log; the others are as {others}"
-            )
+    match (row.attestation, &row.declared_only[..]) {
+        (AttestationStatus::Attested, []) => "attested by the log".to_owned(),
+        (AttestationStatus::Attested, open) => {
+            format!("attested by the log, but for {}", few(open))
         }
-        AttestationStatus::Attested => "attested by the log".to_owned(),
-        AttestationStatus::Contradicted => "CONTRADICTED by the log".to_owned(),
-        AttestationStatus::NotStated => "not attested: the workload is as declared".to_owned(),
+        (AttestationStatus::Contradicted, _) => "CONTRADICTED by the log".to_owned(),
+        (AttestationStatus::NotStated, _) => "not attested: the workload is as declared".to_owned(),
     }
 }
 

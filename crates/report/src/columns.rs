@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::plot::loss_apart;
 use serde_json::Value;
+use tprimat_base::words::plain::counted;
 use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Row, Speedup, Unit,
-    apart_words, codes::DANGEROUS_VARIABLE, dropped_words, environment_words, is_crossed,
-    rate_unit, texts, varied_for_losses,
+    apart_words, dropped_words, environment_words, is_crossed, rate_unit, texts, varied_for_losses,
 };
-use tprimat_numbers::results::{AttestationStatus, Reason};
+use tprimat_numbers::results::AttestationStatus;
 
 use super::{
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
@@ -423,15 +423,9 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
             .filter(|mark| mark != NOT_ATTESTED)
             .collect(),
     };
-    if let [first, more @ ..] = &row.warnings[..]
-        && view.place != Place::Page
-    {
-        let more = if more.is_empty() {
-            String::new()
-        } else {
-            format!(" and {} more", more.len())
-        };
-        remarks.push(format!("runs with {}{more}", setting(first)));
+    // The notes say which; on a page they stand beside the cell's name.
+    if !row.warnings.is_empty() && view.place != Place::Page {
+        remarks.push(counted(row.warnings.len(), "dangerous setting"));
     }
     let is_whole =
         row.uncounted.failed == 0 && row.warnings.is_empty() && row.standing.earlier.is_none();
@@ -469,19 +463,6 @@ pub(super) fn marks(row: &Row) -> Vec<String> {
         marks.push(NOT_ATTESTED.to_owned());
     }
     marks
-}
-
-/// What of a warning fits a table; its reason is in the notes.
-fn setting(warning: &Reason) -> String {
-    if !warning.is(DANGEROUS_VARIABLE) {
-        return warning.text.clone();
-    }
-    let of = |name: &str| warning.values.get(name).and_then(Value::as_str);
-    format!(
-        "{}={}",
-        of("name").unwrap_or_default(),
-        of("value").unwrap_or_default()
-    )
 }
 
 /// The mean, with the spread of steps.

@@ -46,15 +46,8 @@ pub fn history_text(cells: &[CellHistory], page: &Page) -> String {
              variables may have changed as well.",
         );
     }
-    let spreads = cells.iter().filter_map(|cell| cell.session_sd);
-    let ends = [f64::min, f64::max].map(|end| spreads.clone().reduce(end));
-    if let [Some(low), Some(high)] = ends {
-        let [low, high] = [low, high].map(|sd| format!("{:.1}", sd * 100.0));
-        let range = if low == high {
-            low
-        } else {
-            format!("{low} to {high}")
-        };
+    let widest = cells.iter().filter_map(|cell| cell.session_sd);
+    if let Some(sd) = widest.reduce(f64::max) {
         let level = if has_baseline {
             "the baseline".to_owned()
         } else {
@@ -63,9 +56,10 @@ pub fn history_text(cells: &[CellHistory], page: &Page) -> String {
         out.inked(
             Ink::Dim,
             &format!(
-                "Clocks, heat and placement vary from one measurement to the next: intervals allow for {range} % of it (standard \
+                "Clocks, heat and placement vary from one measurement to the next: intervals allow for up to {:.1} % of it (standard \
                  deviation, from this history and from what is usual). Each measurement is held against the one before, and \
-                 against {level}, so that what creeps is seen."
+                 against {level}, so that what creeps is seen.",
+                sd * 100.0
             ),
         );
     }

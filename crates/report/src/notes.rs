@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use indexmap::IndexMap;
-use tprimat_numbers::figures::{Comparison, Figure, NoteKind, RepeatStatus, Row};
+use tprimat_numbers::figures::{Comparison, Cut, Figure, NoteKind, RepeatStatus, Row};
 use tprimat_numbers::results::{CUSUM, words::few};
 
 use super::columns::{Place, shown_metrics};
@@ -114,42 +114,29 @@ pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
 
 /// How the measured part of the runs was found, in a line a way; the most usual one first.
 pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
-    // Of each way, the steps and the steps of further warm-up of each repeat.
-    let mut ways: IndexMap<String, Vec<(u64, u64)>> = IndexMap::new();
+    // Of each way, the steps of each repeat.
+    let mut ways: IndexMap<String, Vec<u64>> = IndexMap::new();
     let runs = rows.iter().flat_map(|row| &row.repeats);
     let runs = runs.filter(|repeat| repeat.status == RepeatStatus::Ok);
     for steady in runs.filter_map(|repeat| repeat.steady.as_ref()) {
-        let cut = steady.cut.as_ref();
-        let way = match cut.map(|cut| &cut.not_assessed) {
-            Some(Some(why)) => {
-                format!("too short to look for more warm-up than the declared one ({why})")
-            }
-            Some(None) => format!("further warm-up looked for by {CUSUM}"),
-            None => "only the declared warm-up is dropped".to_owned(),
+        let way = match steady.cut.as_ref().is_some_and(Cut::is_assessed) {
+            true => format!("further warm-up looked for by {CUSUM}"),
+            false => "only the declared warm-up is dropped".to_owned(),
         };
-        let dropped = cut.map_or(0, |cut| cut.dropped_steps);
-        ways.entry(way).or_default().push((steady.steps, dropped));
+        ways.entry(way).or_default().push(steady.steps);
     }
     ways.sort_by(|_, a, _, b| b.len().cmp(&a.len()));
     let repeats: usize = ways.values().map(Vec::len).sum();
-    let range = |all: &[u64]| match (all.iter().min(), all.iter().max()) {
-        (Some(low), Some(high)) if low != high => format!("{low} to {high}"),
-        (low, _) => low.map(u64::to_string).unwrap_or_default(),
-    };
-    let line = |(way, runs): (&String, &Vec<(u64, u64)>)| {
-        let (steps, dropped): (Vec<u64>, Vec<u64>) = runs.iter().copied().unzip();
+    let line = |(way, steps): (&String, &Vec<u64>)| {
         let whose = match ways.len() {
             1 => String::new(),
-            _ => format!(" in {} of {repeats} repeats", runs.len()),
+            _ => format!(" in {} of {repeats} repeats", steps.len()),
         };
-        let further = match dropped.iter().max() {
-            None | Some(0) => String::new(),
-            Some(_) => format!(", {} dropped", range(&dropped)),
+        let range = match (steps.iter().min(), steps.iter().max()) {
+            (Some(low), Some(high)) if low != high => format!("{low} to {high}"),
+            (low, _) => low.map(u64::to_string).unwrap_or_default(),
         };
-        format!(
-            "Measured{whose}: {} steps a repeat, {way}{further}.",
-            range(&steps)
-        )
+        format!("Measured{whose}: {range} steps a repeat, {way}.")
     };
     ways.iter().map(line).collect()
 }

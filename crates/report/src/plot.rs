@@ -117,9 +117,11 @@ const OVERVIEW: &str = "compare";
 type Draw = fn(&Shown) -> std::result::Result<Canvas, String>;
 
 /// In the order in which a report shows them.
-const PLOTS: [(&str, &str, Draw); 9] = [
+const PLOTS: [(&str, &str, Draw); 10] = [
     (OVERVIEW, "Overview", overview::overview),
     ("sweep", "Sweep", sweep::sweep),
+    // The same bars, in the place of a file that pages elsewhere show.
+    ("throughput", "Throughput", overview::overview),
     ("mfu", "MFU", rates::mfu),
     ("step_time", "Step time over steps", step_time::step_time),
     ("loss", "Loss and learning rate", loss::loss),

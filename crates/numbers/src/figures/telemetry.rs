@@ -16,7 +16,7 @@ use tprimat_logs::Step;
 
 use super::{
     Note, RepeatSummary, clock,
-    summary::notes::{add, remark},
+    summary::notes::{by_repeat, remark},
 };
 
 /// How far clock and step times may be apart: this part of the measured time, and in any case so
@@ -266,22 +266,10 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
 
 /// What a reader must know of the telemetry of the repeats that count.
 pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut no_telemetry: Vec<(&Reason, Vec<u32>)> = Vec::new();
-    let mut no_energy: Vec<(&Reason, Vec<u32>)> = Vec::new();
     let mut lowered: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (repeat, _) in counted {
-        if let Some(why) = &repeat.telemetry_absent {
-            add(why, repeat.repeat, &mut no_telemetry);
-        }
-        let Some(telemetry) = &repeat.telemetry else {
-            continue;
-        };
-        if let Some(why) = &telemetry.energy_absent {
-            add(why, repeat.repeat, &mut no_energy);
-        }
-        for (reason, share) in &telemetry.throttled_share {
-            lowered.entry(reason).or_default().push(*share);
-        }
+    let telemetry = counted.iter().filter_map(|(r, _)| r.telemetry.as_ref());
+    for (reason, share) in telemetry.flat_map(|telemetry| &telemetry.throttled_share) {
+        lowered.entry(reason).or_default().push(*share);
     }
     let clocks = |(reason, shares): (&str, Vec<f64>)| {
         let high = shares.iter().copied().fold(0.0, f64::max) * 100.0;
@@ -298,17 +286,22 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         remark("clocks_lowered", text).with("reason", reason)
     };
     let mut notes: Vec<Note> = lowered.into_iter().map(clocks).collect();
-    for (code, what, found) in [
-        ("no_energy", "energy", no_energy),
-        ("no_telemetry", "telemetry", no_telemetry),
-    ] {
-        notes.extend(found.into_iter().map(|(why, of)| {
-            let text = format!("{}: no {what}: {why}", repeats(&of));
-            remark(code, text)
-                .with("why", &*why.code)
-                .with("repeats", of)
-        }));
-    }
+    let absent = counted.iter().filter_map(|(repeat, _)| {
+        let energy = |telemetry: &Telemetry| telemetry.energy_absent.clone();
+        let why = match &repeat.telemetry_absent {
+            Some(why) => ("no_telemetry", "telemetry", why.clone()),
+            None => (
+                "no_energy",
+                "energy",
+                repeat.telemetry.as_ref().and_then(energy)?,
+            ),
+        };
+        Some((repeat.repeat, why))
+    });
+    notes.extend(by_repeat(absent, |(code, what, why), of| {
+        let text = format!("{}: no {what}: {why}", repeats(of));
+        remark(code, text).with("why", &*why.code)
+    }));
     notes
 }
 

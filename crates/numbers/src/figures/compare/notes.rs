@@ -2,12 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::results::{
-    FieldDifference,
-    settings::{WARMUP, agree, show},
-    unlisted::is_harmless,
-    words::few,
-};
+use crate::results::{FieldDifference, settings::WARMUP, words::few};
 
 use crate::figures::{
     CellInput, CellState, CompareSettings, Comparison, Difference, EnvironmentDifference, Gaps,
@@ -15,7 +10,7 @@ use crate::figures::{
     codes::{OTHER_WARM_UP, SUPPLIED, TESTED},
     comparability::{Candidate, Grouped, of_convergence},
     compare::data::LOW_MFU,
-    environment_words, texts,
+    environment_words, texts, unknown_differences,
 };
 
 /// All but what is to be known of losses and environments. `tests`: how many the comparison made, and how
@@ -96,6 +91,11 @@ pub(super) fn notes(
         );
         notes.push(Note::new(NoteKind::Differs, "no_such_baseline", text));
     }
+    let estimates = rows.iter().map(|row| &row.tokens_per_second_per_gpu);
+    if estimates.filter_map(|estimate| estimate.ci95).count() > 0 {
+        let text = "intervals of speeds are 95 %, on logarithms over repeats (sessions or hosts, where there are several)";
+        notes.push(Note::new(NoteKind::Method, "intervals", text));
+    }
     notes.extend(of_methods(tests));
     notes
 }
@@ -166,7 +166,7 @@ fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
         );
         add("workload_gaps", text);
     }
-    let gaps = Gaps::of_execution(&row.contract, &base.contract);
+    let gaps = Gaps::of_speed(row, base);
     if !gaps.is_empty() {
         let text = format!(
             "{}: part of a difference in speed may come from there",
@@ -174,42 +174,12 @@ fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
         );
         add("execution_gaps", text);
     }
-    let unlisted = unlisted(row, base);
-    if !unlisted.is_empty() {
-        add("unlisted_differ", unlisted);
+    let unknown = unknown_differences(&row.unlisted, &base.unlisted);
+    if !unknown.is_empty() {
+        let text = format!("unlike the log of {}: {}", base.cell, words(unknown.iter()));
+        add("unlisted_differ", text);
     }
     notes
-}
-
-/// Settings of two logs that are not in tprimat's table, where they differ.
-fn unlisted(row: &Row, base: &Row) -> String {
-    let names: BTreeSet<&String> = row.unlisted.keys().chain(base.unlisted.keys()).collect();
-    let mut sides: [Vec<String>; 3] = Default::default();
-    for name in names {
-        let [own, other] = [row, base].map(|row| row.unlisted.get(name));
-        match (own, other) {
-            (Some(own), Some(other)) if agree(own, other) => {}
-            (own, None) => sides[0].push(format!("{name} ({})", show(own))),
-            (None, other) => sides[1].push(format!("{name} ({})", show(other))),
-            _ if is_harmless(name) => {}
-            _ => sides[2].push(format!("{name} ({} against {})", show(own), show(other))),
-        }
-    }
-    // Those that differ are all told: a sentence counts them and refers to this list.
-    let [own, other] = [&sides[0], &sides[1]].map(|side| few(side));
-    let both = sides[2].join(", ");
-    let parts = [
-        (own, "only this cell's log states".to_owned()),
-        (other, format!("only the log of {} states", base.cell)),
-        (both, format!("not as in the log of {}:", base.cell)),
-    ];
-    let parts = parts
-        .into_iter()
-        .filter(|(settings, _)| !settings.is_empty());
-    parts
-        .map(|(settings, words)| format!("{words} {settings}"))
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 /// What its launch and its runs say.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::results::{
-    MIN_REPEATS, Reason, RunResult, Source,
+    MIN_REPEATS, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
     cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
     words::{repeats as named, step_time, verb},
@@ -28,6 +28,8 @@ pub(crate) fn notes(
 ) -> Vec<Note> {
     let mut notes = outcomes(repeats);
     notes.extend(repeats.iter().filter_map(cross_check));
+    notes.extend(counted.iter().filter_map(|(r, _)| more_warm_up(r)));
+    notes.extend(not_assessed(counted));
     notes.extend(level_shifts(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
@@ -108,30 +110,37 @@ fn added_later(planned: u32, added: Vec<u32>) -> Note {
     remark("added_later", text).with("repeats", added)
 }
 
-/// Adds a repeat to those of which the same holds.
-pub(crate) fn add<T: PartialEq>(what: T, repeat: u32, found: &mut Vec<(T, Vec<u32>)>) {
-    match found.iter_mut().find(|(known, _)| *known == what) {
-        Some((_, repeats)) => repeats.push(repeat),
-        None => found.push((what, vec![repeat])),
+/// A note for each thing that is found in some repeats, with the numbers of these.
+pub(crate) fn by_repeat<T: PartialEq>(
+    found: impl IntoIterator<Item = (u32, T)>,
+    note: impl Fn(T, &[u32]) -> Note,
+) -> Vec<Note> {
+    let mut all: Vec<(T, Vec<u32>)> = Vec::new();
+    for (repeat, what) in found {
+        match all.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, repeats)) => repeats.push(repeat),
+            None => all.push((what, vec![repeat])),
+        }
     }
+    let note = |(what, of): (T, Vec<u32>)| note(what, &of).with("repeats", of);
+    all.into_iter().map(note).collect()
 }
 
 /// Says which step times do not come from the trainer, and why.
 fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        if let Some(source) = &result.workload.step_time_source {
-            add(source, repeat.repeat, &mut found);
-        }
-    }
-    let note = |(source, of): (&String, Vec<u32>)| {
+    let found = repeats
+        .iter()
+        .zip(results)
+        .filter_map(|(repeat, (_, result))| {
+            Some((repeat.repeat, result.workload.step_time_source.as_ref()?))
+        });
+    by_repeat(found, |source, of| {
         let text = format!(
             "{}: the log has no step times; they are {source}",
-            named(&of)
+            named(of)
         );
-        remark("step_times_are", text).with("repeats", of)
-    };
-    found.into_iter().map(note).collect()
+        remark("step_times_are", text)
+    })
 }
 
 /// Misspelt settings would leave the declared ones unconfirmed without a word.
@@ -143,21 +152,20 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         for name in unlisted.filter(|name| settings::tier_of(name).is_none()) {
             let last = name.rsplit('.').next().unwrap_or_default();
             if let Some(meant) = nearest(last, settings::names_not_stated(stated)) {
-                add((name, meant.to_owned()), repeat.repeat, &mut found);
+                found.push((repeat.repeat, (name, meant.to_owned())));
             }
         }
     }
-    let note = |((name, meant), of): ((String, String), Vec<u32>)| {
+    by_repeat(found, |(name, meant), of| {
         let text = format!(
             "{}: the log states `{name}`, which is not the name of a setting, so nothing was compared with it; perhaps `{meant}` is \
              meant",
-            named(&of)
+            named(of)
         );
         Note::new(NoteKind::Doubtful, "unknown_setting", text)
             .with("name", name)
             .with("meant", meant)
-    };
-    found.into_iter().map(note).collect()
+    })
 }
 
 /// Kinds of anomalies of a log that say little without the log's own words or numbers.
@@ -165,23 +173,18 @@ const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_co
 
 /// What a lost line would have said may be a step of the measured part: no figure is whole.
 fn unreadable_lines(results: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for (repeat, result) in results {
-        if let Some(lines) = result.trace.unreadable {
-            add(lines, repeat.repeat, &mut found);
-        }
-    }
-    let note = |(UnreadableLines { count, first }, of): (UnreadableLines, Vec<u32>)| {
+    let lines = |(repeat, result): &(&RepeatSummary, &RunResult)| {
+        Some((repeat.repeat, result.trace.unreadable?))
+    };
+    let found = results.iter().filter_map(lines);
+    by_repeat(found, |UnreadableLines { count, first }, of| {
         let lines = counted(count as usize, "line");
         let text = format!(
-            "{}: {lines} of the log cannot be read (the first is line {first}), and what they said is missing from the figures",
-            named(&of)
+            "{}: {lines} of the log cannot be read (the first is line {first}): what was there is missing from the figures",
+            named(of)
         );
-        Note::new(NoteKind::Doubtful, "unreadable_lines", text)
-            .with("count", count)
-            .with("repeats", of)
-    };
-    found.into_iter().map(note).collect()
+        Note::new(NoteKind::Doubtful, "unreadable_lines", text).with("count", count)
+    })
 }
 
 /// Where processes of the trainer begin within a log, and that their start-up is left out.
@@ -222,14 +225,13 @@ fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         };
         let what: Vec<String> = kinds.into_iter().map(words).collect();
         if !what.is_empty() {
-            add(what, repeat.repeat, &mut found);
+            found.push((repeat.repeat, what));
         }
     }
-    let note = |(what, of): (Vec<String>, Vec<u32>)| {
-        let text = format!("{}: odd in the log: {}", named(&of), what.join(", "));
-        remark("odd_in_the_log", text).with("repeats", of)
-    };
-    found.into_iter().map(note).collect()
+    by_repeat(found, |what, of| {
+        let text = format!("{}: odd in the log: {}", named(of), what.join(", "));
+        remark("odd_in_the_log", text)
+    })
 }
 
 /// From how many steps, and from what share of a run, the beginnings of the measured parts are too
@@ -265,27 +267,18 @@ fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
 
 /// Repeats that do not count, and why; those of one reason together.
 fn outcomes(repeats: &[RepeatSummary]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for repeat in repeats {
-        if let Some(why) = &repeat.why {
-            add((kind_of(&repeat.status), why), repeat.repeat, &mut found);
-        }
-    }
-    let note = |((kind, why), of): ((NoteKind, &Reason), Vec<u32>)| {
-        let text = if kind == NoteKind::Failed {
-            format!("{} {why}", named(&of))
-        } else {
-            format!(
-                "{} {} not counted: {why}",
-                named(&of),
-                verb(&of, "is", "are")
-            )
-        };
-        Note::new(kind, NOT_COUNTED, text)
-            .with("why", &*why.code)
-            .with("repeats", of)
+    let outcome = |repeat: &'_ RepeatSummary| {
+        let why = repeat.why.clone()?;
+        Some((repeat.repeat, (kind_of(&repeat.status), why)))
     };
-    found.into_iter().map(note).collect()
+    by_repeat(repeats.iter().filter_map(outcome), |(kind, why), of| {
+        let told = match kind {
+            NoteKind::Failed => String::new(),
+            _ => format!("{} not counted: ", verb(of, "is", "are")),
+        };
+        let text = format!("{} {told}{why}", named(of));
+        Note::new(kind, NOT_COUNTED, text).with("why", &*why.code)
+    })
 }
 
 fn kind_of(status: &RepeatStatus) -> NoteKind {
@@ -395,6 +388,48 @@ fn is_left(
             !is_shifted && (assessed || !result.anomalies.iter().any(is_level_shift))
         }
         _ => true,
+    }
+}
+
+/// Where the measured part begins, if not after the declared warm-up.
+fn more_warm_up(repeat: &RepeatSummary) -> Option<Note> {
+    let steady = repeat.steady.as_ref()?;
+    let cut = steady.cut.as_ref().filter(|cut| cut.dropped_steps > 0)?;
+    let decimals = match steady.tokens_per_second_per_gpu < 100.0 {
+        true => 3,
+        false => 0,
+    };
+    let text = format!(
+        "repeat {}: {} more of warm-up left out. Measured from step {}: {:.decimals$} tokens/s per device; with them {:.decimals$}",
+        repeat.repeat,
+        counted(cut.dropped_steps as usize, "step"),
+        cut.first_step,
+        steady.tokens_per_second_per_gpu,
+        cut.declared_tokens_per_second_per_gpu
+    );
+    let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
+    Some(note.with("steps", cut.dropped_steps))
+}
+
+/// Repeats that are too short to look for more warm-up.
+fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let found = counted
+        .iter()
+        .filter_map(|(r, _)| Some((r.repeat, r.cut()?.not_assessed.as_ref()?)));
+    by_repeat(found, |why, of| {
+        let text = format!(
+            "{}too short to look for more warm-up than the declared one ({why})",
+            whose(of, counted.len())
+        );
+        remark("too_short_to_assess", text)
+    })
+}
+
+/// What is so of all repeats of several cells is one line below their table.
+pub(crate) fn whose(of: &[u32], all: usize) -> String {
+    match of.len() == all {
+        true => String::new(),
+        false => format!("{}: ", named(of)),
     }
 }
 
