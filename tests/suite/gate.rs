@@ -317,7 +317,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
     );
     let none = project.run(&["gate", "--write", "-"]).ends_with(1).stderr;
     assert!(
-        none.contains("`cpu/cmd/wide/single` is left out: failed (unknown): it went boom"),
+        none.contains("`cpu/cmd/wide/single` is left out: failed: unknown: it went boom"),
         "{none}"
     );
     assert!(
@@ -533,11 +533,6 @@ fn mistakes_with_baselines_are_told() {
         said(&["--baseline", "empty.json", "--max-regression", "3"])
     );
     assert!(said(&["--baseline", "nowhere.json"]).contains("nowhere.json"));
-    let json = project
-        .run(&["gate", "--baseline", "broken.json", "--json"])
-        .ends_with(2)
-        .json();
-    assert_eq!(json["error"]["problems"][0]["line"], 3);
     project
         .run(&["gate", "--baseline", "empty.json"])
         .ends_with(6);

@@ -357,7 +357,7 @@ fn against(of: &Of<'_>, view: &View) -> Shown {
         );
     }
     let base_is_impossible = of.baseline.and_then(Row::impossible).is_some();
-    let shown = match of.speedup.filter(|speedup| speedup.b == of.group.baseline) {
+    match of.speedup.filter(|speedup| speedup.b == of.group.baseline) {
         _ if of.is_baseline() => Shown::of("baseline", 1.0),
         Some(speedup) => Shown {
             ink: ink_of(SpeedVerdict::of(speedup)),
@@ -368,8 +368,7 @@ fn against(of: &Of<'_>, view: &View) -> Shown {
             Shown::inked("not compared: impossible rate", Ink::Bad)
         }
         None => Shown::missing("no comparison with the baseline"),
-    };
-    shown
+    }
 }
 
 fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {

@@ -536,15 +536,21 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .iter()
             .max_by(|x, y| x.1.total_cmp(&y.1))
             .filter(|_| mean > PAUSES[0] * median);
+        let sampled =
+            is_sampled.then(|| format!("the log shows only every {} step", ordinal(every)));
         let Some((step, longest)) = longest else {
+            notes.extend(sampled.map(|sampled| {
+                let text = format!(
+                    "repeat {}: {sampled}: pauses between them are not seen",
+                    repeat.repeat
+                );
+                remark("sampled", text).with("every", every)
+            }));
             continue;
         };
         let rate = steady.tokens_per_second_per_gpu;
         let share = slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
-        let times_counted = match is_sampled {
-            true => format!("; the log shows only every {} step", ordinal(every)),
-            false => String::new(),
-        };
+        let times_counted = sampled.map_or_else(String::new, |sampled| format!("; {sampled}"));
         let text = format!(
             "repeat {}: {} of {} measured steps took {:.0} % of the time (up to {} at step {step}; the median is {}). At the median \
              it would be {:.0} instead of {rate:.0} tokens/s per device{times_counted}",
