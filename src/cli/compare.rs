@@ -1,6 +1,6 @@
 //! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use indexmap::IndexSet;
 
@@ -18,14 +18,11 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{Comparison, ComparisonDocument, Row},
-    files::ReadSet,
     graph::{Engine, Statuses},
     import::Imports,
     matrix::{Cell, CellId, PerCell, Selection},
-    plan::{Asked, CompareConfig, Plan, command_line},
+    plan::{CompareConfig, Plan, command_line},
     report::{self, SpeedVerdict},
-    results::MIN_REPEATS,
-    words::plain::counted,
 };
 
 /// So many reasons are told of a comparison that is none.
@@ -146,25 +143,9 @@ pub fn compared(
                 .any(|cell| !seeds.iter().any(|seed| seed.cell() == cell)));
     if is_of_imports {
         if !asked.imported && !plan.is_bare() {
-            // A matrix that config.yaml implies has no file that could be named.
-            let file = crate::matrix::find(None, &plan.root, &ReadSet::default());
-            let file = file
-                .ok()
-                .flatten()
-                .map(|path| match path.strip_prefix(&plan.root) {
-                    Ok(within) => within.display().to_string(),
-                    Err(_) => path.display().to_string(),
-                });
-            let alone = file.map_or_else(String::new, |file| {
-                let of_file = Asked {
-                    matrix: Some(file),
-                    ..plan.asked.clone()
-                };
-                let command = of_file.command("compare", &[]);
-                format!(" `{command}` is of the matrix alone.")
-            });
             eprintln!(
-                "note: no cell of the matrix `{}` has run yet; these are the imported cells.{alone}",
+                "note: no cell of the matrix `{}` has run yet; these are the imported cells. With its file named, the comparison \
+                 is of the matrix alone.",
                 plan.matrix.name
             );
         }
@@ -195,11 +176,6 @@ pub fn compared(
         is_of_imports,
         one_by_one,
     })?;
-    if asked.measured.repeats.repeats.is_none()
-        && let Some(note) = repeats_beyond_the_matrix(&engine, &statuses)
-    {
-        eprintln!("note: {note}");
-    }
     // Cells that were named and may not be compared are an answer, but not the one that was asked
     // for.
     let is_compared = |row: &Row| row.same_runs_as.is_none() && row.impossible().is_none();
@@ -238,45 +214,6 @@ pub fn why_not_compared(comparison: &Comparison) -> String {
         return "there is no cell to compare".to_owned();
     }
     told.join(" ")
-}
-
-/// Runs that are measured and would be enough for a verdict, where the matrix asks for too few.
-fn repeats_beyond_the_matrix(engine: &Engine, statuses: &Statuses) -> Option<String> {
-    let plan = engine.plan;
-    let few: Vec<CellId> = plan
-        .cells
-        .with_ids()
-        .filter(|(id, cell)| (cell.repeats as usize) < MIN_REPEATS && plan.prepared(*id).is_some())
-        .map(|(id, _)| id)
-        .collect();
-    if few.is_empty() {
-        return None;
-    }
-    // Cells that launch the same share their runs.
-    let (mut cells, mut runs) = (BTreeMap::new(), BTreeSet::new());
-    for cell in few {
-        let measured = reading::measured_repeats(engine, statuses, cell);
-        let beyond = measured.iter().skip(plan.cells[cell].repeats as usize);
-        let beyond: Vec<String> = beyond.map(|run| run.id.clone()).collect();
-        if !beyond.is_empty() {
-            cells.insert(cell, measured.len());
-            runs.extend(beyond);
-        }
-    }
-    let (first, n) = cells.iter().max_by_key(|(_, n)| **n)?;
-    let named = match cells.len() {
-        1 => plan.cells[*first].id.clone(),
-        cells => format!("{cells} cells"),
-    };
-    let (verb, them) = match runs.len() {
-        1 => ("is", "it"),
-        _ => ("are", "them"),
-    };
-    Some(format!(
-        "the matrix asks for {}; {} of {named} {verb} measured: `--repeats {n}` counts {them}",
-        counted(plan.cells[*first].repeats as usize, "repeat"),
-        counted(runs.len(), "more run"),
-    ))
 }
 
 /// The cells that are compared; none where it is the whole matrix.
@@ -339,8 +276,7 @@ fn chosen(
             Err(_) if is_pattern => {
                 one_by_one = false;
                 cells.extend(
-                    selected(plan, &Selection::of_cell(name))
-                        .map_err(|_| no_match(plan, imports, name))?,
+                    selected(plan, &Selection::of_cell(name)).map_err(|_| no_match(plan, name))?,
                 );
             }
             Err(error) => return Err(error),
@@ -362,35 +298,17 @@ fn chosen(
     Ok(chosen)
 }
 
-/// Nothing in the matrix is named so; what else may be meant.
-fn no_match(plan: &Plan, imports: &Imports, name: &str) -> Error {
-    let message = format!(
-        "no cell of the matrix `{}` matches `{name}`",
-        plan.matrix.name
-    );
-    let cells: Vec<Cell> = imports.cells().map(Cell::of_id).collect();
-    let of_imports = Selection {
-        only: vec![name.to_owned()],
-        ..Selection::default()
-    }
-    .select(&cells);
-    let imported = of_imports.map_or(0, |selected| selected.into_iter().filter(|is| *is).count());
-    let is_matrix = matches!(
-        crate::matrix::find(Some(name), &plan.root, &ReadSet::default()),
-        Ok(Some(_))
-    );
-    let quoted = shlex::try_quote(name).unwrap_or_default();
-    let help = if is_matrix {
-        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {quoted}`")
-    } else if imported > 0 {
-        let what = counted(imported, "imported cell");
-        format!("it matches {what}: `tprimat compare --imported --only {quoted}`")
-    } else {
-        format!("`{}` names the cells", plan.command("list", &[]))
-    };
+/// Nothing in the matrix is named so.
+fn no_match(plan: &Plan, name: &str) -> Error {
     Error::NothingSelected {
-        message,
-        help: Some(help),
+        message: format!(
+            "no cell of the matrix `{}` matches `{name}`",
+            plan.matrix.name
+        ),
+        help: Some(format!(
+            "`{}` names the cells; `tprimat compare --imported --only PATTERN` is of imports",
+            plan.command("list", &[])
+        )),
     }
 }
 
@@ -438,7 +356,7 @@ fn check_stated(across: &[String], comparison: &Comparison) -> Result<()> {
                 "--across {field}: no cell that is compared states a setting of this name"
             ));
             let help = did_you_mean(field, stated)
-                .unwrap_or_else(|| "`tprimat compare --details` lists what the cells state".into());
+                .unwrap_or_else(|| "`tprimat compare --json` has what the cells state".into());
             Err(Error::invalid(problem.help(help)))
         }
         _ => Ok(()),

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde_json::Value;
-use tprimat_base::words::part;
 
 use super::{
     args::{self, Annotations, GateArgs, Globals},
@@ -14,18 +13,18 @@ use super::{
     targets,
 };
 use crate::{
-    error::{Error, Problem, Result, Source, exit, nearest},
+    error::{Error, Problem, Result, exit, nearest},
     execute::history,
     figures::{
         self, AbsentState, BASELINE_SCHEMA, Baseline, ChangedSetting, GateCell, GateInput,
-        GateReport, GateVerdict, all_hosts,
+        GateReport, GateVerdict,
         codes::{CONTRADICTED, FAILED, SLOWER},
     },
     files::{Durability, read_to_string, write_atomically},
     plan::{Asked, Plan, Prepared, UNWATCHED},
     recipe::COMMAND,
     report,
-    results::{Reason, words::few},
+    results::Reason,
 };
 
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
@@ -67,7 +66,6 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         print_document(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
-        print(&origin(path, &baseline))?;
         print(&advice(&gate, &session.plan, &write_one))?;
     }
     match args.annotations {
@@ -150,30 +148,6 @@ fn add_unwatched(gate: &mut GateReport, plan: &Plan) {
     }
 }
 
-/// `baseline: b.json, measured 2026-03-01 to 2026-03-02 on node1`
-fn origin(path: &Path, baseline: &Baseline) -> String {
-    let times = || baseline.cells.iter().filter_map(|cell| cell.measured);
-    let first = times().map(|[first, _]| first).reduce(f64::min);
-    let last = times().map(|[_, last]| last).reduce(f64::max);
-    let day = |seconds: f64| {
-        let time = jiff::Timestamp::from_second(seconds as i64).ok()?;
-        Some(time.strftime("%Y-%m-%d").to_string())
-    };
-    let mut text = format!("baseline: {}", path.display());
-    if let (Some(first), Some(last)) = (first.and_then(day), last.and_then(day)) {
-        text += &format!(", measured {first}");
-        if last != first {
-            text += &format!(" to {last}");
-        }
-    }
-    let hosts = baseline.cells.iter().flat_map(|cell| &cell.hosts);
-    if let Some(hosts) = all_hosts(hosts).filter(|hosts| !hosts.is_empty()) {
-        let hosts: Vec<&str> = hosts.into_iter().collect();
-        text += &format!(" on {}", few(&hosts));
-    }
-    text + "\n"
-}
-
 /// What to do about the cells that did not pass, a line for each kind of reason. `write_one`: the
 /// command that writes this baseline anew.
 fn advice(gate: &GateReport, plan: &Plan, write_one: &str) -> String {
@@ -237,31 +211,11 @@ pub(super) fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
         ))));
     }
     let text = read_to_string(path)?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| {
-        let source = Source::new(name.as_str(), text.as_str());
-        // Its line and column count from 1, and the column counts bytes.
-        let line_start: usize = text
-            .split_inclusive('\n')
-            .take(error.line().saturating_sub(1))
-            .map(str::len)
-            .sum();
-        let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
-        while !text.is_char_boundary(at) {
-            at -= 1;
-        }
-        let end = part(&text, at..)
-            .chars()
-            .next()
-            .map_or(at, |c| at + c.len_utf8());
-        Error::invalid(
-            Problem::new("the baseline is not JSON")
-                .at(&source, at..end, error.to_string())
-                .help(&*help),
-        )
-    })?;
     let wrong = |what: String, help: &str| {
         Error::invalid(Problem::new(format!("{name} {what}")).help(help))
     };
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("is not JSON: {error}"), &help))?;
     match value.get("schema_version").and_then(Value::as_str) {
         Some(BASELINE_SCHEMA) => {}
         Some(other) if other.starts_with("tprimat.baseline/") => {

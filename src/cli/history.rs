@@ -90,9 +90,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     if globals.json {
         print_document(&History::of(cells))?;
     } else {
-        let each = plan.command("history", &["CELL"]);
-        let each = names.is_empty().then_some(each.as_str());
-        print(&report::history_text(&cells, each, &page()))?;
+        print(&report::history_text(&cells, &page()))?;
     }
     Ok(exit::OK)
 }

@@ -22,9 +22,7 @@ use crate::{
     results::{DATASET_DIGEST, Reason, RunResult, TOKENIZER_DIGEST},
 };
 pub(super) use past::launch_of;
-pub use past::{
-    PastMeasurements, cells_with_attempts, measured_before, measured_repeats, run_of, trainings,
-};
+pub use past::{PastMeasurements, cells_with_attempts, measured_before, run_of, trainings};
 
 /// How far to look for figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

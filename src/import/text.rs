@@ -44,7 +44,7 @@ pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
         (None, None) => String::new(),
     };
     let is = |status| move |field: &&FieldAttestation| field.status == status;
-    let fields = || fields.iter().map(|field| &**field);
+    let fields = || fields.iter();
     let confirmed = fields().filter(is(AttestationStatus::Attested)).count();
     let mut out = format!(
         "{cell}#{}  imported from {}: {mark}{rate}, {} confirmed by the file\n",

@@ -58,8 +58,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let words = "pass          cpu/cmd/tiny/single  the same measurements as the baseline: nothing was measured since";
     assert!(same.stdout.contains(words), "{}", same.stdout);
     assert!(
-        same.stdout
-            .contains("gate: pass: 1 pass (not measured since the baseline);"),
+        same.stdout.contains("gate: pass: 1 pass;"),
         "{}",
         same.stdout
     );
@@ -90,7 +89,6 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let slower = slower.ends_with(3);
     let told = gate(&project, &[]).ends_with(3).stdout;
     for words in [
-        "baseline: baseline.json, measured 20",
         "`tprimat history cpu/cmd/tiny/single` shows what changed",
         "- changed since the baseline: pace edited\n",
     ] {
@@ -236,7 +234,7 @@ fn what_is_gone_failed_or_changed_fails_and_what_is_new_is_listed() {
     let told = gate(&project, &[]).ends_with(0).stdout;
     assert!(
         told.contains("new           cpu/cmd/wide/single")
-            && told.contains("gate: pass: 1 pass (not measured since the baseline), 1 new"),
+            && told.contains("gate: pass: 1 pass, 1 new"),
         "{told}"
     );
     // A gate of nothing that the baseline has is no pass.
@@ -297,7 +295,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
     project
         .run(&["build", "--only", "cpu/cmd/wide"])
         .ends_with(1);
-    let failed = "cpu/cmd/wide/single  failed (unknown): it went boom";
+    let failed = "cpu/cmd/wide/single  failed: unknown: it went boom";
     let told = gate(
         &project,
         &["--only", "cpu/cmd/wide", "--junit", "junit.xml"],
@@ -331,7 +329,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
     );
     let none = project.run(&["gate", "--write", "-"]).ends_with(1).stderr;
     assert!(
-        none.contains("`cpu/cmd/wide/single` is left out: failed (unknown): it went boom"),
+        none.contains("`cpu/cmd/wide/single` is left out: failed: unknown: it went boom"),
         "{none}"
     );
     assert!(
@@ -547,11 +545,6 @@ fn mistakes_with_baselines_are_told() {
         said(&["--baseline", "empty.json", "--max-regression", "3"])
     );
     assert!(said(&["--baseline", "nowhere.json"]).contains("nowhere.json"));
-    let json = project
-        .run(&["gate", "--baseline", "broken.json", "--json"])
-        .ends_with(2)
-        .json();
-    assert_eq!(json["error"]["problems"][0]["line"], 3);
     project
         .run(&["gate", "--baseline", "empty.json"])
         .ends_with(6);

@@ -377,7 +377,7 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
         .join(" ");
     for words in [
         "cpu/cmd/tiny/single: run with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
-        "Environments that are not the same: - box/cmd/tiny/single against cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: unset instead of 1 (the host waits for every kernel); ",
+        "box/cmd/tiny/single: environment differs from that of cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: unset instead of 1 (the host waits for every kernel); ",
         "OMP_NUM_THREADS: 2 instead of unset",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -389,11 +389,11 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
             .stdout,
     );
     assert!(
-        comment.contains("| 1/1, not attested, runs with CUDA_LAUNCH_BLOCKING=1 |"),
+        comment.contains("| 1/1, not attested, 1 dangerous setting |"),
         "{comment}"
     );
     assert!(
-        comment.contains("<summary>Environments that are not the same</summary>"),
+        comment.contains("environment differs from that of cpu/cmd/tiny/single"),
         "{comment}"
     );
     let all = compared.json();

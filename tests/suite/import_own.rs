@@ -169,14 +169,9 @@ fn imports_that_a_command_does_not_see_are_named() {
         .ends_with(4)
         .stderr;
     assert!(
-        none.contains("no cell of the matrix") && none.contains("--imported --only 'amd/prim/*'"),
+        none.contains("no cell of the matrix") && none.contains("--imported --only PATTERN"),
         "{none}"
     );
-    let none = project
-        .run(&["compare", "matrix", "one"])
-        .ends_with(4)
-        .stderr;
-    assert!(!none.contains("--only"), "{none}");
 }
 
 /// A cut file of ours is an error that names it, and costs none of the files beside it.

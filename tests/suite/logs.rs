@@ -156,7 +156,7 @@ fn lines_of_a_log_that_were_lost_are_told_beside_the_figures() {
         "    [[ $step = 3 ]] && printf '%s' '{\"event\":\"step\",\"st' && continue\n",
     );
     project.run(&["build"]).ends_with(0);
-    let told = "! cpu/cmd/tiny/single: repeat 1: line 4 of the log is damaged; what it said is missing from the figures.";
+    let told = "! cpu/cmd/tiny/single: repeat 1: 1 line of the log cannot be read (the first is line 4): what was there is missing";
     let shown = project.run(&["compare"]).ends_with(0).stdout;
     assert!(shown.contains(told), "{shown}");
     let log = project.run(&["logs", CELL]).ends_with(0).stdout;

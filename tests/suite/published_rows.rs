@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 
 use serde::Deserialize;
 use tprimat::{
-    figures::{Mfu, Peaks},
+    figures::{Peaks, mfu},
     job::Job,
     logs::Trace,
     plan::{Plan, PlanRequest, Support},
@@ -130,7 +130,7 @@ fn published_tflops_follow_from_published_rates() {
             assert_eq!(is_met, table.unlike.is_none(), "{told}");
             agreeing += usize::from(is_met);
             let peak = Peaks::default().of("card", Some(&format!("NVIDIA {card}")), precision);
-            let mfu = Mfu::of(rate, Some(&own), peak).value();
+            let mfu = mfu(rate, Some(&own), peak, "the device can do").value();
             assert!(
                 mfu.is_some_and(|mfu| mfu > 0.1 && mfu < 0.7),
                 "{told}: {mfu:?}"

@@ -74,9 +74,11 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
             .stdout
     };
     let told = gate();
-    for when in ["now", "in the baseline"] {
+    for whose in ["repeats measured now", "baseline's repeats"] {
         assert!(
-            told.contains(&format!("runs that do not count ({when}: 1 set aside)")),
+            told.contains(&format!(
+                "beside the {whose} there are runs that do not count: 1 set aside"
+            )),
             "{told}"
         );
     }
@@ -94,7 +96,10 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     assert!(!project.run(&["compare"]).stdout.contains("set aside"));
     let told = gate();
     assert!(
-        !told.contains("(now: 1 set aside)") && told.contains("(in the baseline: 1 set aside)"),
+        !told.contains("beside the repeats measured now")
+            && told.contains(
+                "beside the baseline's repeats there are runs that do not count: 1 set aside"
+            ),
         "{told}"
     );
     project.run(&["build"]).ends_with(0);

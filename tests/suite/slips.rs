@@ -493,16 +493,9 @@ fn a_rendered_setting_that_changed_is_named() {
 }
 
 #[test]
-fn repeats_that_the_matrix_does_not_ask_for_are_offered() {
+fn repeats_that_the_matrix_does_not_ask_for_are_made_once() {
     let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 2"));
     project.run(&["build", "--repeats", "3"]).ends_with(0);
-    let ran = project.run(&["compare"]).ends_with(0);
-    says(
-        &ran,
-        &[
-            "the matrix asks for 2 repeats; 1 more run of cpu/cmd/tiny/single is measured: `--repeats 3` counts it",
-        ],
-    );
     let shown = project
         .run(&["show", "cpu/cmd/tiny/single#2"])
         .ends_with(0)
@@ -516,16 +509,12 @@ fn repeats_that_the_matrix_does_not_ask_for_are_offered() {
         .ends_with(0)
         .json();
     assert!(json["repeat"]["steady"]["tokens_per_second_per_gpu"].is_number());
-    let all = project.run(&["compare", "--repeats", "3"]).ends_with(0);
-    assert!(!all.stderr.contains("measured:"), "{}", all.stderr);
     // Cells that launch the same share their runs.
     let alike = project.read("matrix.toml")
         + "[matrix.axes.tag]\npath = \"frameworks.cmd.timeout\"\nvalues = [\"1h\", \"2h\"]\n";
     project.write("matrix.toml", &alike);
     let ran = project.run(&["build", "--repeats", "3"]).ends_with(0);
     assert_eq!(project.launches(), 3, "{ran:?}");
-    let ran = project.run(&["compare"]).ends_with(0);
-    says(&ran, &["; 1 more run of 2 cells is measured:"]);
 }
 
 #[test]

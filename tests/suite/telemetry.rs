@@ -611,7 +611,7 @@ fn repeats_that_were_added_after_a_look_are_told() {
         (project.build(&[]).code, project.launches()),
         (0, 3 + 2 + 5)
     );
-    let note = "repeats 4 and 5 were added after the results of 3 were seen: \
+    let note = "repeats 4, 5 were added after the results of 3 were seen: \
                 intervals assume that the number was fixed beforehand";
     assert_eq!(
         repeats_told(&project),

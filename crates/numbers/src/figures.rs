@@ -24,7 +24,7 @@
 //! | `pairs` | runs of two cells | those that were made as pairs, and what is decided by them |
 //! | `judged` | a [`Comparison`] | each pair of its cells that is judged, with one correction for all |
 //! | `sweep` | a [`Comparison`] | cells over a numeric axis, and which value is the fastest |
-//! | `sweep_document` | a sweep | the same for `compare --json` |
+//! | `sweep_document` | a [`Comparison`] | the same with its sweeps, as JSON has it |
 //! | `history` | a cell's measurements over time | where its speed changed |
 //! | `family` | the tests of one table | the tests without those that ask the same question again |
 //! | `gate/baseline` | the cells at one time | [`Baseline`], what later gates hold cells against |
@@ -78,8 +78,8 @@ pub use compare::{
     Standing, compare, framework_of, impossible, is_host, platform_of, rate_unit, rate_unit_of,
     unit_in_prose,
 };
-pub use environment::{ComparedEnvironment, SHARE};
-pub(crate) use environment::{environment_differences, environment_words, warnings_of};
+pub use environment::{ComparedEnvironment, SHARE, environment_words};
+pub(crate) use environment::{environment_differences, warnings_of};
 pub use figure::{Figure, Metric, Metrics};
 pub use gate::{
     BASELINE_SCHEMA, Baseline, BaselineCell, GateCell, GateInput, GateReport, GateVerdict, gate,
@@ -98,23 +98,19 @@ pub use metrics::{Catalogue, Price, Tdp, cost_ratio, memory_capacity_bytes};
 pub use not_counted::{Dropped, dropped_words};
 pub use note::{Note, NoteKind};
 pub use pairs::{Decided, decided};
-pub use peaks::{Mfu, Peak, PeakOverride, Peaks};
+pub use peaks::{Peak, PeakOverride, Peaks, mfu};
 pub use same_run::repeated_runs;
 pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady};
 pub use summary::{
     Curve, Memory, RepeatStatus, RepeatSummary, Statistics, StepTime, Summary, UncountedRepeats,
     comes_again, failure_class, summarize, why_uncounted,
 };
-pub(crate) use suspect::short_name;
 pub use suspect::{Signs, memory_of_others};
 pub use sweep::{
     Best, Highest, LineBest, SameSetting, Surface, SurfacePair, Sweep, SweepPoint, sweeps,
     sweeps_unjudged, swept_groups,
 };
-pub use sweep_document::{
-    BestDocument, ComparisonDocument, CurveDocument, HighestDocument, PairDocument, PointDocument,
-    PublishedComparison, SameSettingDocument, SweepDocument,
-};
+pub use sweep_document::ComparisonDocument;
 pub use telemetry::{Energy, Telemetry};
 pub use unified::{UNIFIED_SCHEMA, unified};
 pub use unstated::{Gaps, Stated, unknown_differences};

@@ -5,7 +5,6 @@
 //!
 //! | file | from | to |
 //! |---|---|---|
-//! | `interned` | – | values that most cells have alike, kept once |
 //! | `settings` | – | the one table of settings that are attested and contracted |
 //! | `unlisted` | – | what settings that are not in that table mean |
 //! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
@@ -35,7 +34,6 @@ pub mod contract;
 mod conventions;
 pub mod cross;
 pub mod flops;
-mod interned;
 mod learning_rate;
 mod moderated;
 mod parse_task;
@@ -58,13 +56,10 @@ pub use attest::{
 };
 pub use changes::{CUSUM, Changes, changes};
 pub use claim::{Claim, is_of_model};
-pub use contract::{
-    Contract, ContractField, FieldDifference, Source, classes, differences, has_difference,
-};
+pub use contract::{Contract, ContractField, FieldDifference, Source, differences, has_difference};
 pub use conventions::fitting_convention;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use flops::{FlopsPerToken, flops_per_token};
-pub use interned::{Kept, Known, Shared};
 pub use moderated::moderated;
 pub use parse_task::AttemptOutputs;
 pub use planned::RepeatsPlanned;

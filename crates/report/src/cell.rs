@@ -2,22 +2,20 @@
 //! went wrong.
 
 use serde::Serialize;
-use tprimat_base::words::plain::counted;
-use tprimat_numbers::figures::{
-    AbsentState, Comparison, Cut, Figure, NoteKind, RepeatStatus, RepeatSummary, Row, host_named,
-};
-use tprimat_numbers::results::{AttestationStatus, Tier};
+use serde_json::Value;
+use tprimat_numbers::figures::{AbsentState, Comparison, Figure, RepeatStatus, RepeatSummary, Row};
+use tprimat_numbers::results::{AttestationStatus, words::few};
 
 use super::{
     advice::advice,
     columns::{self, Of, Place, ink_of},
-    environment::following_words,
-    format::{MISSING, bytes, number, percent, seconds},
-    headline::{headlines, same_as},
+    csv::{OF_REPEAT, Read},
+    format::{bytes, number, percent, seconds},
+    headline::headlines,
     mark,
     notes::steady_state,
     paint::{Ink, Page},
-    sheet::{Layout, Sheet, Text, Word},
+    sheet::{Sheet, Text, Word},
     shown::Shown,
 };
 
@@ -53,13 +51,10 @@ pub fn cell_text(
             what_went_wrong(&mut out, name, repeat, &command);
         }
     }
-    // Told above, with the cell's figures.
-    let above = [NoteKind::Environment, NoteKind::Same];
-    let notes = comparison
-        .notes
-        .iter()
-        .filter(|note| note.cell.as_deref() == Some(name));
-    let mut notes: Vec<_> = notes.filter(|note| !above.contains(&note.kind)).collect();
+    let notes = comparison.notes.iter();
+    let mut notes: Vec<_> = notes
+        .filter(|note| note.cell.as_deref() == Some(name))
+        .collect();
     notes.sort_by_key(|note| note.kind);
     if !notes.is_empty() {
         out.gap();
@@ -95,20 +90,6 @@ fn with_figures(out: &mut Text<'_>, comparison: &Comparison, of: &Of<'_>) {
         );
     }
     steady_state(&[row]).iter().for_each(|line| out.say(line));
-    // The sentence above says it where it is why the comparison is another cell's.
-    let told = of.speedup.and_then(|speedup| speedup.same_as.as_ref());
-    let twin = row
-        .same_launch_as
-        .as_ref()
-        .filter(|twin| told != Some(*twin));
-    if let Some(twin) = twin {
-        let found = comparison.rows.iter().find(|other| other.cell == *twin);
-        out.inked(
-            Ink::Bad,
-            &format!("{} {}.", row.cell, same_as(row, twin, found)),
-        );
-    }
-    environment(out, of);
 }
 
 /// What is known of a cell, by a title.
@@ -211,141 +192,48 @@ fn step_time(row: &Row) -> String {
 
 /// Who says what the cell trained.
 fn attested(row: &Row) -> String {
-    let settings = row.contract.0.iter();
-    let settings = settings
-        .filter(|field| field.tier == Tier::Workload)
-        .count();
-    let confirmed = settings.saturating_sub(row.declared_only.len());
-    let others = if row.imported.is_empty() {
-        "the job asked"
-    } else {
-        "the labels say"
-    };
-    match row.attestation {
-        AttestationStatus::Attested if !row.declared_only.is_empty() => {
-            format!(
-                "{confirmed} of {settings} settings confirmed by the log; the others are as {others}"
-            )
+    match (row.attestation, &row.declared_only[..]) {
+        (AttestationStatus::Attested, []) => "attested by the log".to_owned(),
+        (AttestationStatus::Attested, open) => {
+            format!("attested by the log, but for {}", few(open))
         }
-        AttestationStatus::Attested => "attested by the log".to_owned(),
-        AttestationStatus::Contradicted => "CONTRADICTED by the log".to_owned(),
-        AttestationStatus::NotStated => "not attested: the workload is as declared".to_owned(),
+        (AttestationStatus::Contradicted, _) => "CONTRADICTED by the log".to_owned(),
+        (AttestationStatus::NotStated, _) => "not attested: the workload is as declared".to_owned(),
     }
 }
 
-/// In what the cell ran, where that is not as in the baseline; dangerous differences first, and
-/// what merely follows from another vendor, platform or framework as a count.
-fn environment(out: &mut Text<'_>, of: &Of<'_>) {
-    let mut all: Vec<_> = of.environment.iter().collect();
-    all.sort_by_key(|e| e.dangerous.is_none());
-    if let Some(first) = all.first() {
-        out.say(&format!("Different from {}:", first.cell_b));
-    }
-    let (own, following): (Vec<_>, Vec<_>) = all
-        .into_iter()
-        .partition(|e| e.dangerous.is_some() || e.follows.is_none());
-    for found in own {
-        let ink = if found.dangerous.is_none() {
-            Ink::Plain
-        } else {
-            Ink::Bad
-        };
-        out.item("  ", ink, &format!("{} {}", found.kind, found.words()));
-    }
-    if let Some(text) = following_words(&following) {
-        out.item(
-            "  ",
-            Ink::Dim,
-            &format!("{text} (--json of `compare` has them)"),
-        );
-    }
-}
-
-/// A column of the table of repeats: its title, whether it has figures, and what it has of a repeat.
-type Column = (&'static str, bool, fn(&RepeatSummary) -> Option<String>);
-
-const COLUMNS: [Column; 12] = [
-    ("repeat", false, |r| Some(format!("#{}", r.repeat))),
-    ("state", false, |r| Some(state(r).text)),
-    ("tokens/s/GPU", true, |r| {
-        Some(number(r.steady.as_ref()?.tokens_per_second_per_gpu))
-    }),
-    ("step time", true, |r| {
-        Some(seconds(r.steady.as_ref()?.step_time.mean_seconds))
-    }),
-    ("steps", true, |r| {
-        Some(r.steady.as_ref()?.steps.to_string())
-    }),
-    ("first step", true, |r| {
-        Some(r.cut()?.first_step.to_string())
-    }),
-    ("extra warm-up steps", true, |r| {
-        Some(extra(r)?.dropped_steps.to_string())
-    }),
-    ("tokens/s/GPU with them", true, |r| {
-        Some(number(extra(r)?.declared_tokens_per_second_per_gpu))
-    }),
-    ("energy", true, |r| {
-        r.energy()
-            .map(|e| format!("{} J ({})", number(e.joules), e.method))
-    }),
-    ("mean power", true, |r| {
-        Some(format!(
-            "{} W",
-            number(r.telemetry.as_ref()?.mean_power_watts?)
-        ))
-    }),
-    ("others on its GPUs", false, |r| {
-        Some(others(r.telemetry.as_ref()?.processes_known))
-    }),
-    ("host", false, |r| host_named(&r.host).map(str::to_owned)),
-];
-
-/// Where more was warm-up than is declared.
-fn extra(repeat: &RepeatSummary) -> Option<&Cut> {
-    repeat.cut().filter(|cut| cut.dropped_steps > 0)
-}
-
-fn others(looks: u64) -> String {
-    match usize::try_from(looks) {
-        Ok(0) => "not known".to_owned(),
-        looks => format!(
-            "none seen in {}",
-            counted(looks.unwrap_or(usize::MAX), "check")
-        ),
-    }
-}
-
+/// The runs, with those columns in which any of them has something.
 fn sheet(repeats: &[RepeatSummary]) -> Sheet {
-    let word = |of: &Column, repeat: &RepeatSummary| {
-        let text = of.2(repeat).filter(|text| text != MISSING);
-        match (text, of.0) {
-            (Some(_), "state") => state(repeat),
-            (Some(text), _) => Word::plain(text),
-            (None, _) => Word::missing(),
-        }
-    };
-    let has_any = |column: &&Column| repeats.iter().any(|r| word(column, r).text != MISSING);
-    let columns: Vec<&Column> = COLUMNS.iter().filter(has_any).collect();
+    let columns: Vec<_> = OF_REPEAT
+        .iter()
+        .filter(|(_, title, read)| {
+            !title.is_empty() && repeats.iter().any(|repeat| !read(repeat).is_null())
+        })
+        .collect();
+    let is_figure = |name: &str| !["repeat", "state", "host"].contains(&name);
     let heads: Vec<(&str, bool)> = columns
         .iter()
-        .map(|(name, is_figure, _)| (*name, *is_figure))
+        .map(|(name, title, _)| (*title, is_figure(name)))
         .collect();
-    let mut sheet = Sheet::new(&heads, Layout::Parts);
-    let row = |repeat: &RepeatSummary| columns.iter().map(|column| word(column, repeat)).collect();
+    let mut sheet = Sheet::new(&heads, 1);
+    let row = |repeat: &RepeatSummary| {
+        let word = |(name, _, read): &&(&str, _, Read)| word(name, &read(repeat));
+        columns.iter().map(word).collect()
+    };
     sheet.rows = repeats.iter().map(row).collect();
     sheet
 }
 
-fn state(repeat: &RepeatSummary) -> Word {
-    match &repeat.status {
-        RepeatStatus::Ok => Word::plain("ok"),
-        RepeatStatus::Failed { class, .. } => {
-            Word::inked(format!("failed ({})", class.name()), Ink::Bad)
-        }
-        RepeatStatus::Contradicted { .. } => Word::inked("CONTRADICTED", Ink::Alarm),
-        RepeatStatus::Suspect { .. } => Word::inked("suspect", Ink::Bad),
-        RepeatStatus::Unmeasured { .. } => Word::inked("not counted", Ink::Dim),
+/// A value of a run as people read it.
+fn word(name: &str, value: &Value) -> Word {
+    match (value.as_f64(), value.as_str()) {
+        (Some(n), _) if name == "repeat" => Word::plain(format!("#{n}")),
+        (Some(n), _) if name.ends_with("_seconds") => Word::plain(seconds(n)),
+        (Some(n), _) if n.fract() == 0.0 => Word::plain(n.to_string()),
+        (Some(n), _) => Word::plain(number(n)),
+        (_, Some(state)) if name == "state" && state != "ok" => Word::inked(state, Ink::Bad),
+        (_, Some(text)) => Word::plain(text),
+        (None, None) => Word::missing(),
     }
 }
 
@@ -356,43 +244,15 @@ fn what_went_wrong(
     command: impl Fn(&str, &[&str]) -> String,
 ) {
     let n = repeat.repeat;
-    let why = repeat.status.why_not().unwrap_or_default();
-    match &repeat.status {
-        RepeatStatus::Ok => {}
-        RepeatStatus::Failed { class, evidence } => {
-            out.inked(Ink::Bad, &format!("#{n} failed ({}):", class.name()));
-            evidence
-                .iter()
-                .for_each(|line| out.item("    ", Ink::Plain, line));
-            let advice = advice(*class, cell, command);
-            out.item("    ", Ink::Plain, &format!("What to do: {advice}."));
-        }
-        RepeatStatus::Contradicted { .. } => {
-            out.inked(
-                Ink::Alarm,
-                &format!("#{n} CONTRADICTED, not counted: {why}"),
-            );
-        }
-        _ => out.say(&format!("#{n} is not counted: {why}")),
-    }
-    let telemetry = repeat.telemetry.as_ref();
-    let no_energy = telemetry
-        .and_then(|t| t.energy_absent.as_ref())
-        .map(|why| why.text.clone());
-    if let Some(why) = repeat
-        .telemetry_absent
-        .as_ref()
-        .map(|why| why.text.clone())
-        .or(no_energy)
-    {
-        out.inked(Ink::Dim, &format!("#{n} has no energy: {why}"));
-    }
-    if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {
-        let reasons = told.throttled.join(", ");
-        out.inked(
-            Ink::Bad,
-            &format!("#{n} ran with lowered clocks: {reasons}"),
-        );
+    if let RepeatStatus::Failed { class, evidence } = &repeat.status {
+        out.inked(Ink::Bad, &format!("#{n} failed ({}):", class.name()));
+        evidence
+            .iter()
+            .for_each(|line| out.item("    ", Ink::Plain, line));
+        let advice = advice(*class, cell, command);
+        out.item("    ", Ink::Plain, &format!("What to do: {advice}."));
+    } else if let Some(why) = repeat.status.why_not() {
+        out.inked(Ink::Bad, &format!("#{n} is not counted: {why}"));
     }
     if !repeat.log_tail.is_empty() {
         out.item("  ", Ink::Plain, "the end of its log:");

@@ -5,17 +5,16 @@ use std::collections::BTreeSet;
 
 use crate::plot::loss_apart;
 use serde_json::Value;
+use tprimat_base::words::plain::counted;
 use tprimat_numbers::figures::{
-    Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Mfu, RepeatStatus,
-    Row, Speedup, Unit, apart_words, codes::DANGEROUS_VARIABLE, dropped_words, is_crossed,
-    rate_unit, texts, varied_for_losses,
+    Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Row, Speedup, Unit,
+    apart_words, dropped_words, environment_words, is_crossed, rate_unit, texts, varied_for_losses,
 };
-use tprimat_numbers::results::{AttestationStatus, Reason, mean, sd};
+use tprimat_numbers::results::AttestationStatus;
 
 use super::{
-    environment::words,
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
-    headline::{SpeedVerdict, interval, ratio_intervals, same_as, times},
+    headline::{SpeedVerdict, interval, ratio_intervals, times},
     paint::Ink,
     shown::Shown,
 };
@@ -30,8 +29,6 @@ pub(super) struct Of<'a> {
     pub baseline: Option<&'a Row>,
     pub environment: &'a [EnvironmentDifference],
     pub speedup: Option<&'a Speedup>,
-    /// The cell that launches the same bytes, where it has figures.
-    twin: Option<&'a Row>,
 }
 
 impl<'a> Of<'a> {
@@ -50,7 +47,6 @@ impl<'a> Of<'a> {
                 baseline: named(&group.baseline),
                 environment: environment.get(&*row.cell).copied().unwrap_or_default(),
                 speedup: speedups.get(&*row.cell).copied(),
-                twin: row.same_launch_as.as_deref().and_then(named),
             }
         };
         comparison.rows.iter().enumerate().map(of).collect()
@@ -99,19 +95,6 @@ impl<'a> Of<'a> {
         let group = self.baseline.map(|base| base.loss_group);
         group.map(|group| group == self.row.loss_group).into()
     }
-
-    /// What is to be known where another cell launches the same bytes. The column already marks rows
-    /// that are the baseline's own measurement.
-    fn of_twin(&self) -> Option<String> {
-        let base = self.baseline.filter(|base| self.row.launches_as(base));
-        let name = base
-            .map(|base| &base.cell)
-            .or(self.row.same_launch_as.as_ref())?;
-        let twin = base.or(self.twin);
-        let is_told =
-            *name == self.group.baseline && twin.is_some_and(|twin| self.row.is_measured_as(twin));
-        (!is_told).then(|| same_as(self.row, name, twin))
-    }
 }
 
 pub(super) fn rows_of<'a>(all: &[Of<'a>]) -> Vec<&'a Row> {
@@ -140,7 +123,9 @@ pub(super) const VALUES: [(&str, Read); 55] = [
     ("warnings", |of| list(&texts(&of.row.warnings))),
     ("same_launch_as", |of| of.row.same_launch_as.clone().into()),
     ("same_runs_as", |of| of.row.same_runs_as.clone().into()),
-    ("environment", |of| text(&words(of.environment))),
+    ("environment", |of| {
+        environment_words(of.environment, &of.group.baseline).into()
+    }),
     ("attestation", |of| attestation(of.row.attestation)),
     ("declared_only", |of| list(&of.row.declared_only)),
     ("precision", |of| text(&of.row.precision)),
@@ -207,9 +192,7 @@ pub(super) const VALUES: [(&str, Read); 55] = [
         of.compared(|s| s.reason.as_ref().map(|why| why.text.clone()))
     }),
     ("mfu", |of| of.row.mfu.value().into()),
-    ("mfu_absent", |of| {
-        why_absent(&of.row.mfu.clone().into()).into()
-    }),
+    ("mfu_absent", |of| why_absent(&of.row.mfu).into()),
 ];
 
 fn text(text: &str) -> Value {
@@ -303,7 +286,7 @@ impl Table {
 
 /// The first figures of some cells. `against`: what their ratios are against.
 pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
-    let with_mfu = all.iter().filter(|of| matches!(of.row.mfu, Mfu::Ok { .. }));
+    let with_mfu = all.iter().filter(|of| of.row.mfu.value().is_some());
     let precisions: BTreeSet<&str> = with_mfu.map(|of| &*of.row.precision).collect();
     let view = View {
         place,
@@ -337,17 +320,13 @@ pub(super) fn figures(all: &[Of<'_>], place: Place, against: &str) -> Table {
     }
 }
 
-fn rate(of: &Of<'_>, view: &View) -> Shown {
+fn rate(of: &Of<'_>, _: &View) -> Shown {
     if let Some(reason) = of.row.impossible() {
         return Shown::impossible(reason.text.clone());
     }
     let estimate = &of.row.tokens_per_second_per_gpu;
     Shown {
         detail: Some(spread(estimate)),
-        remarks: declared_rate(of.row)
-            .filter(|_| view.place == Place::Page)
-            .into_iter()
-            .collect(),
         ..Shown::of(number(estimate.value), estimate.value)
     }
 }
@@ -368,30 +347,6 @@ pub(super) fn estimated(estimate: &Estimate) -> String {
     format!("{} ({})", number(estimate.value), spread(estimate))
 }
 
-/// What the declared warm-up alone would give, where more was dropped in any repeat that counts.
-fn declared_rate(row: &Row) -> Option<String> {
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let cuts: Vec<_> = counted
-        .filter_map(|r| r.steady.as_ref()?.cut.as_ref())
-        .collect();
-    cuts.iter().find(|cut| cut.dropped_steps > 0)?;
-    let rates = cuts
-        .iter()
-        .map(|cut| cut.declared_tokens_per_second_per_gpu);
-    let rates = rates.filter(|rate| rate.is_finite());
-    let low = number(rates.clone().reduce(f64::min)?);
-    let high = number(rates.reduce(f64::max)?);
-    let range = if low == high {
-        low
-    } else {
-        format!("{low}–{high}")
-    };
-    Some(format!("after the declared warm-up alone {range}"))
-}
-
-/// Differences told beside a ratio; all of them are in the notes.
-const LABELS: usize = 3;
-
 /// `1.23× (1.10–1.38), faster`, what the two cells do differently, and what may not be concluded from
 /// it.
 fn against(of: &Of<'_>, view: &View) -> Shown {
@@ -402,7 +357,7 @@ fn against(of: &Of<'_>, view: &View) -> Shown {
         );
     }
     let base_is_impossible = of.baseline.and_then(Row::impossible).is_some();
-    let mut shown = match of.speedup.filter(|speedup| speedup.b == of.group.baseline) {
+    match of.speedup.filter(|speedup| speedup.b == of.group.baseline) {
         _ if of.is_baseline() => Shown::of("baseline", 1.0),
         Some(speedup) => Shown {
             ink: ink_of(SpeedVerdict::of(speedup)),
@@ -413,11 +368,7 @@ fn against(of: &Of<'_>, view: &View) -> Shown {
             Shown::inked("not compared: impossible rate", Ink::Bad)
         }
         None => Shown::missing("no comparison with the baseline"),
-    };
-    if view.place == Place::Table {
-        shown.remarks.extend(of.of_twin());
     }
-    shown
 }
 
 fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
@@ -431,21 +382,17 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
     let mut remarks: Vec<String> = verdict.map(str::to_owned).into_iter().collect();
     // The notes say why.
     remarks.extend((!speedup.doubts.is_empty()).then(|| "in doubt".to_owned()));
-    if place == Place::Glance {
+    // On a page they stand beside the cell's name.
+    if place != Place::Page {
         let crossed = speedup.labels.iter().filter(|label| is_crossed(label));
         remarks.extend(crossed.map(|label| label.text.clone()));
+    }
+    if place == Place::Glance {
         return remarks;
     }
     let reason = speedup.reason.as_ref();
     remarks.extend(reason.map(|reason| format!("no verdict: {reason}")));
     remarks.extend(speedup.apart_seconds.map(apart_words));
-    // On a page they stand beside the cell's name.
-    if place == Place::Table {
-        let labels = speedup.labels.iter().take(LABELS);
-        remarks.extend(labels.map(|label| label.text.clone()));
-        let more = speedup.labels.len().saturating_sub(LABELS);
-        remarks.extend((more > 0).then(|| format!("and {more} more")));
-    }
     remarks
 }
 
@@ -475,15 +422,9 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
             .filter(|mark| mark != NOT_ATTESTED)
             .collect(),
     };
-    if let [first, more @ ..] = &row.warnings[..]
-        && view.place != Place::Page
-    {
-        let more = if more.is_empty() {
-            String::new()
-        } else {
-            format!(" and {} more", more.len())
-        };
-        remarks.push(format!("runs with {}{more}", setting(first)));
+    // The notes say which; on a page they stand beside the cell's name.
+    if !row.warnings.is_empty() && view.place != Place::Page {
+        remarks.push(counted(row.warnings.len(), "dangerous setting"));
     }
     let is_whole =
         row.uncounted.failed == 0 && row.warnings.is_empty() && row.standing.earlier.is_none();
@@ -523,46 +464,18 @@ pub(super) fn marks(row: &Row) -> Vec<String> {
     marks
 }
 
-/// What of a warning fits a table; its reason is in the notes.
-fn setting(warning: &Reason) -> String {
-    if !warning.is(DANGEROUS_VARIABLE) {
-        return warning.text.clone();
-    }
-    let of = |name: &str| warning.values.get(name).and_then(Value::as_str);
-    format!(
-        "{}={}",
-        of("name").unwrap_or_default(),
-        of("value").unwrap_or_default()
-    )
-}
-
-/// The mean, with the spread of steps and that of repeats.
+/// The mean, with the spread of steps.
 fn step_time(of: &Of<'_>, _: &View) -> Shown {
-    let spread = |cv: Option<f64>| cv.filter(|cv| cv.is_finite()).map(percent);
     let time = &of.row.step_time;
-    let steps = spread(time.cv);
-    let repeats = spread(spread_of_repeats(of.row)).map(|cv| format!("repeats {cv}"));
-    let spreads: Vec<String> = steps.into_iter().chain(repeats).collect();
-    let spreads = Some(spreads.join("; ")).filter(|spreads| !spreads.is_empty());
-    Shown::of(seconds(time.mean_seconds), time.mean_seconds).detailed(spreads)
-}
-
-/// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree
-/// where runs do not. Runs that are in no unit are not in the step time beside it either.
-pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
-    let estimate = &row.tokens_per_second_per_gpu;
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let rates = estimate.values.iter().zip(counted);
-    let rates = rates.filter(|(_, repeat)| estimate.unit.has(repeat));
-    let rates: Vec<f64> = rates.map(|(rate, _)| *rate).collect();
-    Some(sd(&rates)? / mean(&rates)?)
+    let spread = time.cv.filter(|cv| cv.is_finite()).map(percent);
+    Shown::of(seconds(time.mean_seconds), time.mean_seconds).detailed(spread)
 }
 
 fn mfu(of: &Of<'_>, view: &View) -> Shown {
     let peak = view
         .has_several_precisions
         .then(|| format!("{} peak", of.row.precision));
-    let shown = figure(&of.row.mfu.clone().into(), "fraction", "MFU");
+    let shown = figure(&of.row.mfu, "fraction", "MFU");
     let is_share = shown.value.is_some();
     shown.detailed(peak.filter(|_| is_share))
 }

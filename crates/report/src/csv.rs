@@ -184,55 +184,65 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
 }
 
 /// How a value of a run is read.
-type Read = fn(&RepeatSummary) -> Value;
+pub(super) type Read = fn(&RepeatSummary) -> Value;
 
-const OF_REPEAT: [(&str, Read); 24] = [
-    ("repeat", |r| r.repeat.into()),
-    ("attempt", |r| r.attempt.clone().into()),
-    ("host", |r| host_named(&r.host).into()),
-    ("state", |r| status(r).0.into()),
-    ("reason", |r| status(r).1.into()),
-    ("started_at_unix_seconds", |r| r.started_at.into()),
-    ("tokens_per_second_per_gpu", |r| {
+/// A run's values by their names in files, and by what people call them; that is empty where only files
+/// have the value.
+pub(super) const OF_REPEAT: [(&str, &str, Read); 24] = [
+    ("repeat", "repeat", |r| r.repeat.into()),
+    ("attempt", "", |r| r.attempt.clone().into()),
+    ("host", "host", |r| host_named(&r.host).into()),
+    ("state", "state", |r| status(r).0.into()),
+    ("reason", "", |r| status(r).1.into()),
+    ("started_at_unix_seconds", "", |r| r.started_at.into()),
+    ("tokens_per_second_per_gpu", "tokens/s/GPU", |r| {
         steady(r, |s| s.tokens_per_second_per_gpu)
     }),
-    ("tokens_per_second", |r| steady(r, |s| s.tokens_per_second)),
-    ("steps_measured", |r| steady(r, |s| s.steps)),
-    ("step_time_mean_seconds", |r| {
+    ("tokens_per_second", "", |r| {
+        steady(r, |s| s.tokens_per_second)
+    }),
+    ("steps_measured", "steps", |r| steady(r, |s| s.steps)),
+    ("step_time_mean_seconds", "step time", |r| {
         steady(r, |s| s.step_time.mean_seconds)
     }),
-    ("step_time_median_seconds", |r| {
+    ("step_time_median_seconds", "", |r| {
         steady(r, |s| s.step_time.median_seconds)
     }),
-    ("step_time_p95_seconds", |r| {
+    ("step_time_p95_seconds", "", |r| {
         steady(r, |s| s.step_time.p95_seconds)
     }),
-    ("step_time_sd_seconds", |r| {
+    ("step_time_sd_seconds", "", |r| {
         steady(r, |s| s.step_time.sd_seconds)
     }),
-    ("steady_state_method", |r| cut(r, |cut| cut.method.clone())),
-    ("steady_state_not_assessed", |r| {
+    ("steady_state_method", "", |r| {
+        cut(r, |cut| cut.method.clone())
+    }),
+    ("steady_state_not_assessed", "", |r| {
         cut(r, |cut| {
             cut.not_assessed.as_ref().map(|why| why.text.clone())
         })
     }),
-    ("first_measured_step", |r| cut(r, |cut| cut.first_step)),
-    ("dropped_after_warmup_steps", |r| {
+    ("first_measured_step", "first step", |r| {
+        cut(r, |cut| cut.first_step)
+    }),
+    ("dropped_after_warmup_steps", "extra warm-up steps", |r| {
         cut(r, |cut| cut.dropped_steps)
     }),
-    ("tokens_per_second_per_gpu_all_after_warmup", |r| {
+    ("tokens_per_second_per_gpu_all_after_warmup", "", |r| {
         cut(r, |cut| cut.declared_tokens_per_second_per_gpu)
     }),
-    ("loss_at_end", |r| r.loss_at_end.into()),
-    ("last_step", |r| r.last_step.into()),
-    ("gpu_board_energy_joules", |r| {
+    ("loss_at_end", "", |r| r.loss_at_end.into()),
+    ("last_step", "", |r| r.last_step.into()),
+    ("gpu_board_energy_joules", "energy, J", |r| {
         r.energy().map(|energy| energy.joules).into()
     }),
-    ("energy_method", |r| {
+    ("energy_method", "", |r| {
         r.energy().map(|energy| &*energy.method).into()
     }),
-    ("mean_power_watts", |r| telemetry(r, |t| t.mean_power_watts)),
-    ("max_temperature_celsius", |r| {
+    ("mean_power_watts", "mean power, W", |r| {
+        telemetry(r, |t| t.mean_power_watts)
+    }),
+    ("max_temperature_celsius", "", |r| {
         telemetry(r, |t| t.max_temperature_celsius)
     }),
 ];
@@ -262,7 +272,9 @@ fn repeat(cell: &str, row: Option<&Row>, repeat: &RepeatSummary) -> Record {
         ),
         ("loss_group", row.map(|row| row.loss_group + 1).into()),
     ];
-    let own = OF_REPEAT.iter().map(|(name, read)| (*name, read(repeat)));
+    let own = OF_REPEAT
+        .iter()
+        .map(|(name, _, read)| (*name, read(repeat)));
     let known = of_row.into_iter().chain(own);
     let known = known.map(|(name, value)| (name.to_owned(), value));
     known.chain(memory(&repeat.memory)).collect()
@@ -302,6 +314,7 @@ mod tests {
             unreachable!()
         };
         summary.tokens_per_second_per_gpu = None;
+        summary.notes.clear();
         for repeat in &mut summary.repeats {
             repeat.status = RepeatStatus::Suspect {
                 reason: "hot".to_owned(),

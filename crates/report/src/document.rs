@@ -5,13 +5,12 @@ use tprimat_numbers::figures::{Comparison, Judged, NoteKind, sweeps};
 
 use super::{
     columns::{self, Of, Place, Table, crossed, ink_of, rows_of},
-    environment::environments,
     hardware::in_title,
-    headline::{self, Headline, by_group, headlines, ranking},
+    headline::{self, Headline, by_group, headlines},
     mark,
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
-    sheet::{Layout, Sheet, Text},
+    sheet::{Sheet, Text},
     sweep::{sweep_tables, tell_sweep},
 };
 
@@ -71,7 +70,6 @@ pub(super) struct Section<'a> {
     pub workload: String,
     /// The fastest first.
     pub rows: Vec<Of<'a>>,
-    pub ranking: Option<String>,
     /// The weightiest first.
     pub told: Vec<&'a Headline>,
     pub figures: Table,
@@ -84,7 +82,6 @@ pub(super) struct Section<'a> {
 /// comparison.
 pub(super) fn sections<'a>(
     comparison: &'a Comparison,
-    judged: &Judged,
     told: &'a [Headline],
     (place, most): (Place, usize),
 ) -> Vec<Section<'a>> {
@@ -95,7 +92,6 @@ pub(super) fn sections<'a>(
         rows.retain(|of| of.at < most);
         let group = rows.first()?.group;
         let in_order = rows_of(&rows);
-        let ranking = ranking(comparison, judged, group, &in_order);
         let strict = if group.identical_config {
             ", identical configuration"
         } else {
@@ -107,7 +103,6 @@ pub(super) fn sections<'a>(
         Some(Section {
             model: &group.model,
             workload,
-            ranking,
             told,
             figures: columns::figures(&rows, place, "against the baseline"),
             metrics: columns::metrics(&rows, place),
@@ -123,7 +118,6 @@ pub(super) const LEADING: usize = 3;
 
 pub(super) fn tell(comparison: &Comparison, most_notes: Option<usize>, out: &mut impl Medium) {
     let told = headlines(comparison);
-    let judged = Judged::of_comparison(comparison);
     let (refused, untold) = headline::refused(&told);
     for headline in &refused {
         out.sentence(Ink::Bad, &headline.text);
@@ -137,10 +131,13 @@ pub(super) fn tell(comparison: &Comparison, most_notes: Option<usize>, out: &mut
     if !refused.is_empty() {
         out.end();
     }
-    for table in sweep_tables(comparison, &sweeps(comparison, &judged)) {
+    for table in sweep_tables(
+        comparison,
+        &sweeps(comparison, &Judged::of_comparison(comparison)),
+    ) {
         tell_sweep(&table, out);
     }
-    for section in sections(comparison, &judged, &told, (Place::Table, usize::MAX)) {
+    for section in sections(comparison, &told, (Place::Table, usize::MAX)) {
         tell_section(&section, out);
     }
     if comparison.groups.is_empty() {
@@ -159,33 +156,9 @@ pub(super) fn tell(comparison: &Comparison, most_notes: Option<usize>, out: &mut
             },
         );
     }
-    let (dangerous, harmless): (Vec<_>, Vec<_>) = environments(comparison)
-        .into_iter()
-        .partition(|found| found.is_dangerous);
-    if !dangerous.is_empty() || !harmless.is_empty() {
-        out.section("Environments that are not the same", |out| {
-            let shown = most_notes.unwrap_or(usize::MAX).min(harmless.len());
-            dangerous
-                .iter()
-                .for_each(|found| out.item(Ink::Bad, &found.text));
-            harmless[..shown]
-                .iter()
-                .for_each(|found| out.item(Ink::Plain, &found.text));
-            if harmless.len() > shown {
-                out.remark(&format!(
-                    "and {} more: --json has all.",
-                    harmless.len() - shown
-                ));
-            }
-        });
-    }
-    // Environments have a section of their own, and what is refused stands first, if there was room.
+    // What is refused stands first, if there was room.
     let mut notes = notes(comparison);
-    notes.retain(|note| match note.kind {
-        NoteKind::Environment => false,
-        NoteKind::Refused => untold > 0,
-        _ => true,
-    });
+    notes.retain(|note| note.kind != NoteKind::Refused || untold > 0);
     if notes.is_empty() {
         return;
     }
@@ -207,9 +180,6 @@ pub(super) fn tell(comparison: &Comparison, most_notes: Option<usize>, out: &mut
 
 fn tell_section(section: &Section<'_>, out: &mut impl Medium) {
     out.title(&format!("{}: {}", section.model, section.workload));
-    if let Some(text) = &section.ranking {
-        out.sentence(Ink::Strong, text);
-    }
     for headline in section.told.iter().take(LEADING) {
         out.sentence(ink_of(headline.verdict), &headline.text);
     }
@@ -221,7 +191,7 @@ fn tell_section(section: &Section<'_>, out: &mut impl Medium) {
     }
     let name = |of: &Of<'_>| format!("{}{}", of.row.cell, mark(&of.row.imported));
     let names = section.rows.iter().map(name);
-    out.sheet(&Sheet::of("cell", names, &section.figures, Layout::Parts));
+    out.sheet(&Sheet::of("cell", names, &section.figures));
     section
         .steady_state
         .iter()
@@ -233,7 +203,7 @@ fn tell_section(section: &Section<'_>, out: &mut impl Medium) {
             .rows
             .iter()
             .map(|of| [vec![name(of)], crossed(of.row)].concat().join("; "));
-        let sheet = Sheet::of("cell", names, &section.metrics, Layout::Parts);
+        let sheet = Sheet::of("cell", names, &section.metrics);
         out.section("Cost and efficiency", |out| out.sheet(&sheet));
     }
     out.end();

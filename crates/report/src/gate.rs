@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-use indexmap::IndexMap;
 use tprimat_numbers::figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
 use tprimat_numbers::results::words::few;
 
-use super::{format::number, markdown::escaped, notes::listed, sheet::clean};
+use super::{format::number, markdown::escaped, sheet::clean};
 
 /// How a verdict is called.
 #[must_use]
@@ -28,14 +27,7 @@ pub fn gate_headline(report: &GateReport) -> String {
     let counts: Vec<String> = [Pass, Fail, Inconclusive, New, NotSelected]
         .into_iter()
         .filter(|verdict| count(*verdict) > 0)
-        .map(|verdict| {
-            format!(
-                "{} {}{}",
-                count(verdict),
-                verdict_name(verdict),
-                not_anew(report, verdict)
-            )
-        })
+        .map(|verdict| format!("{} {}", count(verdict), verdict_name(verdict)))
         .collect();
     let counts = if counts.is_empty() {
         "no cell".to_owned()
@@ -48,16 +40,6 @@ pub fn gate_headline(report: &GateReport) -> String {
         verdict_name(report.verdict),
         unit(report)
     )
-}
-
-/// ` (2 of them not measured since the baseline)`
-fn not_anew(report: &GateReport, verdict: GateVerdict) -> String {
-    let of_verdict = || report.cells.iter().filter(|c| c.verdict == verdict);
-    match of_verdict().filter(|c| c.same_measurements).count() {
-        0 => String::new(),
-        n if n == of_verdict().count() => " (not measured since the baseline)".to_owned(),
-        n => format!(" ({n} of them not measured since the baseline)"),
-    }
 }
 
 /// `1,000 → 900 tokens/s/GPU`, where both are known.
@@ -76,30 +58,6 @@ fn rates(cell: &GateCell) -> Option<String> {
     ))
 }
 
-/// The notes of each cell that no other cell has, then those that several share, each with its
-/// cells.
-fn notes(report: &GateReport) -> (Vec<Vec<String>>, Vec<String>) {
-    let mut own: Vec<Vec<String>> = report
-        .cells
-        .iter()
-        .map(|cell| cell.notes.iter().map(ToString::to_string).collect())
-        .collect();
-    let mut cells: IndexMap<String, Vec<&str>> = IndexMap::new();
-    for (cell, notes) in report.cells.iter().zip(&own) {
-        for note in notes {
-            cells.entry(note.clone()).or_default().push(&cell.cell);
-        }
-    }
-    cells.retain(|_, of| of.len() > 1);
-    for notes in &mut own {
-        notes.retain(|note| !cells.contains_key(note));
-    }
-    let all: Vec<&str> = report.cells.iter().map(|c| c.cell.as_str()).collect();
-    let shared = cells.iter();
-    let shared = shared.map(|(note, of)| format!("{}: {note}", listed(of, &all)));
-    (own, shared.collect())
-}
-
 /// Lines for a terminal or a log.
 #[must_use]
 pub fn gate_text(report: &GateReport) -> String {
@@ -108,9 +66,8 @@ pub fn gate_text(report: &GateReport) -> String {
     let judged = report.cells.iter().filter(|cell| is_judged(cell));
     let width = judged.map(|cell| cell.cell.chars().count()).max();
     let width = width.unwrap_or(0);
-    let (own, shared) = notes(report);
     let mut text = String::new();
-    for (cell, notes) in report.cells.iter().zip(&own).filter(|(c, _)| is_judged(c)) {
+    for cell in report.cells.iter().filter(|cell| is_judged(cell)) {
         let reason = clean(&cell.reason.text)
             .split_whitespace()
             .collect::<Vec<_>>()
@@ -121,8 +78,9 @@ pub fn gate_text(report: &GateReport) -> String {
             verdict_name(cell.verdict),
             clean(&cell.cell)
         );
-        for line in rates(cell).iter().chain(notes) {
-            _ = writeln!(text, "{:<12}  - {}", "", clean(line));
+        let notes = cell.notes.iter().map(ToString::to_string);
+        for line in rates(cell).into_iter().chain(notes) {
+            _ = writeln!(text, "{:<12}  - {}", "", clean(&line));
         }
     }
     let others = report.cells.iter().filter(|cell| !is_judged(cell));
@@ -130,9 +88,6 @@ pub fn gate_text(report: &GateReport) -> String {
     if !others.is_empty() {
         let word = verdict_name(GateVerdict::NotSelected);
         _ = writeln!(text, "{word:<12}  {}", clean(&few(&others)));
-    }
-    for note in &shared {
-        _ = writeln!(text, "- {}", clean(note));
     }
     _ = writeln!(text, "{}", gate_headline(report));
     text
@@ -145,12 +100,10 @@ pub fn gate_markdown(report: &GateReport) -> String {
     if !report.cells.is_empty() {
         text.push_str("| verdict | cell | then | now | why |\n|---|---|--:|--:|---|\n");
     }
-    let (own, shared) = notes(report);
-    for (cell, notes) in report.cells.iter().zip(own) {
+    for cell in &report.cells {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "–".to_owned(), number);
-        let why: Vec<String> = std::iter::once(cell.reason.text.clone())
-            .chain(notes)
-            .collect();
+        let why = std::iter::once(&cell.reason).chain(&cell.notes);
+        let why: Vec<String> = why.map(|why| escaped(&why.text)).collect();
         _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
@@ -158,17 +111,8 @@ pub fn gate_markdown(report: &GateReport) -> String {
             escaped(&cell.cell),
             rate(cell.then),
             rate(cell.now),
-            why.iter()
-                .map(|why| escaped(why))
-                .collect::<Vec<_>>()
-                .join("<br>")
+            why.join("<br>")
         );
-    }
-    if !shared.is_empty() {
-        text.push('\n');
-    }
-    for note in &shared {
-        _ = writeln!(text, "- {}", escaped(note));
     }
     _ = writeln!(
         text,
@@ -229,7 +173,8 @@ pub(super) mod tests {
 
     /// A report with every verdict, and names that mean something to every format.
     pub fn report(names: [&str; 4]) -> GateReport {
-        let cell = |name: &str, verdict: &str, reason: &str| json!({ "cell": name, "verdict": verdict, "reason": reason });
+        let reason = |text: &str| json!({ "code": "told", "severity": "beside", "text": text });
+        let cell = |name: &str, verdict: &str, text: &str| json!({ "cell": name, "verdict": verdict, "reason": reason(text) });
         let mut failed = cell(
             names[0],
             "fail",
@@ -239,7 +184,7 @@ pub(super) mod tests {
         failed["now"] = 900.0.into();
         failed["n_then"] = 5.into();
         failed["n_now"] = 4.into();
-        failed["notes"] = json!(["torch: 2.9, not 2.8 <b>|"]);
+        failed["notes"] = json!([reason("torch: 2.9, not 2.8 <b>|")]);
         let cells = json!([
             failed,
             cell(names[1], "inconclusive", "1 now and 5 then"),
@@ -257,43 +202,6 @@ pub(super) mod tests {
         "nvd/nemo/llama/c",
         "nvd/nemo/llama/d@x=1",
     ];
-
-    #[test]
-    fn the_headline_counts_what_was_not_measured_anew() {
-        let mut all = report(PLAIN);
-        all.cells[2].same_measurements = true;
-        assert!(gate_headline(&all).contains("1 pass (not measured since the baseline), 1 FAIL"));
-        all.cells.push(GateCell {
-            same_measurements: false,
-            ..all.cells[2].clone()
-        });
-        assert!(
-            gate_headline(&all)
-                .contains("2 pass (1 of them not measured since the baseline), 1 FAIL")
-        );
-    }
-
-    /// What holds of several cells is read once.
-    #[test]
-    fn a_note_that_several_cells_share_stands_once_with_their_names() {
-        let mut all = report(PLAIN);
-        let note = |text: &str| serde_json::from_value(json!(text)).unwrap();
-        let added = "repeats were added now";
-        for cell in &mut all.cells[..3] {
-            cell.notes.push(note(added));
-        }
-        for text in [gate_text(&all), gate_markdown(&all)] {
-            assert_eq!(text.matches(added).count(), 1, "{text}");
-            let named = format!("- {}: {added}\n", PLAIN[..3].join(", "));
-            assert!(text.contains(&named), "{text}");
-            // What one cell alone has stays with it.
-            assert!(text.contains("torch: 2.9, not 2.8"), "{text}");
-        }
-        for cell in &mut all.cells[3..] {
-            cell.notes.push(note(added));
-        }
-        assert!(gate_text(&all).contains(&format!("- all 4 cells: {added}\n")));
-    }
 
     #[test]
     fn as_text() {

@@ -4,21 +4,18 @@
 
 mod pair;
 mod phrases;
-mod ranking;
 mod uncompared;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_numbers::figures::{Comparison, Row, Speedup, SweepPoint, sweeps_unjudged};
+use tprimat_numbers::figures::{Comparison, Row, Speedup};
 
-pub use ranking::ranking;
-
-pub(super) use phrases::{interval, ratio_intervals, same_as, times};
+pub(super) use phrases::{interval, ratio_intervals, times};
 pub(super) use uncompared::{across, contradicted};
 
 use super::{
     columns::{Of, rows_of},
-    names::short_names,
+    plot::short_names,
 };
 use pair::pair_sentence;
 use phrases::named;
@@ -33,14 +30,11 @@ pub struct Headline {
     pub b: Option<String>,
     pub verdict: SpeedVerdict,
     /// Who is how much faster, and whether the work was the same.
-    pub short: String,
-    /// The same with every reservation.
     pub text: String,
 }
 
 impl Headline {
-    /// One whose short form says it all.
-    fn short(
+    fn of(
         group: Option<usize>,
         (a, b): (&str, Option<&str>),
         verdict: SpeedVerdict,
@@ -51,7 +45,6 @@ impl Headline {
             a: a.to_owned(),
             b: b.map(str::to_owned),
             verdict,
-            short: text.clone(),
             text,
         }
     }
@@ -91,7 +84,6 @@ impl SpeedVerdict {
 #[must_use]
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
     let mut all = refusals(comparison);
-    let mixed = mixed(comparison);
     let refused = comparison.differences.iter().filter(|d| d.refused);
     let refused: BTreeSet<&str> = refused.flat_map(|d| [&*d.cell_a, &*d.cell_b]).collect();
     for (index, of_group) in Of::by_group(comparison).into_iter().enumerate() {
@@ -107,7 +99,7 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         if let [alone] = rows[..] {
             let others = refused.contains(alone.cell.as_str());
             let text = alone_sentence(alone, others);
-            all.push(Headline::short(
+            all.push(Headline::of(
                 Some(index),
                 (&alone.cell, None),
                 SpeedVerdict::Alone,
@@ -123,59 +115,27 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
                 row.cell
             );
             let pair = (&*row.cell, Some(other.as_str()));
-            Some(Headline::short(None, pair, SpeedVerdict::Refused, text))
+            Some(Headline::of(None, pair, SpeedVerdict::Refused, text))
         }));
         let others = of_group.iter().filter(|of| !of.is_baseline());
         let mut pairs: Vec<(&Of<'_>, &Speedup)> = others
             .filter_map(|of| Some((of, of.speedup.filter(|s| s.b == b.row.cell)?)))
             .collect();
-        // Large losses would otherwise hide which cells beat the baseline, and a tuned cell against
-        // an untuned baseline says more of the tuning than of the framework.
-        let rank = |of: &Of<'_>, speedup: &Speedup| {
-            let is_faster = SpeedVerdict::of(speedup) == SpeedVerdict::Faster;
-            (mixed.contains(of.row.cell.as_str()), !is_faster)
-        };
-        pairs.sort_by(|(a, x), (b, y)| {
-            let by_rank = rank(a, x).cmp(&rank(b, y));
+        // Large losses would otherwise hide which cells beat the baseline.
+        let is_faster = |speedup: &Speedup| SpeedVerdict::of(speedup) == SpeedVerdict::Faster;
+        pairs.sort_by(|(_, x), (_, y)| {
+            let by_rank = is_faster(y).cmp(&is_faster(x));
             by_rank.then(weight(y).total_cmp(&weight(x)))
         });
         let name = |row: &Row| names[row.cell.as_str()].as_str();
         all.extend(pairs.into_iter().map(|(a, speedup)| {
             let sides = [a.row, b.row].map(|row| (row, name(row)));
-            let (short, text) = pair_sentence(a.environment, a.group, speedup, sides);
-            Headline {
-                short,
-                ..Headline::short(
-                    Some(index),
-                    (&a.row.cell, Some(&b.row.cell)),
-                    SpeedVerdict::of(speedup),
-                    text,
-                )
-            }
+            let text = pair_sentence(a.group, speedup, sides);
+            let pair = (a.row.cell.as_str(), Some(b.row.cell.as_str()));
+            Headline::of(Some(index), pair, SpeedVerdict::of(speedup), text)
         }));
     }
     all
-}
-
-/// Cells of a sweep over several frameworks that have another value of its axis than the baseline
-/// of their workload.
-fn mixed(comparison: &Comparison) -> BTreeSet<&str> {
-    let mut found = BTreeSet::new();
-    for sweep in sweeps_unjudged(comparison)
-        .iter()
-        .filter(|s| s.surfaces.len() > 1)
-    {
-        let points = || sweep.surfaces.iter().flat_map(|surface| &surface.points);
-        let cell = |point: &SweepPoint| comparison.rows[point.row].cell.as_str();
-        for point in points() {
-            let baseline = &comparison.groups[comparison.rows[point.row].group].baseline;
-            let base = points().find(|other| cell(other) == baseline);
-            if base.is_some_and(|base| (base.x, base.second) != (point.x, point.second)) {
-                found.insert(cell(point));
-            }
-        }
-    }
-    found
 }
 
 /// Above 0 by the size of what is significant; twice as fast weighs as much as half as fast,

@@ -9,43 +9,25 @@ use tprimat_numbers::figures::{
 use super::{
     columns::estimated,
     paint::{Ink, Page},
-    sheet::{Layout, Sheet, Text, Word},
+    sheet::{Sheet, Text, Word},
 };
 
-/// Cells that are shown measurement by measurement where nobody named any.
-const IN_FULL: usize = 3;
-
-/// The histories of some cells. `each`: the command that shows one in full; none where somebody
-/// asked for these.
+/// The histories of some cells, one below the other.
 #[must_use]
-pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> String {
+pub fn history_text(cells: &[CellHistory], page: &Page) -> String {
     let mut out = Text::new(page);
     let has_baseline = cells.iter().any(|cell| cell.is_against_baseline);
-    if let Some(command) = each.filter(|_| cells.len() > IN_FULL) {
-        let mut sheet = sheet(cells, &[("cell", false)]);
-        for cell in cells {
-            let name = Word::plain(title(cell));
-            let row = |m| [vec![name.clone()], row(m, has_baseline)].concat();
-            sheet.rows.extend(telling(&cell.measurements).map(row));
-        }
+    for cell in cells {
+        let count = counted(cell.measurements.len(), "measurement");
+        out.inked(Ink::Strong, &format!("{}: {count}", title(cell)));
+        let mut sheet = sheet(cell);
+        let row = |m| row(m, cell.is_against_baseline);
+        sheet.rows.extend(cell.measurements.iter().map(row));
         out.sheet(&sheet);
-        out.gap();
-        out.say(&format!(
-            "Of each cell, the measurement that counts now, else the last one, and the last change of speed; `{command}` shows all."
-        ));
-    } else {
-        for cell in cells {
-            let count = counted(cell.measurements.len(), "measurement");
-            out.inked(Ink::Strong, &format!("{}: {count}", title(cell)));
-            let mut sheet = sheet(std::slice::from_ref(cell), &[]);
-            let row = |m| row(m, cell.is_against_baseline);
-            sheet.rows.extend(cell.measurements.iter().map(row));
-            out.sheet(&sheet);
-            for note in cell.measurements.iter().flat_map(notes) {
-                out.item("  ", Ink::Dim, &note);
-            }
-            out.gap();
+        for note in cell.measurements.iter().flat_map(notes) {
+            out.item("  ", Ink::Dim, &note);
         }
+        out.gap();
     }
     let all = || cells.iter().flat_map(|of| &of.measurements);
     if all().any(|m| m.counts_now) {
@@ -64,15 +46,8 @@ pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> S
              variables may have changed as well.",
         );
     }
-    let spreads = cells.iter().filter_map(|cell| cell.session_sd);
-    let ends = [f64::min, f64::max].map(|end| spreads.clone().reduce(end));
-    if let [Some(low), Some(high)] = ends {
-        let [low, high] = [low, high].map(|sd| format!("{:.1}", sd * 100.0));
-        let range = if low == high {
-            low
-        } else {
-            format!("{low} to {high}")
-        };
+    let widest = cells.iter().filter_map(|cell| cell.session_sd);
+    if let Some(sd) = widest.reduce(f64::max) {
         let level = if has_baseline {
             "the baseline".to_owned()
         } else {
@@ -81,9 +56,10 @@ pub fn history_text(cells: &[CellHistory], each: Option<&str>, page: &Page) -> S
         out.inked(
             Ink::Dim,
             &format!(
-                "Clocks, heat and placement vary from one measurement to the next: intervals allow for {range} % of it (standard \
+                "Clocks, heat and placement vary from one measurement to the next: intervals allow for up to {:.1} % of it (standard \
                  deviation, from this history and from what is usual). Each measurement is held against the one before, and \
-                 against {level}, so that what creeps is seen."
+                 against {level}, so that what creeps is seen.",
+                sd * 100.0
             ),
         );
     }
@@ -113,21 +89,9 @@ fn crept(m: &Measurement) -> Option<&Since> {
         .filter(|_| !is_seen)
 }
 
-/// The measurement that counts now, or the last one where none does, and that of the last change.
-fn telling(all: &[Measurement]) -> impl Iterator<Item = &Measurement> {
-    let now = all
-        .iter()
-        .rposition(|m| m.counts_now)
-        .or(all.len().checked_sub(1));
-    let changed = all.iter().rposition(|m| level(m).is_change());
-    let shown = all.iter().enumerate();
-    shown.filter_map(move |(at, m)| (Some(at) == now || Some(at) == changed).then_some(m))
-}
-
-/// A table without rows; `before` are columns left of those of [`row`].
-fn sheet(cells: &[CellHistory], before: &[(&str, bool)]) -> Sheet {
-    let rate = rate_unit_of(cells.iter().map(|cell| cell.cell.as_str()));
-    let rate = format!("{rate} (95 % CI)");
+/// A table without rows.
+fn sheet(cell: &CellHistory) -> Sheet {
+    let rate = format!("{} (95 % CI)", rate_unit_of([cell.cell.as_str()]));
     let mut columns = vec![
         ("started (UTC)", false),
         ("host", false),
@@ -136,10 +100,10 @@ fn sheet(cells: &[CellHistory], before: &[(&str, bool)]) -> Sheet {
         ("against the one before", false),
         ("changed before it", false),
     ];
-    if cells.iter().any(|cell| cell.is_against_baseline) {
+    if cell.is_against_baseline {
         columns.insert(4, ("against the baseline", false));
     }
-    Sheet::new(&[before, &columns].concat(), Layout::Framed)
+    Sheet::new(&columns, 1)
 }
 
 fn row(m: &Measurement, has_baseline: bool) -> Vec<Word> {
@@ -270,7 +234,7 @@ mod tests {
             width: 400,
             ..Page::file()
         };
-        let text = history_text(&cells, None, &wide);
+        let text = history_text(&cells, &wide);
         for words in ["no verdict", "the rate may be 2.0× too high: by the clock"] {
             assert!(text.contains(words), "{words}:\n{text}");
         }
@@ -279,7 +243,7 @@ mod tests {
 
     #[test]
     fn each_measurement_has_its_speed_and_what_was_changed_before_it() {
-        insta::assert_snapshot!(history_text(&[three()], None, &Page::file()));
+        insta::assert_snapshot!(history_text(&[three()], &Page::file()));
     }
 
     /// From twice the speed on, both the value and its interval are factors.
@@ -305,18 +269,5 @@ mod tests {
             speed(&since(0.8, Level::Slower)),
             "20 % slower (95 % CI 17–23 %)"
         );
-    }
-
-    #[test]
-    fn of_many_cells_the_present_rate_and_the_last_change_are_shown() {
-        let mut many: Vec<CellHistory> = (0..4)
-            .map(|n| CellHistory {
-                cell: format!("nvd/a{n}/llama/s"),
-                ..three()
-            })
-            .collect();
-        many[1].measurements[0].counts_now = true;
-        let each = Some("tprimat history CELL");
-        insta::assert_snapshot!(history_text(&many, each, &Page::file()));
     }
 }

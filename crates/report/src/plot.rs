@@ -6,9 +6,9 @@
 //!
 //! | picture | shows |
 //! |---|---|
-//! | `overview` | `compare`: rates of all cells, and the curves of the fastest and the slowest |
+//! | `overview` | `compare`: rates of all cells, and why others have none |
 //! | `sweep` | cells over a numeric axis; `sweep_text` has the sentences |
-//! | `rates` | `throughput`, `mfu`, `memory`, `energy`, `cost` as bars |
+//! | `rates` | `mfu`, `memory`, `energy`, `cost` as bars |
 //! | `step_time`, `loss` | what repeats are made of, over steps |
 //! | `scaling` | rates over devices |
 //! | `history` | a cell's speed over time |
@@ -59,7 +59,7 @@ pub use why::{Bar, Kind, picture as why_picture};
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// `compare`, `throughput`, …; see [`Picture::file`].
+    /// `compare`, `memory`, …; see [`Picture::file`].
     pub name: &'static str,
     /// What it shows, for a heading or a text in its place.
     pub title: &'static str,
@@ -87,7 +87,7 @@ impl Picture {
         }
     }
 
-    /// Its file without extension: `compare`, `plot_throughput`.
+    /// Its file without extension: `compare`, `plot_memory`.
     #[must_use]
     pub fn file(&self) -> String {
         if self.name == OVERVIEW {
@@ -120,7 +120,8 @@ type Draw = fn(&Shown) -> std::result::Result<Canvas, String>;
 const PLOTS: [(&str, &str, Draw); 10] = [
     (OVERVIEW, "Overview", overview::overview),
     ("sweep", "Sweep", sweep::sweep),
-    ("throughput", "Throughput", rates::throughput),
+    // The same bars, in the place of a file that pages elsewhere show.
+    ("throughput", "Throughput", overview::overview),
     ("mfu", "MFU", rates::mfu),
     ("step_time", "Step time over steps", step_time::step_time),
     ("loss", "Loss and learning rate", loss::loss),

@@ -13,7 +13,7 @@ use super::{
     document::Medium,
     format::{MISSING, number},
     paint::Ink,
-    sheet::{Layout, Sheet, Word},
+    sheet::{Sheet, Word},
 };
 
 /// A table of words: its heads, then its lines.
@@ -65,7 +65,7 @@ fn table(comparison: &Comparison, sweep: &Sweep) -> SweepTable {
     let unit = rate_unit(all().map(|point| &comparison.rows[point.row]));
     let place = |point: &SweepPoint| (point.x, point.second);
     let marked = |surface: &Surface, point: &SweepPoint| {
-        let best = surface.best.as_ref().filter(|best| best.is_fastest());
+        let best = surface.best.as_ref().filter(|best| best.is_fastest);
         let is_best = best.is_some_and(|best| surface.points[best.at] == *point);
         marks(&comparison.rows[point.row], is_best)
     };
@@ -141,7 +141,7 @@ pub(super) fn tell_sweep(table: &SweepTable, out: &mut impl Medium) {
         .iter()
         .map(|name| (name.as_str(), true))
         .collect();
-    let mut sheet = Sheet::new(&heads, Layout::Stacked { axes: table.axes });
+    let mut sheet = Sheet::new(&heads, table.axes);
     let words = |row: &Vec<String>| row.iter().map(Word::plain).collect();
     sheet.rows = table.rows.iter().map(words).collect();
     out.sheet(&sheet);
@@ -283,55 +283,6 @@ mod tests {
             marked.contains("[m/n]: m of the n repeats")
                 && marked.contains("[earlier]: measured before"),
             "{marked}"
-        );
-    }
-
-    /// The last lines of a summary speak of ratios only where there are any.
-    #[test]
-    fn a_correction_is_named_where_an_interval_of_a_difference_is_shown() {
-        let shown = |cells: &[CellInput]| {
-            let all = compare(cells, &CompareSettings::default(), &Catalogue::default());
-            let commands = crate::Commands {
-                details: "tprimat compare --details".to_owned(),
-                build: "tprimat build".to_owned(),
-                can_run: true,
-                plan: "tprimat plan".to_owned(),
-            };
-            let page = Page {
-                width: 200,
-                ..Page::file()
-            };
-            crate::glance(&all, false, &commands, &page)
-        };
-        let of = |framework, axis, by: f64| {
-            [(1, 1.3), (2, 1.0), (4, 0.97)].map(|(n, time)| cell(framework, axis, n, time * by))
-        };
-        // One line of 3 points: its 3 pairs, among them the 2 ratios, of which none is shown.
-        let line = of("titan", "micro_batch_size", 1.0);
-        let said = shown(&line);
-        let words = "intervals of the differences between points of a sweep are corrected for the 3 \
-                     pairs of cells";
-        assert!(said.contains(words), "{said}");
-        // With a cell beside it that is no point, a table of 3 ratios.
-        let mut with_table = line.to_vec();
-        let mut other = cell("native", "micro_batch_size", 2, 1.5);
-        other.cell = "nvd/native/llama/single".to_owned();
-        other.axes.clear();
-        with_table.push(other);
-        let said = shown(&with_table);
-        let words = "of 3 ratios and of the differences between points of a sweep are corrected for the 4 pairs";
-        assert!(said.contains(words), "{said}");
-        assert!(said.contains("(95 % CI, Holm)"), "{said}");
-        // Over workloads there is neither.
-        let said = shown(&of("titan", "seq_length", 1.0));
-        assert!(!said.contains("corrected for"), "{said}");
-        // One ratio alone has an interval of its own.
-        let mut pair = of("titan", "micro_batch_size", 1.0)[..1].to_vec();
-        pair.extend(of("native", "micro_batch_size", 1.5)[..1].to_vec());
-        let said = shown(&pair);
-        assert!(
-            said.contains("(95 % CI)") && !said.contains("Holm"),
-            "{said}"
         );
     }
 

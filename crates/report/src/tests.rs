@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tprimat_job::FailureClass;
 use tprimat_numbers::figures::{
     Catalogue, CellState, CompareSettings, Comparison, Cut, Energy, EnvironmentDifference, Figure,
-    Metric, Mfu, Note, NoteKind, RatioInterval, RepeatStatus, Telemetry, compare,
+    Metric, Note, NoteKind, RatioInterval, RepeatStatus, Telemetry, compare,
 };
 
 use super::{
@@ -206,7 +206,7 @@ fn dress(all: &mut Comparison) {
         }
     }
     let row = &mut all.rows[1];
-    row.mfu = Mfu::Error {
+    row.mfu = Figure::Error {
         reason: "1.31 of the peak".into(),
     };
     row.uncounted.contradicted = 1;
@@ -245,7 +245,6 @@ fn dress(all: &mut Comparison) {
         throttled: vec!["SW power cap".into()],
         throttled_share: BTreeMap::new(),
         processes_known: 3,
-        power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
     let note =

@@ -1,6 +1,6 @@
 //! Where the time of a step goes, as text: one breakdown, or from one to another.
 
-use tprimat_numbers::figures::{Breakdown, KernelTime, PartTime, StepPart};
+use tprimat_numbers::figures::{Breakdown, PartTime, StepPart};
 
 use tprimat_base::{error::Result, words::plain::counted};
 
@@ -8,7 +8,7 @@ use super::{
     Picture,
     paint::{Ink, Page},
     plot::{self, Bar, Kind},
-    sheet::{Layout, Sheet, Text, Word},
+    sheet::{Sheet, Text, Word},
 };
 
 /// Columns of a bar that is the whole step.
@@ -25,10 +25,6 @@ const NAMESPACES: [&str; 3] = [
     "(anonymous namespace)::",
     "at::cuda::detail::",
 ];
-/// A name above this length is a letter in a table of two.
-const SHORT: usize = 28;
-/// From this factor on, a kernel that is launched as often is told to take longer.
-const LONGER: f64 = 1.5;
 
 /// The row of what the profiler adds to one step and not to the other.
 const AGAINST_PROFILED: &str = "measured against profiled";
@@ -37,20 +33,6 @@ const AGAINST_PROFILED: &str = "measured against profiled";
 #[must_use]
 pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
     let mut out = Text::new(page);
-    let is_long = |(name, _): &(String, Breakdown)| name.chars().count() > SHORT;
-    let letters = ["A", "B"].into_iter().zip(all);
-    let lettered: Vec<(String, Breakdown)> = letters
-        .clone()
-        .map(|(letter, (_, of))| (letter.to_owned(), of.clone()))
-        .collect();
-    let has_letters = all.len() == 2 && all.iter().any(is_long);
-    if has_letters {
-        for (letter, (name, _)) in letters {
-            out.say(&format!("{letter}: {name}"));
-        }
-        out.gap();
-    }
-    let all = if has_letters { &lettered } else { all };
     match all {
         [(a_name, a), (b_name, b)] => {
             out.inked(Ink::Strong, &difference(a_name, a, b_name, b));
@@ -70,10 +52,6 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
         [(_, a), (_, b)] => decisive(a, b),
         _ => StepPart::ALL.into(),
     };
-    if let [(_, a), (b_name, b)] = all {
-        let slower = slower_kernels(b_name, a, b);
-        slower.iter().for_each(|note| out.say(note));
-    }
     for (name, of) in all {
         let notes = notes(name, of, &named);
         notes.iter().for_each(|note| out.item("  ", Ink::Dim, note));
@@ -219,31 +197,6 @@ fn decisive(a: &Breakdown, b: &Breakdown) -> Vec<StepPart> {
     named
 }
 
-/// Kernels that both launch as often, and of which each launch takes much longer in one of the two.
-fn slower_kernels(b_name: &str, a: &Breakdown, b: &Breakdown) -> Vec<String> {
-    let all = |of: &Breakdown| -> Vec<KernelTime> {
-        of.parts
-            .iter()
-            .flat_map(|part| part.largest.clone())
-            .collect()
-    };
-    let (of_a, of_b) = (all(a), all(b));
-    let pairs = of_b.iter().filter_map(|b| {
-        let a = of_a.iter().find(|a| a.name == b.name)?;
-        let as_often = (a.launches / b.launches - 1.0).abs() < 0.01;
-        let ratio = b.seconds / a.seconds;
-        (as_often && ratio.ln().abs() >= LONGER.ln()).then_some((b, ratio))
-    });
-    pairs
-        .map(|(kernel, ratio)| {
-            format!(
-                "Each launch of {} takes {ratio:.2} times as long in {b_name}, and there are as many: its inputs may differ.",
-                cut(&kernel.name)
-            )
-        })
-        .collect()
-}
-
 /// `B's step takes 80.1 ms more than A's (319.7, not 239.6; 33.4 %): attention +38.0, …`
 fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> String {
     let both_measured = a.measured_step_seconds.is_some() && b.measured_step_seconds.is_some();
@@ -286,7 +239,7 @@ fn difference(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Strin
 
 fn bars(of: &Breakdown) -> Sheet {
     let columns = [("part", false), ("ms", true), ("share", true), ("", false)];
-    let mut sheet = Sheet::new(&columns, bare());
+    let mut sheet = Sheet::new(&columns, 1);
     sheet.rows = of
         .parts
         .iter()
@@ -312,7 +265,7 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
         ("difference", true),
         ("", false),
     ];
-    let mut sheet = Sheet::new(&columns, bare());
+    let mut sheet = Sheet::new(&columns, 1);
     let longest = a.step_seconds.max(b.step_seconds);
     let row = |name: &str, [a, b]: [Option<f64>; 2], more: f64| {
         let ms = |seconds: Option<f64>| {
@@ -345,13 +298,6 @@ fn waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Sheet 
         .rows
         .push(row(name, both.map(Some), both[1] - both[0]));
     sheet
-}
-
-fn bare() -> Layout {
-    Layout::Bare {
-        least: 2,
-        breaks: std::collections::BTreeSet::new(),
-    }
 }
 
 /// What a reader must know of a breakdown besides, and the largest kernels of what takes the most.

@@ -16,8 +16,8 @@ use super::{
 use crate::{
     cache::{Cache, Output, TaskKind},
     digest::Digest,
-    error::{Error, Result},
-    figures::{self, AbsentState, CellInput, CellState, Comparison, PublishedComparison, Row},
+    error::Result,
+    figures::{self, AbsentState, CellInput, CellState, Comparison, ComparisonDocument, Row},
     graph::{Engine, Statuses},
     job::Job,
     matrix::{self, CellId, PerCell},
@@ -235,8 +235,7 @@ impl Report {
                 .map(of_cell)
                 .collect::<Result<Vec<_>>>()
         };
-        let document = PublishedComparison::of(&comparison)
-            .map_err(|e| Error::Internal(format!("cannot write the comparison as JSON: {e}")))?;
+        let document = ComparisonDocument::published(&comparison);
         let published = || put_comparison(cache, &document);
         let (published, (whole, cells)) = rayon::join(published, || rayon::join(whole, cells));
         let mut outputs = work.pictures.clone();

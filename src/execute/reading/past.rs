@@ -227,22 +227,6 @@ impl<'a> PastMeasurements<'a> {
     }
 }
 
-/// The runs of a cell's present configuration that may count, those of repeats that follow one
-/// another from the first on, with those that the matrix does not ask for.
-#[must_use]
-pub fn measured_repeats(engine: &Engine, statuses: &Statuses, cell: CellId) -> Vec<Attempt> {
-    let node = engine.dag.node(TaskKind::Train, cell, 1);
-    let Some(present) = engine.preimage(node, statuses) else {
-        return Vec::new();
-    };
-    let run = |repeat: u32| {
-        let key = Digest::of(present.replace("\nrepeat = 1\n", &format!("\nrepeat = {repeat}\n")));
-        let mut runs = engine.cache.attempts(&key).into_iter();
-        runs.find(Attempt::is_valid)
-    };
-    (1..).map_while(run).collect()
-}
-
 /// `train CELL#2` → (`CELL`, 2)
 #[must_use]
 pub fn run_of(task: &str) -> Option<(&str, u32)> {

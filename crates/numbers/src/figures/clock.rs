@@ -16,7 +16,7 @@ use tprimat_logs::Step;
 
 use super::{
     Note, NoteKind, RepeatSummary, codes,
-    summary::notes::{add, ordinal},
+    summary::notes::{by_repeat, ordinal, whose},
 };
 use pairs::{Pair, pairs, quicker_half, without_pauses};
 
@@ -63,47 +63,9 @@ enum OutsideSteps {
     Pauses,
 }
 
-/// Why step times were not held against the clock: a code, whether it is usual, and a sentence.
-type Unchecked = (&'static str, bool, &'static str);
-
-const NO_DATES: Unchecked = (
-    "no_dates",
-    true,
-    "the log does not say when its steps ended",
-);
-/// They go back, stand still, or are of another unit than seconds.
-const BAD_DATES: Unchecked = (
-    "bad_dates",
-    false,
-    "the dates of its steps go back, stand still or are not in seconds",
-);
-/// Lines came several at a time.
-const HELD_BACK: Unchecked = (
-    "held_back",
-    false,
-    "most lines of the log came several at a time: the trainer should write each line at once (for Python, PYTHONUNBUFFERED=1)",
-);
-/// The measured steps were over before a second look at the log.
-const TOO_SHORT: Unchecked = (
-    "too_short",
-    true,
-    "lines of several steps came between two looks at the log (ten a second): the steps are short, or the trainer holds its lines back",
-);
-const FEW_STEPS: Unchecked = ("few_steps", true, "the log has fewer than 6 measured steps");
-const EVALUATIONS: Unchecked = (
-    "evaluations",
-    false,
-    "fewer than 5 measured steps follow another one without an evaluation in between",
-);
-// Two of these sentences have the number.
-const _: () = assert!(LEAST_PAIRS == 5);
-
-fn reason((code, is_usual, text): Unchecked) -> Reason {
-    if is_usual {
-        Reason::detail(code, text)
-    } else {
-        Reason::beside(code, text)
-    }
+fn few_steps() -> Reason {
+    let text = format!("the log has fewer than {} measured steps", LEAST_PAIRS + 1);
+    Reason::detail("few_steps", text)
 }
 
 /// From the end of the first measured step to that of the last.
@@ -276,15 +238,19 @@ fn against(
     // Lines of other steps may have no date.
     let lines = measured.iter().map(|t| t.line);
     let measured = &timed(lines.filter(|line| (dates.of)(line).is_some()))[..];
-    let unchecked = |why: Unchecked| {
+    let unchecked = |why: Reason| {
         Ok(Checked {
             clock: None,
-            unchecked: Some(reason(why)),
+            unchecked: Some(why),
         })
     };
     let ends: Vec<f64> = measured.iter().filter_map(|t| (dates.of)(t.line)).collect();
     let [first, .., _] = ends[..] else {
-        return unchecked(if ends.is_empty() { NO_DATES } else { FEW_STEPS });
+        let text = "the log does not say when its steps ended";
+        return unchecked(match ends.is_empty() {
+            true => Reason::detail("no_dates", text),
+            false => few_steps(),
+        });
     };
     // From line to line of each process: what passes until the next one begins is in no step.
     let passed_since: Vec<f64> = (ends.windows(2).zip(&measured[1..]))
@@ -305,7 +271,9 @@ fn against(
         || was_set
         || run.is_some_and(|run| is_more(passed, run))
     {
-        return unchecked(BAD_DATES);
+        // They go back, stand still, or are of another unit than seconds.
+        let text = "the dates of its steps go back, stand still or are not in seconds";
+        return unchecked(Reason::beside("bad_dates", text));
     }
     // The first line may be written as late as the second step ends, and the last one as early as
     // its step begins: these two are left out.
@@ -380,23 +348,34 @@ fn against(
     // or a buffer are to blame, and not that steps were few.
     let without_dates = measured.len() - 1 - all.len();
     let is_few = all.len() < LEAST_PAIRS;
-    let unchecked = if mostly_held || is_few && measured.len() > LEAST_PAIRS {
+    let is_unresolved = mostly_held || is_few && measured.len() > LEAST_PAIRS;
+    let unchecked = if is_unresolved {
         let is_held = mostly_held || without_dates > all.len();
-        Some(if is_held && !is_brief(measured, run) {
-            HELD_BACK
-        } else {
-            TOO_SHORT
+        Some(match is_held && !is_brief(measured, run) {
+            true => Reason::beside(
+                "held_back",
+                "most lines of the log came several at a time: the trainer should write each line at once (for Python, \
+                 PYTHONUNBUFFERED=1)",
+            ),
+            false => Reason::detail(
+                "too_short",
+                "lines of several steps came between two looks at the log (ten a second): the steps are short, or the \
+                 trainer holds its lines back",
+            ),
         })
     } else if is_few {
-        Some(FEW_STEPS)
+        Some(few_steps())
     } else if plain.len() < LEAST_PAIRS {
-        Some(EVALUATIONS)
+        let text = format!(
+            "fewer than {LEAST_PAIRS} measured steps follow another one without an evaluation in between"
+        );
+        Some(Reason::beside("evaluations", text))
     } else {
         None
     };
     let is_resolved =
         !dates.by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
-    let typical = if unchecked == Some(HELD_BACK) || unchecked == Some(TOO_SHORT) {
+    let typical = if is_unresolved {
         None
     } else if is_resolved {
         at(0.5, |p| p.passed / p.claimed)
@@ -417,10 +396,7 @@ fn against(
         steps_seconds: steps,
         typical_ratio: typical.filter(|ratio| ratio.is_finite()),
     });
-    Ok(Checked {
-        clock,
-        unchecked: unchecked.map(reason),
-    })
+    Ok(Checked { clock, unchecked })
 }
 
 /// Time claimed and time passed, where three of four steps claim more than lies between their end
@@ -590,30 +566,19 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 
 /// The repeats whose speed could not be checked against the clock: one note for each reason.
 fn unchecked(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut reasons: Vec<(&Reason, Vec<u32>)> = Vec::new();
-    for (repeat, _) in counted {
-        if let Some(why) = &repeat.unchecked {
-            add(why, repeat.repeat, &mut reasons);
-        }
-    }
-    let note = |(why, of): (&Reason, Vec<u32>)| {
-        // What is so of all repeats of several cells is one line below their table.
-        let whose = if of.len() == counted.len() {
-            String::new()
-        } else {
-            format!("{}: ", repeats(&of))
-        };
+    let found = counted
+        .iter()
+        .filter_map(|(repeat, _)| Some((repeat.repeat, repeat.unchecked.as_ref()?)));
+    by_repeat(found, |why, of| {
+        let whose = whose(of, counted.len());
         let text = format!("{whose}the speed was not checked against the clock, because {why}");
         let kind = if why.severity == Severity::Detail {
             NoteKind::Remark
         } else {
             NoteKind::Doubtful
         };
-        Note::new(kind, "unchecked", text)
-            .with("why", &*why.code)
-            .with("repeats", of)
-    };
-    reasons.into_iter().map(note).collect()
+        Note::new(kind, "unchecked", text).with("why", &*why.code)
+    })
 }
 
 #[cfg(test)]

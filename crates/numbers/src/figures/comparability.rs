@@ -8,7 +8,7 @@ use std::{
 use crate::results::{
     CUSUM, Claim, Contract, ContractField, DATASET_DIGEST, FieldDifference, Reason, Source,
     TOKENIZER_DIGEST, Tier,
-    contract::{classes, has_difference},
+    contract::has_difference,
     differences,
     settings::{PRECISION, WARMUP, has_classes},
     unlisted::is_of_precision,
@@ -214,13 +214,6 @@ pub(super) fn group_losses(candidates: &mut [Candidate<'_>], settings: &CompareS
     let matters = |field: &ContractField| {
         field.tier == Tier::Convergence && !settings.across.contains(&field.field)
     };
-    let apart = stated_by_all(&classes(
-        &candidates
-            .iter()
-            .map(|candidate| &candidate.contract)
-            .collect::<Vec<_>>(),
-        matters,
-    ));
     // Two values of such a field may differ in nothing but the loss.
     let may_matter = |field: &ContractField| matters(field) || has_classes(&field.field);
     let kind = |i: usize| {
@@ -229,8 +222,7 @@ pub(super) fn group_losses(candidates: &mut [Candidate<'_>], settings: &CompareS
             stated(&candidates[i].contract, may_matter),
         )
     };
-    let apart = |i: usize| (candidates[i].group, &apart[i]);
-    let groups = cliques(candidates.len(), kind, apart, |i, j| {
+    let groups = cliques(candidates.len(), kind, |i, j| {
         is_one_loss(&candidates[i], &candidates[j], settings)
     });
     for (at, members) in groups.into_iter().enumerate() {
@@ -244,35 +236,7 @@ pub(super) fn group_losses(candidates: &mut [Candidate<'_>], settings: &CompareS
 /// stated matches every other, so A may match B and B match C while A does not match C. Every member of
 /// a group therefore matches every other, and any of them can be the baseline.
 pub(super) fn group(candidates: &mut [Candidate<'_>], settings: &CompareSettings) -> Vec<Grouped> {
-    // Under the strict strategy every field counts. Where cells were named, strict ones may stand
-    // among the others.
-    let is_strict = |candidate: &Candidate<'_>| candidate.is_strict() && !settings.named;
     let is_crossed = |field: &ContractField| settings.across.contains(&field.field);
-    let mut apart = vec![Vec::new(); candidates.len()];
-    for strict in [false, true] {
-        let of: Vec<usize> = (0..candidates.len())
-            .filter(|i| is_strict(&candidates[*i]) == strict)
-            .collect();
-        let contracts: Vec<&Contract> = of.iter().map(|i| &candidates[*i].contract).collect();
-        let decides = |f: &ContractField| {
-            let is_apart = || {
-                let may_fit = has_classes(&f.field) || is_of_precision(&f.field);
-                f.tier == Tier::Workload && !may_fit
-            };
-            !is_crossed(f) && (strict || is_apart())
-        };
-        for (i, classes) in of
-            .into_iter()
-            .zip(stated_by_all(&classes(&contracts, decides)))
-        {
-            apart[i] = classes;
-        }
-    }
-    // Nobody expects a comparison beyond these.
-    let expected = |i: usize| {
-        (!settings.named).then(|| (&candidates[i].cell.model, candidates[i].is_strict()))
-    };
-    let apart = |i: usize| (expected(i), &apart[i]);
     let may_count = |i: usize, f: &ContractField| {
         !is_crossed(f) && (f.tier == Tier::Workload || settings.named || candidates[i].is_strict())
     };
@@ -293,7 +257,7 @@ pub(super) fn group(candidates: &mut [Candidate<'_>], settings: &CompareSettings
         is_expected(a, b, settings) && !has_difference(&a.contract, &b.contract, forbids)
     };
     let mut groups = Vec::new();
-    for members in cliques(candidates.len(), kind, apart, fits) {
+    for members in cliques(candidates.len(), kind, fits) {
         let named = members
             .iter()
             .find(|i| settings.baseline.as_deref() == Some(&candidates[**i].cell.cell));
@@ -318,43 +282,24 @@ fn stated(contract: &Contract, matters: impl Fn(&ContractField) -> bool) -> Vec<
         .collect()
 }
 
-/// The numbers of those columns in which every row has one.
-fn stated_by_all(rows: &[Vec<Option<usize>>]) -> Vec<Vec<usize>> {
-    let columns: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
-        .filter(|c| rows.iter().all(|r| r[*c].is_some()))
-        .collect();
-    rows.iter()
-        .map(|row| columns.iter().filter_map(|column| row[*column]).collect())
-        .collect()
-}
-
 /// Sorts `count` things into groups in which every two fit: each into the first group that it fits
 /// all of.
 ///
-/// Things of one `kind` fit the same others, so one of them is asked for all; things that are
-/// `apart` fit in no case, so they are not asked. That is what keeps ten thousand cells from being
-/// asked in pairs.
-fn cliques<K: Eq + Hash, A: Eq + Hash>(
+/// Things of one `kind` fit the same others, so one of them is asked for all.
+fn cliques<K: Eq + Hash>(
     count: usize,
     kind: impl Fn(usize) -> K,
-    apart: impl Fn(usize) -> A,
     fits: impl Fn(usize, usize) -> bool,
 ) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     // One of each kind, by group.
     let mut kinds: Vec<Vec<usize>> = Vec::new();
     let mut of_kind: HashMap<K, usize> = HashMap::new();
-    let mut near: HashMap<A, Vec<usize>> = HashMap::new();
     for i in 0..count {
         let at = *of_kind.entry(kind(i)).or_insert_with(|| {
-            let near = near.entry(apart(i)).or_default();
-            let found = near
-                .iter()
-                .copied()
-                .find(|group| kinds[*group].iter().all(|j| fits(i, *j)));
-            let at = found.unwrap_or(groups.len());
-            if found.is_none() {
-                near.push(at);
+            let fits_all = |kinds: &Vec<usize>| kinds.iter().all(|j| fits(i, *j));
+            let at = kinds.iter().position(fits_all).unwrap_or(kinds.len());
+            if at == kinds.len() {
                 groups.push(Vec::new());
                 kinds.push(Vec::new());
             }

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use super::{
-    Catalogue, ComparedEnvironment, Device, Figure, Metric, Metrics, Mfu, Note, NoteKind, Price,
-    Summary, UncountedRepeats,
+    Catalogue, ComparedEnvironment, Device, Figure, Metric, Metrics, Note, NoteKind, Summary,
+    UncountedRepeats,
     codes::{FAILED, FLOPS_NOT_KNOWN, NOT_COUNTED, SUPPLIED},
     comparability::{
         Candidate, Grouped, contract_of, difference, group, group_losses, labels, refused,
@@ -21,12 +21,12 @@ use super::{
     interval::apart,
     judged::{Judged, no_verdict, shared, tested_as_it_is},
     memory_capacity_bytes,
-    metrics::{Sizes, scaling, set_ups},
+    metrics::scaling,
     metrics_of,
     model_flops::{flops_of, other_format},
     otherwise::doubts,
     pairs,
-    peaks::ceiling,
+    peaks::{ceiling, mfu},
     same_run::shared_runs,
     warnings_of,
 };
@@ -84,8 +84,6 @@ pub fn compare(
         .iter()
         .map(|g| g.describe(&candidates, settings))
         .collect();
-    let set_ups = set_ups(&candidates);
-    let sizes = Sizes::of(&candidates, &set_ups);
     let base = |candidate: &Candidate<'_>| grouped[candidate.group].baseline;
     let rows: Vec<Row> = candidates
         .par_iter()
@@ -95,7 +93,7 @@ pub fn compare(
             ..row(
                 candidate,
                 &candidates[base(candidate)],
-                scaling(at, &sizes),
+                scaling(candidate, &candidates),
                 settings,
                 catalogue,
             )
@@ -271,7 +269,7 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<Reason> {
     };
     let rate = summary.tokens_per_second_per_gpu.as_ref()?.value;
     match mfu_of(cell, summary, rate, catalogue) {
-        Mfu::Error { reason } => {
+        Figure::Error { reason } => {
             let text = format!("the rate of {} is impossible: {reason}", cell.cell);
             Some(Reason::excludes("rate_impossible", text))
         }
@@ -337,7 +335,6 @@ fn speedups(
                 b: b.cell.cell.clone(),
                 ratio,
                 cost_ratio: Figure::default(),
-                prices: prices(a, b, catalogue),
                 apart_seconds: apart(&a.summary.repeats, &b.summary.repeats),
                 interval: plain,
                 same_as: None,
@@ -374,15 +371,6 @@ fn same_runs(candidates: &[Candidate<'_>], groups: &[Grouped]) -> Vec<Option<usi
         }
     }
     found
-}
-
-/// What a GPU-hour of each costs.
-fn prices(a: &Candidate<'_>, b: &Candidate<'_>, catalogue: &Catalogue) -> Option<Box<[Price; 2]>> {
-    let price = |candidate: &Candidate<'_>| {
-        let device = Device::of(candidate.cell, candidate.summary, catalogue).ok()?;
-        device.stated(&catalogue.prices).cloned()
-    };
-    Some(Box::new([price(a)?, price(b)?]))
 }
 
 fn row(
@@ -474,10 +462,10 @@ pub fn mfu_of(
     summary: &Summary,
     tokens_per_second_per_gpu: f64,
     catalogue: &Catalogue,
-) -> Mfu {
+) -> Figure {
     let device = match Device::of(cell, summary, catalogue) {
         Ok(device) => device,
-        Err(reason) => return Mfu::Error { reason },
+        Err(reason) => return Figure::Error { reason },
     };
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
     let other_format = other_format(summary);
@@ -487,7 +475,7 @@ pub fn mfu_of(
         && !device.is_cpu()
         && !reason.is(FLOPS_NOT_KNOWN)
     {
-        return Mfu::Absent {
+        return Figure::Absent {
             reason: reason.clone(),
         };
     }
@@ -503,21 +491,20 @@ pub fn mfu_of(
         catalogue.peaks.of_device(&device, precision)
     };
     let (rate, flops) = (tokens_per_second_per_gpu, flops.ok());
-    match Mfu::of(rate, flops, peak) {
-        Mfu::Absent { reason } if !device.is_cpu() => {
-            let precision = is_stated.then(|| precision.to_lowercase());
-            let whose = match device.name {
-                Some(_) => "the device can do",
-                None => "the fastest accelerator of this vendor does",
-            };
-            let beyond = ceiling(&device, precision.as_deref())
-                .map(|ceiling| Mfu::below(rate, flops, Ok(ceiling), whose));
-            match beyond {
-                Some(Mfu::Error { reason }) => Mfu::Error { reason },
-                _ => Mfu::Absent { reason },
-            }
-        }
-        mfu => mfu,
+    let found = mfu(rate, flops, peak, "the device can do");
+    if device.is_cpu() || !matches!(found, Figure::Absent { .. }) {
+        return found;
+    }
+    let precision = is_stated.then(|| precision.to_lowercase());
+    let whose = match device.name {
+        Some(_) => "the device can do",
+        None => "the fastest accelerator of this vendor does",
+    };
+    let beyond =
+        ceiling(&device, precision.as_deref()).map(|ceiling| mfu(rate, flops, Ok(ceiling), whose));
+    match beyond {
+        Some(Figure::Error { reason }) => Figure::Error { reason },
+        _ => found,
     }
 }
 

@@ -70,6 +70,11 @@ pub struct Metrics(pub Vec<Metric>);
 const NOT_OF_THE_RATE: [&str; 2] = ["memory_headroom", "loss_at_end"];
 
 impl Metrics {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Nothing that is made of an impossible rate stands as a figure.
     pub(super) fn void_rates(&mut self, reason: &Reason) {
         let of_rate = |m: &&mut Metric| !NOT_OF_THE_RATE.contains(&m.name.as_str());

@@ -32,7 +32,8 @@ use tprimat_base::words::plain::counted;
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
-    CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
+    AbsentState, CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats,
+    all_hosts,
     codes::{CONTRADICTED, FAILED, FEW_PAIRS, FEW_UNITS},
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
@@ -122,7 +123,7 @@ impl GateInput {
     /// Why a baseline leaves the cell out; none where it has figures.
     #[must_use]
     pub fn left_out(&self) -> Option<Reason> {
-        BaselineCell::of(self).err().map(|without| without.why)
+        BaselineCell::of(self).err().map(|(_, why)| why)
     }
     fn counts(&self) -> UncountedRepeats {
         match &self.input.state {
@@ -330,19 +331,21 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
                 Reason::detail("not_in_baseline", "not in the baseline"),
             )
         },
-        (Err(without), _) if without.is_unsupported => return None,
-        (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
-        (Err(without), _) => {
-            let text = format!("not in the baseline, nor measured: {}", without.why);
-            of(
-                GateVerdict::New,
-                Reason {
-                    text,
-                    ..without.why
-                },
-            )
+        (Err((AbsentState::Unsupported, _)), _) => return None,
+        (Err((state, why)), _) if has_failed(state) => of(GateVerdict::Fail, why),
+        (Err((_, why)), _) => {
+            let text = format!("not in the baseline, nor measured: {why}");
+            of(GateVerdict::New, Reason { text, ..why })
         }
     })
+}
+
+/// It ran, and what it gave does not count, for a cause of its own.
+fn has_failed(state: AbsentState) -> bool {
+    matches!(
+        state,
+        AbsentState::Failed | AbsentState::Contradicted | AbsentState::Unmeasured
+    )
 }
 
 /// What a reader should know of a rate that is compared with nothing yet: the next baseline will
@@ -350,33 +353,20 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
 fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<Reason> {
     cell.notes_on_uncounted()
         .chain(warnings_of(&now.environment, &now.contract))
-        .chain(choices(now, ["", "repeats"]))
+        .chain(choices(now, "repeats"))
         .collect()
 }
 
-/// What was chosen after results were seen, which intervals assume not to be. `when` and `which` are empty and `repeats` where there is only one measurement.
-fn choices(cell: &BaselineCell, [when, which]: [&str; 2]) -> impl Iterator<Item = Reason> {
+/// What was chosen after results were seen, which intervals assume not to be. `whose`: the repeats of one
+/// measurement.
+fn choices(cell: &BaselineCell, whose: &str) -> impl Iterator<Item = Reason> {
     let added_later = cell.repeats_added_later.then(|| {
-        let text = if when.is_empty() {
-            format!("{which} were added after the first results were seen")
-        } else {
-            format!(
-                "some of the {which} were added after the first results were seen: the interval assumes that their number was chosen \
-                 before"
-            )
-        };
+        let text = format!("some of the {whose} were added after the first results were seen");
         Reason::beside("added_later", text)
     });
-    let is_any = cell.dropped.iter().any(|d| !d.is_nothing());
-    let dropped = is_any.then(|| {
-        let dropped = dropped_words(&cell.dropped).join(", ");
-        let text = if when.is_empty() {
-            format!("there are runs that do not count: {dropped}")
-        } else {
-            format!(
-                "there are runs that do not count ({when}: {dropped}): the interval assumes that no run was chosen for its figures"
-            )
-        };
+    let dropped = dropped_words(&cell.dropped).join(", ");
+    let dropped = (!dropped.is_empty()).then(|| {
+        let text = format!("beside the {whose} there are runs that do not count: {dropped}");
         Reason::beside("dropped", text)
     });
     added_later.into_iter().chain(dropped)
@@ -401,7 +391,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
     }
     let now = match BaselineCell::of(cell) {
         Ok(now) => now,
-        Err(without) => return fails(without.why),
+        Err((_, why)) => return fails(why),
     };
     if let Some(why) = cell.contradicted() {
         return fails(why);
@@ -559,8 +549,8 @@ fn cell_notes(
         let text = format!("device: {device} now, {was} then");
         notes.push(Reason::beside("device", text));
     }
-    notes.extend(choices(now, ["now", "repeats measured now"]));
-    notes.extend(choices(then, ["in the baseline", "baseline's repeats"]));
+    notes.extend(choices(now, "repeats measured now"));
+    notes.extend(choices(then, "baseline's repeats"));
     let hosts = all_hosts(&now.hosts).zip(all_hosts(&then.hosts));
     if let Some((now, then)) = hosts.filter(|(now, then)| now != then)
         && !now.is_empty()

@@ -78,13 +78,6 @@ impl Judged {
         Self::of(comparison, &unjudged(comparison))
     }
 
-    /// Do the runs tell the speeds of two cells apart? None where these two are not judged.
-    #[must_use]
-    pub fn are_apart(&self, a: &str, b: &str) -> Option<bool> {
-        let rows = [*self.rows.get(a)?, *self.rows.get(b)?];
-        Some(self.test(rows)?.significant)
-    }
-
     /// The ratios of the table that may be judged, and what the sweeps say something of.
     pub(super) fn of(comparison: &Comparison, sweeps: &[Unjudged]) -> Self {
         let rows = &comparison.rows;

@@ -4,9 +4,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::results::words::{repeats as named, verb};
-use tprimat_base::words::plain::counted;
-
 use super::{Note, Summary, summary::notes::remark};
 
 /// What was measured of one repeat besides the attempt that counts.
@@ -65,48 +62,17 @@ pub fn dropped_words(dropped: &[Dropped]) -> Vec<String> {
 }
 
 fn notes(dropped: &[Dropped]) -> Vec<Note> {
-    let repeats = |of: fn(&Dropped) -> u32| -> Vec<u32> {
-        dropped
-            .iter()
-            .filter(|d| of(d) > 0)
-            .map(|d| d.repeat)
-            .collect()
-    };
-    let total = |of: fn(&Dropped) -> u32| dropped.iter().map(of).sum::<u32>();
-    let mut notes = Vec::new();
-    let measurements = total(|d| d.remeasured);
-    if measurements > 0 {
-        let of = repeats(|d| d.remeasured);
-        let earlier = match measurements {
-            1 => "the earlier result does".to_owned(),
-            n => format!("the {n} earlier results do"),
-        };
-        let text = format!(
-            "{} {} measured again on request (--force=measured); {earlier} not count. Intervals assume that nobody picked the better ones",
-            named(&of),
-            verb(&of, "was", "were")
-        );
-        notes.push(remark("measured_anew", text).with("repeats", of));
-    }
-    for Dropped {
-        repeat, set_aside, ..
-    } in dropped
-    {
-        notes.extend(set_aside.iter().map(|why| {
-            let text = format!("a run of repeat {repeat} was set aside by hand: {why}");
-            remark("set_aside", text).with("repeat", *repeat)
-        }));
-    }
-    let disturbed = total(|d| d.disturbed);
-    if disturbed > 0 {
-        let of = repeats(|d| d.disturbed);
-        let text = format!(
-            "{} {} measured again after something else disturbed {}",
-            named(&of),
-            verb(&of, "was", "were"),
-            counted(disturbed as usize, "run")
-        );
-        notes.push(remark("measured_again", text).with("repeats", of));
-    }
-    notes
+    let words = dropped_words(dropped);
+    let text = format!(
+        "there are runs that do not count: {}. Intervals assume that nobody picked the better ones",
+        words.join(", ")
+    );
+    let all = (!words.is_empty()).then(|| remark("dropped", text));
+    let set_aside = dropped.iter().flat_map(|of| {
+        of.set_aside.iter().map(|why| {
+            let text = format!("a run of repeat {} was set aside by hand: {why}", of.repeat);
+            remark("set_aside", text).with("repeat", of.repeat)
+        })
+    });
+    all.into_iter().chain(set_aside).collect()
 }

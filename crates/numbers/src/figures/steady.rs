@@ -204,13 +204,7 @@ fn what_lacks(result: &RunResult, known: &str) -> Reason {
         return Reason::excludes(codes::TOKENS_NOT_KNOWN, text);
     };
     let words: Vec<&str> = lacking.iter().map(|(.., words)| *words).collect();
-    let text = match &words[..] {
-        [one] => format!("the log does not state {one}"),
-        [first, second] => {
-            format!("the log states neither {first} nor {second}")
-        }
-        all => format!("the log states none of {}", all.join(", ")),
-    };
+    let text = format!("the log does not state {}", words.join(", "));
     Reason::excludes(code, text + known)
 }
 

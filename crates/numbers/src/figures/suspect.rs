@@ -186,8 +186,7 @@ impl Sample {
 }
 
 /// The part of a device's name that tells it apart: `gpu-1b2c3d4e`.
-#[must_use]
-pub fn short_name(device: &str) -> String {
+fn short_name(device: &str) -> String {
     const UUID: usize = 36;
     let shown = match device.strip_prefix("gpu-") {
         Some(uuid) if uuid.len() == UUID => device.split('-').take(2).collect::<Vec<_>>().join("-"),

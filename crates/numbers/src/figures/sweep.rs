@@ -7,6 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::results::{
     CONFIDENCE, FieldDifference, MIN_REPEATS, Reason, Tier, differences, logs, quantile, sd,
 };
@@ -20,42 +23,53 @@ use super::{
 /// Values of the axis from which on cells are a sweep; two are a pair.
 const LEAST: usize = 3;
 
-/// Cells of one model over one numeric axis, or over two.
-#[derive(Clone, Debug, PartialEq)]
+/// Cells of one model over one numeric axis, or over two. In JSON, cells have their names in place of
+/// the indices that are skipped there.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Sweep {
     pub model: String,
     /// The numeric axis with the most values.
     pub axis: String,
     /// Another one with at least three values.
+    #[serde(rename = "second_axis")]
     pub second: Option<String>,
     /// One each framework, platform, strategy and value of the other axes; in matrix order.
+    #[serde(rename = "curves")]
     pub surfaces: Vec<Surface>,
     /// Fields of the workload in which points of one surface differ. Empty: all are one workload.
+    #[serde(rename = "different_workloads_by")]
     pub fields: Vec<String>,
     /// Each surface beside one that has the same workload at the same settings.
     pub pairs: Vec<SurfacePair>,
 }
 
 /// Two surfaces, usually two frameworks over the same settings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SurfacePair {
     /// Indices into the sweep's surfaces.
+    #[serde(skip)]
     pub a: usize,
     /// The one with the first point's baseline, else the first of its workload.
+    #[serde(skip)]
     pub b: usize,
     /// Both at the same setting, in the order of the settings.
+    #[serde(rename = "same_setting")]
     pub same: Vec<SameSetting>,
     /// Absent where their points are different workloads.
     pub highest: Option<Highest>,
     /// Seconds between runs of one setting that no session has of both; the largest.
+    #[serde(skip)]
     pub apart_seconds: Option<f64>,
 }
 
 /// Two surfaces at one setting.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SameSetting {
     /// Indices into the points of `a` and of `b`.
+    #[serde(skip)]
     pub at: [usize; 2],
+    pub a: String,
+    pub b: String,
     /// Rate of `a` ÷ rate of `b`.
     pub ratio: f64,
     /// Corrected for all pairs that the comparison tests; absent where there is no verdict.
@@ -66,11 +80,15 @@ pub struct SameSetting {
 /// The highest rate of one surface beside that of another. Both settings were picked because they
 /// are the highest, so the interval is one of the largest true rates: it holds whichever of the
 /// points they belong to. It leaves 1 out only where the test of these two points finds a difference.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Highest {
     /// Indices into the points of `a` and of `b`.
+    #[serde(skip)]
     pub at: [usize; 2],
+    pub a: String,
+    pub b: String,
     /// Points that each was picked from.
+    #[serde(rename = "picked_of")]
     pub of: [usize; 2],
     pub ratio: f64,
     pub interval: Option<RatioInterval>,
@@ -78,59 +96,76 @@ pub struct Highest {
 }
 
 /// Points that differ in the axes of their sweep alone.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Surface {
+    pub platform: String,
+    pub framework: String,
+    pub parallelism: String,
     /// By the first axis, then by the second.
     pub points: Vec<SweepPoint>,
     /// Absent where its points are not one workload.
     pub best: Option<Best>,
     /// Only in a sweep over two axes of which one changes the workload (sequence length) and the other
     /// does not (micro-batch): the fastest value of the other at each value of the one.
+    #[serde(rename = "best_at_each_value")]
     pub lines: Vec<LineBest>,
 }
 
 /// The fastest point of those that share a value of one axis.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LineBest {
     /// Is it the first axis whose value they share?
+    #[serde(skip)]
     pub shares_first: bool,
+    #[serde(skip)]
     pub value: f64,
+    #[serde(flatten)]
     pub best: Best,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SweepPoint {
+    pub cell: String,
+    /// Value of the axis.
     pub x: f64,
+    /// Value of the second axis.
     pub second: Option<f64>,
+    pub tokens_per_second_per_gpu: f64,
+    /// 95 % interval of the rate.
+    pub ci95: Option<[f64; 2]>,
     /// Index into the comparison's rows.
+    #[serde(skip)]
     pub row: usize,
 }
 
 /// The point with the highest rate, beside the next one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Best {
-    /// Indices into the surface's points.
+    /// Indices into the surface's points: the best, the next one, and those that the runs do not tell
+    /// apart from the best. Where there is none of these and no reason, the best is the fastest.
+    #[serde(skip)]
     pub at: usize,
+    #[serde(skip)]
     pub next: usize,
+    #[serde(skip)]
+    pub not_apart: Vec<usize>,
+    pub cell: String,
+    #[serde(rename = "next")]
+    pub next_cell: String,
+    #[serde(rename = "not_apart")]
+    pub cells_not_apart: Vec<String>,
+    /// Do the runs tell it apart from all other points?
+    pub is_fastest: bool,
     /// Rate of the best ÷ that of the next one.
     pub ratio: f64,
     /// Corrected for all pairs that the comparison tests: which two stand first is known only after
     /// a look.
     pub interval: Option<RatioInterval>,
-    /// Points that the runs do not tell apart from the best one. Where there is none and no reason,
-    /// the best is the fastest.
-    pub not_apart: Vec<usize>,
-    /// Why that cannot be told.
+    /// Why it is unknown whether it is the fastest.
     pub reason: Option<Reason>,
     /// Seconds between runs of the two, where no session has runs of both.
+    #[serde(skip)]
     pub apart_seconds: Option<f64>,
-}
-
-impl Best {
-    #[must_use]
-    pub fn is_fastest(&self) -> bool {
-        self.reason.is_none() && self.not_apart.is_empty()
-    }
 }
 
 /// A sweep whose points are not judged yet.
@@ -340,8 +375,11 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Unjudged> {
             None => None,
         };
         let point = SweepPoint {
+            cell: row.cell.clone(),
             x,
             second,
+            tokens_per_second_per_gpu: row.tokens_per_second_per_gpu.value,
+            ci95: row.tokens_per_second_per_gpu.ci95,
             row: *index,
         };
         let of = identity(row);
@@ -368,7 +406,11 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Unjudged> {
                 Vec::new()
             };
             fields.extend(differ);
+            let row = &comparison.rows[points[0].row];
             let surface = Surface {
+                platform: row.platform.clone(),
+                framework: row.framework.clone(),
+                parallelism: row.parallelism.clone(),
                 points,
                 best: None,
                 lines: Vec::new(),
@@ -426,7 +468,11 @@ fn lines(comparison: &Comparison, points: &[SweepPoint]) -> Vec<Rivals> {
             let value = shared(point).unwrap_or_default();
             by_value.entry(value.to_bits()).or_default().push(at);
         }
-        let of = |line: &[usize]| line.iter().map(|at| points[*at]).collect::<Vec<_>>();
+        let of = |line: &[usize]| {
+            line.iter()
+                .map(|at| points[*at].clone())
+                .collect::<Vec<_>>()
+        };
         let mut all = by_value.values();
         if !all.all(|line| fields_apart(comparison, &of(line)).is_empty()) {
             continue;
@@ -479,20 +525,29 @@ fn best(comparison: &Comparison, judged: &Judged, points: &[SweepPoint], rivals:
     let rate = |at: usize| row(at).tokens_per_second_per_gpu.value;
     let against = |other: usize| judged.test([points[at].row, points[other].row]);
     let is_open = |other: &usize| against(*other).is_none_or(|test| !test.significant);
-    let mut found = Best {
+    let reason = rivals.reason.clone();
+    let others = rivals.order[1..].iter().copied();
+    let (not_apart, interval): (Vec<usize>, _) = match reason {
+        Some(_) => (Vec::new(), None),
+        None => (
+            others.filter(is_open).collect(),
+            against(next).and_then(|test| RatioInterval::of_test(&test)),
+        ),
+    };
+    let cell = |at: usize| points[at].cell.clone();
+    Best {
         at,
         next,
+        cell: cell(at),
+        next_cell: cell(next),
+        cells_not_apart: not_apart.iter().copied().map(cell).collect(),
+        is_fastest: reason.is_none() && not_apart.is_empty(),
         ratio: rate(at) / rate(next),
-        interval: None,
-        not_apart: Vec::new(),
-        reason: rivals.reason.clone(),
+        interval,
+        not_apart,
+        reason,
         apart_seconds: apart(&row(at).repeats, &row(next).repeats),
-    };
-    if found.reason.is_none() {
-        found.not_apart = rivals.order[1..].iter().copied().filter(is_open).collect();
-        found.interval = against(next).and_then(|test| RatioInterval::of_test(&test));
     }
-    found
 }
 
 /// Each surface beside the one that has the baseline of its workload.
@@ -534,6 +589,8 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
                 .reduce(f64::max);
             pair.same.push(SameSetting {
                 at: [at, of_b],
+                a: own.cell.clone(),
+                b: its.cell.clone(),
                 ratio: rates[0].value / rates[1].value,
                 significant: None,
                 reason,
@@ -567,6 +624,8 @@ fn highest(
     }
     let mut found = Highest {
         at,
+        a: a[at[0]].cell.clone(),
+        b: b[at[1]].cell.clone(),
         of: [a.len(), b.len()],
         ratio,
         interval: None,

@@ -16,7 +16,7 @@ use tprimat_logs::Step;
 
 use super::{
     Note, RepeatSummary, clock,
-    summary::notes::{add, remark},
+    summary::notes::{by_repeat, remark},
 };
 
 /// How far clock and step times may be apart: this part of the measured time, and in any case so
@@ -74,10 +74,6 @@ pub struct Telemetry {
     /// not known of any.
     #[serde(default, skip_serializing_if = "is_none")]
     pub processes_known: u64,
-    /// For pictures, over the whole run: seconds since its start, watts of all devices; at most 512
-    /// points.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub power_series: Vec<[f64; 2]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -98,7 +94,7 @@ pub(super) fn of_run(
         return Some(Err(why.clone()));
     }
     let window = window(result.trace.steps.iter().filter(|s| is_measured(s)));
-    Some(window.map(|window| of_window(samples, window, result.started_at)))
+    Some(window.map(|window| of_window(samples, window)))
 }
 
 /// When the measured steps began and ended: seconds since 1970.
@@ -132,7 +128,7 @@ struct Piece<'a> {
     part: f64,
 }
 
-fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Telemetry {
+fn of_window(samples: &Samples, window: [f64; 2]) -> Telemetry {
     let begin = samples.begin.unwrap_or_default();
     let begins = std::iter::once(begin).chain(samples.points.iter().map(|p| p.time));
     let all: Vec<Piece<'_>> = samples
@@ -169,10 +165,6 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
     for (reason, n) in inside.iter().flat_map(|p| &p.point.throttled) {
         *counts.entry(reason.clone()).or_default() += n;
     }
-    let watts = |p: &Piece<'_>| {
-        Some(p.point.counter_joules.or(p.point.integrated_joules)? / (p.point.time - p.begin))
-    };
-    let start = started_at.unwrap_or(begin);
     Telemetry {
         source: samples.source.clone(),
         devices: samples.devices,
@@ -197,11 +189,6 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
             .map(|(reason, n)| (reason, n as f64 / known as f64))
             .collect(),
         processes_known: inside.iter().map(|p| p.point.processes_known).sum(),
-        // In the middle of its point.
-        power_series: all
-            .iter()
-            .filter_map(|p| Some([(p.begin + p.point.time) / 2.0 - start, watts(p)?]))
-            .collect(),
     }
 }
 
@@ -279,56 +266,42 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
 
 /// What a reader must know of the telemetry of the repeats that count.
 pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut no_telemetry: Vec<(&Reason, Vec<u32>)> = Vec::new();
-    let mut no_energy: Vec<(&Reason, Vec<u32>)> = Vec::new();
     let mut lowered: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (repeat, _) in counted {
-        if let Some(why) = &repeat.telemetry_absent {
-            add(why, repeat.repeat, &mut no_telemetry);
-        }
-        let Some(telemetry) = &repeat.telemetry else {
-            continue;
-        };
-        if let Some(why) = &telemetry.energy_absent {
-            add(why, repeat.repeat, &mut no_energy);
-        }
-        for (reason, share) in &telemetry.throttled_share {
-            lowered.entry(reason).or_default().push(*share);
-        }
+    let telemetry = counted.iter().filter_map(|(r, _)| r.telemetry.as_ref());
+    for (reason, share) in telemetry.flat_map(|telemetry| &telemetry.throttled_share) {
+        lowered.entry(reason).or_default().push(*share);
     }
     let clocks = |(reason, shares): (&str, Vec<f64>)| {
-        let percent = |share: f64| format!("{:.0}", share * 100.0);
-        let low = percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
-        let high = percent(shares.iter().copied().fold(0.0, f64::max));
-        let range = if low == high {
-            high
-        } else {
-            format!("{low}–{high}")
-        };
+        let high = shares.iter().copied().fold(0.0, f64::max) * 100.0;
         let of = if shares.len() == counted.len() {
             String::new()
         } else {
             format!(" of {} of {} repeats", shares.len(), counted.len())
         };
         let text = if reason == "sw_power_cap" {
-            format!("ran at its power cap in {range} % of the samples{of}")
+            format!("ran at its power cap in {high:.0} % of the samples{of}")
         } else {
-            format!("clocks were lowered ({reason}) in {range} % of the samples{of}")
+            format!("clocks were lowered ({reason}) in {high:.0} % of the samples{of}")
         };
         remark("clocks_lowered", text).with("reason", reason)
     };
     let mut notes: Vec<Note> = lowered.into_iter().map(clocks).collect();
-    for (code, what, found) in [
-        ("no_energy", "energy", no_energy),
-        ("no_telemetry", "telemetry", no_telemetry),
-    ] {
-        notes.extend(found.into_iter().map(|(why, of)| {
-            let text = format!("{}: no {what}: {why}", repeats(&of));
-            remark(code, text)
-                .with("why", &*why.code)
-                .with("repeats", of)
-        }));
-    }
+    let absent = counted.iter().filter_map(|(repeat, _)| {
+        let energy = |telemetry: &Telemetry| telemetry.energy_absent.clone();
+        let why = match &repeat.telemetry_absent {
+            Some(why) => ("no_telemetry", "telemetry", why.clone()),
+            None => (
+                "no_energy",
+                "energy",
+                repeat.telemetry.as_ref().and_then(energy)?,
+            ),
+        };
+        Some((repeat.repeat, why))
+    });
+    notes.extend(by_repeat(absent, |(code, what, why), of| {
+        let text = format!("{}: no {what}: {why}", repeats(of));
+        remark(code, text).with("why", &*why.code)
+    }));
     notes
 }
 

@@ -69,12 +69,6 @@ impl Gaps {
         }
     }
 
-    /// Settings of how the work is done. They may differ, so nobody has to state them.
-    #[must_use]
-    pub fn of_execution(a: &Contract, b: &Contract) -> Self {
-        Self::of_fields(a, b, |d| d.tier == Tier::Execution)
-    }
-
     /// Settings that may explain a difference in speed and that only one of two logs states: how the
     /// work is done, and what changes the work and is not in tprimat's table.
     #[must_use]
@@ -294,7 +288,9 @@ mod tests {
         (other["precision"], other["compile"]) = ("fp8".into(), json!(null));
         assert!(Gaps::of(&contract(all.clone()), &contract(other.clone())).is_empty());
         assert_eq!(
-            Gaps::of_execution(&contract(other), &contract(all)).words("A", "B"),
+            Gaps::of_fields(&contract(other), &contract(all), |d| d.tier
+                == Tier::Execution)
+            .words("A", "B"),
             "only B states compile (true)"
         );
     }

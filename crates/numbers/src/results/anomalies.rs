@@ -3,8 +3,6 @@
 //!
 //! These look at the whole series, before any warm-up is declared; the statistics use none of them.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
-
 use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Step, Trace};
 
@@ -26,7 +24,7 @@ const SHIFT_LEAST: usize = 40;
 const COLLAPSED: f64 = 0.1;
 
 /// How many of the first lines are slow beside the median of the lines after them; at most half of
-/// them. O(n log n).
+/// them.
 #[must_use]
 pub fn slow_first_steps(steps: &[Step]) -> usize {
     let times: Vec<f64> = steps
@@ -35,49 +33,11 @@ pub fn slow_first_steps(steps: &[Step]) -> usize {
         .filter(|t| is_positive(*t))
         .collect();
     let half = if times.len() >= 4 { times.len() / 2 } else { 0 };
-    let (first, rest) = times.split_at(half);
-    let mut later = RunningMedian::default();
-    rest.iter().for_each(|time| later.push(*time));
-    // From the back, so that the lines after each are there when it is looked at.
-    let mut slow = half;
-    for (i, time) in first.iter().enumerate().rev() {
-        if *time <= SLOW * later.median() {
-            slow = i;
-        }
-        later.push(*time);
-    }
-    slow
-}
-
-/// The median of positive times that come one by one. They order as their bits do.
-#[derive(Default)]
-struct RunningMedian {
-    /// The smaller half, one more where their number is odd.
-    low: BinaryHeap<u64>,
-    high: BinaryHeap<Reverse<u64>>,
-}
-
-impl RunningMedian {
-    fn push(&mut self, time: f64) {
-        self.low.push(time.to_bits());
-        self.high.extend(self.low.pop().map(Reverse));
-        if self.high.len() > self.low.len() {
-            self.low.extend(self.high.pop().map(|Reverse(bits)| bits));
-        }
-    }
-
-    /// The median that [`quantile`] gives; infinity of no numbers.
-    fn median(&self) -> f64 {
-        let Some(below) = self.low.peek().map(|bits| f64::from_bits(*bits)) else {
-            return f64::INFINITY;
-        };
-        match self.high.peek() {
-            Some(Reverse(bits)) if self.high.len() == self.low.len() => {
-                below + (f64::from_bits(*bits) - below) * 0.5
-            }
-            _ => below,
-        }
-    }
+    let is_usual = |at: &usize| {
+        let later = quantile(&times[at + 1..], 0.5);
+        later.is_none_or(|median| times[*at] <= SLOW * median)
+    };
+    (0..half).find(is_usual).unwrap_or(half)
 }
 
 /// The largest change of the median step time by 3 % or more: lines before it, and the medians on

@@ -2,8 +2,6 @@
 
 mod itself;
 
-use std::thread::LocalKey;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +10,7 @@ use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Trace};
 
 use super::{
-    Claim, Kept, Known, Shared,
+    Claim,
     anomalies::anomaly,
     cross::interval,
     settings::{SETTINGS, Setting, TOKENS_PER_STEP, agree},
@@ -32,7 +30,7 @@ pub struct Attestation {
     /// trainer and agrees, or is shown by its own figures: tokens of an optimiser step, and
     /// devices; else `not_stated`.
     pub status: AttestationStatus,
-    pub fields: Vec<Shared<FieldAttestation>>,
+    pub fields: Vec<FieldAttestation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -56,21 +54,10 @@ pub struct FieldAttestation {
     pub arithmetic: Option<String>,
 }
 
-thread_local! {
-    static KNOWN: Known<FieldAttestation> = Known::default();
-}
-
-impl Kept for FieldAttestation {
-    fn known() -> &'static LocalKey<Known<Self>> {
-        &KNOWN
-    }
-}
-
 impl Attestation {
     pub fn contradicted(&self) -> impl Iterator<Item = &FieldAttestation> {
         self.fields
             .iter()
-            .map(|f| &**f)
             .filter(|f| f.status == AttestationStatus::Contradicted)
     }
     pub(crate) fn is_attested(&self, field: &str) -> bool {
@@ -101,7 +88,7 @@ impl Attestation {
     }
     /// Adds what was found later, and judges again.
     pub fn extend(&mut self, fields: Vec<FieldAttestation>) {
-        self.fields.extend(fields.into_iter().map(Shared::from));
+        self.fields.extend(fields);
         self.status = if self.contradicted().next().is_some() {
             AttestationStatus::Contradicted
         } else if self.attests_throughput() {
@@ -385,7 +372,7 @@ fn is_word_for_adamw(field: &str, declared: &Value, effective: &Value) -> bool {
 
 /// A trainer's word that may mean what the job asked for, and may not.
 pub(crate) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
-    let is_it = |f: &&Shared<FieldAttestation>| {
+    let is_it = |f: &&FieldAttestation| {
         f.declared
             .as_ref()
             .zip(f.effective.as_ref())

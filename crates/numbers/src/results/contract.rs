@@ -1,21 +1,19 @@
 //! The workload of a run: the settings that must agree before two summaries may stand side by side.
 
-use std::{collections::BTreeMap, thread::LocalKey};
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tprimat_logs::Trace;
 
 use super::{
-    Claim, Kept, Known, Shared,
+    Claim,
     settings::{self, NUM_PARAMETERS, SETTINGS, SLIDING_WINDOW, Tier, agree, class, is_further},
     unlisted::{is_of_models, is_usual},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Contract(pub Vec<Shared<ContractField>>);
+pub struct Contract(pub Vec<ContractField>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ContractField {
@@ -23,16 +21,6 @@ pub struct ContractField {
     pub tier: Tier,
     pub value: Value,
     pub source: Source,
-}
-
-thread_local! {
-    static KNOWN: Known<ContractField> = Known::default();
-}
-
-impl Kept for ContractField {
-    fn known() -> &'static LocalKey<Known<Self>> {
-        &KNOWN
-    }
 }
 
 /// Who says so.
@@ -103,15 +91,12 @@ impl Contract {
                 (Some(declared), None) => (declared, Source::Declared),
                 (None, None) => return None,
             };
-            Some(
-                ContractField {
-                    field: setting.name.to_owned(),
-                    tier: setting.tier,
-                    value,
-                    source,
-                }
-                .into(),
-            )
+            Some(ContractField {
+                field: setting.name.to_owned(),
+                tier: setting.tier,
+                value,
+                source,
+            })
         };
         // What else the trainer states and two cells are kept apart by.
         let others = settings::unlisted(&trace.effective.0).into_iter();
@@ -124,15 +109,12 @@ impl Contract {
                 _ => value,
             };
             let source = Source::Effective;
-            Some(
-                ContractField {
-                    field,
-                    tier,
-                    value,
-                    source,
-                }
-                .into(),
-            )
+            Some(ContractField {
+                field,
+                tier,
+                value,
+                source,
+            })
         });
         let mut contract = Self(SETTINGS.iter().filter_map(field).chain(others).collect());
         contract.size_of(trace, claim);
@@ -164,7 +146,12 @@ impl Contract {
             value: rounded.into(),
             source,
         };
-        self.0.push(field.into());
+        self.0.push(field);
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     #[must_use]
@@ -191,8 +178,7 @@ impl Contract {
             tier: SETTINGS[at].tier,
             value,
             source,
-        }
-        .into();
+        };
         match self.0.iter_mut().find(|f| f.field == field) {
             Some(known) if known.source == Source::Declared => *known = found,
             Some(_) => {}
@@ -221,7 +207,7 @@ impl Contract {
     /// Fields of the workload that only the job states.
     pub fn declared_only(&self) -> impl Iterator<Item = &str> {
         let declared =
-            |f: &&Shared<ContractField>| f.tier == Tier::Workload && f.source == Source::Declared;
+            |f: &&ContractField| f.tier == Tier::Workload && f.source == Source::Declared;
         self.0.iter().filter(declared).map(|f| f.field.as_str())
     }
 }
@@ -258,35 +244,6 @@ pub fn has_difference(
     })
 }
 
-/// Numbers the values of the fields that matter, contract by contract and field by field: contracts
-/// with different numbers in a field disagree there. `None` where a contract does not state the
-/// field.
-pub fn classes(
-    contracts: &[&Contract],
-    matters: impl Fn(&ContractField) -> bool,
-) -> Vec<Vec<Option<usize>>> {
-    let mut fields: Vec<&str> = Vec::new();
-    let mut places: BTreeMap<&str, Vec<(usize, &Value)>> = BTreeMap::new();
-    for (at, contract) in contracts.iter().enumerate() {
-        for field in contract.0.iter().filter(|f| matters(f)) {
-            let stated = places.entry(&field.field).or_default();
-            if stated.is_empty() {
-                fields.push(&field.field);
-            }
-            stated.push((at, &field.value));
-        }
-    }
-    let mut numbered = vec![vec![None; fields.len()]; contracts.len()];
-    for (column, field) in fields.iter().enumerate() {
-        let stated = &places[field];
-        let values: Vec<&Value> = stated.iter().map(|(_, value)| *value).collect();
-        for ((at, _), class) in stated.iter().zip(settings::classes(&values)) {
-            numbered[*at][column] = Some(class);
-        }
-    }
-    numbered
-}
-
 /// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the
 /// same order, and this is asked for every pair of many cells: so the field after the last one
 /// found is looked at first.
@@ -296,14 +253,14 @@ fn beside<'a>(
 ) -> impl Iterator<Item = (&'a ContractField, Option<&'a ContractField>)> {
     let mut next = 0;
     a.0.iter().map(move |field| {
-        let is_it = |other: &Shared<ContractField>| other.field == field.field;
+        let is_it = |other: &ContractField| other.field == field.field;
         let at = if b.0.get(next).is_some_and(is_it) {
             Some(next)
         } else {
             b.0.iter().position(is_it)
         };
         next = at.map_or(next, |at| at + 1);
-        (&**field, at.map(|at| &*b.0[at]))
+        (field, at.map(|at| &b.0[at]))
     })
 }
 
@@ -334,6 +291,8 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
     use serde_json::json;
 

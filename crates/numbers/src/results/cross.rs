@@ -108,14 +108,9 @@ impl CrossChecks {
         name: &str,
         declared: Option<Value>,
         effective: Value,
-        agrees: bool,
+        status: AttestationStatus,
         arithmetic: String,
     ) {
-        let status = if agrees {
-            AttestationStatus::Attested
-        } else {
-            AttestationStatus::Contradicted
-        };
         self.fields.push(FieldAttestation {
             field: name.to_owned(),
             declared,
@@ -199,7 +194,7 @@ impl CrossChecks {
             field,
             declared.map(Value::from),
             json!(batch as u64),
-            agrees,
+            judged(agrees),
             arithmetic,
         );
     }
@@ -375,8 +370,8 @@ impl CrossChecks {
                 (mean(0), arithmetic)
             }
         };
-        let agrees = skipped.is_some();
-        self.add(name, Some(published.into()), own.into(), agrees, arithmetic);
+        let status = judged(skipped.is_some());
+        self.add(name, Some(published.into()), own.into(), status, arithmetic);
     }
 
     /// Judges tokens of a step that were computed against batch × length. `arithmetic`: how they were.
@@ -414,13 +409,19 @@ impl CrossChecks {
             }
             (None, None) => {
                 self.tokens_per_step = Some(tokens.round() as u64);
-                return self.add(field, None, json!(tokens.round()), true, arithmetic);
+                return self.add(field, None, json!(tokens.round()), judged(true), arithmetic);
             }
         };
         let declared = Some(json!(batch.saturating_mul(length)));
         if near(tokens, product(batch, length)) {
             let arithmetic = format!("{arithmetic} ≈ {}", equation(batch, length));
-            return self.add(field, declared, json!(tokens.round()), true, arithmetic);
+            return self.add(
+                field,
+                declared,
+                json!(tokens.round()),
+                judged(true),
+                arithmetic,
+            );
         }
         let mut others = Vec::new();
         if let Some(length) = round_length(tokens / batch as f64) {
@@ -442,7 +443,13 @@ impl CrossChecks {
             // step.
             self.anomalies.push(anomaly(RATE_DISAGREES, arithmetic));
         } else {
-            self.add(field, declared, json!(tokens.round()), false, arithmetic);
+            self.add(
+                field,
+                declared,
+                json!(tokens.round()),
+                judged(false),
+                arithmetic,
+            );
         }
     }
 
@@ -501,17 +508,14 @@ impl CrossChecks {
             },
             of_convention / 1e9
         );
-        self.fields.push(FieldAttestation {
-            field: "flops_per_token_from_rate".to_owned(),
-            declared: Some(json!(of_convention)),
-            effective: Some(json!(each)),
-            status: match (fits, is_of_its_own) {
-                (true, _) => AttestationStatus::Attested,
-                (false, true) => AttestationStatus::NotStated,
-                (false, false) => AttestationStatus::Contradicted,
-            },
-            arithmetic: Some(arithmetic),
-        });
+        let status = match (fits, is_of_its_own) {
+            (true, _) => AttestationStatus::Attested,
+            (false, true) => AttestationStatus::NotStated,
+            (false, false) => AttestationStatus::Contradicted,
+        };
+        let name = "flops_per_token_from_rate";
+        let declared = Some(json!(of_convention));
+        self.add(name, declared, json!(each), status, arithmetic);
     }
 
     /// Random weights know nothing: their loss is that of a guess.
@@ -544,13 +548,16 @@ impl CrossChecks {
             let detail = format!("{arithmetic}: {why}");
             self.anomalies.push(anomaly("first_loss", detail));
         }
-        self.fields.push(FieldAttestation {
-            field: "first_loss".to_owned(),
-            declared: Some(json!(guess)),
-            effective: Some(json!(loss)),
-            status,
-            arithmetic: Some(arithmetic),
-        });
+        let declared = Some(json!(guess));
+        self.add("first_loss", declared, json!(loss), status, arithmetic);
+    }
+}
+
+/// What a check says of a setting.
+fn judged(agrees: bool) -> AttestationStatus {
+    match agrees {
+        true => AttestationStatus::Attested,
+        false => AttestationStatus::Contradicted,
     }
 }
 

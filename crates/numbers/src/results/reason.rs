@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// What a reason does to the figures that it stands beside.
@@ -24,7 +24,7 @@ pub enum Severity {
 
 /// Why something is as it is, written where it is found. Programs read `code`, `severity` and
 /// `values`; nothing is decided by the text.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
     pub code: Cow<'static, str>,
     pub severity: Severity,
@@ -114,49 +114,15 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Files that were published before reasons had a code have the sentence alone.
-impl<'de> Deserialize<'de> for Reason {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Text(String),
-            Reason {
-                code: String,
-                severity: Severity,
-                #[serde(default)]
-                values: Map<String, Value>,
-                text: String,
-            },
-        }
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Text(text) => Self::stated(text),
-            Written::Reason {
-                code,
-                severity,
-                values,
-                text,
-            } => Self {
-                code: code.into(),
-                severity,
-                values: Box::new(values),
-                text,
-            },
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_survives_json_and_a_sentence_alone_is_one() {
+    fn a_reason_survives_json() {
         let reason = Reason::no_verdict("few_units", "2 repeats").with("n", 2);
         let text = serde_json::to_string(&reason).unwrap();
         assert_eq!(serde_json::from_str::<Reason>(&text).unwrap(), reason);
-        let old: Reason = serde_json::from_str("\"too short\"").unwrap();
-        assert_eq!(old, Reason::stated("too short"));
         assert!(Severity::Detail < Severity::Beside && Severity::NoVerdict < Severity::Excludes);
     }
 }

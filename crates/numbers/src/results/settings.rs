@@ -584,36 +584,6 @@ fn number(value: &Value) -> Option<f64> {
     number.filter(|n| n.is_finite())
 }
 
-/// Numbers values so that those that [`agree`] have the same number. Values that do not agree may
-/// share one too, where others lie between them, so equal numbers are a hint and unequal ones a
-/// proof.
-pub fn classes(values: &[&Value]) -> Vec<usize> {
-    // Numbers by size, then words by their text.
-    let keys: Vec<(Option<f64>, String)> = values
-        .iter()
-        .map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new())))
-        .collect();
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by(|&i, &j| match (keys[i].0, keys[j].0) {
-        (Some(a), Some(b)) => a.total_cmp(&b),
-        (a, b) => b
-            .is_some()
-            .cmp(&a.is_some())
-            .then_with(|| keys[i].1.cmp(&keys[j].1)),
-    });
-    let mut classes = vec![0; values.len()];
-    for pair in order.windows(2) {
-        let ((a, text_a), (b, text_b)) = (&keys[pair[0]], &keys[pair[1]]);
-        let is_same = match (a, b) {
-            (Some(a), Some(b)) => (b - a).abs() <= TOLERANCE * a.abs().max(b.abs()),
-            (None, None) => text_a == text_b,
-            _ => false,
-        };
-        classes[pair[1]] = classes[pair[0]] + usize::from(!is_same);
-    }
-    classes
-}
-
 /// A setting's value as tables and sentences show it.
 pub fn show(value: Option<&Value>) -> String {
     match value {

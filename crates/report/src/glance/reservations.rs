@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tprimat_numbers::figures::{
     Comparison, Difference, NoteKind, apart_words, codes::FEW_PAIRS, level_words,
 };
-use tprimat_numbers::results::{AttestationStatus, Reason, Source, is_of_model};
+use tprimat_numbers::results::{AttestationStatus, Reason, is_of_model};
 
 use crate::{
     headline::{across, contradicted},
@@ -28,17 +28,12 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
     let mut all: Vec<String> = Vec::new();
     let weighty = |kind: NoteKind| kind < NoteKind::Differs && kind != NoteKind::Refused;
     // What keeps a cell from having figures is told with the cell.
-    const REASONS: usize = 100;
-    let told: BTreeSet<String> = comparison
-        .absent
-        .iter()
-        .map(|c| c.reason.text.clone())
-        .filter(|r| !r.is_empty())
-        .collect();
     let is_told = |text: &str| {
-        told.iter()
-            .take(REASONS)
-            .any(|reason| text.contains(reason))
+        let mut reasons = comparison
+            .absent
+            .iter()
+            .map(|cell| cell.reason.text.as_str());
+        reasons.any(|reason| !reason.is_empty() && text.contains(reason))
     };
     let own = notes(comparison)
         .into_iter()
@@ -122,24 +117,9 @@ pub(super) fn reservations(comparison: &Comparison, named: bool, build: &str) ->
         (n, rows) if n == rows => "all cells".to_owned(),
         (n, rows) => format!("{n} of {rows} cells"),
     };
-    // What a rate is computed from where the log has none.
-    let sizes = ["seq_length", "global_batch_size"].map(|name| {
-        let fields = unattested().flat_map(|row| row.contract.0.iter());
-        let fields = fields.filter(|of| of.field == name && of.source == Source::Declared);
-        let values: BTreeSet<u64> = fields.filter_map(|of| of.value.as_u64()).collect();
-        let values: Vec<String> = values.iter().map(u64::to_string).collect();
-        (!values.is_empty()).then(|| format!("{name} {}", values.join("/")))
-    });
-    let sizes: Vec<String> = sizes.into_iter().flatten().collect();
-    let (what, then) = match &sizes[..] {
-        [] => ("some settings".to_owned(), ""),
-        sizes => (
-            sizes.join(" and "),
-            "; tokens/s that a log does not print rest on them",
-        ),
-    };
     all.push(format!(
-        "No log confirms {what} ({whose}){then} (`effective` in docs/recipes.md)."
+        "No log confirms the workload ({whose}); tokens/s that a log does not print rest on what was asked for (`effective` in \
+         docs/recipes.md)."
     ));
     all
 }

@@ -1,11 +1,7 @@
 //! Parts of sentences on one cell or on two.
 
-use std::collections::BTreeSet;
-
-use tprimat_numbers::figures::{
-    RatioInterval, RepeatStatus, Row, Speedup, Unit, host_named, rate_unit, unit_in_prose,
-};
-use tprimat_numbers::results::{CONFIDENCE, Reason};
+use tprimat_numbers::figures::{RatioInterval, Row, Speedup, rate_unit, unit_in_prose};
+use tprimat_numbers::results::CONFIDENCE;
 
 use crate::{
     format::{ratio, ratio_beside_1},
@@ -24,58 +20,8 @@ pub(super) fn unit(rows: &[&Row]) -> String {
     unit_in_prose(rate_unit(rows.iter().copied()))
 }
 
-/// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
-pub(super) fn warned(row: &Row, name: &str, wanted: impl Fn(&Reason) -> bool) -> Option<String> {
-    let warnings: Vec<&str> = row
-        .warnings
-        .iter()
-        .filter(|w| wanted(w))
-        .map(|w| &*w.text)
-        .collect();
-    (!warnings.is_empty()).then(|| format!("{name} runs with {}", warnings.join(", ")))
-}
-
-/// What an interval speaks of, where that is hosts in general.
-pub(super) fn over_hosts(rows: &[&Row]) -> &'static str {
-    let is_over_hosts = rows
-        .iter()
-        .all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
-    if is_over_hosts { ", over hosts" } else { "" }
-}
-
-/// An imported log may not say where it was written.
-pub(super) fn unnamed_hosts(rows: &[&Row]) -> Option<String> {
-    let counted = rows
-        .iter()
-        .flat_map(|r| &r.repeats)
-        .filter(|r| r.status == RepeatStatus::Ok);
-    let hosts: BTreeSet<&str> = counted.map(|r| r.host.as_str()).collect();
-    let is_unnamed = |host: &&&str| host_named(host).is_none();
-    let unnamed = hosts.iter().filter(is_unnamed).count();
-    match (unnamed, hosts.len()) {
-        (0, _) => None,
-        (_, n) if n == unnamed && rows.len() == 1 => {
-            Some("The log does not name its host".to_owned())
-        }
-        (_, n) if n == unnamed => Some("Neither log names its host".to_owned()),
-        _ => Some("Some logs do not name their host".to_owned()),
-    }
-}
-
 pub(super) fn named(row: &Row) -> String {
     format!("{}{}", row.cell, mark(&row.imported))
-}
-
-/// What is to be known of a cell that launches what the cell `name` does; `twin` is its row, if it
-/// has figures.
-pub(in super::super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> String {
-    match twin {
-        Some(twin) if row.is_measured_as(twin) => format!("has the same measurements as {name}"),
-        Some(_) => format!(
-            "launches the very same bytes as {name}, so any difference between them is noise"
-        ),
-        None => format!("launches the very same bytes as {name}, which has no figures"),
-    }
 }
 
 /// `1.31×`

@@ -7,7 +7,7 @@ use tprimat_numbers::results::settings::is_in_table;
 
 use super::{
     Headline, SpeedVerdict,
-    phrases::{named, over_hosts, short_step_times, unit, unnamed_hosts, warned},
+    phrases::{named, short_step_times, unit},
 };
 use crate::format::number;
 
@@ -21,27 +21,22 @@ pub(super) fn alone_sentence(row: &Row, others: bool) -> String {
         );
     }
     let estimate = &row.tokens_per_second_per_gpu;
-    let over = over_hosts(&[row]);
     let interval = match estimate.ci95 {
-        Some([lo, hi]) => format!(" (95 % CI {}–{}{over})", number(lo), number(hi)),
+        Some([lo, hi]) => format!(" (95 % CI {}–{})", number(lo), number(hi)),
         None => String::new(),
     };
-    let why = if others {
-        "No other cell has a comparable workload"
-    } else {
-        "There is no other cell to compare it with"
+    let why = match others {
+        true => "No other cell has a comparable workload",
+        false => "There is no other cell to compare it with",
     };
-    let rate = format!(
-        "{name} trains {} at {} {}{interval}",
-        row.model,
-        number(estimate.value),
-        unit(&[row])
-    );
-    let mut parts = vec![rate];
+    let rate = number(estimate.value);
+    let unit = unit(&[row]);
+    let mut parts = vec![format!(
+        "{name} trains {} at {rate} {unit}{interval}",
+        row.model
+    )];
     parts.extend(short_step_times(row, "This rate"));
     parts.push(why.to_owned());
-    parts.extend(unnamed_hosts(&[row]));
-    parts.extend(warned(row, &name, |_| true));
     format!("{}.", parts.join(". "))
 }
 
@@ -70,7 +65,7 @@ pub(super) fn refusals(comparison: &Comparison) -> Vec<Headline> {
             let (fields, across) = (fields.join("; "), across(&names));
             format!("{a} and {b} may not be compared, because they differ in {fields}.{across}")
         });
-        Headline::short(None, (a, Some(b)), SpeedVerdict::Refused, text)
+        Headline::of(None, (a, Some(b)), SpeedVerdict::Refused, text)
     };
     pairs.map(sentence).collect()
 }

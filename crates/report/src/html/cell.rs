@@ -21,10 +21,8 @@ use super::{
     page::id,
 };
 
-/// Characters of log tails in the whole page: a matrix that fails as a whole must still open.
-const TAILS: usize = 1 << 20;
-/// The most bytes of one log's tail.
-const TAIL: usize = 8 << 10;
+/// The most bytes of one log's tail: the page of a matrix that fails as a whole must still open.
+const TAIL: usize = 2 << 10;
 
 #[derive(Default, Serialize)]
 pub struct Detail<'a> {
@@ -126,17 +124,14 @@ pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
     let mut rows = Of::all(comparison);
     rows.truncate(MOST);
     let absent = || comparison.absent.iter().take(MOST);
-    let repeats = rows.iter().flat_map(|of| &of.row.repeats);
-    let repeats = repeats.chain(absent().flat_map(|cell| &cell.repeats));
-    let room = (TAILS / repeats.filter(|r| !r.log_tail.is_empty()).count().max(1)).min(TAIL);
     let found = Found::of(comparison);
-    let of_rows = rows.iter().map(|of| of_row(&found, of, room));
+    let of_rows = rows.iter().map(|of| of_row(&found, of));
     let of_absent = absent().zip(comparison.rows.len()..);
-    let of_absent = of_absent.map(|(cell, at)| of_absent_cell(&found, at, cell, room));
+    let of_absent = of_absent.map(|(cell, at)| of_absent_cell(&found, at, cell));
     of_rows.chain(of_absent).collect()
 }
 
-fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
+fn of_row<'a>(found: &Found<'a>, of: &Of<'a>) -> Detail<'a> {
     let row = of.row;
     let baseline = Some(of.group.baseline.as_str()).filter(|_| !of.is_baseline());
     let estimate = &row.tokens_per_second_per_gpu;
@@ -158,18 +153,13 @@ fn of_row<'a>(found: &Found<'a>, of: &Of<'a>, room: usize) -> Detail<'a> {
         ),
         figures: figures(of),
         surroundings: surroundings(of),
-        repeats: repeats(&row.cell, &row.repeats, room),
+        repeats: repeats(&row.cell, &row.repeats),
         notes: found.notes(&row.cell),
         ..Detail::default()
     }
 }
 
-fn of_absent_cell<'a>(
-    found: &Found<'a>,
-    at: usize,
-    cell: &'a AbsentCell,
-    room: usize,
-) -> Detail<'a> {
+fn of_absent_cell<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell) -> Detail<'a> {
     Detail {
         id: id(at),
         cell: &cell.cell,
@@ -183,7 +173,7 @@ fn of_absent_cell<'a>(
             None,
             (&cell.contract, cell.attested.as_ref()),
         ),
-        repeats: repeats(&cell.cell, &cell.repeats, room),
+        repeats: repeats(&cell.cell, &cell.repeats),
         notes: found.notes(&cell.cell),
         ..Detail::default()
     }
@@ -275,12 +265,12 @@ fn surroundings<'a>(of: &Of<'a>) -> Vec<Surrounding<'a>> {
 }
 
 /// Without the series, which pictures show, and with as much of each tail as there is room for.
-fn repeats(cell: &str, repeats: &[RepeatSummary], room: usize) -> Vec<Repeat> {
+fn repeats(cell: &str, repeats: &[RepeatSummary]) -> Vec<Repeat> {
     let shown = |repeat: &RepeatSummary| {
         let mut size = 0;
         let fits = |line: &&String| {
             size += line.len() + 1;
-            size <= room
+            size <= TAIL
         };
         let kept = repeat.log_tail.iter().rev().take_while(fits).count();
         let left_out = repeat.log_tail.len() - kept;
@@ -289,9 +279,6 @@ fn repeats(cell: &str, repeats: &[RepeatSummary], room: usize) -> Vec<Repeat> {
             ..repeat.clone()
         };
         summary.log_tail.drain(..left_out);
-        if let Some(telemetry) = &mut summary.telemetry {
-            telemetry.power_series = Vec::new();
-        }
         let what_to_do = match &repeat.status {
             RepeatStatus::Failed { class, .. } => Some(advice(*class, cell, in_general)),
             _ => None,

@@ -1,7 +1,5 @@
 //! What stands above the details: sentences, a table a group, and what has no figures.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
 use tprimat_base::words::{part, plain::counted};
 use tprimat_numbers::figures::{AbsentCell, Comparison, Judged, sweeps};
@@ -12,8 +10,8 @@ use super::{
         document::{LEADING, Section, sections},
         format::mark,
         headline::{Headline, SpeedVerdict, headlines},
-        names::short_names,
         notes::notes,
+        plot::short_names,
         shown::Shown,
         sweep::{SweepTable, line_of_cell, sweep_tables},
     },
@@ -39,8 +37,6 @@ pub struct Page<'a> {
 struct GroupTable {
     model: String,
     workload: String,
-    /// The model, and what of the workload sets it apart from the model's others.
-    short: String,
     /// The first to be told, and the others.
     leading: Vec<String>,
     more: Vec<String>,
@@ -77,13 +73,8 @@ struct Absent<'a> {
 impl<'a> Page<'a> {
     pub fn of(comparison: &'a Comparison) -> Self {
         let told = headlines(comparison);
-        let judged = Judged::of_comparison(comparison);
-        let sections = sections(comparison, &judged, &told, (Place::Page, MOST));
-        let shorts = names_apart(&sections);
-        let groups = sections
-            .into_iter()
-            .zip(shorts)
-            .map(|(section, short)| table(section, short));
+        let sections = sections(comparison, &told, (Place::Page, MOST));
+        let groups = sections.into_iter().map(table);
         // A sweep says itself that its points are different workloads.
         let lines = line_of_cell(comparison);
         let is_told = |h: &Headline| {
@@ -116,7 +107,10 @@ impl<'a> Page<'a> {
             .zip(comparison.rows.len()..);
         Self {
             counts: counts(comparison),
-            sweeps: sweep_tables(comparison, &sweeps(comparison, &judged)),
+            sweeps: sweep_tables(
+                comparison,
+                &sweeps(comparison, &Judged::of_comparison(comparison)),
+            ),
             groups: groups.collect(),
             refused,
             absent: absent.map(|(cell, at)| of_absent(cell, at)).collect(),
@@ -160,7 +154,7 @@ fn counts(comparison: &Comparison) -> Vec<String> {
         .collect()
 }
 
-fn table(section: Section<'_>, short: String) -> GroupTable {
+fn table(section: Section<'_>) -> GroupTable {
     let names = short_names(&rows_of(&section.rows));
     let figures = section.figures.rows.into_iter().zip(section.metrics.rows);
     let line = |of: &Of<'_>, name: String, (own, metrics): (Vec<Shown>, Vec<Shown>)| {
@@ -186,8 +180,7 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
     GroupTable {
         model: section.model.to_owned(),
         workload: section.workload,
-        short,
-        leading: section.ranking.into_iter().chain(leading).collect(),
+        leading: leading.collect(),
         more: more
             .iter()
             .take(MOST)
@@ -203,25 +196,4 @@ fn table(section: Section<'_>, short: String) -> GroupTable {
             .map(|((of, name), shown)| line(of, name, shown))
             .collect(),
     }
-}
-
-/// Names of tables for the navigation: the model, and the parts of its workload that not all tables of
-/// this model have.
-fn names_apart(sections: &[Section<'_>]) -> Vec<String> {
-    let parts = |section: &Section<'_>| -> Vec<String> {
-        let workload = section.rows[0].group.workload.clone();
-        workload.split(", ").map(str::to_owned).collect()
-    };
-    let all: Vec<(&str, Vec<String>)> = sections.iter().map(|s| (s.model, parts(s))).collect();
-    let mut shared: HashMap<&str, Vec<String>> = HashMap::new();
-    for (model, own) in &all {
-        let of_model = shared.entry(model).or_insert_with(|| own.clone());
-        of_model.retain(|part| own.contains(part));
-    }
-    let name = |(model, own): &(&str, Vec<String>)| {
-        let apart = own.iter().filter(|part| !shared[model].contains(part));
-        let name = std::iter::once(*model).chain(apart.map(String::as_str));
-        name.collect::<Vec<_>>().join(", ")
-    };
-    all.iter().map(name).collect()
 }

@@ -5,7 +5,7 @@ use super::{
     canvas::{Anchor, Canvas},
     cells::{Cell, GUTTER, Shown},
     lines::label_ticks,
-    style::{FAINT, FULL, HEADING, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH},
+    style::{FAINT, FULL, HEADING, INK, LINE, MARGIN, SMALL, TEXT, WIDTH},
     text::{clean, width_of, wrap},
 };
 
@@ -23,7 +23,6 @@ pub struct Bar {
     pub interval: Option<[f64; 2]>,
     /// Right of the bar.
     pub figures: String,
-    pub fill: Fill,
     /// What the value cannot exceed, drawn across the bar.
     pub roof: Option<f64>,
 }
@@ -36,15 +35,6 @@ impl Bar {
             ..Self::default()
         }
     }
-}
-
-/// A pattern in the colour of the framework.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fill {
-    #[default]
-    Solid,
-    Hatched,
-    Outline,
 }
 
 /// What one cell shows: bars, or why it has none.
@@ -163,17 +153,7 @@ impl Bar {
         let middle = i32::midpoint(top, bottom);
         let zero = scale.at(0.0);
         let mut right = scale.at(self.length).max(zero + 1);
-        let corners = [(zero, top), (right, bottom)];
-        let inside = match self.fill {
-            Fill::Solid => cell.colour,
-            Fill::Hatched | Fill::Outline => PAPER,
-        };
-        canvas.rectangle(corners, inside, true);
-        match self.fill {
-            Fill::Solid => {}
-            Fill::Outline => canvas.rectangle(corners, cell.colour, false),
-            Fill::Hatched => canvas.hatched(corners, cell.colour),
-        }
+        canvas.rectangle([(zero, top), (right, bottom)], cell.colour, true);
         if let Some(ends) = self
             .interval
             .filter(|ends| ends.iter().all(|end| end.is_finite()))

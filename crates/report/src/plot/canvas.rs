@@ -183,20 +183,6 @@ impl Canvas {
         self.add(lowest, Shape::Box(shape));
     }
 
-    /// A frame with slanted lines in it, drawn as one line to and fro.
-    pub fn hatched(&mut self, corners: [Point; 2], colour: RGBColor) {
-        let [(left, top), (right, bottom)] = corners;
-        let slant = bottom - top;
-        let mut points = Vec::new();
-        for at in (left + slant..right).step_by(8) {
-            let ends = [(at, top), (at - slant, bottom)];
-            let is_to = points.len() % 4 == 0;
-            points.extend(if is_to { ends } else { [ends[1], ends[0]] });
-        }
-        self.line(points, colour, 1);
-        self.rectangle(corners, colour, false);
-    }
-
     pub fn mark(&mut self, mark: Mark, (x, y): Point, colour: RGBColor) {
         let moved = |points: &[Point]| -> Vec<Point> {
             points.iter().map(|(dx, dy)| (x + dx, y + dy)).collect()

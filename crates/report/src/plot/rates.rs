@@ -1,13 +1,13 @@
 //! Figures of cells as bars: rates, the share of the dense peak, memory, energy and cost.
 
-use tprimat_numbers::figures::{Figure, Metric, Mfu, Row, rate_unit};
+use tprimat_numbers::figures::{Figure, Metric, Row, rate_unit};
 use tprimat_numbers::results::GIB;
 
 use super::{
-    bars::{Bar, Entry, Fill, Panels},
+    bars::{Bar, Entry, Panels},
     canvas::Canvas,
     cells::{Cell, Shown},
-    format::{bytes, metric as metric_text, number, percent},
+    format::{bytes, metric as metric_text, number},
     series::counted,
 };
 
@@ -22,7 +22,6 @@ fn picture(
     shown: &Shown,
     (title, subtitle): (&str, &str),
     panels: &[Panels],
-    lists_absent: bool,
 ) -> Result<Canvas, String> {
     let workloads = shown.bar_workloads();
     if workloads == 0 && !shown.workloads.is_empty() {
@@ -42,17 +41,8 @@ fn picture(
         let first = reasons.filter_map(Result::err).next();
         return Err(first.unwrap_or_else(|| NO_CELL.to_owned()));
     }
-    match lists_absent {
-        true => shown.list_absent(&mut canvas),
-        false => shown.count_absent(&mut canvas),
-    }
+    shown.count_absent(&mut canvas);
     Ok(canvas)
-}
-
-pub fn throughput(shown: &Shown) -> Result<Canvas, String> {
-    let rates = rates(shown);
-    let title = format!("Training throughput, {}", rates.unit);
-    picture(shown, (&title, BARS), &[rates], true)
 }
 
 pub fn rates(shown: &Shown) -> Panels<'static> {
@@ -81,33 +71,16 @@ pub fn rates(shown: &Shown) -> Panels<'static> {
 }
 
 pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
-    let subtitle = "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak. Stroke across a bar: 100 %, the peak.";
-    let panels = Panels::new("", "% of the peak", |cell| match &cell.row.mfu {
-        Mfu::Ok {
-            value,
-            convention,
-            peak,
-            ..
-        } => {
-            let (share, peak) = (percent(*value), number(peak.tflops));
-            let figures = format!("{share} of {peak} TFLOP/s; {convention}");
-            Ok(vec![Bar {
-                roof: Some(100.0),
-                ..Bar::new(value * 100.0, figures)
-            }])
-        }
-        Mfu::Absent { reason } => Err(format!("no MFU: {}", reason)),
-        Mfu::Error { reason } => Err(format!("MFU is impossible: {}", reason)),
-    });
-    picture(shown, ("MFU", subtitle), &[panels], false)
+    let subtitle = "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.";
+    of_metrics(shown, ("MFU", subtitle), &["mfu"])
 }
 
 /// Peak memory, each kind by its name: what one counts another does not.
 pub fn memory(shown: &Shown) -> Result<Canvas, String> {
-    let subtitle = "The most that any counted repeat used, of one device. Bars of different names count different things: \
-         allocated by the framework (solid), reserved by it (hatched), in use on the device or in the host (outline). Stroke across a bar: what the device has.";
+    let subtitle = "The most that any counted repeat used, of one device. Bars of different names count different things. \
+         Stroke across a bar: what the device has.";
     let panels = Panels::new("", "GiB", |cell| memory_of(cell.row));
-    picture(shown, ("Peak memory", subtitle), &[panels], false)
+    picture(shown, ("Peak memory", subtitle), &[panels])
 }
 
 fn memory_of(row: &Row) -> Entry {
@@ -125,14 +98,8 @@ fn memory_of(row: &Row) -> Entry {
         // Memory of the host has nothing to do with the capacity of the device.
         let roof = row.memory_capacity_bytes.filter(|_| !kind.contains("rss"));
         let of = roof.map_or_else(String::new, |roof| format!(" of {}", bytes(roof)));
-        let fill = match () {
-            () if kind.contains("allocated") => Fill::Solid,
-            () if kind.contains("reserved") => Fill::Hatched,
-            () => Fill::Outline,
-        };
         let figures = format!("{}{of} {kind} ({source})", bytes(count));
         Bar {
-            fill,
             roof: roof.map(|bytes| bytes as f64 / GIB),
             ..Bar::new(count as f64 / GIB, figures)
         }
@@ -165,7 +132,7 @@ fn of_metrics(
     let panels: Vec<Panels> = names.iter().flat_map(|name| metric(shown, name)).collect();
     match panels.is_empty() {
         true => Err(why_absent(shown, names[0])),
-        false => picture(shown, titles, &panels, false),
+        false => picture(shown, titles, &panels),
     }
 }
 

@@ -52,11 +52,13 @@ impl Sample {
             .map(|(i, (state, reason))| json!({"cell": format!("nvd/fsdp/llama-3.1-8b/absent@n={i}"), "state": state, "reason": reason,
                 "contradicted": 0, "contract": []}))
             .collect();
-        json!({
+        let mut all = json!({
             "schema_version": "tprimat.comparison/1", "comparable": true, "groups": groups, "absent": absent,
             "rows": (0..self.cells).map(|i| self.row(i, &names[i])).collect::<Vec<_>>(),
             "speedups": [], "differences": [], "notes": [],
-        })
+        });
+        give_codes(&mut all);
+        all
     }
 
     fn name(self, i: usize) -> String {
@@ -117,8 +119,7 @@ impl Sample {
             "step_time": {"mean_seconds": 2.0 / self.scale, "median_seconds": 2.0 / self.scale, "p95_seconds": 2.1 / self.scale},
             "memory": [{"kind": "peak_allocated", "source": "torch", "bytes": (40 + i as u64 % 30) << 30},
                 {"kind": "peak_reserved", "source": "torch", "bytes": (44 + i as u64 % 30) << 30}],
-            "mfu": {"status": "ok", "value": 0.3 + 0.01 * (i % 17) as f64, "tflops_per_gpu": 400.0, "convention": "causal",
-                "peak": {"tflops": 989.4, "source": "NVIDIA H100 SXM datasheet, dense"}},
+            "mfu": {"status": "ok", "value": 0.3 + 0.01 * (i % 17) as f64, "basis": "400 TFLOP/s ÷ 989.4 TFLOP/s peak"},
             "warmup_steps": 0, "steady_state": "", "environment": {},
             "precision": "bf16", "attestation": "attested", "labels": [], "tokens_per_step": 1_048_576,
             "memory_capacity_bytes": 80u64 << 30, "loss_group": 1 + usize::from(self.troubled && i % 9 == 7),
@@ -129,6 +130,11 @@ impl Sample {
         if self.troubled {
             self.trouble(i, row.as_object_mut().expect("an object"));
         }
+        let mfu = json!({"name": "mfu", "title": "MFU", "unit": "fraction", "higher_is_better": true, "figure": row["mfu"]});
+        row["metrics"]
+            .as_array_mut()
+            .expect("a list of metrics")
+            .push(mfu);
         row
     }
 
@@ -210,5 +216,27 @@ impl Sample {
                 "loss": steps.iter().map(loss).collect::<Vec<_>>(),
                 "learning_rate": steps.iter().map(learning_rate).collect::<Vec<_>>()},
         })
+    }
+}
+
+/// Makes reasons of the sentences that the sample states alone.
+fn give_codes(value: &mut Value) {
+    let reason = |text: &str| json!({"code": "told", "severity": "detail", "text": text});
+    match value {
+        Value::Object(map) => {
+            let is_of_a_run = map.get("status").is_some_and(|status| status == "suspect");
+            if let Some(Value::String(text)) = map.get("reason").filter(|_| !is_of_a_run) {
+                let told = reason(text);
+                map.insert("reason".to_owned(), told);
+            }
+            if let Some(Value::Array(labels)) = map.get_mut("labels") {
+                for label in labels {
+                    *label = reason(label.as_str().unwrap_or_default());
+                }
+            }
+            map.values_mut().for_each(give_codes);
+        }
+        Value::Array(all) => all.iter_mut().for_each(give_codes),
+        _ => {}
     }
 }

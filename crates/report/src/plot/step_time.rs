@@ -137,27 +137,16 @@ fn declared(cut: &Cut) -> u64 {
     cut.first_step.saturating_sub(cut.dropped_steps)
 }
 
-/// What the marks mean here.
+/// Where the measured part begins, and where the level changes later.
 fn in_words(row: &Row) -> String {
-    let mut parts = Vec::new();
     let cuts = || counted(row).filter_map(|r| Some((r.repeat, cut(r)?)));
-    if let Some((_, first)) = cuts().next() {
-        let steps = extent(cuts().map(|(_, cut)| cut.first_step as f64));
-        let range = match steps.unwrap_or_default() {
-            [low, high] if low == high => low.to_string(),
-            [low, high] => format!("{low} to {high}"),
-        };
-        let method = match cuts().any(|(_, cut)| cut.dropped_steps > 0) {
-            true => format!(" ({})", first.method),
-            false => String::new(),
-        };
-        parts.push(format!(
-            "declared warm-up ends before step {}, measured from step {range}{method}",
-            declared(first)
-        ));
-        let why = first.not_assessed.as_ref().map(|why| why.text.clone());
-        parts.extend(why.map(|why| format!("steady state not assessed: {why}")));
-    }
+    let starts = cuts().next().map(|(_, first)| {
+        format!(
+            "declared warm-up ends before step {}, measured from step {}",
+            declared(first),
+            first.first_step
+        )
+    });
     let shifts = cuts().filter_map(|(repeat, cut)| {
         let shift = cut.level_shift.as_ref()?;
         let change = (shift.ratio - 1.0) * 100.0;
@@ -167,12 +156,10 @@ fn in_words(row: &Row) -> String {
         ))
     });
     let shifts: Vec<String> = shifts.collect();
-    if !shifts.is_empty() {
-        parts.push(few(&shifts));
-    }
-    let repeats = row.repeats.len();
-    if repeats > DRAWN {
-        parts.push(format!("the first {DRAWN} of {repeats} repeats are drawn"));
-    }
-    parts.join("; ")
+    let shifts = (!shifts.is_empty()).then(|| few(&shifts));
+    starts
+        .into_iter()
+        .chain(shifts)
+        .collect::<Vec<_>>()
+        .join("; ")
 }

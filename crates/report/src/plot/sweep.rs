@@ -3,9 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tprimat_numbers::figures::{
-    Best, Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps,
-};
+use tprimat_numbers::figures::{Comparison, Row, Surface, Sweep, SweepPoint, rate_unit, sweeps};
 use tprimat_numbers::results::GIB;
 
 use super::{
@@ -24,11 +22,11 @@ use super::{
 type Reading = (f64, Option<[f64; 2]>);
 
 /// What is drawn as one line.
-struct Drawn {
+struct Drawn<'a> {
     name: String,
-    points: Vec<SweepPoint>,
+    points: Vec<&'a SweepPoint>,
     /// The fastest point of its surface, where that is known and on this line.
-    fastest: Option<SweepPoint>,
+    fastest: Option<&'a SweepPoint>,
 }
 
 const HEIGHT: i32 = 300;
@@ -67,7 +65,7 @@ pub fn rates(canvas: &mut Canvas, comparison: &Comparison, sweeps: &[Sweep]) {
 pub fn caption(found: &[Sweep]) -> Option<String> {
     let has_fastest = found.iter().take(MOST_SWEEPS).any(|sweep| {
         let mut best = sweep.surfaces.iter().filter_map(|one| one.best.as_ref());
-        sweep.fields.is_empty() && best.any(Best::is_fastest)
+        sweep.fields.is_empty() && best.any(|best| best.is_fastest)
     });
     let ring = match has_fastest {
         true => " Ring: the fastest point.",
@@ -144,23 +142,23 @@ fn draw(canvas: &mut Canvas, comparison: &Comparison, sweep: &Sweep, panels: &[(
 }
 
 /// A line a surface; over two axes one for each value of the second axis.
-fn lines_of(comparison: &Comparison, sweep: &Sweep) -> Vec<Drawn> {
+fn lines_of<'a>(comparison: &Comparison, sweep: &'a Sweep) -> Vec<Drawn<'a>> {
     let second = |point: &SweepPoint| point.second.unwrap_or(0.0);
     let mut lines = Vec::new();
     for (surface, name) in sweep.surfaces.iter().zip(surface_names(comparison, sweep)) {
-        let best = surface.best.as_ref().filter(|best| best.is_fastest());
+        let best = surface.best.as_ref().filter(|best| best.is_fastest);
         let best = best.filter(|_| sweep.fields.is_empty());
-        let fastest = best.map(|best| surface.points[best.at]);
+        let fastest = best.map(|best| &surface.points[best.at]);
         // Without a second axis all have the same value of it.
         for value in sorted(surface.points.iter().map(second)) {
-            let is_on_it = |point: &SweepPoint| second(point) == value;
+            let is_on_it = |point: &&'a SweepPoint| second(point) == value;
             let name = match &sweep.second {
                 Some(axis) => format!("{name}, {axis} {}", plain(value)),
                 None => name.clone(),
             };
             lines.push(Drawn {
                 name,
-                points: surface.points.iter().copied().filter(is_on_it).collect(),
+                points: surface.points.iter().filter(is_on_it).collect(),
                 fastest: fastest.filter(is_on_it),
             });
         }
@@ -172,7 +170,7 @@ fn curves(
     canvas: &mut Canvas,
     comparison: &Comparison,
     sweep: &Sweep,
-    (some, panels): (&[Drawn], &[(&str, Value)]),
+    (some, panels): (&[Drawn<'_>], &[(&str, Value)]),
 ) {
     let rows = || {
         let points = some.iter().flat_map(|line| &line.points);
@@ -215,11 +213,11 @@ fn curves(
 fn panel(
     comparison: &Comparison,
     title: &str,
-    (some, sweep): (&[Drawn], &Sweep),
+    (some, sweep): (&[Drawn<'_>], &Sweep),
     value: &dyn Fn(&Row) -> Option<Reading>,
     is_rate: bool,
 ) -> Option<Lines> {
-    let at = |point: &SweepPoint| {
+    let at = |point: &&SweepPoint| {
         let (value, ends) = value(&comparison.rows[point.row])?;
         let ends = ends.filter(|ends| ends.iter().all(|end| end.is_finite()));
         value.is_finite().then_some((point.x, value, ends))

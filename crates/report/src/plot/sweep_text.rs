@@ -94,7 +94,7 @@ impl Told<'_> {
                 "{at} has the highest rate{of}; no verdict: {}.",
                 why.text.clone()
             ),
-            None if best.is_fastest() => {
+            None if best.is_fastest => {
                 let interval = interval.map_or_else(String::new, |words| format!(" ({words})"));
                 format!("{at} is {fastest}: {size} {than} {next}, the next{interval}.")
             }
@@ -114,7 +114,7 @@ impl Told<'_> {
                 format!("{values} is {fastest}; the runs do not tell which{lead}.")
             }
         };
-        if best.is_fastest() && self.sweep.second.is_none() {
+        if best.is_fastest && self.sweep.second.is_none() {
             let tried = surface.points.iter().map(|point| point.x);
             let absent = unmeasured(self.comparison, self.sweep, surface);
             let tried = extent(tried.chain(absent.iter().map(|point| point.x)))?;

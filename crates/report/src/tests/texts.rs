@@ -324,32 +324,3 @@ fn repeats_that_do_not_count_stand_beside_those_that_do() {
         "{text}"
     );
 }
-
-/// Such a run is not in the mean beside it.
-#[test]
-fn the_spread_of_repeats_leaves_out_runs_that_are_in_no_unit() {
-    let times = [1.0, 1.01, 0.99, 5.0];
-    let cells = [measured(
-        "nvd/native/llama/single",
-        &test_job(),
-        &times,
-        None,
-    )];
-    let all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
-    let spread = |unit: tprimat_numbers::figures::Unit| {
-        let mut row = all.rows[0].clone();
-        row.tokens_per_second_per_gpu.unit = unit;
-        for (repeat, host) in row.repeats.iter_mut().zip(["a", "b", "b", ""]) {
-            repeat.host = host.to_owned();
-        }
-        crate::columns::spread_of_repeats(&row).unwrap()
-    };
-    assert!(
-        spread(tprimat_numbers::figures::Unit::Repeat) > 0.4,
-        "all four runs"
-    );
-    assert!(
-        spread(tprimat_numbers::figures::Unit::Host) < 0.02,
-        "the run on no known host is left out"
-    );
-}

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tprimat_job::FailureClass;
 
 use crate::figures::{
-    Dropped, Estimate, Figure, Memory, Metrics, Mfu, Note, Price, RepeatStatus, RepeatSummary,
-    StepTime, Summary, UncountedRepeats,
+    Dropped, Estimate, Figure, Memory, Metrics, Note, RepeatStatus, RepeatSummary, StepTime,
+    Summary, UncountedRepeats,
     codes::{NOT_COUNTED, UNIT_ASKED},
     summary::attempts,
 };
@@ -191,7 +191,8 @@ pub struct Row {
     /// What one device has: the driver's count as tprimat.lock has it, else what its maker states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_capacity_bytes: Option<u64>,
-    pub mfu: Mfu,
+    /// Model FLOPs utilisation: the achieved share of the dense peak.
+    pub mfu: Figure,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,9 +221,9 @@ pub struct Row {
     pub same_runs_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md. In place of these figures, of the settings and of the runs, the
     /// published compare.json leaves them to the cell's own file.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Metrics::is_empty")]
     pub metrics: Metrics,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Contract::is_empty")]
     pub contract: Contract,
     /// What the trainer states and tprimat has no setting for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -237,7 +238,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
     /// Every repeat, also those that do not count.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeats: Vec<RepeatSummary>,
 }
 
@@ -279,16 +280,6 @@ impl Comparison {
             .collect()
     }
 
-    /// The rows of each group, in matrix order, with their places.
-    #[must_use]
-    pub fn rows_by_group(&self) -> Vec<Vec<(usize, &Row)>> {
-        let mut groups = vec![Vec::new(); self.groups.len()];
-        for (at, row) in self.rows.iter().enumerate() {
-            groups[row.group].push((at, row));
-        }
-        groups
-    }
-
     /// In what else each cell differs from the baseline of its group, by the cell.
     #[must_use]
     pub fn environment_by_cell(&self) -> BTreeMap<&str, &[EnvironmentDifference]> {
@@ -310,7 +301,7 @@ impl Row {
     /// Why its rate, and all that is made of it, cannot be.
     #[must_use]
     pub fn impossible(&self) -> Option<&Reason> {
-        if let Mfu::Error { reason } = &self.mfu {
+        if let Figure::Error { reason } = &self.mfu {
             Some(reason)
         } else {
             None
@@ -394,9 +385,6 @@ pub struct Speedup {
     pub ratio: f64,
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
     pub cost_ratio: Figure,
-    /// What a GPU-hour of a and of b costs, where both are stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prices: Option<Box<[Price; 2]>>,
     /// Seconds between the nearest runs of a and b, where these were not measured in turns: no session
     /// has runs of both, or all runs of one were made before those of the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -609,16 +597,6 @@ pub enum EnvironmentKind {
     Version,
     /// What else tprimat.lock says of the host.
     Fact,
-}
-
-impl fmt::Display for EnvironmentKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Variable => "variable",
-            Self::Version => "version",
-            Self::Fact => "fact",
-        })
-    }
 }
 
 /// Something besides the workload that is not the same in two cells of a group.

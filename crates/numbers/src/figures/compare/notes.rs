@@ -1,21 +1,16 @@
 //! What a reader must know beside a comparison's figures.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-use crate::results::{
-    AttestationStatus, FieldDifference,
-    settings::{WARMUP, agree, show},
-    unlisted::is_harmless,
-    words::few,
-};
+use crate::results::{FieldDifference, settings::WARMUP, words::few};
 
 use crate::figures::{
     CellInput, CellState, CompareSettings, Comparison, Difference, EnvironmentDifference, Gaps,
-    Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Unit, all_hosts,
+    Group, Note, NoteKind, RepeatStatus, Row,
     codes::{OTHER_WARM_UP, SUPPLIED, TESTED},
     comparability::{Candidate, Grouped, of_convergence},
     compare::data::LOW_MFU,
-    environment_words, texts,
+    environment_words, texts, unknown_differences,
 };
 
 /// All but what is to be known of losses and environments. `tests`: how many the comparison made, and how
@@ -64,7 +59,7 @@ pub(super) fn notes(
             let text = "MFU is below 1 %: are the model and the batch this small, or is a setting not what it seems?";
             notes.push(Note::new(NoteKind::Remark, "mfu_low", text).of(&row.cell));
         }
-        if let Mfu::Error { reason } = &row.mfu {
+        if let Some(reason) = row.impossible() {
             let text = format!("MFU is impossible: {reason}");
             notes.push(Note::new(NoteKind::Doubtful, "mfu_impossible", text).of(&row.cell));
         }
@@ -96,7 +91,12 @@ pub(super) fn notes(
         );
         notes.push(Note::new(NoteKind::Differs, "no_such_baseline", text));
     }
-    notes.extend(of_methods(cells, rows, tests));
+    let estimates = rows.iter().map(|row| &row.tokens_per_second_per_gpu);
+    if estimates.filter_map(|estimate| estimate.ci95).count() > 0 {
+        let text = "intervals of speeds are 95 %, on logarithms over repeats (sessions or hosts, where there are several)";
+        notes.push(Note::new(NoteKind::Method, "intervals", text));
+    }
+    notes.extend(of_methods(tests));
     notes
 }
 
@@ -166,7 +166,7 @@ fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
         );
         add("workload_gaps", text);
     }
-    let gaps = Gaps::of_execution(&row.contract, &base.contract);
+    let gaps = Gaps::of_speed(row, base);
     if !gaps.is_empty() {
         let text = format!(
             "{}: part of a difference in speed may come from there",
@@ -174,42 +174,12 @@ fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
         );
         add("execution_gaps", text);
     }
-    let unlisted = unlisted(row, base);
-    if !unlisted.is_empty() {
-        add("unlisted_differ", unlisted);
+    let unknown = unknown_differences(&row.unlisted, &base.unlisted);
+    if !unknown.is_empty() {
+        let text = format!("unlike the log of {}: {}", base.cell, words(unknown.iter()));
+        add("unlisted_differ", text);
     }
     notes
-}
-
-/// Settings of two logs that are not in tprimat's table, where they differ.
-fn unlisted(row: &Row, base: &Row) -> String {
-    let names: BTreeSet<&String> = row.unlisted.keys().chain(base.unlisted.keys()).collect();
-    let mut sides: [Vec<String>; 3] = Default::default();
-    for name in names {
-        let [own, other] = [row, base].map(|row| row.unlisted.get(name));
-        match (own, other) {
-            (Some(own), Some(other)) if agree(own, other) => {}
-            (own, None) => sides[0].push(format!("{name} ({})", show(own))),
-            (None, other) => sides[1].push(format!("{name} ({})", show(other))),
-            _ if is_harmless(name) => {}
-            _ => sides[2].push(format!("{name} ({} against {})", show(own), show(other))),
-        }
-    }
-    // Those that differ are all told: a sentence counts them and refers to this list.
-    let [own, other] = [&sides[0], &sides[1]].map(|side| few(side));
-    let both = sides[2].join(", ");
-    let parts = [
-        (own, "only this cell's log states".to_owned()),
-        (other, format!("only the log of {} states", base.cell)),
-        (both, format!("not as in the log of {}:", base.cell)),
-    ];
-    let parts = parts
-        .into_iter()
-        .filter(|(settings, _)| !settings.is_empty());
-    parts
-        .map(|(settings, words)| format!("{words} {settings}"))
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 /// What its launch and its runs say.
@@ -261,93 +231,33 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
         cell: Some(cell.cell.clone()),
         ..note.clone()
     }));
-    let mut remark = |code: &'static str, text: String| {
-        notes.push(Note::new(NoteKind::Remark, code, text).of(&cell.cell));
-    };
-    if summary.tokens_per_second_per_gpu.is_some() && summary.n < wanted as usize && to_come == 0 {
-        let text = format!("only {} of {wanted} repeats count", summary.n);
-        remark("few_count", text);
-    }
-    if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
-        let text = "the log does not confirm the workload, so declared values are used";
-        remark("workload_not_confirmed", text.to_owned());
-    }
     notes
 }
 
-/// How intervals and verdicts came about.
-fn of_methods(cells: &[CellInput], rows: &[Row], [tests, by_pairs]: [usize; 2]) -> Vec<Note> {
-    let mut notes = Vec::new();
-    if rows
-        .iter()
-        .any(|r| r.tokens_per_second_per_gpu.ci95.is_some())
-    {
-        let with_interval: HashSet<&str> = rows
-            .iter()
-            .filter(|r| r.tokens_per_second_per_gpu.ci95.is_some())
-            .map(|r| &*r.cell)
-            .collect();
-        let of_interval = cells.iter().filter(|c| with_interval.contains(&*c.cell));
-        let summaries = of_interval.filter_map(|c| {
-            if let CellState::Ok { summary } = &c.state {
-                Some(summary)
-            } else {
-                None
-            }
-        });
-        let hosts = summaries.flat_map(|summary| &summary.hosts);
-        let hosts = all_hosts(hosts).unwrap_or_default();
-        let estimates = || rows.iter().map(|r| &r.tokens_per_second_per_gpu);
-        let made: BTreeSet<(IntervalKind, Unit)> = estimates()
-            .filter_map(|e| Some((e.interval.filter(|_| e.ci95.is_some())?, e.unit)))
-            .collect();
-        let made: Vec<String> = made.into_iter().map(interval).collect();
-        let made = format!("intervals of speeds are 95 %, made by {}", made.join(", "));
-        let these = if estimates().all(|e| e.unit == Unit::Host) {
-            "hosts like these"
-        } else {
-            "these hosts"
-        };
-        let hosts: Vec<&str> = hosts.into_iter().collect();
-        let text = match &hosts[..] {
-            [] => made,
-            [host] => format!("{made}; they hold for the host {host}"),
-            hosts => format!("{made}; they hold for {these}: {}", hosts.join(", ")),
-        };
-        notes.push(Note::new(NoteKind::Method, "intervals", text));
+/// How verdicts came about.
+fn of_methods([tests, by_pairs]: [usize; 2]) -> Option<Note> {
+    if tests == 0 {
+        return None;
     }
-    if tests > 0 {
-        let by = match by_pairs {
-            0 => "Welch's t on logarithms",
-            n if n == tests => {
-                "a sequential t-test on pairs of runs, which holds whenever one stops to add runs"
-            }
-            _ => {
-                "Welch's t on logarithms, or, where runs were added until a decision, by a sequential t-test on pairs of runs, \
-                 which holds whenever one stops"
-            }
-        };
-        let text = match tests {
-            1 => format!("the speed-up is tested by {by}"),
-            n => format!(
-                "speed-ups are tested by {by}. Holm's correction makes their 95 % intervals wider, so that the {n} \
-                 pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
-            ),
-        };
-        let note = Note::new(NoteKind::Method, TESTED, text);
-        notes.push(note.with("comparisons", tests));
-    }
-    notes
-}
-
-/// `Student's t on logarithms over repeats`
-fn interval((kind, unit): (IntervalKind, Unit)) -> String {
-    let how = match kind {
-        IntervalKind::StudentT => "Student's t",
-        IntervalKind::BootstrapT => "bootstrapped Student's t",
-        IntervalKind::SequentialT => "sequential t",
+    let by = match by_pairs {
+        0 => "Welch's t on logarithms",
+        n if n == tests => {
+            "a sequential t-test on pairs of runs, which holds whenever one stops to add runs"
+        }
+        _ => {
+            "Welch's t on logarithms, or, where runs were added until a decision, by a sequential t-test on pairs of runs, \
+             which holds whenever one stops"
+        }
     };
-    format!("{how} on logarithms over {}s", unit.name())
+    let text = match tests {
+        1 => format!("the speed-up is tested by {by}"),
+        n => format!(
+            "speed-ups are tested by {by}. Holm's correction makes their 95 % intervals wider, so that the {n} \
+             pairs of cells that are compared together raise a false alarm in at most 5 % of tables"
+        ),
+    };
+    let note = Note::new(NoteKind::Method, TESTED, text);
+    Some(note.with("comparisons", tests))
 }
 
 /// Whose losses mean something else than the baseline's.

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::results::{Contract, Reason, geometric_mean, words::evidence};
+use crate::results::{Contract, Reason, geometric_mean};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::GateInput;
 use crate::figures::{
-    AbsentState, CellEnvironment, CellState, ComparedEnvironment, Dropped, Estimate, LevelShift,
-    RepeatStatus, RepeatSummary,
+    AbsentState, CellEnvironment, ComparedEnvironment, Dropped, Estimate, LevelShift, RepeatStatus,
+    RepeatSummary,
     codes::{ABSENT, FAILED},
     compare::candidate,
     otherwise::largest_shift,
@@ -75,15 +75,6 @@ pub struct BaselineCell {
     pub attempts: BTreeSet<String>,
 }
 
-/// Why a cell has no figures.
-pub(super) struct WhyNoFigures {
-    /// It ran, and what it gave does not count, for a cause of its own.
-    pub(super) has_failed: bool,
-    /// Nothing is expected of it.
-    pub(super) is_unsupported: bool,
-    pub(super) why: Reason,
-}
-
 impl Baseline {
     /// What the selected cells with figures measured; the others are left out.
     #[must_use]
@@ -126,31 +117,17 @@ impl Baseline {
 
 impl BaselineCell {
     /// Or why the cell has no figures: its state and the reason.
-    pub(super) fn of(cell: &GateInput) -> Result<Self, WhyNoFigures> {
-        let failed = |why: Reason| WhyNoFigures {
-            has_failed: true,
-            is_unsupported: false,
-            why,
-        };
+    pub(super) fn of(cell: &GateInput) -> Result<Self, (AbsentState, Reason)> {
         if let Some(why) = &cell.impossible {
-            return Err(failed(why.clone()));
+            return Err((AbsentState::Failed, why.clone()));
         }
-        if let CellState::Failed {
-            class, evidence, ..
-        } = &cell.input.state
-        {
-            let line = self::evidence(evidence.first());
-            let text = format!("failed ({}){line}", class.name());
-            let why = Reason::excludes(FAILED, text).with("class", json!(class));
-            return Err(failed(why));
-        }
-        let candidate = candidate(&cell.input).map_err(|absent| WhyNoFigures {
-            has_failed: matches!(
-                absent.state,
-                AbsentState::Failed | AbsentState::Contradicted | AbsentState::Unmeasured
-            ),
-            is_unsupported: absent.state == AbsentState::Unsupported,
-            why: Reason::excludes(ABSENT, absent.told()).with("state", absent.state.name()),
+        let candidate = candidate(&cell.input).map_err(|absent| {
+            let code = match absent.reason.is(FAILED) {
+                true => FAILED,
+                false => ABSENT,
+            };
+            let why = Reason::excludes(code, absent.told());
+            (absent.state, why.with("state", absent.state.name()))
         })?;
         Ok(Self {
             cell: cell.input.cell.clone(),

@@ -158,7 +158,7 @@ fn what_is_not_there_or_another_workload_is_never_a_pass() {
             evidence: vec![],
             repeats: 1,
         })],
-        "failed (oom)",
+        "failed: oom",
     );
     says(
         &[state(CellState::Unsupported {

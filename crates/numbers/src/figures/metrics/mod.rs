@@ -15,14 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use cost::cost_ratio;
-pub(super) use scaling::{Sizes, scaling, set_ups};
+pub(super) use scaling::scaling;
 use tprimat_job::Vendor;
 
 use crate::results::{Reason, words::short};
 use tprimat_base::words::plain::counted;
 
 use super::{
-    CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, codes, mfu_of,
+    CellInput, Device, Figure, Metric, Metrics, Peaks, Summary, codes, mfu_of,
     model_flops::flops_of, peaks::bad_rate,
 };
 
@@ -300,7 +300,7 @@ fn tflops(of: &Subject) -> Computed {
     let rate = of.rate()?;
     let flops = flops_of(of.summary).map_err(|reason| Figure::Absent { reason })?;
     // What is beyond the peak was not achieved.
-    if let Mfu::Error { reason } = mfu_of(of.cell, of.summary, rate, of.catalogue)
+    if let Figure::Error { reason } = mfu_of(of.cell, of.summary, rate, of.catalogue)
         && of.device.is_ok()
     {
         return Err(Figure::Error { reason });
@@ -315,7 +315,7 @@ fn tflops(of: &Subject) -> Computed {
 }
 
 fn mfu(of: &Subject) -> Computed {
-    match Figure::from(mfu_of(of.cell, of.summary, of.rate()?, of.catalogue)) {
+    match mfu_of(of.cell, of.summary, of.rate()?, of.catalogue) {
         Figure::Ok { value, basis } => Ok((value, basis)),
         none => Err(none),
     }

@@ -1,8 +1,6 @@
 //! How much of a device's rate is kept when there are more of them.
 
-use std::collections::HashMap;
-
-use crate::results::{Tier, contract::classes, differences, words::short};
+use crate::results::{Tier, differences, words::short};
 
 use super::{absent, devices_not_known, figure, per_device};
 use crate::figures::{
@@ -23,62 +21,11 @@ const FOLLOWS: [&str; 5] = [
 /// Platform, framework, model, device, and whether it was imported.
 type Names<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, bool);
 
-/// Numbers of devices, each with the candidate's place.
-type BySize = Vec<(u64, usize)>;
-
-/// All cells by their number of devices, fewest first and then in matrix order, so that a reference
-/// is looked for among those alone that it can be.
-pub(crate) struct Sizes<'a> {
-    candidates: &'a [Candidate<'a>],
-    of_names: HashMap<Names<'a>, BySize>,
-    /// By names and what [`other`] looks at: candidates apart here differ in something else as well.
-    of_set_up: HashMap<(Names<'a>, &'a [Option<usize>]), BySize>,
-    set_ups: &'a [Vec<Option<usize>>],
-}
-
-/// What each candidate says of its set-up, for [`Sizes::of`].
-pub(crate) fn set_ups(candidates: &[Candidate<'_>]) -> Vec<Vec<Option<usize>>> {
-    classes(
-        &candidates
-            .iter()
-            .map(|candidate| &candidate.summary.contract)
-            .collect::<Vec<_>>(),
-        |f| bears(f.tier, &f.field),
-    )
-}
-
-impl<'a> Sizes<'a> {
-    pub fn of(candidates: &'a [Candidate<'a>], set_ups: &'a [Vec<Option<usize>>]) -> Self {
-        let mut sized: BySize = candidates
-            .iter()
-            .enumerate()
-            .filter_map(|(i, candidate)| Some((gpus(candidate)?, i)))
-            .collect();
-        sized.sort_unstable();
-        let mut sizes = Self {
-            candidates,
-            of_names: HashMap::new(),
-            of_set_up: HashMap::new(),
-            set_ups,
-        };
-        for at in sized {
-            let names = names(&candidates[at.1]);
-            sizes.of_names.entry(names).or_default().push(at);
-            sizes
-                .of_set_up
-                .entry((names, &*set_ups[at.1]))
-                .or_default()
-                .push(at);
-        }
-        sizes
-    }
-}
-
-/// tokens/s/GPU of the candidate at this place ÷ those of the reference: of all cells with the same
-/// platform, framework, model and device that differ in nothing but [`FOLLOWS`], the one with the
-/// fewest devices; of several, the first in matrix order.
-pub(crate) fn scaling(at: usize, sizes: &Sizes<'_>) -> Metric {
-    let made = efficiency(at, sizes);
+/// tokens/s/GPU of the candidate ÷ those of the reference: of all cells with the same platform,
+/// framework, model and device that differ in nothing but [`FOLLOWS`], the one with the fewest devices;
+/// of several, the first in matrix order.
+pub(crate) fn scaling(candidate: &Candidate<'_>, all: &[Candidate<'_>]) -> Metric {
+    let made = efficiency(candidate, all);
     let reference = made.as_ref().ok().map(|(_, _, base)| base.clone());
     Metric {
         name: "scaling_efficiency".to_owned(),
@@ -91,39 +38,33 @@ pub(crate) fn scaling(at: usize, sizes: &Sizes<'_>) -> Metric {
 }
 
 /// The figure, what it is made of, and the reference.
-fn efficiency(at: usize, sizes: &Sizes<'_>) -> Result<(f64, String, String), Figure> {
-    let candidate = &sizes.candidates[at];
+fn efficiency(
+    candidate: &Candidate<'_>,
+    all: &[Candidate<'_>],
+) -> Result<(f64, String, String), Figure> {
     let own = gpus(candidate).ok_or_else(devices_not_known)?;
-    let names = names(candidate);
-    let nearest = sizes
-        .of_names
-        .get(&names)
-        .and_then(|all| all.first())
-        .filter(|(n, _)| *n < own);
-    let Some((n, nearest)) = nearest else {
+    let with_fewer = |other: &'_ Candidate<'_>| {
+        let n = gpus(other).filter(|n| *n < own)?;
+        (names(other) == names(candidate)).then_some(n)
+    };
+    let smaller = all
+        .iter()
+        .filter_map(|other| Some((with_fewer(other)?, other)));
+    let mut smaller: Vec<(u64, &Candidate<'_>)> = smaller.collect();
+    smaller.sort_by_key(|(n, _)| *n);
+    let Some((nearest_n, nearest)) = smaller.first() else {
         let text = "no cell of this platform, framework and model has fewer devices";
         return Err(absent("nothing_smaller", text));
     };
-    let alike = sizes
-        .of_set_up
-        .get(&(names, &*sizes.set_ups[at]))
-        .into_iter()
-        .flatten();
-    let mut smaller = alike
-        .take_while(|(n, _)| *n < own)
-        .map(|(n, i)| (*n, &sizes.candidates[*i]));
-    let Some((n, base)) = smaller.find(|(_, b)| other(candidate, b).is_empty()) else {
-        let nearest = &sizes.candidates[*nearest];
+    let alike = smaller.iter().find(|(_, b)| other(candidate, b).is_empty());
+    let Some((n, base)) = alike else {
         let (reference, fields) = (&nearest.cell.cell, other(candidate, nearest).join(", "));
-        let text = format!("{reference} with {n} differs in {fields} as well");
+        let text = format!("{reference} with {nearest_n} differs in {fields} as well");
         return Err(absent("other_set_up", text));
     };
-    let is_strong = is_strong(candidate, base, own, n)?;
-    let (rate, reference_rate, reference) = (
-        candidate.estimate.value,
-        base.estimate.value,
-        base.cell.cell.clone(),
-    );
+    let is_strong = is_strong(candidate, base, own, *n)?;
+    let (rate, reference_rate) = (candidate.estimate.value, base.estimate.value);
+    let reference = base.cell.cell.clone();
     let kind = if is_strong { "strong" } else { "weak" };
     let basis = format!(
         "{kind} scaling: {} on {own} ÷ {} on {n} ({reference})",

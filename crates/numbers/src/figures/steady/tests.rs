@@ -47,12 +47,6 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
     let told = summary(run(&times), 10);
     assert_eq!(told.steady_state, CUSUM);
     assert!(
-        told.notes
-            .iter()
-            .any(|n| n.text().contains("8 more steps were still warming up")
-                && n.text().contains("from step 19"))
-    );
-    assert!(
         !told
             .notes
             .iter()
@@ -83,16 +77,12 @@ fn what_is_short_is_not_assessed_and_says_why() {
     }
     let slow = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 0);
     assert_eq!(slow.steady_state, DECLARED);
-    for said in [
-        "the repeats are too short to look for more warm-up than the declared one (under 20 timed",
-        "repeat 1: step 1 takes 90",
-    ] {
-        assert!(
-            slow.notes.iter().any(|n| n.text().contains(said)),
-            "{said}: {:?}",
-            slow.notes
-        );
-    }
+    let said = "repeat 1: step 1 takes 90";
+    assert!(
+        slow.notes.iter().any(|n| n.text().contains(said)),
+        "{:?}",
+        slow.notes
+    );
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
     assert!(
         !dropped
@@ -114,10 +104,6 @@ fn what_is_short_is_not_assessed_and_says_why() {
         &Statistics::default(),
     );
     assert_eq!(mixed.steady_state, MIXED);
-    assert!(mixed.notes.iter().any(|n| {
-        n.text()
-            .starts_with("repeat 2 is too short to look for more warm-up")
-    }));
 }
 
 /// The worked example of docs/METRICS.md.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::results::{
-    MIN_REPEATS, Reason, RunResult, Source,
+    MIN_REPEATS, RunResult, Source,
     anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
     cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
     words::{repeats as named, step_time, verb},
 };
-use tprimat_base::words::nearest;
+use tprimat_base::words::{nearest, plain::counted};
 use tprimat_logs::{Anomaly, RESTART, UNREADABLE, UnreadableLines, WHOLE_RUN};
 
 use crate::figures::{
@@ -16,7 +16,7 @@ use crate::figures::{
     StepTime, Unit, clock,
     codes::{LEVEL_SHIFT, NOT_COUNTED},
     otherwise::{LARGE_SHIFT, largest_shift, shift_words},
-    short_name, summary, telemetry,
+    summary, telemetry,
 };
 
 pub(crate) fn notes(
@@ -28,9 +28,9 @@ pub(crate) fn notes(
 ) -> Vec<Note> {
     let mut notes = outcomes(repeats);
     notes.extend(repeats.iter().filter_map(cross_check));
-    notes.extend(repeats.iter().flat_map(steadiness));
-    notes.extend(level_shifts(counted));
+    notes.extend(counted.iter().filter_map(|(r, _)| more_warm_up(r)));
     notes.extend(not_assessed(counted));
+    notes.extend(level_shifts(counted));
     notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
     notes.extend(pauses(counted));
@@ -52,18 +52,13 @@ pub(crate) fn notes(
     });
     notes.extend(unknown_settings(counted));
     let tokens_are = |source: Source| {
-        counted
-            .iter()
-            .any(|(_, r)| r.workload.tokens_source == source)
+        let mut of_counted = counted.iter().map(|(_, r)| r.workload.tokens_source);
+        of_counted.any(|own| own == source)
     };
     if tokens_are(Source::Declared) {
         let text =
             "the log does not state the tokens of a step, so those that were asked for are used";
         notes.push(remark("tokens_declared", text));
-    }
-    if tokens_are(Source::Derived) {
-        let text = "the tokens of a step are computed from the trainer's own rate and step time";
-        notes.push(remark("tokens_derived", text));
     }
     if let Some((planned, added)) = summary::repeats_added_later(repeats) {
         notes.push(added_later(planned, added));
@@ -107,43 +102,45 @@ pub(crate) fn ordinal(n: u64) -> String {
 }
 
 fn added_later(planned: u32, added: Vec<u32>) -> Note {
-    let names: Vec<String> = added.iter().map(u32::to_string).collect();
-    let (names, were) = match names.split_last() {
-        Some((last, rest)) if !rest.is_empty() => {
-            (format!("repeats {} and {last}", rest.join(", ")), "were")
-        }
-        _ => (format!("repeat {}", names.concat()), "was"),
-    };
     let text = format!(
-        "{names} {were} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand"
+        "{} {} added after the results of {planned} were seen: intervals assume that the number was fixed beforehand",
+        named(&added),
+        verb(&added, "was", "were")
     );
     remark("added_later", text).with("repeats", added)
 }
 
-/// Adds a repeat to those of which the same holds.
-pub(crate) fn add<T: PartialEq>(what: T, repeat: u32, found: &mut Vec<(T, Vec<u32>)>) {
-    match found.iter_mut().find(|(known, _)| *known == what) {
-        Some((_, repeats)) => repeats.push(repeat),
-        None => found.push((what, vec![repeat])),
+/// A note for each thing that is found in some repeats, with the numbers of these.
+pub(crate) fn by_repeat<T: PartialEq>(
+    found: impl IntoIterator<Item = (u32, T)>,
+    note: impl Fn(T, &[u32]) -> Note,
+) -> Vec<Note> {
+    let mut all: Vec<(T, Vec<u32>)> = Vec::new();
+    for (repeat, what) in found {
+        match all.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, repeats)) => repeats.push(repeat),
+            None => all.push((what, vec![repeat])),
+        }
     }
+    let note = |(what, of): (T, Vec<u32>)| note(what, &of).with("repeats", of);
+    all.into_iter().map(note).collect()
 }
 
 /// Says which step times do not come from the trainer, and why.
 fn sources_of_step_times(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        if let Some(source) = &result.workload.step_time_source {
-            add(source, repeat.repeat, &mut found);
-        }
-    }
-    let note = |(source, of): (&String, Vec<u32>)| {
+    let found = repeats
+        .iter()
+        .zip(results)
+        .filter_map(|(repeat, (_, result))| {
+            Some((repeat.repeat, result.workload.step_time_source.as_ref()?))
+        });
+    by_repeat(found, |source, of| {
         let text = format!(
             "{}: the log has no step times; they are {source}",
-            named(&of)
+            named(of)
         );
-        remark("step_times_are", text).with("repeats", of)
-    };
-    found.into_iter().map(note).collect()
+        remark("step_times_are", text)
+    })
 }
 
 /// Misspelt settings would leave the declared ones unconfirmed without a word.
@@ -155,51 +152,43 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         for name in unlisted.filter(|name| settings::tier_of(name).is_none()) {
             let last = name.rsplit('.').next().unwrap_or_default();
             if let Some(meant) = nearest(last, settings::names_not_stated(stated)) {
-                add((name, meant.to_owned()), repeat.repeat, &mut found);
+                found.push((repeat.repeat, (name, meant.to_owned())));
             }
         }
     }
-    let note = |((name, meant), of): ((String, String), Vec<u32>)| {
+    by_repeat(found, |(name, meant), of| {
         let text = format!(
             "{}: the log states `{name}`, which is not the name of a setting, so nothing was compared with it; perhaps `{meant}` is \
              meant",
-            named(&of)
+            named(of)
         );
         Note::new(NoteKind::Doubtful, "unknown_setting", text)
             .with("name", name)
             .with("meant", meant)
-    };
-    found.into_iter().map(note).collect()
+    })
 }
 
 /// Kinds of anomalies of a log that say little without the log's own words or numbers.
 const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_count"];
 
 /// What a lost line would have said may be a step of the measured part: no figure is whole.
-fn unreadable_lines(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for (repeat, result) in counted {
-        if let Some(lines) = result.trace.unreadable {
-            add(lines, repeat.repeat, &mut found);
-        }
-    }
-    let note = |(UnreadableLines { count, first }, of): (UnreadableLines, Vec<u32>)| {
-        let lines = match count {
-            1 => format!("line {first} of the log is damaged; what it said is"),
-            _ => format!(
-                "{count} lines of the log are damaged (the first is line {first}); what they said is"
-            ),
-        };
-        let text = format!("{}: {lines} missing from the figures", named(&of));
-        Note::new(NoteKind::Doubtful, "unreadable_lines", text)
-            .with("count", count)
-            .with("repeats", of)
+fn unreadable_lines(results: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let lines = |(repeat, result): &(&RepeatSummary, &RunResult)| {
+        Some((repeat.repeat, result.trace.unreadable?))
     };
-    found.into_iter().map(note).collect()
+    let found = results.iter().filter_map(lines);
+    by_repeat(found, |UnreadableLines { count, first }, of| {
+        let lines = counted(count as usize, "line");
+        let text = format!(
+            "{}: {lines} of the log cannot be read (the first is line {first}): what was there is missing from the figures",
+            named(of)
+        );
+        Note::new(NoteKind::Doubtful, "unreadable_lines", text).with("count", count)
+    })
 }
 
 /// Where processes of the trainer begin within a log, and that their start-up is left out.
-fn restarts(counted: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -> Vec<Note> {
+fn restarts(results: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -> Vec<Note> {
     let note = |(repeat, result): &(&RepeatSummary, &RunResult)| {
         let mut told = result.trace.anomalies.iter().filter(|a| a.kind == RESTART);
         let first = told.next()?;
@@ -207,17 +196,15 @@ fn restarts(counted: &[(&RepeatSummary, &RunResult)], statistics: &Statistics) -
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
-        let steps = match statistics.warmup_steps {
-            1 => "first step is",
-            _ => "first steps are",
-        };
         let text = format!(
-            "repeat {}: the trainer started again within the log: {}{more}; its {steps} left out as warm-up",
-            repeat.repeat, first.detail
+            "repeat {}: the trainer started again within the log: {}{more}; its first {} left out as warm-up",
+            repeat.repeat,
+            first.detail,
+            counted(statistics.warmup_steps as usize, "step")
         );
         Some(Note::new(NoteKind::WarmUp, RESTART, text).with("repeat", repeat.repeat))
     };
-    counted.iter().filter_map(note).collect()
+    results.iter().filter_map(note).collect()
 }
 
 fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
@@ -231,30 +218,20 @@ fn odd_in_the_log(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         };
         let kinds = all.iter().map(|a| a.kind.as_str());
         let kinds: BTreeSet<&str> = kinds.filter(|kind| !is_counted(kind)).collect();
-        let first = |kind: &str| {
-            all.iter()
-                .find(|a| a.kind == kind && SHOWN.contains(&kind))
-                .map(|a| a.detail.clone())
-        };
         let words = |kind: &str| {
-            if kind == "end_status" {
-                return "the trainer's last event does not say how it ended".to_owned();
-            }
-            let detail = first(kind)
-                .map(|detail| format!(" ({detail})"))
-                .unwrap_or_default();
+            let first = all.iter().find(|a| a.kind == kind && SHOWN.contains(&kind));
+            let detail = first.map_or_else(String::new, |first| format!(" ({})", first.detail));
             format!("{}{detail}", kind.replace('_', " "))
         };
         let what: Vec<String> = kinds.into_iter().map(words).collect();
         if !what.is_empty() {
-            add(what, repeat.repeat, &mut found);
+            found.push((repeat.repeat, what));
         }
     }
-    let note = |(what, of): (Vec<String>, Vec<u32>)| {
-        let text = format!("{}: odd in the log: {}", named(&of), what.join(", "));
-        remark("odd_in_the_log", text).with("repeats", of)
-    };
-    found.into_iter().map(note).collect()
+    by_repeat(found, |what, of| {
+        let text = format!("{}: odd in the log: {}", named(of), what.join(", "));
+        remark("odd_in_the_log", text)
+    })
 }
 
 /// From how many steps, and from what share of a run, the beginnings of the measured parts are too
@@ -290,27 +267,18 @@ fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
 
 /// Repeats that do not count, and why; those of one reason together.
 fn outcomes(repeats: &[RepeatSummary]) -> Vec<Note> {
-    let mut found = Vec::new();
-    for repeat in repeats {
-        if let Some(why) = &repeat.why {
-            add((kind_of(&repeat.status), why), repeat.repeat, &mut found);
-        }
-    }
-    let note = |((kind, why), of): ((NoteKind, &Reason), Vec<u32>)| {
-        let text = if kind == NoteKind::Failed {
-            format!("{} {why}", named(&of))
-        } else {
-            format!(
-                "{} {} not counted: {why}",
-                named(&of),
-                verb(&of, "is", "are")
-            )
-        };
-        Note::new(kind, NOT_COUNTED, text)
-            .with("why", &*why.code)
-            .with("repeats", of)
+    let outcome = |repeat: &'_ RepeatSummary| {
+        let why = repeat.why.clone()?;
+        Some((repeat.repeat, (kind_of(&repeat.status), why)))
     };
-    found.into_iter().map(note).collect()
+    by_repeat(repeats.iter().filter_map(outcome), |(kind, why), of| {
+        let told = match kind {
+            NoteKind::Failed => String::new(),
+            _ => format!("{} not counted: ", verb(of, "is", "are")),
+        };
+        let text = format!("{} {told}{why}", named(of));
+        Note::new(kind, NOT_COUNTED, text).with("why", &*why.code)
+    })
 }
 
 fn kind_of(status: &RepeatStatus) -> NoteKind {
@@ -339,27 +307,11 @@ fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
 
 /// Devices of one kind are not equally fast, and hosts of one name need not be one host.
 fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let mut sets: Vec<(&[String], Vec<u32>)> = Vec::new();
-    for (repeat, _) in counted.iter().filter(|(r, _)| !r.devices.is_empty()) {
-        add(&*repeat.devices, repeat.repeat, &mut sets);
-    }
-    let set = |(devices, repeats): &(&[String], Vec<u32>)| {
-        // Named by what tells it apart.
-        let own = devices
-            .iter()
-            .find(|d| sets.iter().any(|(others, _)| !others.contains(d)))
-            .unwrap_or(&devices[0]);
-        let more = match devices.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{}{more} ({})", short_name(own), named(repeats))
-    };
-    let told: Vec<String> = sets.iter().map(set).collect();
+    let sets = counted.iter().map(|(repeat, _)| &repeat.devices);
+    let sets: BTreeSet<&Vec<String>> = sets.filter(|devices| !devices.is_empty()).collect();
     let text = format!(
-        "the repeats ran on {} different sets of devices: {}",
-        sets.len(),
-        told.join("; ")
+        "the repeats ran on {} different sets of devices",
+        sets.len()
     );
     (sets.len() > 1).then(|| remark("several_sets_of_devices", text))
 }
@@ -439,35 +391,46 @@ fn is_left(
     }
 }
 
-/// Says where the measured part begins, if not after the declared warm-up.
-fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
-    let Some((steady, cut)) = repeat
-        .steady
-        .as_ref()
-        .and_then(|s| Some((s, s.cut.as_ref()?)))
-    else {
-        return Vec::new();
+/// Where the measured part begins, if not after the declared warm-up.
+fn more_warm_up(repeat: &RepeatSummary) -> Option<Note> {
+    let steady = repeat.steady.as_ref()?;
+    let cut = steady.cut.as_ref().filter(|cut| cut.dropped_steps > 0)?;
+    let decimals = match steady.tokens_per_second_per_gpu < 100.0 {
+        true => 3,
+        false => 0,
     };
-    let mut notes = Vec::new();
-    if cut.dropped_steps > 0 {
-        let (rate, with_them) = (
-            steady.tokens_per_second_per_gpu,
-            cut.declared_tokens_per_second_per_gpu,
-        );
-        let decimals = if rate.min(with_them) < 100.0 { 3 } else { 0 };
-        let (more, left_out) = match cut.dropped_steps {
-            1 => ("1 more step was".to_owned(), "is"),
-            n => (format!("{n} more steps were"), "are"),
-        };
+    let text = format!(
+        "repeat {}: {} more of warm-up left out. Measured from step {}: {:.decimals$} tokens/s per device; with them {:.decimals$}",
+        repeat.repeat,
+        counted(cut.dropped_steps as usize, "step"),
+        cut.first_step,
+        steady.tokens_per_second_per_gpu,
+        cut.declared_tokens_per_second_per_gpu
+    );
+    let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
+    Some(note.with("steps", cut.dropped_steps))
+}
+
+/// Repeats that are too short to look for more warm-up.
+fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let found = counted
+        .iter()
+        .filter_map(|(r, _)| Some((r.repeat, r.cut()?.not_assessed.as_ref()?)));
+    by_repeat(found, |why, of| {
         let text = format!(
-            "repeat {}: {more} still warming up (found by {}) and {left_out} left out. Measured from step {}: {rate:.decimals$} \
-             tokens/s per device; with them {with_them:.decimals$}",
-            repeat.repeat, cut.method, cut.first_step
+            "{}too short to look for more warm-up than the declared one ({why})",
+            whose(of, counted.len())
         );
-        let note = Note::new(NoteKind::WarmUp, "more_warm_up", text);
-        notes.push(note.with("steps", cut.dropped_steps));
+        remark("too_short_to_assess", text)
+    })
+}
+
+/// What is so of all repeats of several cells is one line below their table.
+pub(crate) fn whose(of: &[u32], all: usize) -> String {
+    match of.len() == all {
+        true => String::new(),
+        false => format!("{}: ", named(of)),
     }
-    notes
 }
 
 /// Step times that change for good, in one note: of the repeat in which they change the most.
@@ -489,24 +452,6 @@ fn level_shifts(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     };
     let note = Note::new(kind, LEVEL_SHIFT, text);
     Some(note.with("ratio", shift.ratio).with("repeats", of))
-}
-
-/// Repeats that are too short to look for more warm-up; the reason is the first one's.
-fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
-    let without: Vec<(u32, Reason)> = counted
-        .iter()
-        .filter_map(|(r, _)| Some((r.repeat, reason(r)?)))
-        .collect();
-    let (_, why) = without.first()?.clone();
-    let of: Vec<u32> = without.into_iter().map(|(n, _)| n).collect();
-    let which = if of.len() == counted.len() {
-        "the repeats are".to_owned()
-    } else {
-        format!("{} {}", named(&of), verb(&of, "is", "are"))
-    };
-    let text = format!("{which} too short to look for more warm-up than the declared one ({why})");
-    Some(remark("too_short_to_assess", text).with("repeats", of))
 }
 
 /// A repeat is odd if its rate is this far from the median of the others, and this many times as
@@ -591,12 +536,13 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
             .iter()
             .max_by(|x, y| x.1.total_cmp(&y.1))
             .filter(|_| mean > PAUSES[0] * median);
+        let sampled =
+            is_sampled.then(|| format!("the log shows only every {} step", ordinal(every)));
         let Some((step, longest)) = longest else {
-            notes.extend(is_sampled.then(|| {
+            notes.extend(sampled.map(|sampled| {
                 let text = format!(
-                    "repeat {}: {}: pauses between them are not seen",
-                    repeat.repeat,
-                    sampled(every)
+                    "repeat {}: {sampled}: pauses between them are not seen",
+                    repeat.repeat
                 );
                 remark("sampled", text).with("every", every)
             }));
@@ -604,14 +550,7 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
         };
         let rate = steady.tokens_per_second_per_gpu;
         let share = slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
-        let times_counted = if is_sampled {
-            format!(
-                "; {}, so a pause in one of them counts {every} times",
-                sampled(every)
-            )
-        } else {
-            String::new()
-        };
+        let times_counted = sampled.map_or_else(String::new, |sampled| format!("; {sampled}"));
         let text = format!(
             "repeat {}: {} of {} measured steps took {:.0} % of the time (up to {} at step {step}; the median is {}). At the median \
              it would be {:.0} instead of {rate:.0} tokens/s per device{times_counted}",
@@ -634,47 +573,30 @@ fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     notes
 }
 
-fn sampled(every: u64) -> String {
-    let every = ordinal(every);
-    format!(
-        "the log shows only every {every} step, and its times are taken as those of single steps"
-    )
-}
-
 /// What the n of the interval counts, where it is not the repeats.
 fn replication(estimate: &Estimate, counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
     let (n, unit) = (estimate.units.len(), estimate.unit);
     let in_no_unit = counted.iter().filter(|(run, _)| !unit.has(run)).count();
-    let repeats = estimate.values.len() - in_no_unit;
     let units = unit.counted(n);
     let (ran, verdict, lack) = match unit {
         Unit::Repeat => return None,
-        Unit::Host => (format!("on {units}"), String::new(), "name its host"),
-        Unit::Session => (
-            format!(
-                "in {units} more than {:.0} hours apart",
-                SESSION_GAP_SECONDS / 3600.0
-            ),
-            format!(
+        Unit::Host => (format!("on {units}"), String::new(), "name a host"),
+        Unit::Session => {
+            let hours = SESSION_GAP_SECONDS / 3600.0;
+            let verdict = format!(
                 ". A verdict needs {MIN_REPEATS} sessions in each cell, or one build of both with --force=measured"
-            ),
-            "state when it ran",
-        ),
+            );
+            let ran = format!("in {units} more than {hours:.0} hours apart");
+            (ran, verdict, "state when it ran")
+        }
     };
     let left_out = match in_no_unit {
         0 => String::new(),
-        1 => format!(
-            ". The log of 1 other repeat does not {lack}, so the rate, its interval and the step time are computed without that repeat"
-        ),
-        more => format!(
-            ". The logs of {more} other repeats do not {}, so the rate, its interval and the step time are computed without those \
-             repeats",
-            lack.replace("it ran", "they ran").replace("its", "their")
-        ),
+        more => format!(". {more} more are left out, for their logs do not {lack}"),
     };
+    let repeats = estimate.values.len() - in_no_unit;
     let text = format!(
-        "the {repeats} repeats ran {ran}; the interval is computed from the {n} {} means (n = {n}){verdict}{left_out}",
-        unit.name()
+        "the {repeats} repeats ran {ran}, and the interval is computed from {n} means{verdict}{left_out}"
     );
     Some(remark("replication", text).with("n", n))
 }

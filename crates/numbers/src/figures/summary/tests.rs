@@ -44,8 +44,8 @@ fn a_repeat_on_an_unknown_host_is_named_where_hosts_are_the_units() {
     let step_time = summary.step_time.unwrap().mean_seconds;
     assert!(close(step_time, 1.1), "the rate's three runs: {step_time}");
     let told: Vec<String> = summary.notes.iter().map(|note| note.text()).collect();
-    let expected = "the 3 repeats ran on 2 hosts; the interval is computed from the 2 host means (n = 2). The log of 1 other \
-                    repeat does not name its host, so the rate, its interval and the step time are computed without that repeat";
+    let expected = "the 3 repeats ran on 2 hosts, and the interval is computed from 2 means. 1 more are left out, for their logs \
+                    do not name a host";
     assert!(told.iter().any(|text| text == expected), "{told:?}");
 }
 

@@ -55,7 +55,7 @@ fn of_one_workload_the_fastest_point_is_named_where_it_is_apart_from_all_others(
     assert!(found.fields.is_empty());
     let best = found.surfaces[0].best.clone().unwrap();
     assert_eq!((best.at, best.next), (2, 1));
-    assert!(best.is_fastest());
+    assert!(best.is_fastest);
     let ends = best.interval.unwrap();
     assert!(ends.low > 1.0 && ends.high > best.ratio && ends.confidence >= 0.95);
     // As noisy as they are far apart.
@@ -66,7 +66,7 @@ fn of_one_workload_the_fastest_point_is_named_where_it_is_apart_from_all_others(
     ));
     let best = found.surfaces[0].best.clone().unwrap();
     assert_eq!((best.at, best.not_apart.clone()), (2, vec![1]));
-    assert!(!best.is_fastest());
+    assert!(!best.is_fastest);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_point_that_was_measured_before_an_edit_is_neither_the_fastest_nor_beaten() 
             cell.standing.earlier = (of_all || i == at).then(|| earlier.to_owned());
         }
         let best = only(&cells).surfaces[0].best.clone().unwrap();
-        assert_eq!(best.is_fastest(), of_all, "{best:?}");
+        assert_eq!(best.is_fastest, of_all, "{best:?}");
         let is_told = best
             .reason
             .as_ref()
@@ -158,8 +158,8 @@ fn points_are_held_against_each_other_by_their_own_warm_up() {
             .unwrap()
     };
     let declared = "declared";
-    assert!(sweep([(99, declared); 3], &[]).is_fastest());
-    assert!(sweep([(97, CUSUM), (98, CUSUM), (99, CUSUM)], &[]).is_fastest());
+    assert!(sweep([(99, declared); 3], &[]).is_fastest);
+    assert!(sweep([(97, CUSUM), (98, CUSUM), (99, CUSUM)], &[]).is_fastest);
     let apart = [(99, declared), (99, declared), (98, declared)];
     assert!(
         sweep(apart, &[])
@@ -167,7 +167,7 @@ fn points_are_held_against_each_other_by_their_own_warm_up() {
             .unwrap()
             .is(crate::figures::codes::OTHER_WARM_UP)
     );
-    assert!(sweep(apart, &["warmup"]).is_fastest());
+    assert!(sweep(apart, &["warmup"]).is_fastest);
 }
 
 /// Two frameworks over one axis.
@@ -259,7 +259,7 @@ fn of_two_axes_each_value_of_the_one_that_makes_workloads_has_its_fastest_point(
     let told: Vec<_> = surface
         .lines
         .iter()
-        .map(|line| (line.value, micro(line.best.at), line.best.is_fastest()))
+        .map(|line| (line.value, micro(line.best.at), line.best.is_fastest))
         .collect();
     assert_eq!(
         told,
@@ -443,10 +443,7 @@ fn runs_of_two_modes_tell_no_two_equal_points_apart() {
         let all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
         let judged = Judged::of_comparison(&all);
         let best = sweeps(&all, &judged)[0].surfaces[0].best.clone();
-        let is_apart = |at: usize| {
-            let [a, b] = [&all.rows[at], &all.rows[0]].map(|row| row.cell.as_str());
-            judged.are_apart(a, b) == Some(true)
-        };
+        let is_apart = |at: usize| judged.test([at, 0]).is_some_and(|test| test.significant);
         best.is_some_and(|best| best.not_apart.len() < 19) || (1..all.rows.len()).any(is_apart)
     };
     let found = (0..TRIALS).filter(&mut is_false).count();

@@ -35,11 +35,7 @@ fn run(steps: Vec<Step>, stated: Value, claim: &Claim) -> RunResult {
 }
 
 fn field<'a>(attestation: &'a Attestation, name: &str) -> Option<&'a FieldAttestation> {
-    attestation
-        .fields
-        .iter()
-        .map(|f| &**f)
-        .find(|f| f.field == name)
+    attestation.fields.iter().find(|f| f.field == name)
 }
 
 #[test]

@@ -91,38 +91,9 @@ fn a_job_declares_how_its_positions_are_scaled() {
     assert_eq!(declared(&job), Some(json!(8.0)));
 }
 
-proptest::proptest! {
-    #[test]
-    fn values_that_agree_are_of_one_class(
-        picks in proptest::collection::vec(0usize..12, 2..20),
-    ) {
-        let near = 3e-4 * (1.0 + 4e-7);
-        let all = [json!(1), json!(1.0), json!(true), json!("1"), json!(2048), json!(3e-4), json!(near), json!(near * (1.0 + 7e-7)),
-            json!("adamw"), json!("nan"), json!("inf"), json!("-2.5")];
-        let values: Vec<&Value> = picks.iter().map(|i| &all[*i]).collect();
-        let classes = classes(&values);
-        for (a, class_a) in values.iter().zip(&classes) {
-            for (b, class_b) in values.iter().zip(&classes) {
-                proptest::prop_assert!(!agree(a, b) || class_a == class_b, "{a} and {b} in {values:?}: {classes:?}");
-            }
-        }
-    }
-}
-
 #[test]
-fn values_far_apart_are_of_several_classes() {
-    let values = [json!(1), json!(2), json!("adamw"), json!("sgd"), json!(1)];
-    let values: Vec<&Value> = values.iter().collect();
-    let classes = classes(&values);
-    assert_eq!(classes[0], classes[4]);
-    assert_eq!(
-        classes
-            .iter()
-            .collect::<std::collections::BTreeSet<_>>()
-            .len(),
-        4
-    );
-    assert!(!agree(&json!("inf"), &json!(5)), "nothing is near infinity");
+fn nothing_is_near_infinity() {
+    assert!(!agree(&json!("inf"), &json!(5)));
 }
 
 #[test]

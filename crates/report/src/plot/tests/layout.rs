@@ -222,7 +222,7 @@ fn what_is_no_number_is_not_drawn() {
             }
         }
         assert_eq!(faults(&comparison), [""; 0], "{bad}");
-        let svg = &named(&pictures(&comparison).unwrap(), "throughput")
+        let svg = &named(&pictures(&comparison).unwrap(), "compare")
             .svg
             .clone();
         assert!(svg.contains("no figure"), "{bad}");
@@ -247,7 +247,7 @@ fn same_comparison_same_bytes_and_every_svg_is_xml() {
         assert_eq!(tree.root_element().tag_name().name(), "svg");
     }
     // A name with angle brackets is there as it is.
-    let svg = roxmltree::Document::parse(&named(&first, "throughput").svg).unwrap();
+    let svg = roxmltree::Document::parse(&named(&first, "compare").svg).unwrap();
     assert!(
         svg.descendants()
             .any(|node| { node.text().is_some_and(|t| t.contains("a-model-<with>&")) })

@@ -227,12 +227,6 @@ fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
         two.reason.as_ref().unwrap().text,
         "2 hosts, and a verdict needs 3"
     );
-    let words = "Student's t on logarithms over repeats, Student's t on logarithms over hosts; they hold for the host node1";
-    assert!(
-        all.notes.iter().any(|n| n.text().contains(words)),
-        "{:?}",
-        all.notes
-    );
     set(&mut cells[1], &[500.0, 503.0, 505.0], Unit::Host);
     assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
 }

@@ -114,7 +114,7 @@ fn a_new_cell_that_ran_in_vain_fails_the_gate() {
         evidence: evidence.clone(),
         repeats: 1,
     };
-    fails(boom, "failed (unknown): AssertionError: boom");
+    fails(boom, "failed: unknown: AssertionError: boom");
     fails(
         with_status(
             &RepeatStatus::Failed {
