@@ -382,16 +382,13 @@ fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
     };
     summary.attested = Some(Attestation {
         status: AttestationStatus::Contradicted,
-        fields: vec![
-            FieldAttestation {
-                field: "seq_length".into(),
-                declared: Some(2048.into()),
-                effective: Some(8192.into()),
-                status: AttestationStatus::Contradicted,
-                arithmetic: Some("65536 ÷ 8".into()),
-            }
-            .into(),
-        ],
+        fields: vec![FieldAttestation {
+            field: "seq_length".into(),
+            declared: Some(2048.into()),
+            effective: Some(8192.into()),
+            status: AttestationStatus::Contradicted,
+            arithmetic: Some("65536 ÷ 8".into()),
+        }],
     });
     summary.repeats[0].status = tprimat_numbers::figures::RepeatStatus::Contradicted {
         fields: vec!["seq_length".into()],

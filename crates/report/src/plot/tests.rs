@@ -179,7 +179,7 @@ fn what_shows_nothing_is_left_out_with_its_reason() {
             ..PLAIN
         }))
         .len(),
-        PLOTS.len() - 1
+        PLOTS.len() - 2
     );
 }
 
