@@ -28,6 +28,9 @@ use crate::{
     results::{Reason, words::few},
 };
 
+/// A longer line of a file is not shown.
+const MOST_SHOWN: usize = 400;
+
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let path = match (&args.write, &args.baseline) {
         (Some(path), _) => return baseline::write(globals, &args.selection, path),
@@ -221,6 +224,11 @@ pub(super) fn read_baseline(path: &Path, asked: &Asked) -> Result<Baseline> {
     }
     let text = read_to_string(path)?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {
+        let longest = text.lines().map(str::len).max();
+        if longest > Some(MOST_SHOWN) {
+            let problem = Problem::new(format!("the baseline {name} is not JSON: {error}"));
+            return Error::invalid(problem.help(&*help));
+        }
         let source = Source::new(name.as_str(), text.as_str());
         // Its line and column count from 1, and the column counts bytes.
         let line_start: usize = text
