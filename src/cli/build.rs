@@ -291,6 +291,13 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
     let page = Page::of(&session);
     let run = || run_stale(&engine, &mut statuses, args, &host, interrupts, events);
     let summary = events.with(page, run);
+    if let Err(Error::Io { .. }) = &summary
+        && !globals.json
+        && !matches!(pass, Pass::Round(_))
+    {
+        // What is measured is told even where it cannot be published.
+        end::show_measured(args, &engine, &statuses)?;
+    }
     if let (Err(_), Some(sharing)) = (&summary, &sharing) {
         sharing.say_unshared(events);
     }

@@ -389,6 +389,12 @@ impl<'a> View<'a> {
         overruled
     }
 
+    /// A path of config.yaml as it is spelled there, where that is otherwise.
+    #[must_use]
+    pub fn spelled(&self, path: &str) -> Option<&str> {
+        self.config.spelled.get(path).map(String::as_str)
+    }
+
     /// A problem at the value of `path`, in whichever file, variable or `--set` gave it.
     #[must_use]
     pub fn problem_at(

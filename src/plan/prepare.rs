@@ -11,6 +11,7 @@ use super::{
 use crate::{
     config::Config,
     digest::Digest,
+    error::{Problem, nearest},
     figures::{CellEnvironment, SHARE},
     job::{Job, OTHER},
     matrix::Cell,
@@ -186,6 +187,29 @@ fn data_parallel(
     )
 }
 
+/// What is wrong with a framework that has no recipe and no command.
+fn no_command(config: &Config, recipes: &RecipeSet, id: &str) -> Problem {
+    let table = format!("frameworks.{id}");
+    let slip = nearest(COMMAND, config.children(&table));
+    let (path, help) = match slip {
+        Some(key) => (
+            format!("{table}.{key}"),
+            Some(format!("did you mean `{COMMAND}`?")),
+        ),
+        None => {
+            let near = nearest(id, recipes.ids());
+            let help = near.map(|near| format!("did you mean the recipe `{near}`?"));
+            (table, help)
+        }
+    };
+    let message = format!("`frameworks.{id}` has no `command`, and there is no recipe `{id}`");
+    let problem = config.problem_at(&path, message, "does not say what to run");
+    problem.help(help.unwrap_or_else(|| {
+        "write what starts the trainer: `command: python3 train.py --steps {{ train_iters }}`"
+            .to_owned()
+    }))
+}
+
 pub(super) fn prepare(
     cell: &Cell,
     selected: bool,
@@ -204,10 +228,10 @@ pub(super) fn prepare(
         })
     };
     let Some(recipe) = recipes.recipes.get(&*cell.framework) else {
-        return support(Support::Unsupported(format!(
-            "there is no recipe `{}` yet",
-            cell.framework
-        )));
+        return Err(vec![CellProblem {
+            problem: no_command(config, recipes, &cell.framework),
+            is_of_cell: false,
+        }]);
     };
     let resolved = match resolve(config, cell, recipe) {
         Ok(resolved) => resolved,

@@ -406,11 +406,24 @@ fn framework(
         } else {
             format!("frameworks.{id}.settings.{key}")
         };
-        let problem = r.view.problem_at(
-            &path,
-            format!("the recipe `{id}` has no option `{key}`"),
-            "would change nothing",
-        );
+        let mut message = format!("the recipe `{id}` has no option `{key}`");
+        let mut help = help;
+        if key == COMMAND && framework_named(id).is_some() {
+            let written = r
+                .view
+                .spelled(&path)
+                .and_then(|path| path.split('.').nth(1));
+            message = match written.filter(|written| *written != id) {
+                Some(written) => {
+                    format!(
+                        "`{written}` is another name of the shipped recipe `{id}`, which has no option `{key}`"
+                    )
+                }
+                None => format!("`{id}` is a shipped recipe, which has no option `{key}`"),
+            };
+            help = "give the framework of your own command another name".to_owned();
+        }
+        let problem = r.view.problem_at(&path, message, "would change nothing");
         r.push(problem.help(help));
     }
     // A text without anything that is a shell's is the list of its words, however it is written.

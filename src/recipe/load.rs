@@ -86,10 +86,14 @@ impl Recipe {
 impl Recipe {
     /// The same recipe for another framework of the user's own.
     fn named(&self, id: &str) -> Self {
-        let file = RecipeFile {
+        let mut file = RecipeFile {
             id: id.to_owned(),
             ..self.file.clone()
         };
+        for refused in &mut file.unsupported {
+            let own = format!("frameworks.{id}.");
+            refused.reason = refused.reason.replace("frameworks.cmd.", &own);
+        }
         Self {
             file,
             files: self.files.clone(),
@@ -160,7 +164,15 @@ impl RecipeSet {
                 self.recipes.insert(id.to_owned(), own);
             }
             let path = format!("frameworks.{id}.log");
-            let lines = config.get(&path).map(strings).unwrap_or_default();
+            let stated = config.get(&path);
+            let lines = stated.map(strings).unwrap_or_default();
+            if stated.is_some() && lines.is_empty() {
+                let message = format!("`{path}` names no line");
+                let problem = config.problem_at(&path, message, "is empty");
+                problems.push(problem.help(
+                    "write the line of a step with its places, such as `step <step> loss <loss>`, or leave `log` out for a log that tprimat knows",
+                ));
+            }
             let Some(recipe) = self.recipes.get_mut(id).filter(|_| !lines.is_empty()) else {
                 continue;
             };

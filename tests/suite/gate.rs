@@ -646,3 +646,16 @@ fn locked_cached_only_and_require_complete_work_together() {
         .ends_with(2);
     assert_eq!(project.launches(), 1);
 }
+
+#[test]
+fn a_baseline_that_was_cut_is_not_printed() {
+    let project = Project::new(ONE_RUN);
+    let cut = format!("{{\"cells\": [{}", "{\"cell\": \"a\"},".repeat(1000));
+    project.write("baseline.json", &cut);
+    let ran = gate(&project, &[]).ends_with(2);
+    assert!(
+        ran.stderr.contains("baseline.json is not JSON: "),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.len() < 1000, "{}", ran.stderr);
+}

@@ -313,3 +313,60 @@ fn what_init_writes_is_built_at_once() {
     project.run(&["init"]).ends_with(0);
     assert!(project.read("train.py").contains("(7 * letter"));
 }
+
+/// What a framework without a command says, in one error.
+#[test]
+fn a_framework_without_a_command_is_one_error() {
+    let command = "    command: bash print.sh {{ seq_length }}\n";
+    let log = format!("    log: \"{LINE}\"\n");
+    let mine = format!("  mine:\n{command}{log}");
+    let missing = "`frameworks.mine` has no `command`, and there is no recipe `mine`";
+    for (written, told) in [
+        (
+            mine.replace("command:", "comand:"),
+            [missing, "did you mean `command`?"],
+        ),
+        (mine.replace(command, ""), [missing, "`command: python3"]),
+        (
+            mine.replace(command, "    command:\n"),
+            [missing, "`command: python3"],
+        ),
+        ("  mine: {}\n".to_owned(), [missing, "`command: python3"]),
+        (
+            mine.replace(&log, "    log: []\n"),
+            [
+                "`frameworks.mine.log` names no line",
+                "`step <step> loss <loss>`",
+            ],
+        ),
+        (
+            mine.replace("  mine:", "  hf:"),
+            [
+                "`hf` is another name of the shipped recipe `tran`",
+                "another name\n",
+            ],
+        ),
+    ] {
+        let project = project("bash print.sh {{ seq_length }}");
+        project.edit("config.yaml", &mine, &written);
+        if written.contains("hf:") {
+            project.edit("matrix.toml", "\"mine\"", "\"hf\"");
+            project.edit("config.yaml", &log, "");
+        }
+        for subcommand in ["check", "build"] {
+            let ran = project.run(&[subcommand]).ends_with(2);
+            for told in told {
+                assert!(ran.stderr.contains(told), "{told}: {}", ran.stderr);
+            }
+            assert_eq!(ran.stderr.matches("error").count(), 1, "{}", ran.stderr);
+            assert!(ran.stderr.contains("config.yaml:"), "{}", ran.stderr);
+        }
+    }
+    let project = project("''");
+    let plan = project.run(&["plan"]);
+    let said = plan.stdout + &plan.stderr;
+    assert!(
+        said.contains("frameworks.mine.command is not set"),
+        "{said}"
+    );
+}

@@ -273,6 +273,15 @@ impl Builder {
         }
     }
 
+    /// Gives all steps other numbers, which leave them in order.
+    pub fn renumber(&mut self, of: impl Fn(u64) -> u64) {
+        let steps = self.trace.steps.iter_mut();
+        steps.for_each(|step| step.step = of(step.step));
+        let evaluations = self.trace.evaluations.iter_mut();
+        evaluations.for_each(|e| e.step = e.step.map(&of));
+        self.nan.newest = of(self.nan.newest);
+    }
+
     /// A figure of the whole run; the last one counts.
     pub fn total(&mut self, name: &str, value: f64) {
         if value.is_finite()

@@ -27,7 +27,7 @@ use super::{
     values::{clock, count_after, dictionary, has, once},
 };
 use fields::{Fields, Kind, Table, classify, is_header, whole_number};
-use numbering::{Around, Line as Moment, Ranks, Redrawn, rank_of};
+use numbering::{Around, End, Line as Moment, Ranks, Redrawn, rank_of};
 use settings::Settings;
 use state::State;
 
@@ -57,6 +57,8 @@ pub struct HuggingFace {
     /// The newest bar of training, and the total by which it is known.
     bar: Option<BarState>,
     bar_total: Option<u64>,
+    /// The total of the bar that was drawn first, and its newest count.
+    length: Option<(u64, u64)>,
     /// A line whose step the next bar may tell, and the bar before it.
     pending: Option<(Fields, Option<BarState>)>,
     previous: Option<Previous>,
@@ -65,8 +67,13 @@ pub struct HuggingFace {
     last_step: u64,
     /// Steps between the last two lines, where their numbers followed from something.
     gap: Option<u64>,
-    /// Ways in which step numbers were assumed, each told once.
+    /// Ways in which step numbers were assumed, each told once, and how many of them were told.
     assumed: Vec<&'static str>,
+    told: usize,
+    /// Lines of this process were counted.
+    counted: bool,
+    /// The last epoch, as a summary states it.
+    last_epoch: Option<String>,
     clock: Elapsed,
     /// Steps, and seconds since the beginning when they ended, by bars or by the lines.
     ends: Vec<(u64, f64)>,
@@ -251,7 +258,28 @@ impl HuggingFace {
     }
 
     fn end_process(&mut self, out: &mut Builder) {
-        std::mem::take(&mut self.redrawn).end(out);
+        let redrawn = std::mem::take(&mut self.redrawn);
+        let end = End {
+            epoch: self.last_epoch.as_deref(),
+            interval: self
+                .settings
+                .logging_steps
+                .filter(|_| !self.settings.logging_first_step),
+            has_differences: self.clock.at.is_some() || self.clock.tokens.is_some(),
+        };
+        let done = self.length.map(|(_, count)| count);
+        let are_late = done.is_some_and(|done| redrawn.late(done, &end, out));
+        let counted = std::mem::take(&mut self.counted);
+        if are_late {
+            self.assumed.truncate(self.told);
+        } else {
+            out.trace.steps_assumed |= counted;
+            for why in &self.assumed[self.told..] {
+                out.notes.add("step_numbers_assumed", || (*why).to_owned());
+            }
+            self.told = self.assumed.len();
+            redrawn.end(out);
+        }
         let ends = std::mem::take(&mut self.ends);
         times::of_bars(&ends, out);
         times::derive(&ends, out);
@@ -299,12 +327,21 @@ impl HuggingFace {
                     Moment::Open if self.ranks.hold(fields) => return,
                     _ => {}
                 }
+                let is_bare = self.pending.is_some() && self.bar.is_some();
+                self.redrawn.bare += usize::from(is_bare);
+                if self.previous.is_none() {
+                    let at_end = self.length.is_some_and(|(total, count)| count == total);
+                    self.redrawn.begins_at_end = at_end;
+                }
                 self.give(out);
                 self.begin(fields.clone(), rank, out);
             }
             Kind::Summary => {
                 self.give(out);
                 self.over = true;
+                if let (None, Some(epoch)) = (&self.last_epoch, fields.text("epoch")) {
+                    self.last_epoch = Some(epoch.to_owned());
+                }
                 self.summary(fields, out);
             }
             Kind::Evaluation => {
@@ -348,7 +385,7 @@ impl HuggingFace {
             return Moment::Step;
         };
         let bar = self.bar.map(|bar| bar.count);
-        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen;
+        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen();
         let around = Around {
             ranks: [previous.rank, rank],
             epochs_are_steps: fields
@@ -357,7 +394,7 @@ impl HuggingFace {
             // A bar that is hardly ever drawn stands still over many steps.
             moved: bar
                 .map(|_| !stands)
-                .filter(|moved| *moved || self.redrawn.seen),
+                .filter(|moved| *moved || self.redrawn.seen()),
         };
         self.ranks.judge(&previous.fields, fields, &around)
     }
@@ -382,6 +419,10 @@ impl HuggingFace {
             };
             if self.has_begun && self.bar.is_some_and(|before| drawn.count < before.count) {
                 self.restart(out);
+            }
+            let (length, _) = *self.length.get_or_insert((bar.total, 0));
+            if length == bar.total {
+                self.length = Some((length, bar.count));
             }
             if self.pending.is_some() {
                 self.bar_total = Some(bar.total);
@@ -492,11 +533,10 @@ impl HuggingFace {
             };
             if !self.assumed.contains(&why) {
                 self.assumed.push(why);
-                out.notes.add("step_numbers_assumed", || why.to_owned());
             }
             derived.unwrap_or(self.last_step + 1)
         });
-        out.trace.steps_assumed |= counted;
+        self.counted |= counted;
         if !counted && at > self.last_step && self.last_step > 0 {
             self.gap = Some(at - self.last_step);
         }
@@ -524,7 +564,7 @@ impl HuggingFace {
         let settled = fields.step().is_some() || fitting.is_some();
         let total = self.settings.total_steps.or(self.bar_total);
         self.redrawn.line(
-            at,
+            (at, &fields),
             [before, after].map(|bar| bar.map(|b| b.count)),
             total,
             settled,

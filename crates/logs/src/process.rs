@@ -10,7 +10,7 @@ use aho_corasick::AhoCorasick;
 use serde_json::Value;
 
 use super::{
-    Process, Step,
+    Process, Step, TOTAL_RATE,
     builder::{Builder, differs, merge},
     pattern::Pattern,
     trace::{RESTART, SECOND_RUN},
@@ -110,6 +110,8 @@ pub struct Processes {
     back: Back,
     /// The steps of a run that has begun anew since.
     before: Vec<Step>,
+    /// Lines were another rank's copies.
+    has_copies: bool,
     /// What follows is of the same processes: the log of another rank.
     of_ranks: bool,
     /// Values that the same process states of a setting besides the first one.
@@ -287,8 +289,9 @@ impl Builder {
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let is_rank = begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
         // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
-        let goes_on = begun.is_some() && next.is_some() && !is_behind;
+        let goes_on = next.is_some() && !is_behind && (begun.is_some() || self.is_of_one(first));
         if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
+            self.processes.has_copies |= begun.is_none();
             return lines.into_iter().for_each(|(_, step)| self.put(step));
         }
         let (line, said) = (*line, Said::Begins);
@@ -296,6 +299,19 @@ impl Builder {
         for (_, step) in lines {
             self.take(step);
         }
+    }
+
+    /// Does one process print the log, as far as it tells, with lines that have no dates of their own? The values of
+    /// steps that are done once more may be the same to the last digit.
+    fn is_of_one(&self, first: &Step) -> bool {
+        let has_dates = first.ended_at.is_some() && !self.trace.dated_by_lines;
+        let settings = &self.trace.effective.0;
+        let devices = settings.get("num_gpus").and_then(Value::as_u64);
+        let states_values = first.loss.is_some()
+            || first.step_time_seconds.is_some()
+            || first.tokens_per_second_per_gpu.is_some()
+            || first.other.contains_key(TOTAL_RATE);
+        !has_dates && !self.processes.has_copies && devices.is_none_or(|n| n <= 1) && states_values
     }
 
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its

@@ -47,6 +47,8 @@ const BEHIND: &[(&str, &str)] = &[
     ("gb", "memory_gb"),
     ("mib", "memory_mib"),
 ];
+/// Words before a number of tokens. What is another number in each line may count them since the beginning.
+const TOKENS: [&str; 4] = ["tok", "toks", "tokens", "num_tokens"];
 /// A pattern is proposed only where this many lines are alike.
 const ALIKE: usize = 3;
 
@@ -116,7 +118,13 @@ fn pattern(lines: &[&str]) -> Option<String> {
     let mut used: Vec<&str> = Vec::new();
     let mut named: Vec<Option<&str>> = Vec::new();
     for (nth, at) in places.iter().enumerate() {
-        let field = field_of(last, at).filter(|field| !used.contains(field) && moves(nth));
+        let word = part(last, word_before(last, at.start)).to_lowercase();
+        let is_of_tokens = TOKENS.contains(&word.as_str()) && !moves(nth);
+        let field = match is_of_tokens {
+            true => Some("tokens"),
+            false => field_of(last, at).filter(|_| moves(nth)),
+        };
+        let field = field.filter(|field| !used.contains(field));
         used.extend(field);
         named.push(field);
     }
@@ -213,6 +221,13 @@ mod tests {
         let timed = log(|n| format!("[gpu0] iter {n}: loss 1.5e-{n}, dt 48{n}ms, x {n}"));
         check(&timed, "iter <step>: loss <loss>, dt <step_time_ms>ms");
         assert!(suggest(&lines(&timed)).unwrap().has_rate);
+        let counted = log(|n| format!("step {n} tok 512 loss 3.{n} tokens/s {}", 900 + n));
+        check(
+            &counted,
+            "step <step> tok <tokens> loss <loss> tokens/s <tokens_per_second>",
+        );
+        let total = log(|n| format!("step {n} tokens {} loss 3.{n}", 512 * n));
+        check(&total, "step <step> tokens <other_1> loss <loss>");
         let without = log(|n| format!("step {n} loss 3.{n}"));
         check(&without, "step <step> loss <loss>");
         assert!(!suggest(&lines(&without)).unwrap().has_rate);

@@ -50,7 +50,7 @@ pub fn measured_then(session: &Session, cell: CellId, since: &str) -> Result<Mea
         })?;
         let is_then =
             |of: &Measurement| of.started_at <= at && of.tokens_per_second_per_gpu.is_some();
-        all.filter(is_then).last()
+        all.rfind(is_then)
     };
     then.ok_or_else(|| {
         let what = if is_baseline {

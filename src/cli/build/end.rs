@@ -206,6 +206,19 @@ fn of_selected(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison
     execute::derived::compare_cells(seeds, &settings, engine.cache, skip).map(Some)
 }
 
+/// Prints the figures of a build that cannot go on, as far as it got to them.
+pub(super) fn show_measured(args: &BuildArgs, engine: &Engine, statuses: &Statuses) -> Result<()> {
+    let state = statuses.get(engine.dag.over_all(TaskKind::Compare)).state;
+    let Ok(Ok(Some(comparison))) = comparison(engine, statuses) else {
+        return Ok(());
+    };
+    if state != State::Fresh || args.events.as_deref() == Some(Path::new("-")) {
+        return Ok(());
+    }
+    let coverage = Coverage::of(engine, statuses, Some(&comparison));
+    show(args, engine.plan, Some(&comparison), &coverage)
+}
+
 /// Prints the figures, and which cells have none.
 fn show(
     args: &BuildArgs,

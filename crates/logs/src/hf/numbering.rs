@@ -4,9 +4,10 @@
 #[cfg(test)]
 mod tests;
 
-use super::fields::Fields;
+use super::fields::{Fields, whole_number};
 use crate::{
     builder::{Builder, MAX_STEPS, interval},
+    numbers::as_count,
     pattern::Pattern,
 };
 
@@ -38,6 +39,13 @@ pub struct Around {
 pub struct Ranks {
     /// Learning rates have changed from step to step; or have not, so that they tell nothing.
     changes: Option<bool>,
+    /// So have gradient norms.
+    norms_change: bool,
+    /// Moments of which one line spoke, and moments of which several did.
+    alone: u64,
+    together: u64,
+    /// Lines of the moment that goes on, besides its first one.
+    more: u64,
     pub held: Vec<Fields>,
 }
 
@@ -48,10 +56,22 @@ impl Ranks {
         if now.step().is_some() || epoch.0.is_none() || rate.0.is_none() {
             return Line::Step;
         }
+        let norm = |fields: &Fields| {
+            let norm = fields.get("grad_norm");
+            norm.filter(|n| n.is_finite() && *n > 0.0)
+        };
+        let norms = norm(before).zip(norm(now));
+        let is_other_norm = norms.is_some_and(|(a, b)| a != b);
+        self.norms_change |= is_other_norm;
         if epoch.0 != epoch.1 || rate.0 != rate.1 {
             self.changes = Some(rate.0 != rate.1 || self.changes == Some(true));
+            match std::mem::take(&mut self.more) {
+                0 => self.alone += 1,
+                _ => self.together += 1,
+            }
             return Line::Step;
         }
+        self.more += 1;
         let of_rank = |is_rank| if is_rank { Line::OfRank } else { Line::Step };
         if let [Some(a), Some(b)] = around.ranks {
             return of_rank(a != b);
@@ -59,12 +79,12 @@ impl Ranks {
         if around.epochs_are_steps {
             return Line::OfRank;
         }
-        let norm = |fields: &Fields| {
-            let norm = fields.get("grad_norm");
-            norm.filter(|n| n.is_finite() && *n > 0.0)
-        };
-        if let (Some(a), Some(b)) = (norm(before), norm(now)) {
-            return of_rank(a == b);
+        // Where one line spoke of each moment before, no other rank prints.
+        if is_other_norm || self.alone > self.together && around.moved != Some(false) {
+            return Line::Step;
+        }
+        if norms.is_some() && self.norms_change {
+            return Line::OfRank;
         }
         let stood = around.moved.map(|moved| !moved);
         stood.or(self.changes).map_or(Line::Open, of_rank)
@@ -84,7 +104,7 @@ impl Ranks {
     /// The lines held back that are steps; it is said what they were taken for.
     pub fn release(&mut self, out: &mut Builder) -> Vec<Fields> {
         let held = std::mem::take(&mut self.held);
-        if self.changes == Some(true) {
+        if self.changes == Some(true) || self.norms_change {
             held.iter().for_each(|fields| Self::tell(fields, out));
             return Vec::new();
         }
@@ -116,6 +136,56 @@ pub fn rank_of(prefix: &str) -> Option<u64> {
     [tagged, bare][usize::from(tagged.is_empty())].parse().ok()
 }
 
+/// What is known at the end of a process.
+pub struct End<'a> {
+    /// The epoch of the summary.
+    pub epoch: Option<&'a str>,
+    pub interval: Option<u64>,
+    /// Values of steps were computed from the distances of the lines' numbers.
+    pub has_differences: bool,
+}
+
+/// A number as it is printed: its value, decimals and significant digits.
+fn printed(text: &str) -> Option<(f64, i32, i32)> {
+    let value = whole_number(text)?;
+    let text = text.trim_matches(['\'', '"', ' ']);
+    let (digits, power) = text.split_once('e').unwrap_or((text, "0"));
+    let decimals = digits.split_once('.').map_or(0, |(_, d)| d.len());
+    let significant = digits.replace('.', "");
+    let significant = significant.trim_start_matches('0').len();
+    let decimals = i32::try_from(decimals).ok()? - power.parse::<i32>().ok()?;
+    Some((value, decimals, i32::try_from(significant).ok()?))
+}
+
+impl End<'_> {
+    /// The steps of epochs, if the last one's is `done`; `None` where several can be meant.
+    fn steps(&self, epochs: &[Option<Box<str>>], done: u64) -> Option<Vec<u64>> {
+        let last = printed(self.epoch?)?;
+        let epochs = epochs.iter().map(|epoch| printed(epoch.as_deref()?));
+        let epochs: Vec<_> = epochs.collect::<Option<_>>()?;
+        let all = || epochs.iter().chain([&last]);
+        // Zeros at the end are not printed, so the longest numbers tell how they were rounded.
+        let decimals = all().map(|(_, decimals, _)| *decimals).max()?;
+        let significant = all().map(|(_, _, significant)| *significant).max()?;
+        let bounds = |value: f64| {
+            let first = match value > 0.0 {
+                true => value.log10().floor() as i32,
+                false => -decimals,
+            };
+            let half = 0.5001 * 10f64.powi((first + 1 - significant).max(-decimals));
+            (value - half, value + half)
+        };
+        let (least, most) = bounds(last.0);
+        let of_all = |part: f64, all: f64| part / all * done as f64;
+        let step = |value: f64| {
+            let (low, high) = bounds(value);
+            let (low, high) = (of_all(low, most).ceil(), of_all(high, least).floor());
+            as_count(low).filter(|_| least > 0.0 && (low - high).abs() < 0.5)
+        };
+        epochs.iter().map(|(value, ..)| step(*value)).collect()
+    }
+}
+
 /// Finds the step of a line behind which the progress bar was not drawn again.
 ///
 /// The Trainer draws its bar again behind each line, with the step of that line. Where the two go
@@ -124,14 +194,21 @@ pub fn rank_of(prefix: &str) -> Option<u64> {
 #[derive(Default)]
 pub struct Redrawn {
     lines: Vec<Numbered>,
-    /// A bar was drawn again with the count that it had before the line.
-    pub seen: bool,
+    /// Lines behind which a bar was drawn again with the count that it had before the line.
+    redrawn: usize,
+    /// Lines that others follow with no bar between.
+    pub bare: usize,
+    /// The first line stands behind a bar that was at its end.
+    pub begins_at_end: bool,
+    /// A line states its step.
+    are_numbered: bool,
 }
 
 struct Numbered {
     chosen: u64,
     /// An earlier step that the line may be of: that of the bar before it.
     before: Option<u64>,
+    epoch: Option<Box<str>>,
 }
 
 impl Numbered {
@@ -141,21 +218,32 @@ impl Numbered {
 }
 
 impl Redrawn {
+    /// Bars are drawn again behind lines. Of lines that came together from a buffer, only the last one has a bar behind it.
+    pub fn seen(&self) -> bool {
+        self.redrawn > self.bare
+    }
+
     /// The number that a line was given, and what the bars before and behind it say; `settled`: no
     /// other can be meant.
     pub fn line(
         &mut self,
-        chosen: u64,
+        (chosen, fields): (u64, &Fields),
         [before, after]: [Option<u64>; 2],
         total: Option<u64>,
         settled: bool,
     ) {
         // A bar is drawn once more when it is closed.
-        self.seen |= before.is_some() && before == after && after != total;
+        self.redrawn += usize::from(before.is_some() && before == after && after != total);
+        self.are_numbered |= fields.step().is_some();
         let last = self.lines.last().map_or(0, Numbered::earliest);
         let before = before.filter(|b| !settled && (last + 1..chosen).contains(b));
         if self.lines.len() < MAX_STEPS {
-            self.lines.push(Numbered { chosen, before });
+            let epoch = fields.text("epoch").map(Into::into);
+            self.lines.push(Numbered {
+                chosen,
+                before,
+                epoch,
+            });
         }
     }
 
@@ -164,6 +252,57 @@ impl Redrawn {
     pub fn was_taken(&self, count: u64) -> bool {
         let last = self.lines.last();
         last.is_some_and(|last| last.chosen == count && last.before.is_some())
+    }
+
+    /// Numbers lines that came out of a buffer, late and many at once, so that no bar tells their steps; false if these are
+    /// none. `done`: the steps of the bar when it was drawn last.
+    pub fn late(&self, done: u64, end: &End<'_>, out: &mut Builder) -> bool {
+        let count = self.lines.len() as u64;
+        let are_late = self.begins_at_end || self.bare > 0 && 2 * self.bare >= self.lines.len();
+        if !are_late || self.are_numbered || count == 0 {
+            return false;
+        }
+        let every = |interval: u64| (1..=count).map(|n| n * interval).collect::<Vec<u64>>();
+        let fits = |new: &Vec<u64>| {
+            new.is_sorted_by(|a, b| a < b) && new.first() > Some(&0) && new.last() <= Some(&done)
+        };
+        // Lines behind a bar that moves on are of its steps, if not even the epochs tell which.
+        let spaced = || match end.interval {
+            _ if !self.begins_at_end => None,
+            Some(interval) => Some(every(interval)).filter(fits),
+            None => Some(every(done / count)).filter(|_| done.is_multiple_of(count)),
+        };
+        let (new, why) = if let Some(new) = end.steps(&self.epochs(), done).filter(fits) {
+            (new, "their steps follow from their epochs")
+        } else if let Some(new) = spaced() {
+            (new, "their steps are spaced evenly up to the last one")
+        } else if self.begins_at_end {
+            out.trace.steps_assumed |= count > 1;
+            (every(1), "they are counted, as their epochs tell no steps")
+        } else {
+            return false;
+        };
+        let is_new = !new.iter().eq(self.lines.iter().map(|line| &line.chosen));
+        let is_done = is_new && self.renumber(&new, out);
+        if is_done {
+            let process = out.trace.processes.len().saturating_sub(1);
+            let own = out.trace.steps.iter_mut();
+            for step in own.filter(|step| step.process as usize == process) {
+                // When a line came, and behind which bar, says nothing of its step.
+                (step.ended_at, step.seen_at, step.running_average) = (None, None, None);
+                if end.has_differences {
+                    (step.step_time_seconds, step.tokens) = (None, None);
+                }
+            }
+            out.notes.add("step_numbers_assumed", || {
+                format!("the lines were printed late, many at once: {why}")
+            });
+        }
+        is_done
+    }
+
+    fn epochs(&self) -> Vec<Option<Box<str>>> {
+        self.lines.iter().map(|line| line.epoch.clone()).collect()
     }
 
     /// Gives lines the number of the bar before them where only that fits all lines, and says so
@@ -205,7 +344,7 @@ impl Redrawn {
         let from_first = self.lines[0].before == Some(1);
         let number = |line: &Numbered| match line.before {
             None => Some(line.chosen),
-            Some(_) if every == 1 && self.seen => Some(line.chosen),
+            Some(_) if every == 1 && self.seen() => Some(line.chosen),
             Some(before) if every == 1 => Some(before).filter(|_| from_first),
             Some(_) if line.chosen.is_multiple_of(every) => Some(line.chosen),
             Some(before) => Some(before).filter(|before| before.is_multiple_of(every)),
@@ -227,9 +366,7 @@ impl Redrawn {
         let mut pairs = trace.steps.windows(2);
         let in_order = pairs.all(|w| of(w[0].step) < of(w[1].step));
         if in_order {
-            trace.steps.iter_mut().for_each(|s| s.step = of(s.step));
-            let evaluations = trace.evaluations.iter_mut();
-            evaluations.for_each(|e| e.step = e.step.map(of));
+            out.renumber(of);
         }
         in_order
     }

@@ -448,3 +448,98 @@ fn lines_of_an_epoch_that_was_there_are_of_its_step() {
     let steps: Vec<u64> = parse(&log).steps.iter().map(|s| s.step).collect();
     assert_eq!(steps, (1..=40).collect::<Vec<_>>());
 }
+
+/// The steps of a log, and whether they are assumed.
+fn numbered(log: &str) -> (Vec<u64>, bool) {
+    let trace = parse(log);
+    let lines = trace.steps.iter().filter(|step| step.loss.is_some());
+    (lines.map(|step| step.step).collect(), trace.steps_assumed)
+}
+
+/// A bar as it is drawn on stderr, and a line as it comes out of the buffer of stdout.
+fn late_bar(step: u64) -> String {
+    format!(
+        "\r {step:3}%|# | {step}/60 [00:{:02}<00:10,  1.00it/s]",
+        step % 60
+    )
+}
+
+fn late_line(step: u64, epoch: &str) -> String {
+    format!(
+        "{{'loss': '6.{step:02}', 'grad_norm': '1.{step}', 'learning_rate': '{step}e-06', 'epoch': '{epoch}'}}\n"
+    )
+}
+
+/// As the Trainer rounds them: to four digits.
+fn fine(step: u64) -> String {
+    let digits = format!("{:.3e}", step as f64 * 2.0 / 4096.0);
+    format!("{}", digits.parse::<f64>().unwrap())
+}
+
+#[test]
+fn lines_that_come_behind_the_last_bar_are_numbered_by_their_epochs() {
+    let bars: String = (0..=60).map(late_bar).collect();
+    let end = |epoch: &str| {
+        format!(
+            "{{'train_runtime': '60.0', 'train_samples_per_second': '2.0', 'train_steps_per_second': '1.0', 'train_loss': '5.5', 'epoch': '{epoch}'}}\n"
+        )
+    };
+    let every = |interval: u64| (1..=60).filter(move |step| step % interval == 0);
+    for interval in [1, 7, 10, 25, 60] {
+        let lines: String = every(interval)
+            .map(|step| late_line(step, &fine(step)))
+            .collect();
+        let all: Vec<u64> = every(interval).collect();
+        let log = format!("{bars}{}\n{lines}{}", late_bar(60), end(&fine(60)));
+        assert_eq!(numbered(&log), (all, false), "{interval}");
+        let is_of_bar = |step: &crate::Step| step.running_average.is_some();
+        assert!(interval == 60 || !parse(&log).steps.iter().any(is_of_bar));
+    }
+    // An evaluation has its own bar; a run that stops early, no bar of its last step.
+    let evaluated = format!("{bars}{}", late_bar(4).replace("/60", "/4"));
+    let lines = |steps: u64, coarse: bool| -> String {
+        (1..=steps)
+            .map(|step| match coarse {
+                true => late_line(step, &format!("{:.2}", step as f64 * 2.0 / 4096.0)),
+                false => late_line(step, &fine(step)),
+            })
+            .collect()
+    };
+    let log = evaluated + "\n" + &lines(60, false) + &end(&fine(60));
+    assert_eq!(numbered(&log), ((1..=60).collect(), false));
+    let early: String = (0..=40).map(late_bar).collect();
+    let log = early + "\n" + &lines(40, false) + &end(&fine(40));
+    assert_eq!(numbered(&log), ((1..=40).collect(), false));
+    // Coarse epochs tell nothing, and neither does a log without a summary.
+    for end in [end("0.03"), String::new()] {
+        for (count, steps, assumed) in [(60, 1, false), (6, 10, false), (7, 1, true)] {
+            let log = format!("{bars}\n{}{end}", lines(count, true));
+            let all = (1..=count).map(|n| n * steps).collect();
+            assert_eq!(numbered(&log), (all, assumed), "{count}");
+        }
+    }
+    let log = format!("logging_steps: 8\n{bars}\n{}", lines(7, true));
+    assert_eq!(numbered(&log).0, (1..=7).map(|n| 8 * n).collect::<Vec<_>>());
+}
+
+#[test]
+fn lines_of_a_buffer_that_is_emptied_now_and_then_are_numbered_by_their_epochs() {
+    let end = "{'train_runtime': '60.0', 'train_loss': '5.5', 'epoch': '0.0293'}\n";
+    for (interval, block) in [(1, 13), (1, 2), (2, 7), (5, 3)] {
+        let (mut log, mut buffer) = (late_bar(0), Vec::new());
+        for step in 1..=60 {
+            log += &late_bar(step);
+            if step % interval == 0 {
+                buffer.push(late_line(step, &fine(step)));
+                if buffer.len() == block {
+                    log += &format!("\r      \r{}", buffer.concat());
+                    buffer.clear();
+                }
+                log += &late_bar(step);
+            }
+        }
+        let log = log + "\n" + &buffer.concat() + end;
+        let all: Vec<u64> = (1..=60).filter(|step| step % interval == 0).collect();
+        assert_eq!(numbered(&log), (all, false), "{interval} {block}");
+    }
+}

@@ -208,3 +208,36 @@ fn the_first_line_of_a_process_stands_for_the_steps_since_its_start() {
         + &line(30, 8192);
     assert_eq!(of(again), [(1, 1), (10, 9), (20, 5), (30, 10)]);
 }
+
+#[test]
+fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
+    let line = |(at, step): (usize, u64)| {
+        let rate = 98_000 + 7 * at;
+        format!(
+            "step {step} tok 512 loss {:.4} tokens/s {rate}\n",
+            4.0 - 0.01 * step as f64
+        )
+    };
+    let read = |steps: Vec<u64>, growth: &str| {
+        let log: String = steps.into_iter().enumerate().map(line).collect();
+        let pattern = "step <step> tok <tokens> loss <loss> tokens/s <tokens_per_second>";
+        let section = LogSection::of_lines(&[pattern]);
+        crate::parse_dated(&section, log.as_bytes(), growth.as_bytes())
+    };
+    let whole = |from: u64| (1..=15).chain(from..=30).collect::<Vec<u64>>();
+    for growth in ["", "100.0 100\n100.2 900\n100.3 9000\n", "100.0 9000\n"] {
+        for from in [1, 11, 13] {
+            let trace = read(whole(from), growth);
+            assert_eq!(
+                (trace.steps.len(), trace.processes.len()),
+                (30, 2),
+                "{from} {growth}"
+            );
+            assert!(testing::kinds(&trace).contains(&RESTART));
+        }
+    }
+    // Ranks whose lines come one by one, and now and then three at once.
+    let ranks = vec![1, 1, 2, 2, 3, 4, 3, 4, 5, 6, 7, 5, 6, 7, 8, 8];
+    let trace = read(ranks, "");
+    assert_eq!((trace.steps.len(), trace.processes.len()), (8, 0));
+}

@@ -502,7 +502,7 @@ mod tests {
                 value,
                 source: Source::Effective,
             };
-            Contract(unique.into_iter().map(|it| field(it).into()).collect())
+            Contract(unique.into_iter().map(field).collect())
         })
     }
 

@@ -167,3 +167,24 @@ fn ranks_by_their_prefixes() {
         assert_eq!(super::rank_of(prefix), None, "{prefix}");
     }
 }
+
+#[test]
+fn lines_of_one_rate_norm_and_epoch_are_steps() {
+    let line = |step: u32, rate: &str, epoch: &str| {
+        let loss = 9.0 - 0.05 * f64::from(step);
+        format!(
+            "{{'loss': {loss:.4}, 'grad_norm': 1.5000, 'learning_rate': {rate}, 'epoch': {epoch}}}\n"
+        )
+    };
+    let constant: String = (1..=60)
+        .map(|step| line(step, "3.0000e-04", if step <= 31 { "0.0" } else { "0.01" }))
+        .collect();
+    let warmed_up: String = (1..=60)
+        .map(|step| line(step, &format!("{}e-04", step.min(10)), "0.0"))
+        .collect();
+    for log in [constant, warmed_up] {
+        let trace = parse(&log);
+        assert_eq!(trace.steps.len(), 60, "{:?}", all_kinds(&trace));
+        assert!(!all_kinds(&trace).contains(&"duplicate_step"));
+    }
+}

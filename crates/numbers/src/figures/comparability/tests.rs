@@ -45,15 +45,12 @@ fn cell_of(at: usize, of: &Stated) -> CellInput {
     summary.contract.0 = (0..FIELDS.len())
         .filter_map(|f| {
             let (field, tier) = (FIELDS[f].0.to_owned(), FIELDS[f].1);
-            Some(
-                ContractField {
-                    field,
-                    tier,
-                    value: value(f, of.fields[f]?),
-                    source: Source::Effective,
-                }
-                .into(),
-            )
+            Some(ContractField {
+                field,
+                tier,
+                value: value(f, of.fields[f]?),
+                source: Source::Effective,
+            })
         })
         .collect();
     cell

@@ -44,7 +44,6 @@ fn with_dropout(name: &str, dropout: Option<f64>) -> CellInput {
             value: json!(value),
             source: Source::Effective,
         }
-        .into()
     }));
     cell
 }
