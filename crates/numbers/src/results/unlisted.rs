@@ -211,6 +211,8 @@ mod tests {
             "recompute_granularity",
             "expert_model_parallel_size",
             "loss_scale_window",
+            "data_path",
+            "tokenizer_type",
         ] {
             assert_eq!(kind(name), Some(Kind::Execution), "{name}");
         }
@@ -224,7 +226,6 @@ mod tests {
             assert_eq!(kind(name), Some(Kind::Harmless), "{name}");
         }
         for name in [
-            "data_path",
             "attention_backend",
             "report_to",
             "learning_rate_scale",
