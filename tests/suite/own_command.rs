@@ -334,7 +334,10 @@ fn a_framework_without_a_command_is_one_error() {
         ("  mine: {}\n".to_owned(), [missing, "`command: python3"]),
         (
             mine.replace(&log, "    log: []\n"),
-            ["`frameworks.mine.log` names no line", "`step <step> loss"],
+            [
+                "`frameworks.mine.log` is an empty list",
+                "`step <step> loss",
+            ],
         ),
         (
             mine.replace("  mine:", "  hf:"),
