@@ -167,10 +167,10 @@ impl RecipeSet {
             let stated = config.get(&path);
             let lines = stated.map(strings).unwrap_or_default();
             if stated.is_some() && lines.is_empty() {
-                let message = format!("`{path}` names no line");
-                let problem = config.problem_at(&path, message, "is empty");
+                let message = format!("`{path}` is an empty list");
+                let problem = config.problem_at(&path, message, "has no line");
                 problems.push(problem.help(
-                    "write the line of a step with its places, such as `step <step> loss <loss>`, or leave `log` out for a log that tprimat knows",
+                    "write the line that a step prints, with its places: `step <step> loss <loss>`. Without `log`, tprimat looks for a format that it knows",
                 ));
             }
             let Some(recipe) = self.recipes.get_mut(id).filter(|_| !lines.is_empty()) else {

@@ -571,6 +571,11 @@ impl Notes {
         }
     }
 
+    /// Takes back what was said of this kind.
+    pub fn forget(&mut self, kind: &str) {
+        self.kinds.retain(|(known, ..)| known != kind);
+    }
+
     pub fn has(&self, kind: &str) -> bool {
         self.kinds.iter().any(|(k, ..)| k == kind)
     }

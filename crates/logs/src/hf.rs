@@ -67,9 +67,8 @@ pub struct HuggingFace {
     last_step: u64,
     /// Steps between the last two lines, where their numbers followed from something.
     gap: Option<u64>,
-    /// Ways in which step numbers were assumed, each told once, and how many of them were told.
+    /// Ways in which step numbers were assumed, each told once.
     assumed: Vec<&'static str>,
-    told: usize,
     /// Lines of this process were counted.
     counted: bool,
     /// The last epoch, as a summary states it.
@@ -267,17 +266,16 @@ impl HuggingFace {
                 .filter(|_| !self.settings.logging_first_step),
             has_differences: self.clock.at.is_some() || self.clock.tokens.is_some(),
         };
-        let done = self.length.map(|(_, count)| count);
+        let own = self
+            .length
+            .filter(|(total, _)| !times::is_of_another(*total, out));
+        let done = own.map(|(_, count)| count);
         let are_late = done.is_some_and(|done| redrawn.late(done, &end, out));
         let counted = std::mem::take(&mut self.counted);
         if are_late {
-            self.assumed.truncate(self.told);
+            self.assumed.clear();
         } else {
             out.trace.steps_assumed |= counted;
-            for why in &self.assumed[self.told..] {
-                out.notes.add("step_numbers_assumed", || (*why).to_owned());
-            }
-            self.told = self.assumed.len();
             redrawn.end(out);
         }
         let ends = std::mem::take(&mut self.ends);
@@ -533,6 +531,7 @@ impl HuggingFace {
             };
             if !self.assumed.contains(&why) {
                 self.assumed.push(why);
+                out.notes.add("step_numbers_assumed", || why.to_owned());
             }
             derived.unwrap_or(self.last_step + 1)
         });

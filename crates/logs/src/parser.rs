@@ -19,6 +19,7 @@ use super::{
     table::LogSection,
     tfevents::{self, TfEvents},
     tprimat,
+    tqdm::may_be_bar,
 };
 
 /// A line between the logs of two ranks of one run that are read as one: steps come again, and no process begins.
@@ -409,7 +410,9 @@ fn read(
     let reach = line.text.floor_char_boundary(dates::REACH);
     builder.beginning.push_str(part(&line.text, ..reach));
     let said = process::said(&line.text);
-    if let Some(said) = said {
+    // What stands behind a bar says nothing of the bar's step. The Trainer's reader sees to that itself.
+    let is_behind = may_be_bar(&line.text) && name != "hf-trainer";
+    if let Some(said) = said.filter(|_| !is_behind) {
         reader.settle(builder);
         builder.begins(said);
     }
@@ -421,6 +424,10 @@ fn read(
         extras.mlperf.line(line, builder);
     }
     reader.line(line, builder);
+    if let Some(said) = said.filter(|_| is_behind) {
+        reader.settle(builder);
+        builder.begins(said);
+    }
     if builder.trace.step_lines > steps {
         builder.tell_reader(name);
         if lacks {

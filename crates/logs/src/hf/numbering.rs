@@ -294,6 +294,7 @@ impl Redrawn {
                     (step.step_time_seconds, step.tokens) = (None, None);
                 }
             }
+            out.notes.forget("step_numbers_assumed");
             out.notes.add("step_numbers_assumed", || {
                 format!("the lines were printed late, many at once: {why}")
             });

@@ -510,6 +510,10 @@ fn lines_that_come_behind_the_last_bar_are_numbered_by_their_epochs() {
     let early: String = (0..=40).map(late_bar).collect();
     let log = early + "\n" + &lines(40, false) + &end(&fine(40));
     assert_eq!(numbered(&log), ((1..=40).collect(), false));
+    // A bar of something else tells no steps.
+    let other = late_bar(0) + &late_bar(60) + "\n" + &lines(30, false);
+    let rate = end(&fine(30)).replace("'1.0'", "'0.5'");
+    assert_ne!(numbered(&(other + &rate)).0[0], 2);
     // Coarse epochs tell nothing, and neither does a log without a summary.
     for end in [end("0.03"), String::new()] {
         for (count, steps, assumed) in [(60, 1, false), (6, 10, false), (7, 1, true)] {

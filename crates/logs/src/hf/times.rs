@@ -33,6 +33,11 @@ fn is_of_summary(steps: u64, out: &Builder) -> bool {
     of_summary(out).is_some_and(|(all, wrong)| (steps as f64 - all).abs() <= 1.0 + wrong)
 }
 
+/// Does the summary speak of another number of steps than the bar?
+pub fn is_of_another(total: u64, out: &Builder) -> bool {
+    of_summary(out).is_some() && !is_of_summary(total, out)
+}
+
 /// The steps of a log that has no line for any, where its bar was drawn: those that can be timed, and
 /// the last one.
 pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
