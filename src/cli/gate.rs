@@ -17,14 +17,14 @@ use crate::{
     execute::history,
     figures::{
         self, AbsentState, BASELINE_SCHEMA, Baseline, ChangedSetting, GateCell, GateInput,
-        GateReport, GateVerdict,
+        GateReport, GateVerdict, all_hosts,
         codes::{CONTRADICTED, FAILED, SLOWER},
     },
     files::{Durability, read_to_string, write_atomically},
     plan::{Asked, Plan, Prepared, UNWATCHED},
     recipe::COMMAND,
     report,
-    results::Reason,
+    results::{Reason, words::few},
 };
 
 pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
@@ -66,6 +66,7 @@ pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
         print_document(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
+        print(&origin(path, &baseline))?;
         print(&advice(&gate, &session.plan, &write_one))?;
     }
     match args.annotations {
@@ -146,6 +147,23 @@ fn add_unwatched(gate: &mut GateReport, plan: &Plan) {
             cell.notes.push(Reason::beside("unwatched", UNWATCHED));
         }
     }
+}
+
+/// `baseline: b.json, measured 2026-03-01 on node1`
+fn origin(path: &Path, baseline: &Baseline) -> String {
+    let ends = baseline.cells.iter().filter_map(|cell| cell.measured);
+    let last = ends.map(|[_, last]| last).reduce(f64::max);
+    let last = last.and_then(|seconds| jiff::Timestamp::from_second(seconds as i64).ok());
+    let mut text = format!("baseline: {}", path.display());
+    if let Some(last) = last {
+        text += &format!(", measured {}", last.strftime("%Y-%m-%d"));
+    }
+    let hosts = baseline.cells.iter().flat_map(|cell| &cell.hosts);
+    if let Some(hosts) = all_hosts(hosts).filter(|hosts| !hosts.is_empty()) {
+        let hosts: Vec<&str> = hosts.into_iter().collect();
+        text += &format!(" on {}", few(&hosts));
+    }
+    text + "\n"
 }
 
 /// What to do about the cells that did not pass, a line for each kind of reason. `write_one`: the

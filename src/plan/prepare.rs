@@ -228,8 +228,12 @@ pub(super) fn prepare(
         })
     };
     let Some(recipe) = recipes.recipes.get(&*cell.framework) else {
+        let problem = no_command(config, recipes, &cell.framework);
+        if !selected {
+            return support(Support::Unsupported(problem.to_string()));
+        }
         return Err(vec![CellProblem {
-            problem: no_command(config, recipes, &cell.framework),
+            problem,
             is_of_cell: false,
         }]);
     };

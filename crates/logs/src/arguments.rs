@@ -132,7 +132,8 @@ impl Arguments {
         tell(&TABLE.word, |key| self.get(key), out);
         // Hosts have one dataset in several folders.
         let path = self.get("data_path").filter(|path| !path.contains(' '));
-        let name = path.and_then(|path| path.trim_matches(['[', ']', '\'']).rsplit('/').next());
+        let path = path.map(|path| path.trim_matches(['[', ']', '\'']).trim_end_matches('/'));
+        let name = path.and_then(|path| path.rsplit('/').next());
         put(out, "data_path", name);
         let is_none = |key: &str| self.is_stated(key) && self.get(key).is_none();
         tell(&TABLE.none, |key| is_none(key).then_some("none"), out);
@@ -175,6 +176,12 @@ impl Arguments {
         );
         let positions = ["position_embedding_type", "pos_emb"];
         let positions = positions.iter().find_map(|key| self.get(key));
+        let plain = positions.map(|kind| match kind {
+            "rotary" => "rope",
+            "learned" => "learned_absolute",
+            other => other,
+        });
+        put(out, "position_embedding_type", plain);
         if matches!(positions, Some("rope" | "rotary"))
             || self.is_on("use_rotary_position_embeddings")
         {

@@ -306,12 +306,14 @@ impl Builder {
     fn is_of_one(&self, first: &Step) -> bool {
         let has_dates = first.ended_at.is_some() && !self.trace.dated_by_lines;
         let settings = &self.trace.effective.0;
-        let devices = settings.get("num_gpus").and_then(Value::as_u64);
+        let mut devices = ["num_gpus", "world_size", "data_parallel_size"].into_iter();
+        let many = |name| settings.get(name).and_then(Value::as_u64) > Some(1);
+        let is_one = !devices.any(many);
         let states_values = first.loss.is_some()
             || first.step_time_seconds.is_some()
             || first.tokens_per_second_per_gpu.is_some()
             || first.other.contains_key(TOTAL_RATE);
-        !has_dates && !self.processes.has_copies && devices.is_none_or(|n| n <= 1) && states_values
+        !has_dates && !self.processes.has_copies && is_one && states_values
     }
 
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its

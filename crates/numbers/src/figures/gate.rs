@@ -32,8 +32,8 @@ use tprimat_base::words::plain::counted;
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
-    AbsentState, CellInput, CellState, Estimate, Gaps, SESSION_GAP_SECONDS, UncountedRepeats,
-    all_hosts,
+    AbsentState, CellInput, CellState, Estimate, Gaps, RepeatStatus, RepeatSummary,
+    SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
     codes::{CONTRADICTED, FAILED, FEW_PAIRS, FEW_UNITS},
     comparability::{forbids, measure_alike, other_warmup},
     compare::candidate,
@@ -49,7 +49,7 @@ pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 
 /// From this ratio on, less work than is declared is as likely a cause as more speed.
 const MUCH_FASTER: f64 = 1.25;
-/// A baseline whose rates differ from those of its own runs by more says nothing of these runs.
+/// Where a baseline's rate and that of the same runs differ by more than this share, its file is not of these runs.
 const MUCH_ANEW: f64 = 0.01;
 /// Two rates nearer than this are one rate, rounded.
 pub(super) const ROUNDING: f64 = 1e-9;
@@ -130,6 +130,20 @@ impl GateInput {
             CellState::Ok { summary } => UncountedRepeats::of(&summary.repeats),
             _ => UncountedRepeats::default(),
         }
+    }
+    /// Repeats that failed after a baseline's last one had ended; all that failed, where that is not known.
+    fn failed_since(&self, measured: Option<[f64; 2]>) -> usize {
+        let CellState::Ok { summary } = &self.input.state else {
+            return 0;
+        };
+        let is_older = |repeat: &&RepeatSummary| {
+            let ended = measured.map(|[_, ended]| ended);
+            let is_before = repeat.started_at.zip(ended);
+            is_before.is_some_and(|(started, ended)| started < ended)
+        };
+        let failed = summary.repeats.iter();
+        let failed = failed.filter(|repeat| matches!(repeat.status, RepeatStatus::Failed { .. }));
+        failed.filter(|repeat| !is_older(repeat)).count()
     }
     fn is_attested(&self) -> bool {
         match &self.input.state {
@@ -437,7 +451,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         &then.tokens_per_second_per_gpu,
     );
     let (units_a, units_b) = (&a.units, &b.units);
-    let (attested, failed) = (cell.is_attested(), cell.counts().failed);
+    let (attested, failed) = (cell.is_attested(), cell.failed_since(then.measured));
     let which = if units_b.len() < MIN_REPEATS {
         ", so the baseline needs more runs"
     } else {
@@ -473,7 +487,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         return (cell, None);
     }
     let known = now.attempts.intersection(&then.attempts).count();
-    if known > 0 {
+    if known > 0 && failed == 0 {
         of_known(&mut cell, known, &now, then);
         return (cell, None);
     }

@@ -23,6 +23,9 @@ const SHIFT_LEAST: usize = 40;
 /// Nats below which no language model's loss lies on text that it has not memorised.
 const COLLAPSED: f64 = 0.1;
 
+/// Lines with which a slow one is compared.
+const MOST_LATER: usize = 4096;
+
 /// How many of the first lines are slow beside the median of the lines after them; at most half of
 /// them.
 #[must_use]
@@ -33,8 +36,10 @@ pub fn slow_first_steps(steps: &[Step]) -> usize {
         .filter(|t| is_positive(*t))
         .collect();
     let half = if times.len() >= 4 { times.len() / 2 } else { 0 };
+    // One median a line is quadratic; that of a few thousand lines is as good as that of all.
     let is_usual = |at: &usize| {
-        let later = quantile(&times[at + 1..], 0.5);
+        let later = &times[at + 1..];
+        let later = quantile(&later[..later.len().min(MOST_LATER)], 0.5);
         later.is_none_or(|median| times[*at] <= SLOW * median)
     };
     (0..half).find(is_usual).unwrap_or(half)

@@ -72,16 +72,21 @@ impl Contract {
             let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
             // Trainers have many words for none of it, and a window over the whole sequence is none.
-            let effective = effective.map(|value| {
-                let reaches = |length| value.as_u64().is_some_and(|window| window >= length);
-                let is_none = is_further(setting.name) && is_usual(setting.name, &value)
-                    || setting.name == SLIDING_WINDOW && length.is_some_and(reaches);
-                if is_none && declared.is_none() {
+            let reaches = |value: &Value| {
+                let window = value.as_u64().filter(|_| setting.name == SLIDING_WINDOW);
+                window
+                    .zip(length)
+                    .is_some_and(|(window, length)| window >= length)
+            };
+            let plain = |value: Value| {
+                let is_none = is_further(setting.name) && is_usual(setting.name, &value);
+                if is_none && declared.is_none() || reaches(&value) {
                     0.into()
                 } else {
                     value
                 }
-            });
+            };
+            let (effective, declared) = (effective.map(plain), declared.clone().map(plain));
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
                 (Some(declared), Some(effective)) if agree(&declared, &effective) => {
@@ -100,11 +105,20 @@ impl Contract {
         };
         // What else the trainer states and two cells are kept apart by.
         let others = settings::unlisted(&trace.effective.0).into_iter();
-        let others = others.filter(|(field, _)| field != NUM_PARAMETERS);
+        // A shape says which model it is; names of one are many.
+        let has_shape = SETTINGS.iter().any(|setting| {
+            let is_stated = || setting.effective(&trace.effective.0).is_some();
+            setting.name == "num_layers" && (claim.declared(setting).is_some() || is_stated())
+        });
+        let others = others.filter(|(field, _)| {
+            field != NUM_PARAMETERS
+                && !(has_shape && is_of_models(field) && field.contains("model"))
+        });
         let others = others.filter_map(|(field, value)| {
             let tier = settings::tier_of(&field)?;
             // Hosts have one model in several folders.
-            let value = match value.as_str().and_then(|text| text.rsplit_once('/')) {
+            let path = value.as_str().map(|text| text.trim_end_matches('/'));
+            let value = match path.and_then(|path| path.rsplit_once('/')) {
                 Some((_, name)) if is_of_models(&field) => name.into(),
                 _ => value,
             };
@@ -273,7 +287,7 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
     let same = match (a, b) {
         (Some(a), Some(b)) => agree(a, b),
-        // What a log says that it has none of is what a log has that says nothing of it, too.
+        // To state that there is none of it is the same as to state nothing.
         (Some(one), None) | (None, Some(one)) => {
             let is_none = is_further(&either.field) && is_usual(&either.field, one);
             // A model's size follows from its shape, and few logs state it.

@@ -1,7 +1,7 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
 use tprimat_numbers::figures::{Gaps, Group, Row, Speedup, unknown_differences};
-use tprimat_numbers::results::{FieldDifference, Tier, differences, settings::show};
+use tprimat_numbers::results::{FieldDifference, Tier, differences, settings::show, words::few};
 
 use super::{
     SpeedVerdict,
@@ -156,8 +156,14 @@ fn follows(field: &str, all: &[FieldDifference]) -> bool {
 /// Did both do the same work, as far as anybody knows? And what did they do differently?
 fn workload(pair: &Pair<'_>) -> String {
     let crossed = pair.different_settings(Tier::Workload).join(", ");
+    let mut others = pair.different_settings(Tier::Execution);
+    others.extend(pair.different_settings(Tier::Convergence));
     if !crossed.is_empty() {
-        return format!("Not the same workload: {crossed}");
+        let also = match others.is_empty() {
+            true => String::new(),
+            false => format!(". Also different: {}", others.join(", ")),
+        };
+        return format!("Not the same workload: {crossed}{also}");
     }
     let gaps = Gaps::of(&pair.first.contract, &pair.second.contract);
     let is_open = !gaps.is_empty() || unstated_speed(pair).is_some();
@@ -171,15 +177,29 @@ fn workload(pair: &Pair<'_>) -> String {
     } else {
         "Same workload"
     };
-    let unconfirmed = match is_declared {
-        [true, true] => ", which neither log confirms",
-        _ => "",
-    };
-    let mut others = pair.different_settings(Tier::Execution);
-    others.extend(pair.different_settings(Tier::Convergence));
+    let unconfirmed = unconfirmed(pair);
     match others.is_empty() {
         true => format!("{same}{unconfirmed}"),
         false => format!("{same}{unconfirmed}, except: {}", others.join(", ")),
+    }
+}
+
+/// What of the work no log confirms, where that is so of both.
+fn unconfirmed(pair: &Pair<'_>) -> String {
+    let is_whole = |row: &Row| {
+        let mut work = row.contract.0.iter().filter(|f| f.tier == Tier::Workload);
+        work.all(|field| row.declared_only.contains(&field.field))
+    };
+    if is_whole(pair.first) && is_whole(pair.second) {
+        return ", which neither log confirms".to_owned();
+    }
+    let by_both = pair.first.declared_only.iter();
+    let by_both: Vec<&String> = by_both
+        .filter(|field| pair.second.declared_only.contains(field))
+        .collect();
+    match by_both.is_empty() {
+        true => String::new(),
+        false => format!(", of which neither log confirms {}", few(&by_both)),
     }
 }
 

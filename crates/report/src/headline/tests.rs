@@ -43,7 +43,7 @@ fn the_faster_one_is_the_subject_and_the_number_comes_first() {
     assert!(
         found
             .text
-            .ends_with("Declared the same workload, which neither log confirms."),
+            .ends_with("Declared the same workload, of which neither log confirms architecture, num_layers, hidden_size and 10 more."),
         "{found:?}"
     );
     let turned = only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[]));
@@ -69,7 +69,7 @@ fn the_faster_one_is_the_subject_and_the_number_comes_first() {
     assert!(
         little
             .text
-            .contains(" (95 % CI 12–15 %). Declared the same workload, which neither"),
+            .contains(" (95 % CI 12–15 %). Declared the same workload, of which neither"),
         "{little:?}"
     );
 }
@@ -82,7 +82,7 @@ fn what_is_done_differently_is_named_once_and_what_follows_from_it_is_not() {
         job.compile = true;
     };
     let found = only(&two(&[0.5, 0.505, 0.495, 0.5], other, &[]));
-    let words = ". Declared the same workload, which neither log confirms, except: compile (true against false), micro_batch_size (";
+    let words = " and 10 more, except: compile (true against false), micro_batch_size (";
     assert!(
         found.text.contains(words) && !found.text.contains("gradient_accumulation"),
         "{found:?}"
@@ -118,7 +118,7 @@ fn the_names_say_who_compiles() {
         "{text}"
     );
     assert!(
-        text.contains(" confirms, except: compile (true against false)."),
+        text.contains(" and 10 more, except: compile (true against false)."),
         "{text}"
     );
 }

@@ -98,6 +98,7 @@ fn a_repeat_that_failed_fails_its_cell() {
         class: FailureClass::Nan,
         evidence: vec![],
     };
+    summary.repeats[4].started_at = None;
     let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
     let cell = gate(&then, &[now], 0.03).cells.remove(0);
     assert_eq!(
