@@ -158,7 +158,6 @@ impl Bar {
             .interval
             .filter(|ends| ends.iter().all(|end| end.is_finite()))
         {
-            // A whisker that leaves the panel has no end.
             let end = |end| ((scale.at(end), middle), scale.holds(end));
             canvas.whisker(ends.map(end), (0, 6), INK, 2);
             right = right.max(scale.at(ends[1]));

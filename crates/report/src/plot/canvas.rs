@@ -162,7 +162,7 @@ impl Canvas {
         }
     }
 
-    /// From `low` to `high`, with a stroke at each end that is `[shown]`.
+    /// From `low` to `high`, with a stroke at each end that is shown, and an arrow where it goes on beyond the picture.
     pub fn whisker(
         &mut self,
         ends: [(Point, bool); 2],
@@ -171,9 +171,21 @@ impl Canvas {
         width: u32,
     ) {
         self.line(ends.map(|(end, _)| end).to_vec(), colour, width);
-        for (end, _) in ends.into_iter().filter(|(_, is_shown)| *is_shown) {
-            let stroke = vec![(end.0 - x, end.1 - y), (end.0 + x, end.1 + y)];
-            self.line(stroke, colour, width);
+        const HEAD: i32 = 7;
+        for (at, (end, is_shown)) in ends.into_iter().enumerate() {
+            let other = ends[1 - at].0;
+            let back = (
+                HEAD * (other.0 - end.0).signum(),
+                HEAD * (other.1 - end.1).signum(),
+            );
+            let stroke = |side: i32| (end.0 + side * x, end.1 + side * y);
+            let head = |side: i32| (stroke(side).0 + back.0, stroke(side).1 + back.1);
+            let points = if is_shown {
+                vec![stroke(-1), stroke(1)]
+            } else {
+                vec![head(-1), end, head(1)]
+            };
+            self.line(points, colour, width);
         }
     }
 
