@@ -114,7 +114,7 @@ pub struct Training {
     pub sac_frequency: u64,
     /// Optimiser state on the CPU.
     pub offload: bool,
-    /// Of first weights and synthetic tokens.
+    /// The seed of the first weights and of synthetic tokens.
     pub seed: u64,
     /// Standard deviation of matrices' first values.
     #[schemars(range(min = 0))]
@@ -197,7 +197,7 @@ pub struct Optimizer {
     /// Global gradient-norm limit; 0 = no clipping.
     #[schemars(range(min = 0))]
     pub clip_grad: f64,
-    /// Of weights and moments; `fp32`: with master weights.
+    /// The format in which the optimizer keeps weights and moments; with `fp32`, bf16 training has master weights.
     #[schemars(extend("enum" = ["fp32", "bf16"]))]
     pub state_precision: String,
 }

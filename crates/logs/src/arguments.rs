@@ -134,6 +134,7 @@ impl Arguments {
         let path = self.get("data_path").filter(|path| !path.contains(' '));
         let path = path.map(|path| path.trim_matches(['[', ']', '\'']).trim_end_matches('/'));
         let name = path.and_then(|path| path.rsplit('/').next());
+        let name = name.filter(|name| !name.is_empty());
         put(out, "data_path", name);
         let is_none = |key: &str| self.is_stated(key) && self.get(key).is_none();
         tell(&TABLE.none, |key| is_none(key).then_some("none"), out);
@@ -315,6 +316,7 @@ impl Arguments {
             let name = states.map(|kind| kind.trim_start_matches("torch."));
             put(out, "optimizer_state_precision", name);
         }
+        // Without that optimizer, main weights and gradients are fp32, whatever these arguments say.
         for name in ["main_grads_dtype", "main_params_dtype"] {
             let in_effect = |kind| match is_heeded(&kind) {
                 true => kind,

@@ -234,7 +234,7 @@ impl HuggingFace {
     }
 
     /// A line of training stands behind bars that began anew and are not at their end: a process goes on from a checkpoint.
-    fn anew(&mut self, out: &mut Builder) {
+    fn take_restart(&mut self, out: &mut Builder) {
         let total = self.bar_total.or(self.settings.total_steps);
         let Some(anew) = self.anew.take() else { return };
         let Some(first) = anew.first_step(total) else {
@@ -293,7 +293,7 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         if kind == Kind::Step {
-            self.anew(out);
+            self.take_restart(out);
         }
         // The same line of another handler or rank.
         if self.previous.as_ref().is_some_and(|p| p.fields == *fields)

@@ -382,7 +382,7 @@ fn beside_ratio(speedup: &Speedup, place: Place) -> Vec<String> {
     let mut remarks: Vec<String> = verdict.map(str::to_owned).into_iter().collect();
     // The notes say why.
     remarks.extend((!speedup.doubts.is_empty()).then(|| "in doubt".to_owned()));
-    // On a page they stand beside the cell's name.
+    // The page shows the settings that are compared across beside the cell's name.
     if place != Place::Page {
         let crossed = speedup.labels.iter().filter(|label| is_crossed(label));
         remarks.extend(crossed.map(|label| label.text.clone()));
@@ -422,7 +422,7 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
             .filter(|mark| mark != NOT_ATTESTED)
             .collect(),
     };
-    // The notes say which; on a page they stand beside the cell's name.
+    // Only their number fits here: the notes name each dangerous setting, and the page has them beside the cell's name.
     if !row.warnings.is_empty() && view.place != Place::Page {
         remarks.push(counted(row.warnings.len(), "dangerous setting"));
     }

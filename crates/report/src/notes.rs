@@ -114,7 +114,7 @@ pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
 
 /// How the measured part of the runs was found, in a line a way; the most usual one first.
 pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
-    // Of each way, the steps of each repeat.
+    // For each way, how many steps each repeat was measured over.
     let mut ways: IndexMap<String, Vec<u64>> = IndexMap::new();
     let runs = rows.iter().flat_map(|row| &row.repeats);
     let runs = runs.filter(|repeat| repeat.status == RepeatStatus::Ok);

@@ -39,7 +39,7 @@ pub struct Around {
 pub struct Ranks {
     /// Learning rates have changed from step to step; or have not, so that they tell nothing.
     changes: Option<bool>,
-    /// So have gradient norms.
+    /// Gradient norms have changed from line to line.
     norms_change: bool,
     /// Moments of which one line spoke, and moments of which several did.
     alone: u64,

@@ -105,11 +105,9 @@ impl Contract {
         };
         // What else the trainer states and two cells are kept apart by.
         let others = settings::unlisted(&trace.effective.0).into_iter();
-        // A shape says which model it is; names of one are many.
-        let has_shape = SETTINGS.iter().any(|setting| {
-            let is_stated = || setting.effective(&trace.effective.0).is_some();
-            setting.name == "num_layers" && (claim.declared(setting).is_some() || is_stated())
-        });
+        let mut contract = Self(SETTINGS.iter().filter_map(field).collect());
+        // Where the shape is known, a model's name adds nothing: trainers spell one model in many ways.
+        let has_shape = contract.get("num_layers").is_some();
         let others = others.filter(|(field, _)| {
             field != NUM_PARAMETERS
                 && !(has_shape && is_of_models(field) && field.contains("model"))
@@ -130,7 +128,7 @@ impl Contract {
                 source,
             })
         });
-        let mut contract = Self(SETTINGS.iter().filter_map(field).chain(others).collect());
+        contract.0.extend(others);
         contract.size_of(trace, claim);
         contract
     }
@@ -336,7 +334,7 @@ mod tests {
         assert!(contract.declared_only().any(|f| f == "global_batch_size"));
     }
 
-    /// Of two logs that both state something, what one has none of differs from what the other has some of.
+    /// If both logs state a setting, "none" in one of them and a value in the other are a difference.
     #[test]
     fn none_is_a_value_where_both_state_it() {
         let of = |stated| Contract::of(&trace(stated, None), &Claim::of_model(None));
