@@ -12,7 +12,26 @@ mod sources;
 /// What decides how this binary behaves.
 const BUILD: &[&str] = &["Cargo.lock", "crates", "recipes", "src", "templates"];
 
-const EMBEDDED: &[&str] = &["recipes", "templates", "pipelines", "config.yaml"];
+/// Folders count with all below them. The pages are those of `tprimat help`.
+const EMBEDDED: &[&str] = &[
+    "recipes",
+    "templates",
+    "pipelines",
+    "config.yaml",
+    "MIGRATING.md",
+    "docs/METRICS.md",
+    "docs/NATIVE.md",
+    "docs/SECURITY.md",
+    "docs/answers.md",
+    "docs/ci.md",
+    "docs/config.md",
+    "docs/executors.md",
+    "docs/matrix.md",
+    "docs/parallelism.md",
+    "docs/recipes.md",
+    "docs/remote.md",
+    "docs/troubleshooting.md",
+];
 
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));

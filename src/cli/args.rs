@@ -43,7 +43,7 @@ mod exit_codes {
 /// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may
 /// honestly be compared, and re-run only what is stale.
 #[derive(Parser)]
-#[command(version, max_term_width = 110)]
+#[command(version, max_term_width = 110, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(flatten)]
     pub globals: Globals,
@@ -143,6 +143,15 @@ pub enum Command {
     /// Print the task graph, the JSON schema of a format, or a shell's completions
     #[command(subcommand)]
     Print(PrintCommand),
+    /// Print a page of the documentation, or the help of a command
+    Help(HelpArgs),
+}
+
+#[derive(Args)]
+pub struct HelpArgs {
+    /// A page such as `recipes`, or a command; without it, all of them are listed
+    #[arg(value_name = "PAGE|COMMAND")]
+    pub topic: Vec<String>,
 }
 
 impl Command {
@@ -163,7 +172,7 @@ impl Command {
     /// Has the command nothing to say in JSON?
     pub fn is_without_json(&self) -> bool {
         match self {
-            Self::Logs(_) | Self::Stop(_) | Self::Init(_) | Self::Print(_) => true,
+            Self::Logs(_) | Self::Stop(_) | Self::Init(_) | Self::Print(_) | Self::Help(_) => true,
             Self::Cache(command) => matches!(
                 command,
                 CacheCommand::Clean { .. }

@@ -23,6 +23,7 @@ mod doctor;
 mod fit;
 mod flags;
 mod gate;
+mod help;
 mod history;
 mod import;
 mod init;
@@ -169,6 +170,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Stop(args) => detached::stop(globals, &args),
         Command::Data(command) => data::run(globals, &command),
         Command::Print(command) => print::run(globals, &command),
+        Command::Help(args) => help::run(&args),
     }
 }
 

@@ -164,6 +164,9 @@ fn environment(
     given: &[&Gpu],
 ) -> Result<BTreeMap<String, String>> {
     let mut env: BTreeMap<String, String> = BTreeMap::new();
+    // A script's lines are dated as they come, which is what their step times are checked against. It
+    // changes no result, so no key has it; a recipe's or the project's own value is stronger.
+    env.insert("PYTHONUNBUFFERED".into(), "1".into());
     // A container has a PATH and a language of its own.
     let passed = match work.execution().container {
         Some(_) => contain::PASSED,

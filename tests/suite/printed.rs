@@ -186,6 +186,28 @@ fn the_small_subcommands_print_what_their_readers_can_read() {
 }
 
 #[test]
+fn the_pages_of_the_documentation_come_with_the_program() {
+    let project = Project::empty();
+    let help = |topic: &[&str]| {
+        let arguments: Vec<&str> = ["help"].iter().chain(topic).copied().collect();
+        project.run(&arguments)
+    };
+    let page = include_str!("../../docs/recipes.md");
+    assert_eq!(help(&["recipes"]).ends_with(0).stdout, page);
+    assert_eq!(help(&["Recipes.md"]).ends_with(0).stdout, page);
+    let listed = help(&[]).ends_with(0).stdout;
+    for name in ["METRICS.md", "troubleshooting.md", "MIGRATING.md", "blame"] {
+        assert!(listed.contains(name), "{name}: {listed}");
+    }
+    let of_push = help(&["cache", "push"]).ends_with(0).stdout;
+    assert!(of_push.contains("tprimat cache push"), "{of_push}");
+    // A command is stronger than a page.
+    assert!(help(&["config"]).stdout.contains("Usage:"));
+    let unknown = help(&["recipies"]).ends_with(2).stderr;
+    assert!(unknown.contains("did you mean `recipes`?"), "{unknown}");
+}
+
+#[test]
 fn a_comparison_is_printed_and_published_in_every_format() {
     let project = Project::new(TWO_CELLS);
     project.run(&["build"]).ends_with(0);

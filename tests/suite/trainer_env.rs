@@ -34,7 +34,7 @@ fn secrets_reach_trainers_and_nothing_else() {
     project.edit(
         "trainer.sh",
         "job()",
-        "echo token of ${#HF_TOKEN} characters, nccl ${NCCL_DEBUG-unset}\njob()",
+        "echo token of ${#HF_TOKEN} characters, nccl ${NCCL_DEBUG-unset}, unbuffered $PYTHONUNBUFFERED\njob()",
     );
     // What is declared is not missing, whatever the caller has.
     project.edit(
@@ -48,7 +48,6 @@ fn secrets_reach_trainers_and_nothing_else() {
         .env("NCCL_DEBUG", "INFO")
         .env("WANDB_PROJECT", "mine")
         .env("WANDB_MODE", "offline")
-        .env("PYTHONUNBUFFERED", "1")
         .output()
         .unwrap();
     let ran = Ran::from(build).ends_with(0);
@@ -60,7 +59,10 @@ fn secrets_reach_trainers_and_nothing_else() {
         .ends_with(0)
         .stdout;
     assert!(
-        log.contains(&format!("token of {} characters, nccl unset", SECRET.len())),
+        log.contains(&format!(
+            "token of {} characters, nccl unset, unbuffered 1",
+            SECRET.len()
+        )),
         "{log}"
     );
     let cache = tprimat::cache::Cache::open(&project.path("cache")).unwrap();
