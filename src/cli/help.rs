@@ -62,5 +62,5 @@ fn page(name: &str) -> Option<&'static str> {
 
 fn listed() -> String {
     let names: Vec<&str> = pages().map(|(name, _)| name).collect();
-    format!("Pages of `tprimat help PAGE`: {}\n", names.join(", "))
+    format!("\nPages of `tprimat help PAGE`: {}\n", names.join(", "))
 }
