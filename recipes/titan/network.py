@@ -15,6 +15,7 @@ from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models.llama3 import Transformer, TransformerModelArgs, parallelize_llama
 from torchtitan.models.llama3.infra import parallelize as llama_parallelize
 from torchtitan.models.llama3.model.args import RoPEScalingArgs
+from torchtitan.models.moe import MoE, MoEArgs
 from torchtitan.models.qwen3 import Qwen3Model, Qwen3ModelArgs, parallelize_qwen3
 from torchtitan.protocols.train_spec import TrainSpec
 
@@ -59,6 +60,9 @@ class Beginning:
                 torch.nn.init.ones_(parameter)  # norms: these families have no biases
             else:
                 torch.nn.init.normal_(parameter, std=self.model_args.init_std)
+        for module in self.modules():
+            if isinstance(module, MoE):
+                module.tokens_per_expert.zero_()  # a count, which leaving the meta device has left undefined
 
 
 class Network(Beginning, Transformer):
@@ -76,12 +80,31 @@ class Qwen3Network(Beginning, Qwen3Model):
 
 
 def is_qwen3(job):
-    return job["model"]["architecture"] == "qwen3"
+    return job["model"]["architecture"] in ("qwen3", "qwen3_moe")
+
+
+def experts(job):
+    """Every layer routes, without a loss or a bias that balances: what the job's other trainers compute."""
+    model = job["model"]
+    if not model["num_experts"]:
+        return {}
+    routed = MoEArgs(
+        num_experts=model["num_experts"],
+        num_shared_experts=0,
+        top_k=model["num_experts_per_tok"],
+        score_func="softmax",
+        route_norm=True,
+        score_before_experts=False,
+        use_grouped_mm=job["precision"] != "fp32",  # it always computes in bf16
+        load_balance_coeff=None,
+    )
+    return {"moe_enabled": True, "moe_inter_dim": model["moe_intermediate_size"], "moe_args": routed}
 
 
 def qwen3_args(job):
     model = job["model"]
     return Qwen3Args(
+        **experts(job),
         dim=model["hidden_size"],
         n_layers=model["num_layers"],
         n_heads=model["num_attention_heads"],

@@ -30,7 +30,7 @@ SHARDED = ("", "fsdp", "fsdp2", "zero3", "full_shard", "zero2", "shard_grad_op")
 def refuse(job):
     model, parallel, data = job["model"], job["parallelism"], job["data"]
     tp, pp = parallel["tensor_model_parallel_size"], parallel["pipeline_model_parallel_size"]
-    cp, dp = parallel["context_parallel_size"], parallel["data_parallel_size"]
+    cp, dp, ep = (parallel[name] for name in ("context_parallel_size", "data_parallel_size", "expert_model_parallel_size"))
     _, processes, _ = world()
     backend = {"nvd": torch.version.cuda, "amd": torch.version.hip}.get(job["vendor"])
     product, batch = tp * pp * cp * dp, data["micro_batch_size"] * data["gradient_accumulation_steps"] * dp
@@ -38,13 +38,16 @@ def refuse(job):
     whole = dp == 1 or parallel["sharding"] in PLAIN
     job.refuse(
         [
-            (model["architecture"] not in ("llama", "mistral", "qwen3"), f"architecture {model['architecture']!r}"),
+            (model["architecture"] not in ("llama", "mistral", "qwen3", "qwen3_moe"), f"architecture {model['architecture']!r}"),
             (model["qkv_bias"], "a QKV bias: torchtitan's models have none"),
             (
                 not is_qwen3(job) and model["head_dim"] * model["num_attention_heads"] != model["hidden_size"],
                 "a head_dim of its own",
             ),
             (is_qwen3(job) and bool(model["rope_scaling"]), "scaled RoPE: torchtitan's Qwen3 has none"),
+            (bool(model["num_experts"]) and tp * pp * cp > 1, "experts with TP, PP or CP"),
+            (bool(model["num_experts"]) and job["precision"] == "fp8", "experts in FP8"),
+            (ep > 1 and (whole or not model["num_experts"]), "EP without experts or FSDP"),
             (model["tie_embeddings"] and tp * pp * cp > 1, "tied embeddings with TP, PP or CP"),
             (not (torch.cuda.is_available() and backend), f"this PyTorch sees no device of vendor {job['vendor']!r}"),
             (product != processes, f"TP x PP x CP x DP = {product} with {processes} processes"),
@@ -113,7 +116,7 @@ def asked(job):
     for name in ("learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "eps", "clip_grad"):
         yield name, job["optimizer"][name]
     yield "optimizer_state_precision", job["optimizer"]["state_precision"]
-    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
+    for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"):
         yield name, job["parallelism"][name]
     yield "data_parallel_size", job["parallelism"]["data_parallel_size"]
     if job["precision"] == "fp8":
@@ -132,13 +135,17 @@ def in_effect(trainer):
     dp, micro_steps = dims.dp_replicate * dims.dp_shard, trainer.gradient_accumulation_steps * cuts
     layer = next(iter(part.layers.values()))
     names = dict(part.named_parameters())
-    hidden = next(p for name, p in names.items() if name.endswith("feed_forward.w1.weight")).shape[0]
+    width = {"ffn_hidden_size": p.shape[0] for name, p in names.items() if name.endswith("feed_forward.w1.weight")}
+    for name, weight in names.items():
+        if name.endswith("moe.experts.w1"):
+            width = {"num_experts": weight.shape[0], "moe_intermediate_size": weight.shape[1]}
+            width |= {"num_experts_per_tok": args.moe_args.top_k}
     compiled = {"compile": True, "compile_mode": "default"} if hasattr(layer, "_orig_mod") else {"compile": False}
     return precision(trainer) | recomputed(part) | compiled | {
         "architecture": JOB["model"]["architecture"],
         "num_layers": args.n_layers,
         "hidden_size": args.dim,
-        "ffn_hidden_size": hidden,
+        **width,
         "num_attention_heads": args.n_heads,
         "num_kv_heads": args.n_kv_heads,
         "head_dim": getattr(args, "head_dim", args.dim // args.n_heads),
@@ -168,6 +175,7 @@ def in_effect(trainer):
         "tensor_model_parallel_size": dims.tp,
         "pipeline_model_parallel_size": dims.pp,
         "context_parallel_size": dims.cp,
+        "expert_model_parallel_size": dims.ep,
         "data_parallel_size": dp,
         "num_gpus": dims.world_size,
         "sharding": sharding(trainer),
