@@ -335,14 +335,6 @@ impl Row {
         (self.warmup_steps, &self.steady_state)
     }
 
-    /// Do the two launch the very same bytes? What others measured was launched elsewhere.
-    #[must_use]
-    pub fn launches_as(&self, other: &Self) -> bool {
-        let first = |row: &Self| row.same_launch_as.as_ref().unwrap_or(&row.cell).clone();
-        let is_ours = |row: &Self| row.imported.is_empty();
-        self.cell != other.cell && is_ours(self) && is_ours(other) && first(self) == first(other)
-    }
-
     /// Are their counted repeats the same attempts? Then they are one cell under two names.
     #[must_use]
     pub fn is_measured_as(&self, other: &Self) -> bool {
