@@ -5,6 +5,7 @@ mod itself;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
 use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Trace};
@@ -33,6 +34,7 @@ pub struct Attestation {
     pub fields: Vec<FieldAttestation>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct FieldAttestation {
     /// A setting by the job's name; `steps_run` (steps up to the log's last line),
@@ -44,13 +46,10 @@ pub struct FieldAttestation {
     /// `tokens_per_step_from_published` and `avg_step_time_from_steps`.
     pub field: String,
     /// Absent if nobody claims anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Value>,
     pub status: AttestationStatus,
     /// How `effective` follows from what the log says, where it is computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<String>,
 }
 

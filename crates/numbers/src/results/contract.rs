@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use tprimat_logs::Trace;
 
 use super::{
@@ -35,14 +36,13 @@ pub enum Source {
     Declared,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldDifference {
     pub field: String,
     pub tier: Tier,
     /// Absent = not stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub a: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b: Option<Value>,
 }
 
