@@ -15,7 +15,6 @@ use super::{
     output::{answer, leave_out, page},
     project,
     session::Session,
-    targets::refuse_in_project,
 };
 use crate::{
     error::{Error, Result, exit},
@@ -24,7 +23,6 @@ use crate::{
         reading::{self, FigureScope},
     },
     figures::{Breakdown, Row},
-    files::{Durability, write_atomically},
     import::Imports,
     logs,
     plan::CompareConfig,
@@ -48,14 +46,6 @@ pub fn run(globals: &Globals, args: &WhyArgs) -> Result<i32> {
         .map(|(name, of)| json!({ "name": name, "breakdown": of }));
     both_by_step(&found)?;
     let value = json!({ "breakdowns": breakdowns.collect::<Vec<_>>() });
-    if let Some(path) = &args.output {
-        if let Ok(root) = project::root(globals) {
-            refuse_in_project(&root, &root.join("cache"), "-o", path)?;
-        }
-        let picture = report::why_picture(&found)?;
-        write_atomically(path, picture.bytes_for(path), Durability::Plain)?;
-        eprintln!("it is drawn in {}", path.display());
-    }
     answer(globals, "why", &value, || report::why_text(&found, &page()))?;
     Ok(exit::OK)
 }

@@ -27,9 +27,8 @@ fn of_two_traces_the_parts_of_the_difference_add_up_to_it() {
         .write("quick.json", &trace(70_000, 20_000))
         .write("slow.json", &trace(75_000, 45_000));
     let told = project
-        .run(&["why", "quick.json", "slow.json", "-o", "why.svg"])
+        .run(&["why", "quick.json", "slow.json"])
         .ends_with(0);
-    assert!(project.read("why.svg").contains("+25.0"));
     let sentence = told.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "takes 30.0 ms more",

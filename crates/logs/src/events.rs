@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{DeviceLine, FailureClass};
 
 /// One line of a trainer's standard output. Other text may stand between such lines and before one.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
@@ -17,18 +19,14 @@ pub enum Event {
     Start {
         /// `tprimat.events/1`.
         schema: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         trainer: Option<String>,
         /// Seconds since 1970.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         time: Option<f64>,
         /// The settings that are really in effect, by the job's names. State what the trainer uses,
         /// not what it was asked for: this is what the job is checked against.
         effective: BTreeMap<String, serde_json::Value>,
         /// Counted from the model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         num_parameters: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<DeviceLine>,
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         versions: BTreeMap<String, String>,
@@ -38,37 +36,27 @@ pub enum Event {
         /// Counted from 1, or from 0.
         step: u64,
         /// Seconds since 1970, when the step ended.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         time: Option<f64>,
         /// Wall time of the whole optimiser step: all its micro-steps, gradient exchange and
         /// update.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         step_time_seconds: Option<f64>,
         /// Mean over the global batch; null where it is not a finite number.
         #[serde(default)]
+        #[serialize_always]
         loss: Option<f64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         learning_rate: Option<f64>,
         /// Global norm before clipping.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         grad_norm: Option<f64>,
         /// Tokens of this optimiser step over all ranks, as counted from the batches.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_bytes: Option<u64>,
         /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used` or `peak_rss`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_kind: Option<String>,
         /// `torch`, `nvml` or `proc`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_source: Option<String>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens_per_second_per_gpu: Option<f64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tflops_per_gpu: Option<f64>,
         /// Something about this step that a reader must know, as one word: `nan_loss`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         anomaly: Option<String>,
     },
     /// Once, after the last step.
@@ -76,7 +64,6 @@ pub enum Event {
         /// `ok`; anything else means that the run is not a measurement.
         status: String,
         /// Optimiser steps done.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         steps: Option<u64>,
     },
     /// Instead of `end`, where the trainer knows why it stops.

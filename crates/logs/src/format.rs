@@ -11,14 +11,18 @@ use serde::{Deserialize, Serialize};
 use super::{
     builder::Builder,
     compile::Table,
-    composer, deepspeed,
+    composer,
+    deepspeed::DeepSpeed,
     engine::Engine,
-    hf,
+    hf::{self, HuggingFace},
     lines::Line,
     megatron::{self, Megatron},
-    mlperf, nemo,
+    mlperf,
+    nemo::{self, Nemo},
     table::LogSection,
-    telemetry, torchtitan, tprimat,
+    telemetry::{self, AmdSmi, NvidiaSmi, RocmSmi},
+    torchtitan::Torchtitan,
+    tprimat::{self, Events},
 };
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
@@ -44,26 +48,42 @@ pub enum Evidence {
     Strong,
 }
 
-pub struct Format {
-    pub name: &'static str,
-    by: By,
+impl Evidence {
+    /// This much if the line has what speaks for the format.
+    pub fn only_if(self, is_there: bool) -> Self {
+        match is_there {
+            true => self,
+            false => Self::None,
+        }
+    }
 }
 
-/// Who reads a format.
-enum By {
-    /// Its table in formats.toml alone.
-    Table,
-    Code {
-        evidence: fn(&str) -> Evidence,
-        reader: fn() -> Box<dyn Reader>,
-    },
+pub struct Format {
+    pub name: &'static str,
+    /// Code that knows lines of it, where its table in formats.toml does not know all.
+    evidence: Option<fn(&str) -> Evidence>,
+    /// Code that reads it, where its table does not alone.
+    reader: Option<fn() -> Box<dyn Reader>>,
+}
+
+fn by<R: Reader + Default + 'static>() -> Box<dyn Reader> {
+    Box::<R>::default()
 }
 
 impl Format {
     const fn of_table(name: &'static str) -> Self {
         Self {
             name,
-            by: By::Table,
+            evidence: None,
+            reader: None,
+        }
+    }
+
+    /// A format whose lines its table knows, and that code reads.
+    const fn of_both(name: &'static str, reader: fn() -> Box<dyn Reader>) -> Self {
+        Self {
+            reader: Some(reader),
+            ..Self::of_table(name)
         }
     }
 
@@ -72,61 +92,39 @@ impl Format {
         evidence: fn(&str) -> Evidence,
         reader: fn() -> Box<dyn Reader>,
     ) -> Self {
-        let by = By::Code { evidence, reader };
-        Self { name, by }
+        Self {
+            evidence: Some(evidence),
+            ..Self::of_both(name, reader)
+        }
     }
 
     /// How much a line says for the format.
     pub fn evidence(&self, line: &str) -> Evidence {
-        match self.by {
-            By::Table => shipped(self.name).evidence(line),
-            By::Code { evidence, .. } => evidence(line),
-        }
+        let evidence = self.evidence.map(|evidence| evidence(line));
+        evidence.unwrap_or_else(|| shipped(self.name).evidence(line))
     }
 
     pub fn reader(&self) -> Box<dyn Reader> {
-        match self.by {
-            By::Table => Box::new(Engine::new(shipped(self.name))),
-            By::Code { reader, .. } => reader(),
-        }
+        let of_table = || -> Box<dyn Reader> { Box::new(Engine::new(shipped(self.name))) };
+        self.reader.map_or_else(of_table, |reader| reader())
     }
 }
 
 /// In order of precedence: a format stands before those whose lines it prints as well.
 pub static TABLE: &[Format] = &[
-    Format::of_code("tprimat", tprimat::evidence, || {
-        Box::<tprimat::Events>::default()
-    }),
-    Format::of_code(
-        "torchtitan",
-        |line| shipped("torchtitan").evidence(line),
-        || Box::<torchtitan::Torchtitan>::default(),
-    ),
-    Format::of_code(
-        "nemo",
-        |line| nemo::evidence(line).max(shipped("nemo").evidence(line)),
-        || Box::<nemo::Nemo>::default(),
-    ),
+    Format::of_code("tprimat", tprimat::evidence, by::<Events>),
+    Format::of_both("torchtitan", by::<Torchtitan>),
+    Format::of_code("nemo", nemo::evidence, by::<Nemo>),
     Format::of_table("automodel"),
-    Format::of_code("primus", megatron::primus, || Box::<Megatron>::default()),
-    Format::of_code("megatron-bridge", megatron::bridge, || {
-        Box::<Megatron>::default()
-    }),
-    Format::of_code("gpt-neox", megatron::neox, || Box::<Megatron>::default()),
-    Format::of_code("megatron-deepspeed", megatron::deepspeed, || {
-        Box::<Megatron>::default()
-    }),
-    Format::of_code("megatron", megatron::megatron, || {
-        Box::<Megatron>::default()
-    }),
+    Format::of_code("primus", megatron::primus, by::<Megatron>),
+    Format::of_code("megatron-bridge", megatron::bridge, by::<Megatron>),
+    Format::of_code("gpt-neox", megatron::neox, by::<Megatron>),
+    Format::of_code("megatron-deepspeed", megatron::deepspeed, by::<Megatron>),
+    Format::of_code("megatron", megatron::megatron, by::<Megatron>),
     Format::of_table("nanogpt"),
     Format::of_table("llm.c"),
     Format::of_table("maxtext"),
-    Format::of_code(
-        "composer",
-        |line| shipped("composer").evidence(line),
-        || Box::<composer::Log>::default(),
-    ),
+    Format::of_both("composer", by::<composer::Log>),
     Format::of_table("llama-recipes"),
     Format::of_table("nanochat"),
     Format::of_table("torchtune"),
@@ -139,29 +137,19 @@ pub static TABLE: &[Format] = &[
     Format::of_table("slime"),
     Format::of_table("superbench"),
     Format::of_table("madengine"),
-    Format::of_code("hf-trainer", hf::evidence, || {
-        Box::<hf::HuggingFace>::default()
-    }),
+    Format::of_code("hf-trainer", hf::evidence, by::<HuggingFace>),
     // After those that run on it and print its lines as well.
-    Format::of_code(
-        "deepspeed",
-        |line| shipped("deepspeed").evidence(line),
-        || Box::<deepspeed::DeepSpeed>::default(),
-    ),
+    Format::of_both("deepspeed", by::<DeepSpeed>),
     // After the trainers whose steps it goes with: their own lines say more of a step.
-    Format::of_code("mlperf", mlperf::evidence, || {
-        Box::<mlperf::Entries>::default()
-    }),
+    Format::of_code("mlperf", mlperf::evidence, by::<mlperf::Entries>),
     // Readings of devices; a trainer's log may show some before it begins.
-    Format::of_code("nvidia-smi", telemetry::nvidia_smi_evidence, || {
-        Box::<telemetry::NvidiaSmi>::default()
-    }),
-    Format::of_code("rocm-smi", telemetry::rocm_smi_evidence, || {
-        Box::<telemetry::RocmSmi>::default()
-    }),
-    Format::of_code("amd-smi", telemetry::amd_smi_evidence, || {
-        Box::<telemetry::AmdSmi>::default()
-    }),
+    Format::of_code(
+        "nvidia-smi",
+        telemetry::nvidia_smi_evidence,
+        by::<NvidiaSmi>,
+    ),
+    Format::of_code("rocm-smi", telemetry::rocm_smi_evidence, by::<RocmSmi>),
+    Format::of_code("amd-smi", telemetry::amd_smi_evidence, by::<AmdSmi>),
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.

@@ -41,11 +41,8 @@ pub fn evidence(line: &str) -> Evidence {
     {
         return Evidence::Strong;
     }
-    if has(line, "***** Running training *****") || has(line, "[INFO|trainer.py") {
-        Evidence::Weak
-    } else {
-        Evidence::None
-    }
+    let is_begin = has(line, "***** Running training *****") || has(line, "[INFO|trainer.py");
+    Evidence::Weak.only_if(is_begin)
 }
 
 #[derive(Default)]

@@ -447,24 +447,13 @@ fn is_step(text: &str) -> bool {
 fn of_dialect(text: &str, name: &str) -> Evidence {
     let mut dialects = DIALECTS.iter();
     let is_own = |(dialect, _): &(&str, Pattern)| *dialect == name;
-    if is_step(text)
-        && dialects
-            .find(|(_, words)| words.is_match(text))
-            .is_some_and(is_own)
-    {
-        Evidence::Strong
-    } else {
-        Evidence::None
-    }
-}
-
-fn weak_if(said: bool) -> Evidence {
-    if said { Evidence::Weak } else { Evidence::None }
+    let first = dialects.find(|(_, words)| is_step(text) && words.is_match(text));
+    Evidence::Strong.only_if(first.is_some_and(is_own))
 }
 
 pub fn primus(text: &str) -> Evidence {
     // Files of ranks that print no steps have its prefix all the same.
-    of_dialect(text, "primus").max(weak_if(PRIMUS.is_match(text)))
+    of_dialect(text, "primus").max(Evidence::Weak.only_if(PRIMUS.is_match(text)))
 }
 
 pub fn bridge(text: &str) -> Evidence {
@@ -493,5 +482,5 @@ pub fn megatron(text: &str) -> Evidence {
         "- end of arguments -",
         "using world size:",
     ];
-    weak_if(FINDER.is_match(text) && settings.iter().any(|w| has(text, w)))
+    Evidence::Weak.only_if(FINDER.is_match(text) && settings.iter().any(|w| has(text, w)))
 }

@@ -17,7 +17,7 @@ use super::{
     lines::{Line, cut},
     numbers::{after, finite, setting},
     tprimat::{leading_object, number_of, whole},
-    values::Checks,
+    values::{Checks, settings_of},
 };
 
 const MARK: &str = ":::MLLOG ";
@@ -32,11 +32,7 @@ pub fn may_be_entry(line: &str) -> bool {
 
 pub fn evidence(line: &str) -> Evidence {
     let entry = after(line, MARK).is_some_and(|rest| rest.trim_start().starts_with('{'));
-    if entry {
-        Evidence::Strong
-    } else {
-        Evidence::None
-    }
+    Evidence::Strong.only_if(entry)
 }
 
 #[derive(Default)]
@@ -251,42 +247,12 @@ impl Entries {
     }
 
     fn setting(&mut self, key: &str, value: &Value, out: &mut Builder) {
-        let name = match key {
-            "max_sequence_length" => "seq_length",
-            "max_steps" => "train_iters",
-            "opt_name" => "optimizer",
-            "opt_base_learning_rate" => "learning_rate",
-            "opt_end_learning_rate" => "min_learning_rate",
-            "opt_learning_rate_warmup_steps" => "warmup_steps",
-            "opt_adamw_beta_1" | "opt_adam_beta_1" => "beta1",
-            "opt_adamw_beta_2" | "opt_adam_beta_2" => "beta2",
-            "opt_adamw_epsilon" | "opt_adam_epsilon" => "eps",
-            "opt_adamw_weight_decay" | "opt_weight_decay" => "weight_decay",
-            "opt_gradient_clip_norm" => "clip_grad",
-            "tensor_parallelism" => "tensor_model_parallel_size",
-            "pipeline_parallelism" => "pipeline_model_parallel_size",
-            "context_parallelism" => "context_parallel_size",
-            "global_batch_size" => {
-                self.global_batch_size = whole(value).filter(|n| *n > 0).or(self.global_batch_size);
-                key
-            }
-            "gradient_accumulation_steps"
-            | "micro_batch_size"
-            | "seed"
-            | "lora_rank"
-            | "lora_alpha"
-            | "expert_parallelism"
-            | "train_samples"
-            | "eval_samples"
-            | "init_checkpoint_step"
-            | "lowest_numerical_precision_linear"
-            | "opt_learning_rate_decay_steps"
-            | "opt_learning_rate_decay_schedule"
-            | "opt_learning_rate_training_steps"
-            | "opt_learning_rate_warmup_factor"
-            | "submission_benchmark"
-            | "submission_platform" => key,
-            _ => return,
+        if key == "global_batch_size" {
+            self.global_batch_size = whole(value).filter(|n| *n > 0).or(self.global_batch_size);
+        }
+        let mut known = settings_of("mlperf").iter();
+        let Some((_, name)) = known.find(|(known, _)| known == key) else {
+            return;
         };
         match value {
             Value::Number(_) => {

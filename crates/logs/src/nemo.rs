@@ -17,10 +17,10 @@ pub fn evidence(line: &str) -> Evidence {
     let progress = has(line, "Training epoch ") && has(line, ", iteration ");
     // The rest of a progress line that was wrapped.
     let rest = has(line, "train_step_timing in s:") && has(line, " | ");
-    match progress || rest || Bars::is_step(line) {
-        true => Evidence::Strong,
-        false => Evidence::None,
-    }
+    let is_step = progress || rest || Bars::is_step(line);
+    Evidence::Strong
+        .only_if(is_step)
+        .max(shipped("nemo").evidence(line))
 }
 
 pub struct Nemo {

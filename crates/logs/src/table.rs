@@ -9,37 +9,31 @@ use serde_json::Value;
 use super::format::Evidence;
 
 /// How a recipe's log is to be read.
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "is_default")])]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
     /// The name of a shipped format; `regex`, or a name of one's own where `patterns` or `lines`
     /// say how the log reads.
+    #[serde_with(skip_apply)]
     pub format: String,
     /// Patterns that are all looked for in each line; named groups are fields of a step (`step`,
     /// `loss`, `step_time_seconds`, …).
-    #[serde(default, skip_serializing_if = "is_default")]
     pub patterns: Vec<String>,
     /// Kinds of lines. The first one that a line fits reads it.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub lines: Vec<LineTable>,
     /// Their names of values, and the fields that these are.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub names: BTreeMap<String, Named>,
     /// Their names of settings, and what jobs call them.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub settings: BTreeMap<String, Named>,
-    #[serde(default, skip_serializing_if = "is_default")]
     pub flags: BTreeSet<Flag>,
     /// The number of the first epoch, where steps count anew in each; else the log's first one, at
     /// most 1.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub first_epoch: Option<u64>,
     /// A step that claims less than this many per cent of the median step time did not end when it
     /// was timed.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub implausible_percent: Option<u8>,
     /// Who counts the memory: `torch`, `jax`.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub memory_source: String,
 }
 
@@ -65,57 +59,45 @@ pub enum Flag {
 }
 
 /// A kind of line.
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "is_default")])]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LineTable {
     /// What `tprimat parse --lines` calls it.
+    #[serde_with(skip_apply)]
     pub name: String,
     /// The pattern that such a line fits; its named groups are fields, names of `names` or
     /// `settings`, or `key` and `value`: a name and what it is set to.
+    #[serde_with(skip_apply)]
     pub when: String,
     /// Patterns that must be found behind the beginning of `when` as well.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub needs: Vec<String>,
-    #[serde(default, skip_serializing_if = "is_default")]
     pub evidence: Evidence,
-    #[serde(default, skip_serializing_if = "is_default")]
     pub about: About,
     /// Values by the text that stands right before them, behind the beginning of `when`.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub after: BTreeMap<String, Named>,
     /// Patterns whose groups are fields, where they are found behind the beginning of `when`.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub patterns: Vec<String>,
     /// How the rest of the line falls into names and values.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub pairs: Option<Pairs>,
     /// Names of values of these lines only.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub names: BTreeMap<String, Named>,
     /// Settings that the line means by itself.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub set: BTreeMap<String, Value>,
     /// An anomaly that the line is.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub note: Option<NoteTable>,
     /// The last line of a log may be cut off: without this pattern it is not read, and neither are
     /// values that reach its end.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub complete: Option<String>,
     /// Several ranks may share a line: each match of `when` begins a part that is read by itself.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: bool,
     /// How many steps the values of such a line are means of, where that is known.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub steps_averaged: Option<u64>,
     /// Who counts the memory, if the line is of another source than the others.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub memory_source: Option<String>,
     /// The trainer says so at its end.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub finished: bool,
     /// Later entries may read the line as well.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub goes_on: bool,
 }
 
@@ -161,37 +143,30 @@ pub enum Named {
     Converted(Conversion),
 }
 
+#[serde_with::apply(_ => #[serde(default, skip_serializing_if = "is_default")])]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conversion {
+    #[serde_with(skip_apply)]
     pub field: String,
     /// What must follow the number, and what the number is divided by.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub units: BTreeMap<String, f64>,
     /// The field is 1 over the number.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub inverse: bool,
     /// A number that means that there is no value.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub absent: Option<f64>,
     /// The anomaly that such a number is.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub absent_note: Option<String>,
     /// Texts, and the settings that they mean; `*` stands for any text, in lower case where it is
     /// the meaning.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub values: BTreeMap<String, Value>,
     /// The value is a list, and the setting is how many items it has.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub items: bool,
     /// Counts only if nothing else states the setting before the first step.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub late: bool,
     /// Counts whatever else states the setting.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub replaces: bool,
     /// The line repeats the newest value until there is another.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub stale: bool,
 }
 

@@ -6,8 +6,10 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_job::FailureClass;
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
     /// Name of the log format, as in a recipe's `[log] format`.
@@ -26,10 +28,8 @@ pub struct Trace {
     #[serde(skip_serializing_if = "Effective::is_empty", default)]
     pub restated: Effective,
     /// Parameters of the whole model.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub num_parameters: Option<u64>,
     /// The most that one tensor- and pipeline-parallel rank says that it holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub num_parameters_per_rank: Option<u64>,
     /// Memory that ranks report apart from steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -45,15 +45,12 @@ pub struct Trace {
     pub totals: BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub telemetry: Vec<TelemetrySample>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceLine>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub versions: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub anomalies: Vec<Anomaly>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unreadable: Option<UnreadableLines>,
     /// Lines of steps have no numbers and were counted: what is step k there may be a later step of
     /// the run.
@@ -142,6 +139,7 @@ fn is_first(process: &u32) -> bool {
 }
 
 /// One optimiser step, or the mean over `steps_averaged` of them ending with `step`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// The log's own number: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
@@ -150,54 +148,38 @@ pub struct Step {
     #[serde(skip_serializing_if = "is_first", default)]
     pub process: u32,
     /// How many steps step time and loss are a mean of; absent = 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
     /// When it ended, in seconds since 1970, or since the process began where the log says no more: as
     /// the trainer or the date of its line says, else when its line was seen in the log.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
     /// When tprimat saw the line, where `ended_at` is the trainer's own word.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_at: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
     /// The time is that of the step and of an evaluation together, so it is not a step time.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub includes_evaluation: bool,
     /// `nan` in a log is kept as the anomaly `nan_loss`, and the loss is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grad_norm: Option<f64>,
     /// Tokens of this optimiser step over all ranks, as the trainer counted them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// The trainer's own figure.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<f64>,
     /// The trainer's own figure.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tflops_per_gpu: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `allocated`, `reserved`,
     /// `device_used`, `process_device_used`, `peak_rss`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_kind: Option<Cow<'static, str>>,
     /// Who counted it: `torch`, `hip`, `rocm-smi`, `nvml`, `proc`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_source: Option<Cow<'static, str>>,
     /// Sequences of this optimiser step over all ranks, as the trainer prints them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub global_batch_size: Option<u64>,
     /// Sequences since the beginning of training.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_samples: Option<u64>,
     /// The trainer's means over earlier steps as well (Primus prints `this/mean`); never used as
     /// this step's values.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub running_average: Option<Box<RunningAverage>>,
     /// Further memory figures of the line.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -208,13 +190,11 @@ pub struct Step {
     pub other: BTreeMap<Cow<'static, str>, f64>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunningAverage {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tflops_per_gpu: Option<f64>,
 }
 
@@ -238,22 +218,20 @@ pub struct MemoryFigure {
 }
 
 /// What one rank says of its memory after some step.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryReport {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub after_step: Option<u64>,
     pub figures: Vec<MemoryFigure>,
 }
 
 /// A value measured on held-out data.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// Sequences so far, where the log counts these instead of steps (MLPerf).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// `validation_loss`, `eval_accuracy`, `perplexity`, …
     pub name: String,
@@ -262,33 +240,23 @@ pub struct Evaluation {
 
 /// One reading of one device by nvidia-smi, rocm-smi or amd-smi; what the tool does not know is
 /// absent.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TelemetrySample {
     /// The tool's number of the device, behind the host's name where lines have one: `node7/3`.
     pub device: String,
     /// The tool's own text.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f64>,
     /// Hardware counter, from whenever it began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_joules: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_celsius: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_clock_mhz: Option<f64>,
 }
 
@@ -303,13 +271,12 @@ impl Effective {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceLine {
     /// `cpu` or `cuda` (ROCm builds of PyTorch say `cuda` as well).
     pub r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
 

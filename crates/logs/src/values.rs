@@ -1,5 +1,7 @@
 //! Numbers and words as trainers print them, and what of them can be believed.
 
+use std::{collections::BTreeMap, sync::LazyLock};
+
 use serde_json::Value;
 use tprimat_base::words::part;
 
@@ -78,6 +80,14 @@ fn in_units(text: &str) -> Option<f64> {
 /// Bytes of a figure in `unit`s; `None` if it cannot be one.
 pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
     super::numbers::bytes(figure, unit).filter(|n| *n > 0)
+}
+
+/// Names of settings as a log has them and as a job does, by who writes them.
+static SETTINGS: LazyLock<BTreeMap<String, Vec<(String, String)>>> =
+    LazyLock::new(|| toml::from_str(include_str!("settings.toml")).expect("a table of our own"));
+
+pub fn settings_of(writer: &str) -> &'static [(String, String)] {
+    &SETTINGS[writer]
 }
 
 /// A setting, unless it is stated already: of two sources that differ by nature the first one

@@ -53,7 +53,7 @@ pub use plot::{
 };
 use plot::{format, hardware};
 pub use sheet::wrapped;
-pub use why::{why_picture, why_text};
+pub use why::why_text;
 
 #[cfg(test)]
 use tprimat_numbers::figures;

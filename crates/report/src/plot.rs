@@ -12,7 +12,6 @@
 //! | `step_time`, `loss` | what repeats are made of, over steps |
 //! | `scaling` | rates over devices |
 //! | `history` | a cell's speed over time |
-//! | `why` | where the time of a step goes, from one cell to another |
 //!
 //! A picture chooses what it shows, as data: `bars` is a panel of cells below each other, `lines` a
 //! panel with two axes. Each is drawn in one place, on a `canvas` of shapes in pixels, which `axis`
@@ -38,7 +37,6 @@ mod sweep;
 mod sweep_text;
 mod text;
 mod unmeasured;
-mod why;
 
 use std::path::Path;
 
@@ -54,7 +52,6 @@ pub use sweep_text::sweep_sentences;
 use tprimat_base::error::Result;
 use tprimat_numbers::figures::Comparison;
 pub use unmeasured::{Unmeasured, unmeasured};
-pub use why::{Bar, Kind, picture as why_picture};
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,12 +2,10 @@
 
 use tprimat_numbers::figures::{Breakdown, PartTime, StepPart};
 
-use tprimat_base::{error::Result, words::plain::counted};
+use tprimat_base::words::plain::counted;
 
 use super::{
-    Picture,
     paint::{Ink, Page},
-    plot::{self, Bar, Kind},
     sheet::{Sheet, Text, Word},
 };
 
@@ -57,65 +55,6 @@ pub fn why_text(all: &[(String, Breakdown)], page: &Page) -> String {
         notes.iter().for_each(|note| out.item("  ", Ink::Dim, note));
     }
     out.finish()
-}
-
-/// The same as a picture: bars of one step, or a waterfall from the first step to the second.
-///
-/// # Errors
-/// Only where plotters or the PNG encoder fail.
-pub fn why_picture(all: &[(String, Breakdown)]) -> Result<Picture> {
-    match all {
-        [(a_name, a), (b_name, b)] => plot::why_picture(
-            &difference(a_name, a, b_name, b),
-            &drawn_waterfall(a_name, a, b_name, b),
-        ),
-        [(name, of), ..] => plot::why_picture(&one(name, of), &drawn_parts(of)),
-        [] => plot::why_picture("", &[]),
-    }
-}
-
-fn drawn_parts(of: &Breakdown) -> Vec<Bar> {
-    let there = of.parts.iter().filter(|part| part.seconds > 0.0);
-    let row = |part: &PartTime| {
-        let share = 100.0 * part.seconds / of.step_seconds;
-        Bar {
-            name: part.part.words().to_owned(),
-            from: 0.0,
-            to: part.seconds,
-            figure: format!("{} ({share:.1} %)", milliseconds(part.seconds)),
-            kind: Kind::Part,
-        }
-    };
-    there.map(row).collect()
-}
-
-fn drawn_waterfall(a_name: &str, a: &Breakdown, b_name: &str, b: &Breakdown) -> Vec<Bar> {
-    let [of_a, of_b] = steps(a, b);
-    let whole = |name: &str, seconds: f64| Bar {
-        name: name.to_owned(),
-        from: 0.0,
-        to: seconds,
-        figure: milliseconds(seconds),
-        kind: Kind::WholeStep,
-    };
-    let mut rows = vec![whole(a_name, of_a)];
-    let mut at = of_a;
-    for (name, more) in changes(a, b) {
-        rows.push(Bar {
-            name: name.to_owned(),
-            from: at,
-            to: at + more,
-            figure: signed(more),
-            kind: if more > 0.0 {
-                Kind::Longer
-            } else {
-                Kind::Shorter
-            },
-        });
-        at += more;
-    }
-    rows.push(whole(b_name, of_b));
-    rows
 }
 
 fn milliseconds(seconds: f64) -> String {
@@ -364,53 +303,4 @@ fn cut(kernel: &str) -> String {
         name.push('…');
     }
     name
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(products: f64, idle: f64, measured: Option<f64>) -> Breakdown {
-        let seconds = |part| match part {
-            StepPart::MatrixProducts => products,
-            StepPart::Idle => idle,
-            _ => 0.0,
-        };
-        let part = |part| PartTime {
-            part,
-            seconds: seconds(part),
-            largest: Vec::new(),
-        };
-        Breakdown {
-            steps: 3,
-            is_by_step: true,
-            step_seconds: products + idle,
-            measured_step_seconds: measured,
-            parts: StepPart::ALL.map(part).into(),
-            hidden_exchange_seconds: 0.0,
-        }
-    }
-
-    /// Each bar begins where the one before it ended, and the last one is at the second step.
-    #[test]
-    fn the_bars_lead_from_one_step_to_the_other() {
-        for measured in [[None; 2], [Some(0.105), Some(0.16)]] {
-            let (a, b) = (step(0.08, 0.02, measured[0]), step(0.07, 0.08, measured[1]));
-            let rows = drawn_waterfall("a", &a, "b", &b);
-            let between = &rows[1..rows.len() - 1];
-            let mut at = rows[0].to;
-            for row in between {
-                assert_eq!(row.from, at, "{}", row.name);
-                at = row.to;
-            }
-            assert!((at - rows[rows.len() - 1].to).abs() < 1e-12);
-            assert!(
-                between
-                    .iter()
-                    .any(|row| row.name == "idle" && row.to > row.from)
-            );
-        }
-        let picture = why_picture(&[("a".to_owned(), step(0.08, 0.02, None))]).unwrap();
-        assert!(picture.svg.contains("80.0 (80.0 %)"), "{}", picture.svg);
-    }
 }

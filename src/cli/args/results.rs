@@ -147,9 +147,6 @@ pub struct WhyArgs {
     /// --set experiment.profiling=torch; of two, the second is held against the first
     #[arg(value_name = "CELL | TRACE", required = true, num_args = 1..=2)]
     pub names: Vec<String>,
-    /// Draw it as well
-    #[arg(short, long, value_name = "FILE.svg|FILE.png", value_parser = super::cells::picture)]
-    pub output: Option<PathBuf>,
     /// The matrix that has the cells [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,

@@ -11,70 +11,11 @@ use crate::{
     builder::Builder,
     numbers::{after, as_count, grouped_number},
     pattern::Pattern,
-    values::{Block, count_after, grouped_after, has, once, once_number},
+    values::{Block, count_after, grouped_after, has, once, once_number, settings_of},
 };
 
-/// Lines of the banner, by their words before ` = `.
-const BANNER: &[(&str, &str)] = &[
-    ("Instantaneous batch size per device", "micro_batch_size"),
-    (
-        "Total train batch size (w. parallel, distributed & accumulation)",
-        "global_batch_size",
-    ),
-    ("Gradient Accumulation steps", "gradient_accumulation_steps"),
-    ("Total optimization steps", "train_iters"),
-    // unsloth's, several to a line.
-    ("Num GPUs", "num_gpus"),
-    ("Num GPUs used", "num_gpus"),
-    ("Data Parallel GPUs", "num_gpus"),
-    ("Batch size per device", "micro_batch_size"),
-    ("Gradient accumulation steps", "gradient_accumulation_steps"),
-    ("Total batch size", "global_batch_size"),
-    ("Total steps", "train_iters"),
-];
 /// `Total batch size (2 x 4 x 1) = 8`
 static PRODUCT: Pattern = Pattern::new(r"Total batch size \([0-9 x]+\) = ([0-9,]+)");
-
-/// `TrainingArguments` that are numbers.
-const ARGUMENTS: &[(&str, &str)] = &[
-    ("per_device_train_batch_size", "micro_batch_size"),
-    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-    ("learning_rate", "learning_rate"),
-    ("weight_decay", "weight_decay"),
-    ("adam_beta1", "beta1"),
-    ("adam_beta2", "beta2"),
-    ("adam_epsilon", "eps"),
-    ("max_grad_norm", "clip_grad"),
-    ("seed", "seed"),
-    ("warmup_steps", "warmup_steps"),
-    ("max_steps", "train_iters"),
-];
-
-/// Keys of a model's configuration.
-const MODEL: &[(&str, &str)] = &[
-    ("model_type", "architecture"),
-    ("num_hidden_layers", "num_layers"),
-    ("hidden_size", "hidden_size"),
-    ("intermediate_size", "ffn_hidden_size"),
-    ("num_experts", "num_experts"),
-    ("num_local_experts", "num_experts"),
-    ("num_experts_per_tok", "num_experts_per_tok"),
-    ("moe_intermediate_size", "moe_intermediate_size"),
-    (
-        "shared_expert_intermediate_size",
-        "shared_expert_intermediate_size",
-    ),
-    ("num_attention_heads", "num_attention_heads"),
-    ("num_key_value_heads", "num_kv_heads"),
-    ("head_dim", "head_dim"),
-    ("vocab_size", "vocab_size"),
-    ("tie_word_embeddings", "tie_embeddings"),
-    ("initializer_range", "init_std"),
-    ("rope_theta", "rope_theta"),
-    ("rms_norm_eps", "norm_eps"),
-    ("attention_dropout", "attention_dropout"),
-    ("sliding_window", "sliding_window"),
-];
 
 /// Lines that a dump of arguments may go over.
 const MAX_ARGUMENTS: u32 = 400;
@@ -139,10 +80,10 @@ impl Settings {
 
     fn banner(&mut self, text: &str, out: &mut Builder) {
         let stated = |name: &str| grouped_after(text, &format!("{name} = "));
-        for (words, name) in BANNER {
+        for (words, name) in settings_of("hf_banner") {
             if let Some(n) = stated(words).and_then(as_count).filter(|n| *n > 0) {
                 once(name, n, out);
-                if *name == "train_iters" {
+                if name == "train_iters" {
                     self.total_steps.get_or_insert(n);
                 }
             }
@@ -184,7 +125,8 @@ impl Settings {
                 "warmup_steps" if number == Some(0.0) => {}
                 "max_steps" if number.and_then(as_count).is_none_or(|n| n == 0) => {}
                 _ => {
-                    if let Some((_, name)) = ARGUMENTS.iter().find(|(known, _)| *known == key) {
+                    let mut known = settings_of("hf_arguments").iter();
+                    if let Some((_, name)) = known.find(|(known, _)| known == key) {
                         once_number(name, number, out);
                     }
                 }
@@ -237,10 +179,10 @@ fn optimizer(value: &str, out: &mut Builder) {
 
 fn model(config: &Map<String, Value>, out: &mut Builder) {
     let has_window = config.get("use_sliding_window") != Some(&Value::Bool(false));
-    for (key, name) in MODEL {
+    for (key, name) in settings_of("hf_model") {
         match config
-            .get(*key)
-            .filter(|_| has_window || *key != "sliding_window")
+            .get(key)
+            .filter(|_| has_window || key != "sliding_window")
         {
             Some(Value::Number(n)) => once_number(name, n.as_f64(), out),
             Some(value @ (Value::Bool(_) | Value::String(_))) => once(name, value.clone(), out),

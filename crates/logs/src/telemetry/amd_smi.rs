@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use super::{
     document::Documents,
     reading::{Csv, Reading, names},
-    weak_if,
 };
 use crate::{
     builder::Builder,
@@ -29,9 +28,10 @@ const GROUPS: [&str; 6] = [
     "energy",
 ];
 
+/// Weak at most: the scripts of many trainers show such a table before they begin.
 pub fn evidence(line: &str) -> Evidence {
     let is_heading = monitor_heading(line).is_some() || csv_heading(line).is_some();
-    weak_if(is_heading || KEYS.is_match(line))
+    Evidence::Weak.only_if(is_heading || KEYS.is_match(line))
 }
 
 #[derive(Default)]

@@ -11,14 +11,3 @@ mod tests;
 pub use amd_smi::{AmdSmi, evidence as amd_smi_evidence};
 pub use nvidia_smi::{NvidiaSmi, evidence as nvidia_smi_evidence};
 pub use rocm_smi::{RocmSmi, evidence as rocm_smi_evidence};
-
-use crate::format::Evidence;
-
-/// Weak evidence at most: the scripts of many trainers show such a table before they begin.
-fn weak_if(found: bool) -> Evidence {
-    if found {
-        Evidence::Weak
-    } else {
-        Evidence::None
-    }
-}

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    reading::{Csv, Reading, names},
-    weak_if,
-};
+use super::reading::{Csv, Reading, names};
 use crate::{
     builder::Builder,
     format::{Evidence, Reader},
@@ -42,9 +39,10 @@ static FIGURES: Pattern = Pattern::new(r"^[^|]*\|([^|]*)\|([^|]*)\|\s*([^|\s]*)"
 static TEMPERATURE: Pattern = Pattern::new(r"(?:^|\s)(\d[\d.]*C)(?:\s|$)");
 static PAIR: Pattern = Pattern::new(r"(\S+) /\s+(\S+)");
 
+/// Weak at most: the scripts of many trainers show such a table before they begin.
 pub fn evidence(line: &str) -> Evidence {
     let is_heading = query_heading(line).is_some() || dmon_heading(line).is_some();
-    weak_if(is_heading || VERSION.is_match(line))
+    Evidence::Weak.only_if(is_heading || VERSION.is_match(line))
 }
 
 #[derive(Default)]

@@ -8,7 +8,6 @@ use tprimat_base::words::part;
 use super::{
     document::Documents,
     reading::{Csv, Reading, names},
-    weak_if,
 };
 use crate::{
     builder::Builder,
@@ -27,8 +26,9 @@ static OWN: Pattern = Pattern::new(
 /// `GPU[0]  : key: value`.
 static KEYED: Pattern = Pattern::new(r"^GPU\[([^\]]{1,7})\]\s*:(.{0,120}): (.*)$");
 
+/// Weak at most: the scripts of many trainers show such a table before they begin.
 pub fn evidence(line: &str) -> Evidence {
-    weak_if(OWN.is_match(line))
+    Evidence::Weak.only_if(OWN.is_match(line))
 }
 
 #[derive(Default)]

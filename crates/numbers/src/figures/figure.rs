@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::results::Reason;
 
@@ -44,6 +45,7 @@ impl Figure {
 }
 
 /// One line of docs/METRICS.md.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metric {
     /// Its name in JSON and CSV: `tokens_per_dollar`.
@@ -53,10 +55,8 @@ pub struct Metric {
     /// `fraction` is of 1. Rows may differ in it: prices have currencies.
     pub unit: String,
     /// Is more better? Absent where neither is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub higher_is_better: Option<bool>,
     /// The cell beside which the figure is one, where there is such a cell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     pub figure: Figure,
 }

@@ -27,6 +27,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
 
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
@@ -81,26 +82,20 @@ pub struct GateReport {
     pub cells: Vec<GateCell>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GateCell {
     pub cell: String,
     pub verdict: GateVerdict,
     pub reason: Reason,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<f64>,
     /// now ÷ then; below 1 is slower. Absent where the two may not be compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
     /// That the ratio is at the limit and not beyond it, after Holm's correction over the gate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_now: Option<usize>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_then: Option<usize>,
     /// No repeat was measured after the baseline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -11,6 +11,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{
     BaselineCell, Estimate, SESSION_GAP_SECONDS,
@@ -96,6 +97,7 @@ impl CellHistory {
 }
 
 /// Runs of one configuration on one host, without a pause of more than six hours between them.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Seconds since 1970.
@@ -108,18 +110,14 @@ pub struct Measurement {
     /// How often `--force=measured` had asked for new runs of this configuration.
     pub generation: u32,
     /// Tokens per second and GPU over the runs that count; absent where none does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<Estimate>,
     /// How many times too high the rate may be, by the clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
     /// What this measurement is held against: the last one before it with a rate, else the one
     /// before it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
     /// The same against the level of a baseline, else of the first measurements of one speed: what creeps
     /// is not seen from one measurement to the next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_level: Option<Since>,
     /// Do runs of it count for the cell as it is configured now?
     pub counts_now: bool,
@@ -177,6 +175,7 @@ fn told_apart(work: &[Measurement], works: &[Vec<Measurement>]) -> BTreeMap<Stri
 }
 
 /// How a measurement differs from an earlier one of its cell.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Since {
     /// When the earlier measurement started, seconds since 1970.
@@ -185,15 +184,12 @@ pub struct Since {
     pub changes: Vec<ChangedSetting>,
     /// Speed now ÷ speed then; absent where one of the two has no rate, or where they are rates of
     /// different work.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// At least 95 %: corrected for all that is asked of a cell's history, and wide enough for what its
     /// sessions differ by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
     pub level: Level,
     /// Why there is no verdict on the speed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
@@ -227,16 +223,14 @@ impl Level {
 
 /// A setting, a file or a fact of the host that was changed, under the name that a user knows it
 /// by.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedSetting {
     pub what: String,
     /// `edited`, `added`, `removed`, `changed during the run`, or `changed during the run before`: of
     /// something that has no value that people read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
 }
 
@@ -253,6 +247,7 @@ impl ChangedSetting {
 }
 
 /// One attempt.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PastRun {
     pub attempt: String,
@@ -261,12 +256,10 @@ pub struct PastRun {
     pub started_at: f64,
     /// Seconds since 1970.
     pub ended_at: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<f64>,
     /// Is it a part of the measurement's rate?
     pub counts: bool,
     /// Why it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
 }
 

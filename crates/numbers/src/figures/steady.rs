@@ -5,6 +5,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
 use tprimat_logs::{Step, Trace, WHOLE_RUN};
 
@@ -32,6 +33,7 @@ const LEAST_OF_UNIT: (usize, f64) = (3, 0.1);
 /// How far the trainer's own rate may be from ours before it is said.
 const CROSS_CHECK_TOLERANCE: f64 = 0.05;
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Steady {
     /// Optimiser steps measured.
@@ -40,13 +42,10 @@ pub struct Steady {
     pub tokens_per_second: f64,
     pub tokens_per_second_per_gpu: f64,
     /// The same without the steps that are outliers at their level.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_outliers: Option<f64>,
     /// Where the measured part begins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
     /// The same steps by the trainer's own figure, where it prints one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_check: Option<CrossCheck>,
 }
 
@@ -59,6 +58,7 @@ pub struct CrossCheck {
 }
 
 /// How the start of the measured part was found, and what the declared warm-up alone would give.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cut {
     /// First measured step, as the log counts.
@@ -68,12 +68,10 @@ pub struct Cut {
     /// Name of the method: [`CUSUM`], or [`DECLARED`] where none was applied.
     pub method: String,
     /// Why steady state was not assessed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_assessed: Option<Reason>,
     /// Rate over all steps after the declared warm-up.
     pub declared_tokens_per_second_per_gpu: f64,
     /// The largest change of the step time for good within the measured part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level_shift: Option<LevelShift>,
 }
 

@@ -15,6 +15,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_job::{FailureClass, RunOutcome};
 use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, Step};
 
@@ -38,6 +39,7 @@ pub struct Statistics {
     pub warmup_steps: u64,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     pub schema_version: String,
@@ -48,34 +50,26 @@ pub struct Summary {
     /// or mixed.
     pub steady_state: String,
     /// Over the repeats that count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<Estimate>,
     /// All devices together: `tokens_per_second_per_gpu` × devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
     /// Means of the repeats' own figures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time: Option<StepTime>,
     /// The most that any repeat that counts used, by kind and source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<Memory>,
     /// Mean over the repeats of the loss at the last step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
     /// The weakest over the repeats that count.
     pub attestation: AttestationStatus,
     /// Field by field, of the first repeat that counts; with none, of any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
     pub contract: Contract,
     /// What the trainer states and tprimat does not know the meaning of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unlisted: BTreeMap<String, serde_json::Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceLine>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
@@ -89,16 +83,15 @@ pub struct Summary {
     pub notes: Vec<Note>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepTime {
     pub mean_seconds: f64,
     pub median_seconds: f64,
     pub p95_seconds: f64,
     /// Spread of single steps within a repeat; absent with one step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sd_seconds: Option<f64>,
     /// sd ÷ mean.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cv: Option<f64>,
 }
 
@@ -111,6 +104,7 @@ pub struct Memory {
     pub bytes: u64,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RepeatSummary {
     pub repeat: u32,
@@ -118,34 +112,24 @@ pub struct RepeatSummary {
     pub host: String,
     pub status: RepeatStatus,
     /// Why it does not count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Reason>,
     /// Means over the measured steps; absent where there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<Steady>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<Memory>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
     /// Seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<f64>,
     /// Seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
     /// How step times and the clock compare; absent where it is not known when the measured steps
     /// ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
     /// Why a timer that stops too early would not have been found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unchecked: Option<Reason>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
     /// Why there is none, where something was to be sampled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry_absent: Option<Reason>,
     /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no
     /// sampler said so.
@@ -153,7 +137,6 @@ pub struct RepeatSummary {
     pub devices: Vec<String>,
     /// How many runs of its cell were to be made when this one was: a number, or the round of runs that
     /// were added until the speeds were told apart (`build --decide`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<RepeatsPlanned>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -12,6 +12,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_logs::Step;
 
 use super::{
@@ -34,6 +35,7 @@ const END_INTERVALS: f64 = 3.5;
 const END_PART: f64 = 0.02;
 
 /// What was sampled during one run's measured part. What the sampler could not read is absent.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Telemetry {
     /// Who sampled: `nvml`, `amd-smi`, `rocm-smi`.
@@ -43,26 +45,18 @@ pub struct Telemetry {
     /// Length of the measured part by the clock, in seconds.
     pub seconds: f64,
     /// GPU board energy of all devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Energy>,
     /// Why there is no energy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_absent: Option<Reason>,
     /// The sum over all devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_power_watts: Option<f64>,
     /// The most that one device had in use, of whatever process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory_used_bytes: Option<u64>,
     /// Mean over devices and samples of what a device had in use, of whatever process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_memory_used_bytes: Option<f64>,
     /// From 0 to 1, the mean over all devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_utilization: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_clock_hz: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_temperature_celsius: Option<f64>,
     /// Reasons for lowered clocks that were seen, in the driver's words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

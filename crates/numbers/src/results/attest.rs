@@ -5,6 +5,7 @@ mod itself;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
 use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Trace};
@@ -13,7 +14,7 @@ use super::{
     Claim,
     anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, Setting, TOKENS_PER_STEP, agree},
+    settings::{SETTINGS, TOKENS_PER_STEP, agree, setting},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +34,7 @@ pub struct Attestation {
     pub fields: Vec<FieldAttestation>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct FieldAttestation {
     /// A setting by the job's name; `steps_run` (steps up to the log's last line),
@@ -44,13 +46,10 @@ pub struct FieldAttestation {
     /// `tokens_per_step_from_published` and `avg_step_time_from_steps`.
     pub field: String,
     /// Absent if nobody claims anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Value>,
     pub status: AttestationStatus,
     /// How `effective` follows from what the log says, where it is computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<String>,
 }
 
@@ -104,23 +103,21 @@ impl Attestation {
 pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     let job = &claim.job;
     let stated = &trace.effective.0;
+    let mut declared = claim.declared();
     let mut fields: Vec<FieldAttestation> = SETTINGS
         .iter()
         .filter_map(|setting| {
+            let name = setting.name.as_str();
             let effective = setting.effective(stated);
-            let Some(declared) = claim.declared(setting) else {
-                // Nobody claims it, but the throughput rests on it and the trainer states it.
-                return effective
-                    .filter(|_| RATE.contains(&setting.name))
-                    .map(|value| FieldAttestation {
-                        field: setting.name.to_owned(),
-                        declared: None,
-                        effective: Some(value),
-                        status: AttestationStatus::Attested,
-                        arithmetic: None,
-                    });
-            };
-            Some(field(setting.name, declared, effective))
+            if let Some(declared) = declared.remove(name) {
+                return Some(field(name, declared, effective));
+            }
+            // Nobody claims it, but the throughput rests on it and the trainer states it.
+            let value = effective.filter(|_| RATE.contains(&name))?;
+            Some(FieldAttestation {
+                declared: None,
+                ..field(name, value.clone(), Some(value))
+            })
         })
         .collect();
     if let Some(declared) = super::count_parameters(&job.model) {
@@ -176,9 +173,8 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
 /// A count that the log states, or, since these must agree with each other too, the labels of an
 /// imported file.
 fn stated_count(trace: &Trace, claim: &Claim, name: &str) -> Option<u64> {
-    let setting = SETTINGS.iter().find(|s| s.name == name)?;
-    let label = || claim.declared(setting).filter(|_| claim.fields.is_some());
-    let stated = setting.effective(&trace.effective.0);
+    let label = || claim.declares(name).filter(|_| claim.fields.is_some());
+    let stated = setting(name)?.effective(&trace.effective.0);
     stated.or_else(label)?.as_u64()
 }
 
@@ -236,17 +232,13 @@ fn tokens_per_step(
 /// `device`.
 fn other_devices(trace: &Trace) -> Option<FieldAttestation> {
     let count = super::result::devices(trace)?;
-    let setting = SETTINGS.iter().find(|s| s.name == "num_gpus")?;
-    let nodes = SETTINGS.iter().find(|s| s.name == "num_nodes")?;
-    let nodes = nodes.effective(&trace.effective.0).and_then(|n| n.as_u64());
+    let stated = |name| setting(name)?.effective(&trace.effective.0)?.as_u64();
+    let nodes = stated("num_nodes");
     // PyTorch counts the devices of one node.
     let is_all = |stated: u64| {
         stated == count || nodes.is_some_and(|n| n.checked_mul(count) == Some(stated))
     };
-    let stated = setting
-        .effective(&trace.effective.0)?
-        .as_u64()
-        .filter(|stated| !is_all(*stated))?;
+    let stated = stated("num_gpus").filter(|stated| !is_all(*stated))?;
     let arithmetic = Some(format!(
         "num_gpus is {stated}, but the log lists the device {count} times"
     ));
@@ -320,13 +312,14 @@ fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
 /// Settings that a file's labels have otherwise than the job of the cell that it is imported into.
 #[must_use]
 pub fn labels_against(job: &Claim, labels: &Claim) -> Vec<FieldAttestation> {
-    let compared = |setting: &Setting| {
-        let (asked, labelled) = (job.declared(setting)?, labels.declared(setting)?);
-        Some(field(setting.name, asked, Some(labelled)))
+    let (mut asked, mut labelled) = (job.declared(), labels.declared());
+    let mut compared = |name| {
+        let (asked, labelled) = (asked.remove(name)?, labelled.remove(name)?);
+        Some(field(name, asked, Some(labelled)))
     };
     SETTINGS
         .iter()
-        .filter_map(compared)
+        .filter_map(|setting| compared(setting.name.as_str()))
         .filter(|field| field.status == AttestationStatus::Contradicted)
         .collect()
 }
@@ -334,8 +327,9 @@ pub fn labels_against(job: &Claim, labels: &Claim) -> Vec<FieldAttestation> {
 /// How many steps a log says its run has, and its last one, where it ends before that.
 #[must_use]
 pub fn ends_early(trace: &Trace) -> Option<(u64, u64)> {
-    let setting = SETTINGS.iter().find(|s| s.name == "train_iters")?;
-    let asked = setting.effective(&trace.effective.0)?.as_u64()?;
+    let asked = setting("train_iters")?
+        .effective(&trace.effective.0)?
+        .as_u64()?;
     let run = steps_run(trace, asked);
     let last = run.effective.and_then(|last| last.as_u64())?;
     (run.status == AttestationStatus::Contradicted && last < asked).then_some((asked, last))

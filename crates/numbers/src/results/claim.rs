@@ -7,7 +7,7 @@ use serde_json::Value;
 use tprimat_job::{Job, ModelShape};
 use tprimat_logs::Trace;
 
-use super::settings::{SETTINGS, Setting, agree, show};
+use super::settings::{self, Declared, SETTINGS, Setting, agree, setting, show};
 
 /// A build claims its whole job; an imported log only what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl Claim {
 
     /// Claims one more setting; its value is set in `job`.
     pub fn add(&mut self, field: &str) {
-        debug_assert!(SETTINGS.iter().any(|s| s.name == field), "{field}");
+        debug_assert!(setting(field).is_some(), "{field}");
         if let Some(fields) = &mut self.fields {
             fields.insert(field.to_owned());
         }
@@ -105,42 +105,38 @@ impl Claim {
     /// whole, the model is unknown, and its shape is not taken.
     pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
         let stated = |setting: &Setting| setting.effective(&trace.effective.0);
-        let is_full = SETTINGS
-            .iter()
-            .filter(|s| SIZES.contains(&s.name))
+        let is_full = SIZES
+            .into_iter()
+            .filter_map(setting)
             .all(|s| stated(s).and_then(|v| v.as_u64()).is_some_and(|n| n > 0));
         // A whole job is claimed by whoever wrote it down.
         if !is_full || self.fields.is_none() {
             return None;
         }
         let mut shape = serde_json::to_value(&self.job.model).ok()?;
+        let declared = self.declared();
         let mut changed: Vec<&str> = Vec::new();
         let mut words = Vec::new();
         for setting in SETTINGS
             .iter()
             .filter(|s| of_model().any(|name| name == s.name))
         {
-            let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else {
+            let name = setting.name.as_str();
+            let (Some(own), Some(claimed)) = (stated(setting), declared.get(name)) else {
                 continue;
             };
-            if !agree(&own, &claimed) {
-                shape[setting.name] = own.clone();
-                changed.push(setting.name);
-                words.push(format!(
-                    "{} {}, not {}",
-                    setting.name,
-                    show(Some(&own)),
-                    show(Some(&claimed))
-                ));
+            if !agree(&own, claimed) {
+                let [is, was] = [&own, claimed].map(|value| show(Some(value)));
+                words.push(format!("{name} {is}, not {was}"));
+                shape[name] = own;
+                changed.push(name);
             }
         }
         if changed.is_empty() {
             return None;
         }
         let mut model: ModelShape = serde_json::from_value(shape).ok()?;
-        let states_head_dim = SETTINGS
-            .iter()
-            .any(|s| s.name == "head_dim" && stated(s).is_some());
+        let states_head_dim = setting("head_dim").and_then(stated).is_some();
         // Some models have a head dimension of their own, which stays where what it usually follows
         // from stays.
         let moves = |name: &&str| ["hidden_size", "num_attention_heads"].contains(name);
@@ -162,8 +158,16 @@ impl Claim {
         Some(words.join("; "))
     }
 
-    pub(crate) fn declared(&self, setting: &Setting) -> Option<Value> {
-        (setting.declared)(&self.job).filter(|_| self.covers(setting.name))
+    /// What is claimed of each setting.
+    pub(crate) fn declared(&self) -> Declared {
+        let mut declared = settings::declared(&self.job);
+        declared.retain(|name, _| self.covers(name));
+        declared
+    }
+
+    /// What is claimed of this one.
+    pub(crate) fn declares(&self, name: &str) -> Option<Value> {
+        self.declared().remove(name)
     }
 }
 

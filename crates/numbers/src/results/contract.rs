@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use tprimat_logs::Trace;
 
 use super::{
@@ -35,14 +36,13 @@ pub enum Source {
     Declared,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldDifference {
     pub field: String,
     pub tier: Tier,
     /// Absent = not stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub a: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b: Option<Value>,
 }
 
@@ -65,11 +65,12 @@ impl Contract {
     /// Effective values where the trainer states them, else the declared ones.
     #[must_use]
     pub fn of(trace: &Trace, claim: &Claim) -> Self {
-        let length = SETTINGS.iter().find(|s| s.name == "seq_length");
-        let length = length.and_then(|s| s.effective(&trace.effective.0).or(claim.declared(s)));
+        let mut declared = claim.declared();
+        let stated = settings::setting("seq_length").map(|s| s.effective(&trace.effective.0));
+        let length = stated.flatten().or(declared.get("seq_length").cloned());
         let length = length.and_then(|length| length.as_u64());
-        let field = |setting: &super::settings::Setting| {
-            let declared = claim.declared(setting);
+        let field = |setting: &'static settings::Setting| {
+            let declared = declared.remove(setting.name.as_str());
             let effective = setting.effective(&trace.effective.0);
             // Trainers have many words for none of it, and a window over the whole sequence is none.
             let reaches = |value: &Value| {
@@ -79,7 +80,7 @@ impl Contract {
                     .is_some_and(|(window, length)| window >= length)
             };
             let plain = |value: Value| {
-                let is_none = is_further(setting.name) && is_usual(setting.name, &value);
+                let is_none = is_further(&setting.name) && is_usual(&setting.name, &value);
                 if is_none && declared.is_none() || reaches(&value) {
                     0.into()
                 } else {
@@ -97,7 +98,7 @@ impl Contract {
                 (None, None) => return None,
             };
             Some(ContractField {
-                field: setting.name.to_owned(),
+                field: setting.name.clone(),
                 tier: setting.tier,
                 value,
                 source,
@@ -537,12 +538,12 @@ mod tests {
                 c.0.iter().map(|f| (f.field.clone(), f.value.clone())).collect()
             };
             let (left, right) = (by_name(&a), by_name(&b));
-            let differ = |s: &&super::super::settings::Setting| match (left.get(s.name), right.get(s.name)) {
+            let differ = |s: &&super::super::settings::Setting| match (left.get(&s.name), right.get(&s.name)) {
                 (Some(a), Some(b)) => !agree(a, b),
-                (Some(one), None) | (None, Some(one)) => !(is_further(s.name) && is_usual(s.name, one)),
+                (Some(one), None) | (None, Some(one)) => !(is_further(&s.name) && is_usual(&s.name, one)),
                 (None, None) => false,
             };
-            let expected: Vec<&str> = SETTINGS.iter().filter(differ).map(|s| s.name).collect();
+            let expected: Vec<&str> = SETTINGS.iter().filter(differ).map(|s| s.name.as_str()).collect();
             let found = differences(&a, &b);
             prop_assert_eq!(found.iter().map(|d| d.field.as_str()).collect::<Vec<_>>(), expected);
         }

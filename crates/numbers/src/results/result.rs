@@ -5,6 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_job::{Job, RunOutcome};
 use tprimat_logs::{Anomaly, Process, SECOND_RUN, Trace, WHOLE_RUN};
 
@@ -24,6 +25,7 @@ pub const NOT_HANDED_OVER: &str = "not_handed_over";
 /// The log holds two runs.
 pub const TWO_RUNS: &str = "two_runs";
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
     pub schema_version: String,
@@ -31,10 +33,8 @@ pub struct RunResult {
     pub attempt: String,
     pub host: String,
     /// Seconds since 1970; absent where an imported log does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<f64>,
     /// Seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
     pub attestation: Attestation,
     pub contract: Contract,
@@ -48,26 +48,22 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
     /// How many runs of its cell were to be made when this one was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<RepeatsPlanned>,
     /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
     /// Why the run has no rate although it was timed: what it was asked for never reached its
     /// trainer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_rate: Option<Reason>,
     /// What was sampled beside the run; absent where nothing was to be.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Samples>,
     pub trace: Trace,
 }
 
 /// What rates are made of.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
     /// Tokens of one optimiser step over all devices: global_batch_size × seq_length.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
     /// They vary: each step has its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -76,18 +72,14 @@ pub struct Workload {
     /// show them.
     pub tokens_source: Source,
     /// How step times were made, where they are not the trainer's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_source: Option<String>,
     /// The log's number of the first optimiser step, 0 or 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub counts_from: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_gpus: Option<u64>,
     pub precision: String,
     /// Counted from the shape.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_parameters: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops_per_token: Option<FlopsPerToken>,
 }
 

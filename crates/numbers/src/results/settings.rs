@@ -1,24 +1,36 @@
-//! The one table of settings: what a job declares, where a trainer states it, and how much hangs on
-//! it.
+//! The one table of settings, `table.toml`: what a job declares, where a trainer states it, and how
+//! much hangs on it.
 //!
 //! Attestation and contract both walk it, so they cannot disagree about a name.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tprimat_job::{Decay, Job, ModelShape, Sharding, Task};
+use tprimat_job::{Job, ModelShape, Sharding};
 
 use super::unlisted;
 
 /// How much hangs on a setting when two summaries are compared.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// The work itself, which decides the throughput: must agree.
+    #[default]
     Workload,
     /// How the work is done: may differ, and is then named; under `identical_config` it must agree
     /// too.
@@ -28,316 +40,60 @@ pub enum Tier {
     Convergence,
 }
 
+/// A row of `table.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Setting {
-    pub name: &'static str,
-    /// Other names that trainers use.
-    aliases: &'static [&'static str],
+    pub name: String,
+    #[serde(default)]
+    aliases: Vec<String>,
+    #[serde(skip)]
     pub tier: Tier,
-    /// What the job asks for; `None` where it asks for nothing.
-    pub declared: fn(&Job) -> Option<Value>,
+    job: Option<String>,
+    #[serde(default)]
+    above: f64,
+    none: Option<String>,
+    when: Option<(String, Value)>,
+    #[serde(default)]
+    real: bool,
 }
 
-const fn setting(
-    tier: Tier,
-    name: &'static str,
-    aliases: &'static [&'static str],
-    declared: fn(&Job) -> Option<Value>,
-) -> Setting {
-    Setting {
-        name,
-        aliases,
-        tier,
-        declared,
+/// What is declared of each setting, by its name.
+pub(crate) type Declared = BTreeMap<&'static str, Value>;
+
+use Tier::{Convergence, Execution};
+
+pub(crate) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Table {
+        workload: Vec<Setting>,
+        execution: Vec<Setting>,
+        convergence: Vec<Setting>,
     }
+    let table: Table = toml::from_str(include_str!("table.toml")).expect("a table of our own");
+    let tiers = [
+        (Tier::Workload, table.workload),
+        (Execution, table.execution),
+        (Convergence, table.convergence),
+    ];
+    let rows = tiers
+        .into_iter()
+        .flat_map(|(tier, rows)| rows.into_iter().map(move |row| Setting { tier, ..row }));
+    rows.collect()
+});
+
+/// The setting of the table with this name.
+pub(crate) fn setting(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
 }
 
-fn count(n: u64) -> Option<Value> {
-    (n > 0).then(|| n.into())
+/// What a job asks for, setting by setting.
+pub(crate) fn declared(job: &Job) -> Declared {
+    let job = serde_json::to_value(job).unwrap_or_default();
+    let of = |setting: &'static Setting| Some((setting.name.as_str(), setting.declared(&job)?));
+    SETTINGS.iter().filter_map(of).collect()
 }
-fn word(s: &str) -> Option<Value> {
-    (!s.is_empty()).then(|| canonical(&s.into()))
-}
-#[expect(clippy::unnecessary_wraps, reason = "the shape of the table")]
-fn flag(b: bool) -> Option<Value> {
-    Some(b.into())
-}
-fn real(x: f64) -> Option<Value> {
-    serde_json::Number::from_f64(x).map(Value::Number)
-}
-fn only_if(condition: bool, value: Option<Value>) -> Option<Value> {
-    value.filter(|_| condition)
-}
-
-use Tier::{Convergence, Execution, Workload};
-
-pub(crate) const SETTINGS: &[Setting] = &[
-    setting(Workload, "architecture", &["model_type"], |j| {
-        word(&j.model.architecture)
-    }),
-    setting(Workload, "num_layers", &[], |j| count(j.model.num_layers)),
-    setting(Workload, "hidden_size", &[], |j| count(j.model.hidden_size)),
-    setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| {
-        count(j.model.ffn_hidden_size)
-    }),
-    setting(
-        Workload,
-        NUM_EXPERTS,
-        &[
-            "num_local_experts",
-            "n_routed_experts",
-            "num_routed_experts",
-            "num_moe_experts",
-            "moe_num_experts",
-            "n_experts",
-        ],
-        |j| count(j.model.num_experts),
-    ),
-    setting(
-        Workload,
-        "num_experts_per_tok",
-        &["moe_router_topk", "num_experts_per_token"],
-        |j| count(j.model.num_experts_per_tok),
-    ),
-    setting(
-        Workload,
-        "moe_intermediate_size",
-        &["moe_ffn_hidden_size"],
-        |j| count(j.model.moe_intermediate_size),
-    ),
-    setting(
-        Workload,
-        "shared_expert_intermediate_size",
-        &["moe_shared_expert_intermediate_size"],
-        |j| count(j.model.shared_expert_intermediate_size),
-    ),
-    setting(Workload, "first_k_dense_replace", &[], |j| {
-        count(j.model.first_k_dense_replace)
-    }),
-    setting(
-        Workload,
-        "num_nextn_predict_layers",
-        &["mtp_num_layers"],
-        |j| count(j.model.num_nextn_predict_layers),
-    ),
-    setting(Workload, "q_lora_rank", &[], |j| count(j.model.q_lora_rank)),
-    setting(Workload, "kv_lora_rank", &[], |j| {
-        count(j.model.kv_lora_rank)
-    }),
-    setting(Workload, "qk_nope_head_dim", &["qk_head_dim"], |j| {
-        count(j.model.qk_nope_head_dim)
-    }),
-    setting(
-        Workload,
-        "qk_rope_head_dim",
-        &["qk_pos_emb_head_dim"],
-        |j| count(j.model.qk_rope_head_dim),
-    ),
-    setting(Workload, "v_head_dim", &[], |j| count(j.model.v_head_dim)),
-    setting(Workload, SLIDING_WINDOW, &[], |j| {
-        count(j.model.sliding_window)
-    }),
-    setting(Workload, "sliding_window_pattern", &[], |j| {
-        count(j.model.sliding_window_pattern)
-    }),
-    setting(Workload, "num_attention_heads", &[], |j| {
-        count(j.model.num_attention_heads)
-    }),
-    setting(
-        Workload,
-        "num_kv_heads",
-        &["num_key_value_heads", "num_query_groups"],
-        |j| count(j.model.num_kv_heads),
-    ),
-    setting(Workload, "head_dim", &["kv_channels"], |j| {
-        count(j.model.head_dim)
-    }),
-    setting(Workload, "vocab_size", &[], |j| count(j.model.vocab_size)),
-    setting(Workload, "tie_embeddings", &["tie_word_embeddings"], |j| {
-        flag(j.model.tie_embeddings)
-    }),
-    setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| {
-        flag(j.model.qkv_bias)
-    }),
-    // All weights on text as it comes is what a log means that says nothing of it.
-    setting(Workload, TASK, &[], |j| match j.task {
-        Task::Pretrain => None,
-        Task::Sft => word("sft"),
-        Task::Lora => word("lora"),
-    }),
-    setting(Workload, LORA_RANK, &["lora_r"], |j| count(j.lora_rank)),
-    setting(Workload, "seq_length", &["sequence_length"], |j| {
-        count(j.data.seq_length)
-    }),
-    setting(Workload, "packing", &[], |_| None),
-    setting(Workload, "attention_mask", &["mask"], |_| None),
-    setting(Workload, "global_batch_size", &[], |j| {
-        count(j.data.global_batch_size)
-    }),
-    // Where they vary from step to step: the range.
-    setting(Workload, TOKENS_PER_STEP, &[], |_| None),
-    setting(Workload, "num_gpus", &["world_size"], |j| {
-        count(j.parallelism.num_gpus)
-    }),
-    // Compared by `class`, as optimizer and data are; under `maximum_performance` it may differ,
-    // and is named.
-    setting(Workload, PRECISION, &["dtype"], |j| word(&j.precision)),
-    setting(Workload, "dropout", &[], |_| None),
-    setting(
-        Workload,
-        "optimizer",
-        &["optimizer_type", "optimizer.type"],
-        |j| word(&j.optimizer.r#type),
-    ),
-    setting(
-        Workload,
-        "optimizer_state_precision",
-        &["state_precision", "optimizer.state_precision"],
-        |j| word(&j.optimizer.state_precision),
-    ),
-    setting(Workload, "data", &["data_class"], |j| {
-        word(if j.model.dataset.is_some() {
-            "real"
-        } else {
-            "random"
-        })
-    }),
-    setting(Execution, "fp8_hybrid", &[], |j| {
-        only_if(j.precision == "fp8", flag(j.fp8_hybrid))
-    }),
-    setting(Execution, "fp8_param", &[], |j| {
-        only_if(j.precision == "fp8", flag(j.fp8_param))
-    }),
-    setting(Execution, "compile", &[], |j| flag(j.compile)),
-    setting(Execution, "compile_mode", &[], |j| {
-        only_if(j.compile, word(&j.compile_mode))
-    }),
-    setting(
-        Execution,
-        "activation_checkpointing",
-        &["gradient_checkpointing"],
-        |j| flag(j.activation_checkpointing),
-    ),
-    setting(Execution, "sac_frequency", &[], |j| {
-        only_if(j.activation_checkpointing, count(j.sac_frequency))
-    }),
-    setting(Execution, "offload", &[], |j| flag(j.offload)),
-    setting(Execution, "micro_batch_size", &[], |j| {
-        count(j.data.micro_batch_size)
-    }),
-    setting(Execution, "gradient_accumulation_steps", &[], |j| {
-        count(j.data.gradient_accumulation_steps)
-    }),
-    setting(Execution, "tensor_model_parallel_size", &[], |j| {
-        count(j.parallelism.tensor_model_parallel_size)
-    }),
-    setting(Execution, "pipeline_model_parallel_size", &[], |j| {
-        count(j.parallelism.pipeline_model_parallel_size)
-    }),
-    setting(Execution, "context_parallel_size", &[], |j| {
-        count(j.parallelism.context_parallel_size)
-    }),
-    setting(Execution, "data_parallel_size", &[], |j| {
-        count(j.parallelism.data_parallel_size)
-    }),
-    setting(Execution, "expert_model_parallel_size", &[], |j| {
-        let degree = j.parallelism.expert_model_parallel_size;
-        only_if(degree > 1, count(degree))
-    }),
-    setting(Execution, "num_nodes", &[], |j| {
-        only_if(j.parallelism.num_nodes > 1, count(j.parallelism.num_nodes))
-    }),
-    setting(Execution, "sharding", &[], |j| {
-        word(&j.parallelism.sharding)
-    }),
-    setting(Execution, "padded_vocab_size", &[], |_| None),
-    setting(
-        Execution,
-        DETERMINISTIC,
-        &["deterministic_mode", "full_determinism"],
-        |_| None,
-    ),
-    setting(Convergence, "dataset", &[], |j| {
-        j.model.dataset.as_deref().and_then(word)
-    }),
-    // Two files of one name are seldom of one length; only a trainer that opened it knows.
-    setting(Convergence, "dataset_tokens", &[], |_| None),
-    // Content, from tprimat.lock: a job holds names only.
-    setting(Convergence, DATASET_DIGEST, &[], |_| None),
-    setting(Convergence, "tokenizer_name", &[], |j| {
-        only_if(
-            j.model.dataset.is_some(),
-            j.model.tokenizer.as_deref().and_then(word),
-        )
-    }),
-    setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
-    // A command of the user's own may state none.
-    setting(Convergence, "learning_rate", &["lr"], |j| {
-        only_if(
-            j.optimizer.learning_rate > 0.0,
-            real(j.optimizer.learning_rate),
-        )
-    }),
-    setting(Convergence, "min_learning_rate", &["min_lr"], |j| {
-        real(j.optimizer.min_learning_rate)
-    }),
-    setting(Convergence, "warmup_steps", &[], |j| {
-        real(j.optimizer.warmup_steps as f64)
-    }),
-    setting(Convergence, "lr_decay_style", &[], |j| {
-        only_if(
-            j.optimizer.lr_decay_style != Decay::default(),
-            serde_json::to_value(j.optimizer.lr_decay_style).ok(),
-        )
-    }),
-    setting(
-        Convergence,
-        "wsd_decay_steps",
-        &["lr_wsd_decay_iters"],
-        |j| count(j.optimizer.wsd_decay_steps),
-    ),
-    setting(Convergence, "weight_decay", &[], |j| {
-        real(j.optimizer.weight_decay)
-    }),
-    setting(Convergence, "beta1", &[], |j| real(j.optimizer.beta1)),
-    setting(Convergence, "beta2", &[], |j| real(j.optimizer.beta2)),
-    setting(Convergence, "eps", &[], |j| real(j.optimizer.eps)),
-    setting(Convergence, "clip_grad", &[], |j| {
-        real(j.optimizer.clip_grad)
-    }),
-    setting(
-        Convergence,
-        "init_std",
-        &["initializer_range", "init_method_std"],
-        |j| real(j.initialisation.std),
-    ),
-    setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
-    setting(Convergence, "train_iters", &["max_steps"], |j| {
-        count(j.train_iters)
-    }),
-    setting(Convergence, "rope_theta", &[], |j| {
-        only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))
-    }),
-    setting(
-        Convergence,
-        "rope_scaling_factor",
-        &["rope_scaling.factor"],
-        |j| {
-            // Unscaled frequencies are divided by 1.
-            only_if(
-                j.model.rope_theta > 0.0,
-                real(
-                    j.model
-                        .rope_scaling
-                        .as_ref()
-                        .map_or(1.0, |scaling| scaling.factor),
-                ),
-            )
-        },
-    ),
-    setting(Convergence, "norm_eps", &[], |j| {
-        only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))
-    }),
-];
 
 pub const TOKENS_PER_STEP: &str = "tokens_per_step";
 pub const NUM_EXPERTS: &str = "num_experts";
@@ -382,7 +138,7 @@ pub const WARMUP: &str = "warmup";
 
 /// Everything that `--across` can name.
 pub fn fields() -> impl Iterator<Item = &'static str> {
-    SETTINGS.iter().map(|s| s.name).chain([WARMUP])
+    SETTINGS.iter().map(|s| s.name.as_str()).chain([WARMUP])
 }
 
 /// Is `name` one of [`fields`], or a name by which trainers state something else that cells are kept
@@ -395,8 +151,9 @@ pub fn known_field(name: &str) -> bool {
 /// Is it a setting of the table, by whichever of its names?
 #[must_use]
 pub fn is_in_table(name: &str) -> bool {
-    let is_it = |s: &Setting| s.name == name || s.aliases.contains(&name);
-    SETTINGS.iter().any(is_it)
+    SETTINGS
+        .iter()
+        .any(|s| s.names().any(|known| known == name))
 }
 
 /// Is it a count or size that most models and tasks have none of?
@@ -406,18 +163,53 @@ pub(crate) fn is_further(name: &str) -> bool {
 }
 
 /// Is this one of the names of a setting of the table?
-pub(super) fn is_called(setting: &str, name: &str) -> bool {
-    let of = SETTINGS.iter().find(|s| s.name == setting);
-    of.is_some_and(|s| s.name == name || s.aliases.contains(&name))
+pub(super) fn is_called(of: &str, name: &str) -> bool {
+    setting(of).is_some_and(|s| s.names().any(|known| known == name))
 }
 
 /// How much hangs on a setting, in the table or not; none where nothing does or nobody knows.
 pub(crate) fn tier_of(name: &str) -> Option<Tier> {
-    let listed = SETTINGS.iter().find(|s| s.name == name);
-    listed.map_or_else(|| unlisted::tier(name), |s| Some(s.tier))
+    setting(name).map_or_else(|| unlisted::tier(name), |s| Some(s.tier))
 }
 
 impl Setting {
+    /// What a job asks for; `None` where it asks for nothing.
+    fn declared(&self, job: &Value) -> Option<Value> {
+        let has_dataset = || !job["model"]["dataset"].is_null();
+        let is_rotary = || job["model"]["rope_theta"].as_f64() > Some(0.0);
+        match self.name.as_str() {
+            "data" => return Some(if has_dataset() { "real" } else { "random" }.into()),
+            "tokenizer_name" if !has_dataset() => return None,
+            "rope_scaling_factor" if !is_rotary() => return None,
+            _ => {}
+        }
+        let is_as = |(place, value): &(String, Value)| job.pointer(place) == Some(value);
+        if !self.when.as_ref().is_none_or(is_as) {
+            return None;
+        }
+        match job.pointer(self.job.as_deref()?) {
+            None if self.name == "rope_scaling_factor" => Some(1.0.into()),
+            Some(Value::String(word)) if word.is_empty() || self.none.as_ref() == Some(word) => {
+                None
+            }
+            Some(Value::Number(number)) => {
+                let value = number.as_f64().filter(|value| *value > self.above)?;
+                Some(if self.real {
+                    value.into()
+                } else {
+                    number.clone().into()
+                })
+            }
+            value => value.filter(|value| !value.is_null()).map(canonical),
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name)
+            .chain(&self.aliases)
+            .map(String::as_str)
+    }
+
     /// What the trainer states, in canonical spelling.
     pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
         self.stated(stated).next().map(|(_, value)| value)
@@ -427,18 +219,18 @@ impl Setting {
     pub fn stated<'a>(
         &'a self,
         stated: &'a BTreeMap<String, Value>,
-    ) -> impl Iterator<Item = (&'static str, Value)> + 'a {
-        let names = std::iter::once(&self.name).chain(self.aliases);
-        names.flat_map(move |name| lookup(stated, name).map(move |v| (*name, canonical(v))))
+    ) -> impl Iterator<Item = (&'a str, Value)> + 'a {
+        let all = self.names();
+        all.flat_map(move |name| lookup(stated, name).map(move |v| (name, canonical(v))))
     }
 
     /// Takes out all that the trainer states of it.
     pub fn forget(&self, stated: &mut BTreeMap<String, Value>) {
-        for name in std::iter::once(&self.name).chain(self.aliases) {
-            stated.remove(*name);
+        for name in self.names() {
+            stated.remove(name);
             for group in GROUPS {
                 if let Some(Value::Object(group)) = stated.get_mut(group) {
-                    group.remove(*name);
+                    group.remove(name);
                 }
             }
         }
@@ -491,8 +283,7 @@ pub fn names_not_stated(stated: &BTreeMap<String, Value>) -> impl Iterator<Item 
     SETTINGS
         .iter()
         .filter(|setting| setting.effective(stated).is_none())
-        .flat_map(|setting| std::iter::once(&setting.name).chain(setting.aliases))
-        .copied()
+        .flat_map(Setting::names)
 }
 
 /// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Reason;
 
@@ -59,30 +60,23 @@ impl TelemetryLine {
 }
 
 /// One device at one time; what its driver does not tell is absent.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reading {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
     /// Hardware counter, from whenever it began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_joules: Option<f64>,
     /// Memory in use by all processes on the device.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_hz: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_celsius: Option<f64>,
     /// 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
     /// Reasons for lowered clocks, in the driver's words; empty: none, absent: not told.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled: Option<Vec<String>>,
     /// Processes on the device that are not the run's; empty: none, absent: not looked at, or not
     /// known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub other_processes: Option<Vec<OtherProcess>>,
 }
 
@@ -95,6 +89,7 @@ pub struct OtherProcess {
 }
 
 /// What a result keeps of the samples beside its run, all devices together.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Samples {
     pub source: String,
@@ -105,41 +100,33 @@ pub struct Samples {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_names: Vec<String>,
     /// Why there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<Reason>,
     /// When the first sample was taken: seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<f64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<Point>,
 }
 
 /// What was sampled after the point before it (or `begin`), up to `time`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Seconds since 1970.
     pub time: f64,
     pub samples: u64,
     /// By the hardware counters; absent where one is missing or began anew.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter_joules: Option<f64>,
     /// Power over time, by trapezoids; absent where a power is missing or samples are too far
     /// apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub integrated_joules: Option<f64>,
     /// The most that one device had in use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory_used_bytes: Option<u64>,
     /// Mean over devices and samples.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_temperature_celsius: Option<f64>,
     /// Mean over devices and samples, 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
     /// Mean over devices and samples.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_hz: Option<f64>,
     /// Samples that tell whether clocks were lowered on any device.
     pub throttle_known: u64,

@@ -10,7 +10,7 @@ use tprimat_logs::{Anomaly, Step, Trace};
 use super::{
     Claim,
     anomalies::anomaly,
-    settings::{SETTINGS, TOKENS_PER_STEP, agree, show},
+    settings::{TOKENS_PER_STEP, agree, setting, show},
     words::thousands,
 };
 
@@ -86,9 +86,7 @@ pub fn of_a_part(trace: &mut Trace, claim: &Claim) {
     // Where weights are sharded, a rank prints the number of those that it holds itself.
     let of_ranks = all as f64 / trained;
     let is_share = |ranks: f64| (of_ranks / ranks - 1.0).abs() <= 1.0 - ALL_PARAMETERS;
-    let gpus = SETTINGS.iter().find(|setting| setting.name == "num_gpus");
-    let gpus =
-        gpus.and_then(|setting| stated(trace, setting.name).or_else(|| claim.declared(setting)));
+    let gpus = stated(trace, "num_gpus").or_else(|| claim.declares("num_gpus"));
     let is_whole = match gpus.and_then(|n| n.as_u64()) {
         // Hybrid sharding shares them out among some of the GPUs.
         Some(gpus) => {
@@ -148,7 +146,7 @@ fn line_beats_argument(
             format!("{name} goes from {least} to {most}"),
         ));
     }
-    if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
+    if let Some(setting) = setting(name) {
         setting.forget(&mut trace.effective.0);
     }
     trace.effective.0.insert(name.to_owned(), value);
@@ -156,8 +154,7 @@ fn line_beats_argument(
 }
 
 fn stated(trace: &Trace, name: &str) -> Option<Value> {
-    let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
-    setting.effective(&trace.effective.0)
+    setting(name)?.effective(&trace.effective.0)
 }
 
 fn range(values: &[Option<u64>]) -> Option<[u64; 2]> {

@@ -8,6 +8,7 @@ use crate::results::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use tprimat_job::FailureClass;
 
 use crate::figures::{
@@ -140,6 +141,7 @@ pub struct Comparison {
     pub notes: Vec<Note>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     pub cell: String,
@@ -173,7 +175,6 @@ pub struct Row {
     pub repeats_added_later: bool,
     /// How many times too high the rate may be, by the clock; absent where the clock has nothing
     /// against it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
     /// Steps declared to be warm-up.
     pub warmup_steps: u64,
@@ -183,22 +184,17 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
     pub tokens_per_second_per_gpu: Estimate,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
     pub step_time: StepTime,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<Memory>,
     /// What one device has: the driver's count as tprimat.lock has it, else what its maker states.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_capacity_bytes: Option<u64>,
     /// Model FLOPs utilisation: the achieved share of the dense peak.
     pub mfu: Figure,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
     pub precision: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub attestation: AttestationStatus,
     /// Fields of the workload that only the job states, not the trainer.
@@ -213,11 +209,9 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Reason>,
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_launch_as: Option<String>,
     /// An earlier cell of the group that has the same runs, imported twice: so there is nothing to
     /// compare.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_runs_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md. In place of these figures, of the settings and of the runs, the
     /// published compare.json leaves them to the cell's own file.
@@ -229,13 +223,11 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unlisted: BTreeMap<String, serde_json::Value>,
     /// Field by field, of the repeat that speaks for the cell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
     pub environment: CellEnvironment,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
     /// Tokens of an optimiser step over all devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
     /// Every repeat, also those that do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -333,14 +325,6 @@ impl Row {
     #[must_use]
     pub fn warm_up(&self) -> (u64, &str) {
         (self.warmup_steps, &self.steady_state)
-    }
-
-    /// Do the two launch the very same bytes? What others measured was launched elsewhere.
-    #[must_use]
-    pub fn launches_as(&self, other: &Self) -> bool {
-        let first = |row: &Self| row.same_launch_as.as_ref().unwrap_or(&row.cell).clone();
-        let is_ours = |row: &Self| row.imported.is_empty();
-        self.cell != other.cell && is_ours(self) && is_ours(other) && first(self) == first(other)
     }
 
     /// Are their counted repeats the same attempts? Then they are one cell under two names.
@@ -600,6 +584,7 @@ pub enum EnvironmentKind {
 }
 
 /// Something besides the workload that is not the same in two cells of a group.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvironmentDifference {
     pub cell_a: String,
@@ -607,14 +592,10 @@ pub struct EnvironmentDifference {
     pub cell_b: String,
     pub kind: EnvironmentKind,
     pub name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub a: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b: Option<String>,
     /// Why this alone can decide a comparison, where it can: `CUDA_LAUNCH_BLOCKING`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dangerous: Option<String>,
     /// It must differ, because the two differ in this: `vendor`, `platform` or `framework`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
 }

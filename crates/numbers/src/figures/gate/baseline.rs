@@ -6,6 +6,7 @@ use crate::results::{Contract, Reason, geometric_mean};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::GateInput;
 use crate::figures::{
@@ -28,6 +29,7 @@ pub struct Baseline {
     pub cells: Vec<BaselineCell>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BaselineCell {
     pub cell: String,
@@ -49,27 +51,22 @@ pub struct BaselineCell {
     pub versions: BTreeMap<String, String>,
     pub hosts: BTreeSet<String>,
     /// When the first of the repeats began and the last one ended, seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<[f64; 2]>,
     /// The trainer's name for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// More repeats were made after the results of the first ones were seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
     /// How many times too high the rate may be, by the clock; absent where the clock has nothing
     /// against it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_factor: Option<f64>,
     /// The largest change of a repeat's step times for good.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level_shift: Option<LevelShift>,
     /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and
     /// replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
     /// Key of the first repeat's training; absent for an import.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Attempts of the repeats that count.
     pub attempts: BTreeSet<String>,

@@ -63,7 +63,6 @@ pub(crate) fn notes(
     if let Some((planned, added)) = summary::repeats_added_later(repeats) {
         notes.push(added_later(planned, added));
     }
-    notes.extend(several_sets_of_devices(counted));
     notes.extend(clock::notes(counted));
     notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
@@ -303,17 +302,6 @@ fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
     );
     let note = Note::new(NoteKind::Doubtful, "trainers_rate_differs", text);
     Some(note.with("ratio", check.ratio))
-}
-
-/// Devices of one kind are not equally fast, and hosts of one name need not be one host.
-fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
-    let sets = counted.iter().map(|(repeat, _)| &repeat.devices);
-    let sets: BTreeSet<&Vec<String>> = sets.filter(|devices| !devices.is_empty()).collect();
-    let text = format!(
-        "the repeats ran on {} different sets of devices",
-        sets.len()
-    );
-    (sets.len() > 1).then(|| remark("several_sets_of_devices", text))
 }
 
 /// What is odd about the runs: each kind once, by its first case, with the repeats that have it.

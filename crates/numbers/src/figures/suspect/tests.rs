@@ -7,7 +7,7 @@ use crate::figures::{
     summarize,
     summary::tests::run,
 };
-use crate::results::{AttestationStatus, Reading, Samples};
+use crate::results::{AttestationStatus, Reading};
 
 /// Ten steps of 3 s that end at 103, 106, …, 130; with two of warm-up, 106 to 130 is measured.
 fn result() -> RunResult {
@@ -268,42 +268,6 @@ fn a_suspect_run_is_a_row_and_does_not_count() {
     assert_eq!(
         (note.kind, &*note.text()),
         (NoteKind::Suspect, "repeat 2 is not counted: it was hot")
-    );
-}
-
-#[test]
-fn repeats_on_several_sets_of_devices_say_so() {
-    let on = |names: &[&str]| {
-        let device_names = names.iter().map(|name| (*name).to_owned()).collect();
-        RunResult {
-            telemetry: Some(Samples {
-                device_names,
-                ..Samples::none("no driver")
-            }),
-            ..run(&[1.0, 1.0])
-        }
-    };
-    let told = |runs: [RunResult; 3]| {
-        let runs: Vec<_> = (1..).zip(runs).collect();
-        let notes = summarize(&runs, &Statistics::default()).notes;
-        notes
-            .into_iter()
-            .map(|n| n.text())
-            .find(|text| text.contains("sets of devices"))
-    };
-    let note = "the repeats ran on 2 different sets of devices";
-    assert_eq!(
-        told([
-            on(&["gpu-b", "gpu-a"]),
-            on(&["gpu-a", "gpu-c"]),
-            on(&["gpu-a", "gpu-b"])
-        ])
-        .as_deref(),
-        Some(note)
-    );
-    assert_eq!(
-        told([on(&["gpu-a"]), run(&[1.0, 1.0]), on(&["gpu-a"])]),
-        None
     );
 }
 

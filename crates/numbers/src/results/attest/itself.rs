@@ -8,7 +8,7 @@ use tprimat_logs::Trace;
 use super::{AttestationStatus, FieldAttestation, padding_parameters};
 use crate::results::{
     Claim, count_parameters,
-    settings::{NUM_EXPERTS, SETTINGS, Setting, agree, class, lookup, show},
+    settings::{NUM_EXPERTS, SETTINGS, Setting, agree, class, lookup, setting, show},
     unlisted::is_count_of_experts,
 };
 
@@ -63,7 +63,7 @@ fn spelled(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
     // Trainers write −1 where nothing is set.
     let is_set = |value: &Value| !value.as_f64().is_some_and(|n| n < 0.0);
     let is_one = |a: &Value, b: &Value| {
-        let classes = [a, b].map(|value| class(setting.name, value));
+        let classes = [a, b].map(|value| class(&setting.name, value));
         let is_one_work = classes[0].is_some() && classes[0] == classes[1];
         agree(a, b) || is_one_work && setting.name != crate::results::settings::PRECISION
     };
@@ -74,7 +74,7 @@ fn spelled(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
     let (other, second) = all.find(|(_, value)| !is_one(&first, value))?;
     let [a, b] = [&first, &second].map(|value| show(Some(value)));
     let text = format!("the log states {name} {a} and {other} {b}, which are one setting");
-    Some(contradicted(setting.name, None, first, text))
+    Some(contradicted(&setting.name, None, first, text))
 }
 
 /// A setting that is stated again later, with another value.
@@ -83,7 +83,7 @@ fn restated(trace: &Trace, setting: &Setting) -> Option<FieldAttestation> {
         setting.effective(&trace.effective.0)?,
         setting.effective(&trace.restated.0)?,
     );
-    (!agree(&first, &later)).then(|| at_first(setting.name, first, &later))
+    (!agree(&first, &later)).then(|| at_first(&setting.name, first, &later))
 }
 
 fn restated_parameters(trace: &Trace) -> Option<FieldAttestation> {
@@ -120,8 +120,7 @@ fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
 }
 
 fn count(trace: &Trace, name: &str) -> Option<u64> {
-    let setting = SETTINGS.iter().find(|s| s.name == name)?;
-    setting.effective(&trace.effective.0)?.as_u64()
+    setting(name)?.effective(&trace.effective.0)?.as_u64()
 }
 
 /// The degrees of parallelism, whose product is the number of devices. A degree that is not stated may
@@ -155,14 +154,11 @@ fn degrees(trace: &Trace) -> Option<FieldAttestation> {
 /// Several experts a layer, where the model is one whose layers have one feed-forward part. The
 /// other way round, the setting itself is contradicted.
 fn experts(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
-    let setting = SETTINGS.iter().find(|s| s.name == "architecture")?;
-    let architecture = claim
-        .declared(setting)
-        .or_else(|| setting.effective(&trace.effective.0))?;
+    let stated = || setting("architecture")?.effective(&trace.effective.0);
+    let architecture = claim.declares("architecture").or_else(stated)?;
     let is_dense = |of: &&str| tprimat_job::architecture(of).is_some_and(|a| !a.has_experts());
     let architecture = architecture.as_str().filter(is_dense)?;
-    let setting = SETTINGS.iter().find(|s| s.name == NUM_EXPERTS)?;
-    let stated = setting.stated(&trace.effective.0);
+    let stated = setting(NUM_EXPERTS)?.stated(&trace.effective.0);
     let stated = stated.map(|(name, count)| (name.to_owned(), count));
     let others = crate::results::settings::unlisted(&trace.effective.0).into_iter();
     let mut experts = stated.chain(others.filter(|(name, _)| is_count_of_experts(name)));

@@ -4,11 +4,7 @@ use super::*;
 
 fn effective(name: &str, stated: Value) -> Option<Value> {
     let stated = serde_json::from_value(stated).unwrap();
-    SETTINGS
-        .iter()
-        .find(|s| s.name == name)
-        .unwrap()
-        .effective(&stated)
+    setting(name).unwrap().effective(&stated)
 }
 
 #[test]
@@ -73,13 +69,7 @@ fn what_the_table_does_not_have_is_found_wherever_it_stands() {
 
 #[test]
 fn a_job_declares_how_its_positions_are_scaled() {
-    let declared = |job: &Job| {
-        (SETTINGS
-            .iter()
-            .find(|s| s.name == "rope_scaling_factor")
-            .unwrap()
-            .declared)(job)
-    };
+    let declared = |job: &Job| super::declared(job).remove("rope_scaling_factor");
     let mut job = Job::default();
     assert_eq!(declared(&job), None, "learned positions");
     job.model.rope_theta = 5e5;
