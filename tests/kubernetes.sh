@@ -38,13 +38,17 @@ matrix() { # framework, parallelism
 }
 matrix cmd single
 mkdir -p recipes/pair
+: > recipes/pair/pair.sh.j2
+: > recipes/pair/pair.py.j2
 cat > recipes/pair/recipe.toml <<'EOF'
 id = "pair"
 name = "one process on each node"
 vendors = ["cpu"]
+optional = ["training.optimizer.learning_rate"]
 [launch]
-templates = ["pair.sh.j2"]
+templates = ["pair.sh.j2", "pair.py.j2"]
 command = ["bash", "pair.sh"]
+reads_job = true
 nodes = true
 [lock]
 facts = ["cores"]
@@ -67,9 +71,9 @@ pair() {
     cat > recipes/pair/pair.sh.j2 <<EOF
 echo "\$TPRIMAT_RUN_ID \$TPRIMAT_NODE_RANK \$TPRIMAT_MASTER_ADDR:\$TPRIMAT_PORT \$TPRIMAT_NODE" >> "\$TPRIMAT_PROJECT_DIR/ranks"
 [ "\$TPRIMAT_NODE_RANK" = 1 ] || echo "\$TPRIMAT_RUN_ID" >> "\$TPRIMAT_PROJECT_DIR/launches"
-"${PYTHON:-python3}" "\$TPRIMAT_PROJECT_DIR/pair.py" "$1" || exit
+"${PYTHON:-python3}" "\$TPRIMAT_RUN_DIR/pair.py" "$1" || exit
 EOF
-    cat > pair.py <<'EOF'
+    cat > recipes/pair/pair.py.j2 <<'EOF'
 import json, os, socket, sys, time
 rank, place = int(os.environ["TPRIMAT_NODE_RANK"]), (os.environ["TPRIMAT_MASTER_ADDR"], int(os.environ["TPRIMAT_PORT"]))
 if rank == 0:
@@ -112,8 +116,22 @@ nothing_left() {
     echo "ok: $1"
 }
 
+# As docs/executors.md has it: only a pod knows what pods have.
+lock() {
+    rm -rf launch
+    "$FOLDER/tprimat" show "$1" --launch -o launch > out 2>&1 || fails "no manifest"
+    # The first of its Jobs, which gets a Secret of its name.
+    sed -e '/^---$/,$d' -e 's/tprimat-run\(-1\)\?/tprimat-lock/' -e "s#command: .*#command: [bash, -c, 'cd $PWD \&\& $FOLDER/tprimat lock --update']#" \
+        -e 's#workingDir: .*#workingDir: /#' launch/kubernetes.yaml > lock.yaml
+    kubectl create secret generic tprimat-lock --from-literal=environment= > /dev/null
+    kubectl create -f lock.yaml > /dev/null
+    kubectl wait --for=condition=complete --timeout=120s job/tprimat-lock > /dev/null || { kubectl logs job/tprimat-lock; exit 1; }
+    kubectl delete job,secret tprimat-lock > /dev/null
+}
+
 config 256Mi "$IMAGE"
 trainer true
+lock cpu/cmd/tiny/single
 build; says "1 of 1 selected cell measured"; launched 2
 nothing_left "two runs are two Jobs"
 
@@ -164,7 +182,7 @@ build; says "1 of 1 selected cell measured"; launched 2
 [ "$(cut -d' ' -f3 ranks | sort | uniq -c | grep -c '^ *2 ')" = 2 ] || { cat ranks; fails "the ranks of a run do not meet"; }
 nothing_left "two runs on two nodes each"
 
-of_node() { pods | grep -- "-$1-[a-z0-9]*\$"; }
+of_node() { pods | { grep -- "-$1-[a-z0-9]*\$" || true; }; }
 pair 60
 "$FOLDER/tprimat" build > out 2>&1 & tprimat=$!
 until [ "$(wc -l < ranks)" -ge 2 ]; do sleep 0.5; done

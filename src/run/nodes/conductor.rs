@@ -158,7 +158,7 @@ fn see_through(
             }
             continue;
         }
-        if started.has_lost_one() {
+        if !seen.is_let_go && started.has_lost_one() {
             seen.has_lost_one = true;
             seen.since.get_or_insert_with(Instant::now);
         }
