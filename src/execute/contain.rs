@@ -128,7 +128,8 @@ fn engine_for(
         return Err(Problem::new(message)
             .help("name apptainer or pyxis in execution.<platform>.container.engine"));
     }
-    if job.parallelism.num_nodes > 1 && engine.kind != EngineKind::Apptainer {
+    let is_there = matches!(engine.kind, EngineKind::Apptainer | EngineKind::Kubernetes);
+    if job.parallelism.num_nodes > 1 && !is_there {
         let message = format!(
             "a run on several nodes is not started in containers of {}",
             engine.name()

@@ -1,4 +1,4 @@
-//! The manifest of a run's Job, from templates/kubernetes.yaml.j2 of the project or of tprimat.
+//! The manifest of a run's Job, or of those of its nodes, from templates/kubernetes.yaml.j2 of the project or of tprimat.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{
     recipe::{Rendered, Templates},
     run::{
         RUN_ARGUMENT,
-        kubernetes::{OWNER_LABEL, POD, RUN_LABEL, name_of},
+        kubernetes::{OWNER_LABEL, RUN_LABEL, name_of, role_of},
     },
     shipped::shipped_file,
 };
@@ -48,35 +48,45 @@ pub fn manifest(execution: &Execution, job: &Job, named: &Named) -> Result<Rende
     let deadline = named
         .timeout_seconds
         .map(|seconds| (seconds + SLACK).ceil() as u64);
-    let rendered = templates.render(
-        "kubernetes.yaml.j2",
-        &context! {
-            name => name_of(named.run_id),
+    let nodes = job.parallelism.num_nodes.max(1) as usize;
+    let render = |node: usize| -> Result<Rendered> {
+        let settings = context! {
+            name => name_of(named.run_id, node),
+            secret => name_of(named.run_id, 0),
+            nodes,
             run => named.run_id.to_owned(),
             owner => named.owner.to_owned(),
             dir => named.dir.to_owned(),
-            command => [named.tprimat, RUN_ARGUMENT, named.dir, POD].map(str::to_owned),
+            command => [named.tprimat, RUN_ARGUMENT, named.dir, &role_of(node)].map(str::to_owned),
             image => execution.container.as_ref().map(|container| container.image.clone()),
-            gpus => resource.as_ref().map(|_| job.parallelism.num_gpus),
-            resource,
+            gpus => resource.as_ref().map(|_| job.parallelism.num_gpus / nodes as u64),
+            resource => resource.clone(),
             uid => nix::unistd::geteuid().as_raw(),
             gid => nix::unistd::getegid().as_raw(),
             grace => (named.grace_seconds + RECORD).ceil() as u64,
             deadline,
             kubernetes => minijinja::value::Serde(&execution.kubernetes),
             volumes => minijinja::value::Serde(&execution.volumes),
-        },
-    )?;
-    check(&rendered, named)?;
-    Ok(rendered)
+        };
+        let rendered = templates.render("kubernetes.yaml.j2", &settings)?;
+        check(&rendered, named, node)?;
+        Ok(rendered)
+    };
+    let mut all = render(nodes - 1)?;
+    // The Job of node 0 is made last: where it is there, all have been made.
+    for node in (0..nodes - 1).rev() {
+        all.bytes.extend_from_slice(b"\n---\n");
+        all.bytes.extend(render(node)?.bytes);
+    }
+    Ok(all)
 }
 
 /// Has it what no template may leave out?
-fn check(rendered: &Rendered, named: &Named) -> Result<()> {
+fn check(rendered: &Rendered, named: &Named, node: usize) -> Result<()> {
     let refused = |why: String| Error::invalid(Problem::new(format!("{TEMPLATE}: {why}")));
     let job: Value = serde_yaml::from_slice(&rendered.bytes)
         .map_err(|why| refused(format!("it makes what is not one YAML document: {why}")))?;
-    let (name, pod) = (name_of(named.run_id), "/spec/template");
+    let (name, pod) = (name_of(named.run_id, node), "/spec/template");
     let kept = [
         ("/kind".to_owned(), "Job".into()),
         ("/metadata/name".to_owned(), Value::from(name)),

@@ -70,12 +70,7 @@ impl Prepared {
         let nodes = self.job().parallelism.num_nodes;
         if nodes > 1 && self.resolved.execution.place == Place::Local {
             return Err(format!(
-                "needs {nodes} nodes, which only the slurm executor starts (--executor slurm)"
-            ));
-        }
-        if nodes > 1 && self.resolved.execution.place == Place::Kubernetes {
-            return Err(format!(
-                "needs {nodes} nodes, and a run in Kubernetes has one pod: the slurm executor starts several nodes"
+                "needs {nodes} nodes, which the slurm and kubernetes executors start (--executor slurm)"
             ));
         }
         self.facts.here(self.job())?;

@@ -46,7 +46,7 @@ use crate::{
 
 pub use claim::is_of_a_job;
 use claim::{CLAIM, SUBMITTED, WITHDRAWN, noted, noted_job};
-pub(crate) use claim::{ENVIRONMENT, claim, take};
+pub(crate) use claim::{ENVIRONMENT, claim, environment_in, take};
 use end::ended_unseen;
 pub(crate) use end::{exit_of_ended, explained, patience};
 pub(crate) use node::settle_in;

@@ -1,5 +1,5 @@
 //! Kubernetes: a job is a Job whose one pod is the supervisor (`__run DIR pod`), made and watched through
-//! kubectl. The run folder is on a volume that this host mounts as well, so whatever becomes of the
+//! kubectl; on several nodes there is one Job a node, and the first one's conducts the others (`nodes`). The run folder is on a volume that this host mounts as well, so whatever becomes of the
 //! pod, what it has finished waits there.
 
 mod standing;
@@ -25,8 +25,9 @@ use crate::{
     files::{self, Durability, unix_now},
 };
 
-/// The last word of `tprimat __run DIR pod`, the supervisor of the run in DIR as the process of a pod.
-pub(crate) const POD: &str = "pod";
+/// The last word of `tprimat __run DIR pod`, the supervisor of the run in DIR as the process of a pod; with
+/// `-K` behind it of the pod of node K.
+const POD: &str = "pod";
 /// In a pod, where the trainer's environment is: the Secret of the Job, as a file.
 pub(crate) const ENVIRONMENT_VARIABLE: &str = "TPRIMAT_ENVIRONMENT";
 /// In the folder of runs: what all Jobs from there are labelled with. A path would not do, for two hosts
@@ -55,9 +56,35 @@ fn words_of(target: &Target) -> Vec<String> {
         .collect()
 }
 
-/// The name of a run's Job, which Kubernetes lets nobody give a second time.
-pub(crate) fn name_of(run_id: &str) -> String {
-    job_name(run_id).to_lowercase().replace('.', "-")
+/// The name of a run's Job, or of the one of one of its nodes, which Kubernetes lets nobody give a second time.
+pub(crate) fn name_of(run_id: &str, node: usize) -> String {
+    of_node(&job_name(run_id).to_lowercase().replace('.', "-"), node)
+}
+
+/// The last word of what the pod of a node executes.
+pub(crate) fn role_of(node: usize) -> String {
+    of_node(POD, node)
+}
+
+/// Whose last word this is.
+pub(crate) fn node_of(role: &str) -> Option<usize> {
+    match role.strip_prefix(POD)? {
+        "" => Some(0),
+        number => number.strip_prefix('-')?.parse().ok(),
+    }
+}
+
+fn of_node(name: &str, node: usize) -> String {
+    match node {
+        0 => name.to_owned(),
+        _ => format!("{name}-{node}"),
+    }
+}
+
+/// The Jobs of a run. Node 0 has the last place: where its Job is there, all have been made.
+fn names_of(spec: &RunSpec) -> Vec<String> {
+    let nodes = (0..spec.nodes()).rev();
+    nodes.map(|node| name_of(&spec.run_id, node)).collect()
 }
 
 /// What the Jobs of a folder of runs are labelled with: made once, by whoever comes first.
@@ -174,7 +201,7 @@ impl Kubernetes {
                 .collect::<Vec<_>>()
         };
         let (jobs, pods) = (of_kind("Job"), of_kind("Pod"));
-        let standing = standing::of(jobs.first().copied(), &pods, unix_now());
+        let standing = standing::of_all(&names_of(spec), &jobs, &pods, unix_now());
         let mut shown = standing.shown;
         if let Some(name) = standing.explained_by_events_of {
             shown.reason = self.last_warning(spec, &name).unwrap_or(shown.reason);
@@ -211,11 +238,18 @@ impl System for Kubernetes {
     }
 
     fn submit(&self, spec: &RunSpec, tprimat: Option<&Path>) -> Result<Submission, String> {
-        let name = name_of(&spec.run_id);
+        let (name, names) = (name_of(&spec.run_id, 0), names_of(spec));
         let there = || -> Answer<bool> {
             let found = self.list(spec, Duration::ZERO)?;
-            let is_own = |item: &Value| item["kind"] == "Job" && item["metadata"]["name"] == *name;
-            Ok(found.iter().any(is_own))
+            let is_there = |name: &String| {
+                let mut jobs = found.iter().filter(|item| item["kind"] == "Job");
+                jobs.any(|job| job["metadata"]["name"] == **name)
+            };
+            // Whoever can make none asks only whether the run may have begun.
+            Ok(match tprimat {
+                Some(_) => names.iter().all(is_there),
+                None => is_there(&name),
+            })
         };
         let waits = |why: &SystemError| format!("Kubernetes, which takes no Job now: {why}");
         let why = match there() {
@@ -246,7 +280,7 @@ impl System for Kubernetes {
             },
             "stringData": { "environment": environment },
         });
-        // `create` keeps nothing of what it sent, as `apply` would in an annotation. Of input that
+        // Of several Jobs it makes those that are not there yet. `create` keeps nothing of what it sent, as `apply` would in an annotation. Of input that
         // begins with a brace it reads JSON alone.
         let input = format!("---\n{secret}\n---\n{}", target.manifest);
         let why = match self.kubectl(target, &["create", "--filename=-"], &input) {
@@ -272,15 +306,20 @@ impl System for Kubernetes {
     }
 
     /// The pod gets SIGTERM, and its own grace. In the foreground the Job is there until it has ended.
-    fn cancel(&self, id: &str, spec: &RunSpec, _: bool) -> Answer<()> {
-        let words = ["delete", "job", id, "--wait=false", "--cascade=foreground"];
+    fn cancel(&self, _: &str, spec: &RunSpec, _: bool) -> Answer<()> {
+        let names = names_of(spec);
+        let mut words = vec!["delete", "jobs"];
+        words.extend(names.iter().map(String::as_str));
+        words.extend(["--ignore-not-found", "--wait=false", "--cascade=foreground"]);
         self.kubectl(target_of(spec), &words, "").map(drop)
     }
 
-    fn cancels(&self, id: &str, spec: &RunSpec) -> String {
-        let target = words_of(target_of(spec)).into_iter();
-        let words = target.map(|word| format!(" {word}")).collect::<String>();
-        format!("kubectl{words} delete job {id}")
+    fn cancels(&self, _: &str, spec: &RunSpec) -> String {
+        let words = |words: Vec<String>| -> String {
+            words.iter().map(|word| format!(" {word}")).collect()
+        };
+        let (target, names) = (words(words_of(target_of(spec))), words(names_of(spec)));
+        format!("kubectl{target} delete job{names}")
     }
 
     fn fate(&self, _: &RunSpec, shown: Shown, is_told: bool) -> Option<ExitKind> {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::error::{Error, Result, exit};
 
-/// Body of `tprimat __run DIR [job | pod | node]`, the supervisor of the run in a folder. Returns the
+/// Body of `tprimat __run DIR [job | pod | pod-K | node]`, the supervisor of the run in a folder. Returns the
 /// process's exit code: the error's number where it has one, for on a full disk the supervisor has
 /// no other way to say it.
 #[must_use]
@@ -30,9 +30,11 @@ pub fn supervise(dir: &Path, role: Option<&str>) -> i32 {
             let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
             of_a_job(dir, &job, &dir.join(batch::ENVIRONMENT), &BTreeMap::new())
         }
-        Some(kubernetes::POD) => of_a_pod(dir),
-        Some(nodes::NODE) => nodes::supervise(dir),
-        Some(_) => return exit::USAGE,
+        Some(nodes::NODE) => nodes::number().and_then(|number| nodes::supervise(dir, number, None)),
+        Some(role) => match kubernetes::node_of(role) {
+            Some(number) => of_a_pod(dir, number),
+            None => return exit::USAGE,
+        },
     };
     let Err(error) = done else { return 0 };
     // Into supervisor.log, where tprimat looks when there is no exit.json.
@@ -62,13 +64,19 @@ fn of_this_host(dir: &Path) -> Result<()> {
 }
 
 /// A pod's own variables are those of its image, and what a device plugin says.
-fn of_a_pod(dir: &Path) -> Result<()> {
+fn of_a_pod(dir: &Path, number: usize) -> Result<()> {
     let mut of_image: BTreeMap<String, String> = std::env::vars().collect();
     let environment = of_image.remove(kubernetes::ENVIRONMENT_VARIABLE);
     let id = dir.file_name().unwrap_or_default().to_string_lossy();
     let environment = environment.unwrap_or_default();
-    let job = kubernetes::name_of(&id);
-    of_a_job(dir, &job, Path::new(&environment), &of_image)
+    let environment = Path::new(&environment);
+    if number > 0 {
+        let mut env = of_image;
+        env.extend(batch::environment_in(environment)?);
+        return nodes::supervise_pod(dir, number, &env);
+    }
+    let job = kubernetes::name_of(&id, 0);
+    of_a_job(dir, &job, environment, &of_image)
 }
 
 /// The one run of a batch job: nobody holds its lifeline, and what only the node knows is settled

@@ -19,7 +19,8 @@ use crate::{
 };
 
 /// `tprimat __run DIR` is the supervisor of the run in DIR; `tprimat __run DIR job` the one of a batch
-/// job, `tprimat __run DIR pod` the one in a pod, `tprimat __run DIR node` the one of a node of several.
+/// job, `tprimat __run DIR pod` the one in a pod, `tprimat __run DIR pod-K` in the one of node K,
+/// `tprimat __run DIR node` the one of a node of several.
 pub const RUN_ARGUMENT: &str = "__run";
 
 /// In a pod, the name of its node.
@@ -204,6 +205,12 @@ impl RunSpec {
             Some(container) => &container.environment,
             None => &self.env,
         }
+    }
+
+    pub(crate) fn is_of_pods(&self) -> bool {
+        self.job
+            .as_ref()
+            .is_some_and(|job| job.kubernetes.is_some())
     }
 
     /// The nodes of its job; one where it is no job.

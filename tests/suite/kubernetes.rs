@@ -37,19 +37,21 @@ def ended(job):
 if words[0] == "create":
     _, secret, _, manifest = sys.stdin.read().split("\n", 3)
     secret = json.loads(secret)
-    job = re.search(r'^  name: "(.*)"', manifest, re.M)[1]
-    folder = os.path.join(DB, job)
-    if there(job):
-        refused(f'Error from server (AlreadyExists): error when creating "STDIN": jobs.batch "{job}" already exists')
-    os.mkdir(folder)
-    for name, text in [("run", secret["metadata"]["labels"]["tprimat.dev/run"]), ("manifest", manifest), ("environment", secret["stringData"]["environment"])]:
-        open(os.path.join(folder, name), "w").write(text)
-    if not there("stuck"):
-        command = json.loads(re.search(r"command: (\[.*\])", manifest)[1])
-        script = 'echo $$ > "$0/pid"; "$@"; echo $? > "$0/exit"'
-        subprocess.Popen(["bash", "-c", script, folder, *command], start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=open(os.path.join(folder, "log"), "w"), stderr=subprocess.STDOUT,
-            env={"PATH": os.environ["PATH"], "TPRIMAT_ENVIRONMENT": os.path.join(folder, "environment"), "TPRIMAT_NODE": "node7", "OF_IMAGE": "1"})
+    for manifest in manifest.split("\n---\n"):
+        job = re.search(r'^  name: "(.*)"', manifest, re.M)[1]
+        folder = os.path.join(DB, job)
+        if there(job):
+            refused(f'Error from server (AlreadyExists): error when creating "STDIN": jobs.batch "{job}" already exists')
+        os.mkdir(folder)
+        for name, text in [("run", secret["metadata"]["labels"]["tprimat.dev/run"]), ("manifest", manifest), ("environment", secret["stringData"]["environment"])]:
+            open(os.path.join(folder, name), "w").write(text)
+        if not there("stuck"):
+            command = json.loads(re.search(r"command: (\[.*\])", manifest)[1])
+            script = 'echo $$ > "$0/pid"; "$@"; echo $? > "$0/exit"'
+            subprocess.Popen(["bash", "-c", script, folder, *command], start_new_session=True, stdin=subprocess.DEVNULL,
+                stdout=open(os.path.join(folder, "log"), "w"), stderr=subprocess.STDOUT,
+                env={"PATH": os.environ["PATH"], "TPRIMAT_ENVIRONMENT": os.path.join(folder, "environment"),
+                    "TPRIMAT_NODE": "node7", "TPRIMAT_ADDRESS": "127.0.0.1", "OF_IMAGE": "1"})
     if there("deaf"):
         refused("Unable to connect to the server: net/http: TLS handshake timeout")
 elif words[:2] == ["get", "jobs,pods"]:
@@ -354,6 +356,99 @@ fn what_no_job_could_use_is_named_by_check_and_a_build_waits_for_no_cluster_in_v
     let ran = build();
     assert!(ran.stderr.contains("once in a pod"), "{}", ran.stderr);
     assert!(!cluster.0.path("tprimat.lock").exists() && cluster.jobs().is_empty());
+}
+
+const RECIPE: &str = r#"id = "pair"
+name = "A stub on several nodes"
+vendors = ["cpu"]
+
+[launch]
+templates = ["pair.sh.j2"]
+command = ["bash", "pair.sh"]
+reads_job = true
+nodes = true
+
+[lock]
+facts = ["cores"]
+
+[log]
+format = "tprimat"
+"#;
+
+/// A cluster whose cell runs `first` on node 0 and `second` on node 1.
+fn pair(first: &str, second: &str) -> Cluster {
+    let cluster = Cluster::new();
+    let project = &cluster.0;
+    project.write("recipes/pair/recipe.toml", RECIPE);
+    let both = format!(
+        "echo \"$TPRIMAT_NODE_RANK $TPRIMAT_MASTER_ADDR:$TPRIMAT_PORT\" >> \"$TPRIMAT_PROJECT_DIR/ranks\"\n\
+         if [ \"$TPRIMAT_NODE_RANK\" = 0 ]; then\n{first}\nelse\n{second}\nfi\n"
+    );
+    project.write("recipes/pair/pair.sh.j2", &both);
+    project.edit("matrix.toml", "\"cmd\"", "\"pair\"");
+    project.edit("matrix.toml", "\"single\"", "\"two\"");
+    let two = "  two: { num_gpus: 2, nodes: 2, DP: 2 }\nframeworks:\n  pair: {}\n";
+    project.edit("config.yaml", "frameworks:\n", two);
+    cluster.run(&["lock", "--update"]).ends_with(0);
+    cluster
+}
+
+#[test]
+fn a_run_on_two_nodes_is_two_jobs_whose_ranks_meet_and_of_which_nothing_is_left() {
+    let second = "echo \"the second node says $HF_TOKEN\"";
+    let cluster = pair(TRAINER, second);
+    let shown = cluster.run(&["show", "cpu/pair/tiny/two", "--launch"]);
+    for part in ["\"pod-1\"", "\"pod\"", "podAntiAffinity"] {
+        assert!(shown.stdout.contains(part), "{}", shown.stdout);
+    }
+    cluster.run(&["build"]).ends_with(0);
+    let ranks = cluster.0.read("ranks");
+    let mut ranks: Vec<&str> = ranks.lines().collect();
+    ranks.sort_unstable();
+    let [first, second] = ranks[..] else {
+        panic!("one process a node: {ranks:?}")
+    };
+    assert!(first.starts_with("0 127.0.0.1:"), "{first}");
+    assert_eq!(first.strip_prefix("0 "), second.strip_prefix("1 "));
+    assert_eq!((cluster.asked("create"), cluster.0.launches()), (1, 1));
+    let log = cluster.run(&["logs", "cpu/pair/tiny/two", "--node", "1"]);
+    assert!(
+        log.stdout.contains("the second node says ****"),
+        "{}",
+        log.stdout
+    );
+    cluster.has_left_nothing();
+}
+
+#[test]
+fn the_loss_of_one_pod_ends_the_others_and_is_told_as_what_it_is() {
+    let waits = "echo a step; touch \"$TPRIMAT_PROJECT_DIR/seen\"; sleep 100 & wait";
+    for (signal, class) in [
+        (Signal::SIGTERM, "failed (killed)"),
+        (Signal::SIGKILL, "failed (node)"),
+    ] {
+        let cluster = pair(
+            "echo a step; sleep 0.5; exec 3<>/dev/tcp/127.0.0.1/1",
+            waits,
+        );
+        cluster.0.edit(
+            "recipes/pair/pair.sh.j2",
+            "sleep 0.5;",
+            "until [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.05; done;",
+        );
+        let build = cluster.started();
+        let of_node = |(_, line): &(i32, String)| {
+            line.trim_end().ends_with("pod-1") && !line.starts_with("bash")
+        };
+        let (pid, _) = cluster.0.processes().into_iter().find(of_node).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+        cluster.0.write("go", "");
+        let ran = Ran::from(build.wait_with_output().unwrap()).ends_with(1);
+        assert!(ran.stderr.contains(class), "{}", ran.stderr);
+        let is_told = ran.stderr.contains("Kubernetes told the pod to end");
+        assert_eq!(is_told, signal == Signal::SIGTERM, "{}", ran.stderr);
+        cluster.has_left_nothing();
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the folder of a job's run says of its jobs: which one was submitted last, and which one has the run.
 
-use std::{fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use crate::{
     error::{Error, Result},
@@ -70,11 +70,15 @@ pub(crate) fn claim(dir: &Path, job: &str, environment: &Path) -> Result<Option<
         }
         return Ok(None);
     }
-    let env = serde_json::from_slice(&files::read(environment)?)
-        .map_err(|e| Error::io("cannot read", environment)(e.into()))?;
+    let env = environment_in(environment)?;
     // A Secret is not in the folder, and goes with its job.
     let _ = fs::remove_file(environment);
     read_spec_with(dir, env).map(Some)
+}
+
+pub(crate) fn environment_in(path: &Path) -> Result<BTreeMap<String, String>> {
+    serde_json::from_slice(&files::read(path)?)
+        .map_err(|e| Error::io("cannot read", path)(e.into()))
 }
 
 #[cfg(test)]

@@ -27,8 +27,51 @@ pub(super) struct Standing {
     pub explained_by_events_of: Option<String>,
 }
 
+/// How the Jobs of these names stand as one. The last one is that of node 0, whose end is the run's.
+pub(super) fn of_all(names: &[String], jobs: &[&Value], pods: &[&Value], now: f64) -> Standing {
+    let each = names.iter().map(|name| {
+        let job = jobs.iter().find(|job| text(job, "/metadata/name") == name);
+        // A pod is called as its Job, with random letters behind a dash.
+        let job_of = |pod: &Value| {
+            text(pod, "/metadata/name")
+                .rsplit_once('-')
+                .map(|(job, _)| job.to_owned())
+        };
+        let is_own = |pod: &&&Value| job_of(pod).is_some_and(|job| job == *name);
+        let own: Vec<&Value> = pods.iter().filter(is_own).copied().collect();
+        of(job.copied(), &own, now)
+    });
+    let mut each: Vec<Standing> = each.collect();
+    let of_nodes = each.iter().filter_map(|one| one.shown.nodes.clone());
+    let nodes: Vec<String> = of_nodes.rev().collect();
+    let any = |is: fn(&Shown) -> bool| each.iter().any(|one| is(&one.shown));
+    let (is_silent, is_hopeless) = (any(|one| one.is_silent), any(|one| one.is_hopeless));
+    let fate = each.iter().find_map(|one| one.shown.fate.clone());
+    // Whichever keeps the run waiting is what is told, else whichever goes on.
+    let waits = |one: &Standing| {
+        let is_well = one.shown.state == "running" && one.shown.reason.is_empty();
+        !one.shown.is_over && !is_well
+    };
+    let told = each.iter().position(waits);
+    let told = told.or_else(|| each.iter().position(|one| !one.shown.is_over));
+    let Some(last) = each.len().checked_sub(1) else {
+        return of(None, &[], now);
+    };
+    let ended_well = each[last].shown.ended_well;
+    let mut one = each.swap_remove(told.unwrap_or(last));
+    one.shown = Shown {
+        nodes: Some(nodes.join(",")).filter(|nodes| !nodes.is_empty()),
+        is_silent,
+        is_hopeless,
+        ended_well,
+        fate,
+        ..one.shown
+    };
+    one
+}
+
 /// `now`: seconds since 1970.
-pub(super) fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
+fn of(job: Option<&Value>, pods: &[&Value], now: f64) -> Standing {
     let name = |of: &Value| text(of, "/metadata/name").to_owned();
     let mut shown = Shown {
         nodes: pods

@@ -1,20 +1,20 @@
-//! The half of a run on several nodes that starts srun, and makes one end of the nodes' ends.
+//! The half of a run on several nodes that starts srun, or the supervisor of the first pod, and makes one
+//! end of the nodes' ends.
 
 use std::{
     collections::BTreeMap,
-    io::Write,
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask},
-    unistd::Pid,
-};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 
-use super::node::{NODE, Ready, answers_of, read_ready};
+use super::{
+    lifelines::{Lifelines, Pods},
+    node::{NODE, NUMBER, Ready, answers_of, read_ready},
+};
 use crate::{
     error::{Error, Result},
     files::{self, Durability, unix_now},
@@ -24,7 +24,7 @@ use crate::{
     run::{
         batch,
         folder::{log_path, supervisor_said},
-        inbox::{Inbox, frame},
+        inbox::Inbox,
         spec::{ExitKind, RUN_ARGUMENT, RunExit, RunSpec, TELEMETRY, never_ran},
     },
 };
@@ -39,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How many times longer than that nodes which are ready wait for the last one: all compare themselves
 /// with the run's key, and a cold network file system may take minutes to load Python.
 const GATHERING: u32 = 5;
+/// The same of pods: each waits for room of its own, and pulls an image of 20 GB.
+const GATHERING_PODS: u32 = 30;
 
 /// What a node's supervisor may take beyond the run's grace to end its part and to say how it
 /// ended.
@@ -51,15 +53,16 @@ pub(crate) fn conduct(spec: &RunSpec, inbox: &mut Inbox) -> RunExit {
     // now, the kernel would name none.
     let tprimat = std::env::args_os().next().unwrap_or_default();
     let started = match which("srun", &caller) {
-        Some(srun) => start(spec, &srun, Path::new(&tprimat)),
+        _ if spec.is_of_pods() => start(spec, None, Path::new(&tprimat)),
+        Some(srun) => start(spec, Some(&srun), Path::new(&tprimat)),
         None => Err(Error::failed("there is no srun in PATH")),
     };
     match started {
-        Ok(srun) => RunExit {
+        Ok(started) => RunExit {
             log_bytes: std::fs::metadata(log_path(&spec.dir))
                 .map(|log| log.len())
                 .ok(),
-            ..see_through(spec, srun, inbox, PATIENCE)
+            ..see_through(spec, started, inbox, PATIENCE)
         },
         Err(why) => never_ran(ExitKind::LaunchFailed(why.to_string()), 0.0),
     }
@@ -80,18 +83,26 @@ fn tell_of_telemetry(spec: &RunSpec) -> Result<()> {
     files::write_atomically(&path, format!("{header}\n").as_bytes(), Durability::Plain)
 }
 
-/// Starts a supervisor on each node.
-fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child> {
+/// Starts a supervisor on each node; without srun, that of node 0, to which those of the other pods come.
+fn start(spec: &RunSpec, srun: Option<&Path>, tprimat: &Path) -> Result<Lifelines> {
     // Made here, before anybody looks for them: a client of a network file system remembers for a
     // while what it did not find.
     for node in 0..spec.nodes() {
         files::create_dir_all(&answers_of(&spec.dir, node))?;
     }
     tell_of_telemetry(spec)?;
-    let mut command = Command::new(srun);
+    let mut command = Command::new(srun.unwrap_or(tprimat));
+    let pods = match srun {
+        Some(_) => {
+            command.args(arguments(spec)).arg(tprimat);
+            None
+        }
+        None => {
+            command.env(NUMBER, "0");
+            Some(Pods::listen(&spec.dir, spec.nodes())?)
+        }
+    };
     command
-        .args(arguments(spec))
-        .arg(tprimat)
         .arg(RUN_ARGUMENT)
         .arg(&spec.dir)
         .arg(NODE)
@@ -111,30 +122,30 @@ fn start(spec: &RunSpec, srun: &Path, tprimat: &Path) -> Result<Child> {
     };
     // SAFETY: between fork and exec it makes one system call and allocates nothing.
     unsafe { command.pre_exec(unblock) };
-    let mut srun = command.spawn().map_err(Error::io("cannot start", srun))?;
-    send(&mut srun, &spec.env);
-    Ok(srun)
+    let child = command.spawn();
+    let child = child.map_err(Error::io("cannot start", srun.unwrap_or(tprimat)))?;
+    // Before any pod is taken in: their environment is in their Secret.
+    let mut started = Lifelines { child, pods };
+    started.tell(&spec.env);
+    Ok(started)
 }
 
-/// Tells it to all nodes. One that is gone is missed at its end.
-fn send(srun: &mut Child, variables: &BTreeMap<String, String>) {
-    if let (Some(lifeline), Ok(frame)) = (&mut srun.stdin, frame(variables)) {
-        let _ = lifeline.write_all(&frame);
-    }
-}
-
-fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Duration) -> RunExit {
+fn see_through(
+    spec: &RunSpec,
+    mut started: Lifelines,
+    inbox: &mut Inbox,
+    patience: Duration,
+) -> RunExit {
     let nodes = spec.nodes();
     let mut seen = Seen::default();
-    // When srun ended, and whether all supervisors did so well.
+    // When all supervisors, or srun, had ended, and whether they did so well.
     let mut over: Option<(Instant, bool)> = None;
     loop {
         inbox.wait(LOOK);
         // Looked at before the folders: what was written before srun's end is then seen.
         if over.is_none()
-            && let Some(ended) = srun.try_wait().transpose()
+            && let Some(ended_well) = started.ended()
         {
-            let ended_well = ended.is_ok_and(|status| status.success());
             over = Some((Instant::now(), ended_well));
         }
         seen.look(spec);
@@ -147,21 +158,25 @@ fn see_through(spec: &RunSpec, mut srun: Child, inbox: &mut Inbox, patience: Dur
             }
             continue;
         }
-        let is_wanted = seen.begun_at.is_none() && srun.stdin.is_some();
+        if !seen.is_let_go && started.has_lost_one() {
+            seen.has_lost_one = true;
+            seen.since.get_or_insert_with(Instant::now);
+        }
+        let is_wanted = seen.begun_at.is_none() && started.child.stdin.is_some();
         if is_wanted && seen.ready.len() == nodes {
             // They meet at the node of rank 0.
             let (address, port) = seen.ready[&spec.rank_of(0)].clone();
             let address = ("TPRIMAT_MASTER_ADDR".to_owned(), address);
             let port = ("TPRIMAT_PORT".to_owned(), port.to_string());
-            send(&mut srun, &BTreeMap::from([address, port]));
+            started.tell(&BTreeMap::from([address, port]));
             (seen.begun_at, seen.since) = (Some(unix_now()), None);
         }
         if inbox.is_in_a_hurry() {
-            // srun then ends its step without grace.
-            let _ = kill(Pid::from_raw(srun.id().cast_signed()), Signal::SIGTERM);
+            started.hurry();
         }
-        if seen.is_no_longer_needed(nodes, patience) {
-            drop(srun.stdin.take());
+        if seen.is_no_longer_needed(spec, patience) {
+            seen.is_let_go = true;
+            started.end();
         }
     }
 }
@@ -177,6 +192,12 @@ struct Seen {
     begun_at: Option<f64>,
     /// Was this process told to end the run?
     was_asked: bool,
+    /// A pod is gone that nobody had let go.
+    has_lost_one: bool,
+    /// The nodes were told to end what they still do.
+    is_let_go: bool,
+    /// Was a pod told to end by somebody else?
+    was_pod_told: bool,
 }
 
 impl Seen {
@@ -193,6 +214,8 @@ impl Seen {
                 if exit.status != ExitKind::Code(0) {
                     self.since.get_or_insert_with(Instant::now);
                 }
+                let is_told = exit.status == ExitKind::Interrupted && !self.is_let_go;
+                self.was_pod_told |= is_told && spec.is_of_pods();
                 self.ends.insert(node, exit);
             } else if !self.ready.contains_key(&node)
                 && let Some(ready) = read_ready(&answers)
@@ -204,19 +227,20 @@ impl Seen {
     }
 
     /// Have nodes waited too long for the others?
-    fn is_late(&self, patience: Duration) -> bool {
+    fn is_late(&self, spec: &RunSpec, patience: Duration) -> bool {
         let most = match self.begun_at {
             Some(_) => patience,
-            None => patience * GATHERING,
+            None => patience * gathering(spec),
         };
         self.since.is_some_and(|since| since.elapsed() >= most)
     }
 
     /// Are the nodes to end what they still do?
-    fn is_no_longer_needed(&self, nodes: usize, patience: Duration) -> bool {
+    fn is_no_longer_needed(&self, spec: &RunSpec, patience: Duration) -> bool {
         // One that cannot run keeps all of them from it.
-        let is_refused = self.begun_at.is_none() && !self.ends.is_empty();
-        self.was_asked || is_refused || self.ends.len() == nodes || self.is_late(patience)
+        let is_refused = self.begun_at.is_none() && (!self.ends.is_empty() || self.has_lost_one);
+        let is_done = self.ends.len() == spec.nodes();
+        self.was_asked || is_refused || is_done || self.is_late(spec, patience)
     }
 
     /// The end of the run, whose srun is over.
@@ -230,12 +254,17 @@ impl Seen {
                 _ => None,
             };
             let refused: Vec<String> = self.ends.values().filter_map(why).collect();
-            let status = match (refused.is_empty(), self.is_late(patience), self.was_asked) {
+            let is_late = self.is_late(spec, patience);
+            let was_asked = self.was_asked || self.was_pod_told;
+            let status = match (refused.is_empty(), is_late, was_asked) {
                 (false, ..) => ExitKind::LaunchFailed(refused.join("; ")),
+                _ if self.has_lost_one && !was_asked => ExitKind::Lost(
+                    "a pod was gone before all of them were ready; nothing was run".to_owned(),
+                ),
                 (_, true, _) => ExitKind::LaunchFailed(format!(
                     "{} of {nodes} nodes did not say within {:.0} s that they are ready; nothing was run",
                     nodes - self.ready.len(),
-                    (patience * GATHERING).as_secs_f64(),
+                    (patience * gathering(spec)).as_secs_f64(),
                 )),
                 (_, _, true) => ExitKind::Interrupted,
                 _ => ExitKind::LaunchFailed(format!(
@@ -246,8 +275,14 @@ impl Seen {
         };
         let lost =
             format!("{missing} of {nodes} nodes left no word of how the run ended there: {said}");
+        let lost = lost.trim_end_matches(": ").to_owned();
+        let was_pod_told = self.was_pod_told;
         let mut exit = together(self.ends.into_values().collect(), begun_at);
         let has_failed = !matches!(exit.status, ExitKind::Code(0) | ExitKind::Interrupted);
+        if was_pod_told && has_failed {
+            // The others failed because it went, and the cluster says why it was told.
+            exit.status = ExitKind::Interrupted;
+        }
         if missing > 0 && !has_failed {
             // Whoever is not heard of has not ended well, whatever the others did.
             exit.status = match self.was_asked {
@@ -260,6 +295,13 @@ impl Seen {
             exit.lost_nodes = Some(lost);
         }
         exit
+    }
+}
+
+fn gathering(spec: &RunSpec) -> u32 {
+    match spec.is_of_pods() {
+        true => GATHERING_PODS,
+        false => GATHERING,
     }
 }
 
@@ -374,7 +416,7 @@ mod tests {
             format!("#!/bin/sh\ncd '{}'\n{script}", folder.display()),
         );
         let spec = spec(folder, ranks);
-        let srun = start(&spec, &srun, Path::new("tprimat")).unwrap();
+        let srun = start(&spec, Some(&srun), Path::new("tprimat")).unwrap();
         see_through(&spec, srun, &mut Inbox::open(false).unwrap(), SOON)
     }
 
@@ -595,14 +637,14 @@ mod tests {
         let spec = spec(folder.path(), Nodes::FirstRankSpeaks);
         let mut seen = Seen::default();
         assert!(
-            !seen.is_no_longer_needed(2, Duration::ZERO),
+            !seen.is_no_longer_needed(&spec, Duration::ZERO),
             "the clock runs from the first node"
         );
         let answers = answers_of(folder.path(), 0);
         let ready = answers.join("ready.json");
         write_atomically(&ready, br#"["n1",1]"#, Durability::Plain).unwrap();
         seen.look(&spec);
-        assert!(seen.is_no_longer_needed(2, Duration::ZERO));
+        assert!(seen.is_no_longer_needed(&spec, Duration::ZERO));
         let ExitKind::LaunchFailed(why) = seen.exit(&spec, Duration::ZERO).status else {
             panic!("nothing was run")
         };

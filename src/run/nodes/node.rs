@@ -1,6 +1,7 @@
-//! The half of a run on several nodes that is on each node: a supervisor which srun started.
+//! The half of a run on several nodes that is on each node: a supervisor which srun or a pod started.
 
 use std::{
+    collections::BTreeMap,
     net::TcpListener,
     path::{Path, PathBuf},
     time::Duration,
@@ -21,6 +22,11 @@ use crate::{
 
 /// The last word of `tprimat __run DIR node`, the supervisor of one node of the run in DIR.
 pub(crate) const NODE: &str = "node";
+
+/// Which node it is, as srun says it.
+pub(super) const NUMBER: &str = "SLURM_NODEID";
+/// In a pod, where the others find it: not every cluster knows pods by their names.
+const ADDRESS: &str = "TPRIMAT_ADDRESS";
 
 const READY: &str = "ready.json";
 
@@ -79,22 +85,41 @@ pub(super) fn read_ready(answers: &Path) -> Option<Ready> {
     serde_json::from_slice(&text).ok()
 }
 
+pub(super) fn address() -> String {
+    let told = std::env::var(ADDRESS).ok();
+    told.or_else(hostname).unwrap_or_default()
+}
+
 fn say_ready(answers: &Path) -> Result<()> {
     let bound = TcpListener::bind(("0.0.0.0", 0)).and_then(|bound| bound.local_addr());
     let bound = bound.map_err(Error::io("cannot find a free port on", "0.0.0.0"))?;
-    let ready: Ready = (hostname().unwrap_or_default(), bound.port());
+    let ready: Ready = (address(), bound.port());
     let text = serde_json::to_vec(&ready).unwrap_or_default();
     files::write_atomically(&answers.join(READY), &text, Durability::Plain)
 }
 
-/// The supervisor of one node of a run, which srun started for the run's conductor.
-pub(crate) fn supervise(dir: &Path) -> Result<()> {
-    let number = std::env::var("SLURM_NODEID").ok();
-    let number: usize = number
+/// The number of the node that srun started this process on.
+pub(crate) fn number() -> Result<usize> {
+    let number = std::env::var(NUMBER).ok();
+    number
         .and_then(|number| number.parse().ok())
-        .ok_or_else(|| Error::failed("only srun starts the supervisor of a node"))?;
+        .ok_or_else(|| Error::failed("only srun starts the supervisor of a node"))
+}
+
+/// The supervisor of one node of a run, at the other end of whose standard input is the conductor.
+/// `own`: the environment of a pod that has it already.
+pub(crate) fn supervise(
+    dir: &Path,
+    number: usize,
+    own: Option<&BTreeMap<String, String>>,
+) -> Result<()> {
     let inbox = settle_down(true)?;
-    let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let env = match own {
+        Some(own) => own.clone(),
+        None => {
+            receive_environment().map_err(Error::io("cannot receive the environment of", dir))?
+        }
+    };
     let answers = answers_of(dir, number);
     // As Slurm names it.
     let host = std::env::var("SLURMD_NODENAME").ok().or_else(hostname);
@@ -143,7 +168,7 @@ fn measure(supervisor: &mut Supervisor, dir: &Path, number: usize) -> Result<Run
     spec.env.insert("TPRIMAT_NODE_RANK".into(), rank);
     // Two nodes of one host: the first one holds the host's cores for all of the run.
     let first = read_ready(&answers_of(dir, 0)).map(|(address, _)| address);
-    if number > 0 && first.is_some() && first == hostname() {
+    if number > 0 && first.is_some_and(|first| first == address()) {
         spec.devices.retain(|device| device != "cpu");
     }
     Ok(supervisor.measure())
