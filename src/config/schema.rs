@@ -379,7 +379,7 @@ pub struct ExecutionContainer {
 }
 
 /// Absent = the cluster's default.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionSlurm {
     /// sbatch's `--account`.

@@ -119,29 +119,9 @@ pub struct Container {
     pub options: Vec<String>,
 }
 
-/// What `sbatch` is told. `None`: nothing, so the cluster's own default holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slurm {
-    pub account: Option<String>,
-    pub partition: Option<String>,
-    pub qos: Option<String>,
-    pub constraint: Option<String>,
-    /// `None`: `gpu:N` for a job of N GPUs. Empty: none is asked for.
-    pub gres: Option<String>,
-    pub time: Option<String>,
-    /// CPU cores of each job.
-    pub cpus: Option<u64>,
-    pub exclusive: bool,
-    /// More options of `sbatch`.
-    pub options: Vec<String>,
-    /// How many jobs of one build may be in the queue at once.
-    pub max_jobs: Option<u64>,
-    /// Cancel the jobs on Ctrl-C. Otherwise they go on, and the next build takes them up.
-    pub cancel_on_interrupt: bool,
-}
-
-/// What the manifest of a Job says, and where it is made.
-pub use crate::config::schema::ExecutionKubernetes as Kubernetes;
+/// What `sbatch` is told, and what the manifest of a Job says. `None`: nothing, so the cluster's own default
+/// holds.
+pub use crate::config::schema::{ExecutionKubernetes as Kubernetes, ExecutionSlurm as Slurm};
 
 impl Kubernetes {
     /// What the cluster calls a GPU of this vendor.
@@ -340,23 +320,6 @@ pub(super) fn execution(
             "expected slurm+container",
         );
     }
-    let slurm = Slurm {
-        account: stated.text(|table| &table.slurm.account),
-        partition: stated.text(|table| &table.slurm.partition),
-        qos: stated.text(|table| &table.slurm.qos),
-        constraint: stated.text(|table| &table.slurm.constraint),
-        gres: stated.get(|table| table.slurm.gres.clone()),
-        time: stated.text(|table| &table.slurm.time),
-        cpus: stated.get(|table| table.slurm.cpus),
-        exclusive: stated.get(|table| table.slurm.exclusive).unwrap_or(false),
-        options: stated
-            .get(|table| table.slurm.options.clone())
-            .unwrap_or_default(),
-        max_jobs: stated.get(|table| table.slurm.max_jobs),
-        cancel_on_interrupt: stated
-            .get(|table| table.slurm.cancel_on_interrupt)
-            .unwrap_or(false),
-    };
     let kubernetes = stated.table(|table| &table.kubernetes);
     for (key, text) in [("memory", &kubernetes.memory), ("shm", &kubernetes.shm)] {
         if let Some(text) = text.as_ref().filter(|text| !is_quantity(text)) {
@@ -368,7 +331,7 @@ pub(super) fn execution(
     Execution {
         place,
         container,
-        slurm,
+        slurm: stated.table(|table| &table.slurm),
         volumes: volumes(r, &stated, &kubernetes),
         kubernetes,
     }

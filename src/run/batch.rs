@@ -423,7 +423,7 @@ pub(super) mod tests {
         let sbatch = format!("#!/bin/sh\n: > {}/submitted\n", folder.path().display());
         crate::mock::program(&bin.join("sbatch"), sbatch);
         let settings = Settings {
-            cancel_on_interrupt: true,
+            cancel_on_interrupt: Some(true),
             ..Settings::default()
         };
         let spec = RunSpec {

@@ -135,7 +135,8 @@ fn arguments(spec: &RunSpec, tprimat: &Path) -> Vec<String> {
             ("time", &settings.time),
         ];
         for (name, value) in stated {
-            arguments.extend(value.as_ref().map(|value| format!("--{name}={value}")));
+            let value = value.as_ref().filter(|value| !value.is_empty());
+            arguments.extend(value.map(|value| format!("--{name}={value}")));
         }
         let gres = match &settings.gres {
             Some(gres) => Some(gres.clone()).filter(|gres| !gres.is_empty()),
@@ -143,8 +144,8 @@ fn arguments(spec: &RunSpec, tprimat: &Path) -> Vec<String> {
         };
         arguments.extend(gres.map(|gres| format!("--gres={gres}")));
         arguments.extend(settings.cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
-        arguments.extend(settings.exclusive.then(|| "--exclusive".to_owned()));
-        arguments.extend(settings.options.iter().cloned());
+        arguments.extend((settings.exclusive == Some(true)).then(|| "--exclusive".to_owned()));
+        arguments.extend(settings.options.iter().flatten().cloned());
     }
     let (program, dir) = (tprimat.to_string_lossy(), spec.dir.to_string_lossy());
     // A NUL cannot be quoted, and no path has one.
@@ -190,8 +191,8 @@ mod tests {
             gres: Some(String::new()),
             time: Some("04:00:00".into()),
             cpus: Some(96),
-            exclusive: true,
-            options: vec!["--mail-type=END".into(), "--job-name=mine".into()],
+            exclusive: Some(true),
+            options: Some(vec!["--mail-type=END".into(), "--job-name=mine".into()]),
             ..Settings::default()
         };
         let stated = asked(stated, Vendor::Nvd);

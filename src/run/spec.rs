@@ -276,7 +276,7 @@ impl JobSpec {
     pub(crate) fn is_cancelled_on_interrupt(&self) -> bool {
         match &self.kubernetes {
             Some(target) => target.cancel_on_interrupt,
-            None => self.settings.cancel_on_interrupt,
+            None => self.settings.cancel_on_interrupt == Some(true),
         }
     }
 }
