@@ -139,7 +139,8 @@ def in_effect(trainer):
     for name, weight in names.items():
         if name.endswith("moe.experts.w1"):
             width = {"num_experts": weight.shape[0], "moe_intermediate_size": weight.shape[1]}
-            width |= {"num_experts_per_tok": args.moe_args.top_k}
+            # No layer is dense, so its width is that of the configuration.
+            width |= {"num_experts_per_tok": args.moe_args.top_k, "ffn_hidden_size": args.hidden_dim}
     compiled = {"compile": True, "compile_mode": "default"} if hasattr(layer, "_orig_mod") else {"compile": False}
     return precision(trainer) | recomputed(part) | compiled | {
         "architecture": JOB["model"]["architecture"],

@@ -7,7 +7,7 @@ use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
-    process::Child,
+    process::{Child, ExitStatus},
     time::Duration,
 };
 
@@ -90,12 +90,17 @@ impl Lifelines {
         is_over.then(|| ended_well && all.all(|pod| pod.ended_well))
     }
 
-    /// Has one of the pods gone before all were let go? srun sees to that itself.
+    /// Has one of the pods gone without a word? One that has done its work says goodbye. srun sees to
+    /// that itself.
     pub fn has_lost_one(&mut self) -> bool {
         let child = &mut self.child;
         self.pods.as_ref().is_some_and(|pods| {
-            pods.connected.values().any(|pod| !pod.is_open)
-                || child.try_wait().is_ok_and(|ended| ended.is_some())
+            let has_failed = |ended: ExitStatus| !ended.success();
+            let mut all = pods.connected.values();
+            all.any(|pod| !pod.is_open && !pod.ended_well)
+                || child
+                    .try_wait()
+                    .is_ok_and(|ended| ended.is_some_and(has_failed))
         })
     }
 

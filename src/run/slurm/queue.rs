@@ -190,6 +190,22 @@ impl Slurm {
             _ => Ok(Listed::default()),
         }
     }
+
+    /// How long a job may still run; `None`: without end, or not known.
+    pub(crate) fn seconds_left(&self, id: &str) -> Option<f64> {
+        let said = self.run("squeue", &["--noheader", "--format=%L", "--jobs", id]);
+        seconds(said.ok()?.trim())
+    }
+}
+
+/// Slurm's `days-hours:minutes:seconds`, of which the first ones may be left out.
+fn seconds(text: &str) -> Option<f64> {
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+    let mut all = 0.0;
+    for part in clock.split(':') {
+        all = all * 60.0 + f64::from(part.parse::<u32>().ok()?);
+    }
+    Some(f64::from(days.parse::<u32>().ok()?) * 86_400.0 + all)
 }
 
 /// How a run ended whose job Slurm ended, with Slurm's own word; `None`: Slurm did not end it.
@@ -262,6 +278,14 @@ mod tests {
             told.starts_with("QOSMaxWallDurationPerJobLimit; Batch job"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn the_time_left_is_read_as_slurm_writes_it() {
+        assert_eq!(seconds("59"), Some(59.0));
+        assert_eq!(seconds("4:05"), Some(245.0));
+        assert_eq!(seconds("1-02:00:01"), Some(93_601.0));
+        assert_eq!((seconds("UNLIMITED"), seconds("")), (None, None));
     }
 
     #[test]
