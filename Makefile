@@ -66,6 +66,7 @@ frameworks: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --test frameworks -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features tprimat/remote -- -D warnings
 	.ci/manifests
 

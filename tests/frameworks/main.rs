@@ -25,6 +25,9 @@
 #[path = "../suite/launchers/render.rs"]
 #[allow(dead_code, reason = "shared with the tests of launchers")]
 mod render;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "shared with all tests")]
+mod support;
 
 use std::{
     env, fs,
