@@ -1,8 +1,11 @@
 //! `check`: everything that can be known to be wrong without running anything.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     args::{CheckArgs, Globals},
@@ -14,7 +17,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    error::{Error, Result, exit},
+    error::{Error, Problem, Result, exit},
     execute::{self, ProbeDepth},
     matrix::CellId,
     plan::{self, InputOrigin, Plan, Support},
@@ -118,15 +121,18 @@ struct Rendered {
     unsupported: usize,
     /// Why cells are unsupported, each reason with the cells it holds for.
     reasons: BTreeMap<String, Vec<String>>,
+    /// Absolute paths that config.yaml puts into launch files, each with its cells.
+    host_paths: BTreeMap<String, Vec<String>>,
 }
 
 impl Rendered {
-    /// An error where a template refuses a job.
+    /// An error where a template refuses a job, or names a path that another host may not have.
     fn of(plan: &Plan) -> Result<Self> {
         let mut found = Self {
             launches: 0,
             unsupported: 0,
             reasons: BTreeMap::new(),
+            host_paths: BTreeMap::new(),
         };
         let mut problems = Vec::new();
         for (cell, planned) in plan.cells.with_ids() {
@@ -144,11 +150,29 @@ impl Rendered {
                 }
             };
             let context = context(prepared.job());
+            let settings = prepared.job().framework.values().flat_map(texts);
+            let of_settings = settings.flat_map(|text| absolute_paths(text.as_bytes()));
+            let of_settings: BTreeSet<String> = of_settings.map(|(_, path)| path).collect();
             for (name, _) in &plan.recipe(cell).templates {
-                match plan.recipes.templates.render(name, &context) {
-                    Ok(_) => found.launches += 1,
-                    Err(Error::Invalid(more)) => problems.extend(more),
+                let file = match plan.recipes.templates.render(name, &context) {
+                    Ok(file) => file,
+                    Err(Error::Invalid(more)) => {
+                        problems.extend(more);
+                        continue;
+                    }
                     Err(other) => return Err(other),
+                };
+                found.launches += 1;
+                for (line, path) in absolute_paths(&file.bytes) {
+                    // What config.yaml says is the user's to say; a template is for every host.
+                    if !of_settings.contains(&path) {
+                        problems.push(names_a_path(id, &file.name, line, &path));
+                        continue;
+                    }
+                    let cells = found.host_paths.entry(path).or_default();
+                    if cells.last() != Some(id) {
+                        cells.push(id.clone());
+                    }
                 }
             }
         }
@@ -206,6 +230,13 @@ fn notes(plan: &Plan, rendered: &Rendered) -> Vec<String> {
         let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
         few(&cells)
     };
+    for (path, cells) in &rendered.host_paths {
+        notes.push(format!(
+            "{} names `{path}`: a host that has it elsewhere, or not at all, cannot use this one's measurements; a path from \
+             the project's folder is the same everywhere",
+            names(cells)
+        ));
+    }
     for (why, cells) in &rendered.reasons {
         notes.push(format!("unsupported, {}: {why}", names(cells)));
     }
@@ -247,4 +278,49 @@ fn found_inputs(plan: &Plan) -> BTreeMap<FoundInputs<'_>, Vec<&str>> {
         }
     }
     found
+}
+
+/// All texts of a setting, as they were written.
+fn texts(setting: &Value) -> Vec<&str> {
+    match setting {
+        Value::String(text) => vec![text],
+        Value::Array(list) => list.iter().flat_map(texts).collect(),
+        Value::Object(table) => table.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Rendered bytes must be the same on every host, so they may name no absolute path but an
+/// interpreter's: such paths, each with its line.
+fn absolute_paths(bytes: &[u8]) -> Vec<(usize, String)> {
+    const ALLOWED: [&str; 6] = [
+        "/usr/bin/env",
+        "/bin/sh",
+        "/bin/bash",
+        "/dev/null",
+        "/dev/shm",
+        "/proc",
+    ];
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.lines().enumerate();
+    let of_line = |(index, line): (usize, &str)| {
+        let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]<>|&`".contains(c));
+        let paths = words
+            .map(|w| w.trim_matches(['{', '}'])) // what follows ${NAME} is below that folder
+            .filter(|w| {
+                w.strip_prefix('/')
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric()))
+            })
+            .filter(|w| !ALLOWED.iter().any(|a| Path::new(w).starts_with(a)))
+            .filter(|_| !line.trim_start().starts_with("//"));
+        paths
+            .map(|path| (index + 1, path.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    lines.flat_map(of_line).collect()
+}
+
+fn names_a_path(cell: &str, file: &str, line: usize, path: &str) -> Problem {
+    Problem::new(format!("{cell}: {file}, line {line}, names the absolute path `{path}`"))
+        .help("what differs between hosts reaches a script through variables set at launch ($TPRIMAT_RUN_DIR, $TPRIMAT_PYTHON, …)")
 }

@@ -282,14 +282,32 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         &[cannot, "the program `bsah`, which is not there"],
     );
     project.write("notes.txt", "");
-    says(
-        &ends_with(1, "[./notes.txt, 5]"),
-        &[
-            cannot,
-            "an executable `./notes.txt`",
-            "`chmod +x ./notes.txt`",
-        ],
-    );
+    std::os::unix::fs::symlink("gone.sh", project.path("link.sh")).unwrap();
+    for (command, told) in [
+        (
+            "[./notes.txt, 5]",
+            [
+                "starts `./notes.txt`, which is not executable",
+                "`chmod +x ./notes.txt`",
+            ],
+        ),
+        (
+            "./cache --steps 5",
+            [
+                "starts `./cache`, which is not executable",
+                "it is a folder",
+            ],
+        ),
+        (
+            "[./link.sh]",
+            [
+                "the program `./link.sh`, which is not there",
+                "it is a link to a file that is not there",
+            ],
+        ),
+    ] {
+        says(&ends_with(1, command), &[cannot, told[0], told[1]]);
+    }
     for command in [
         "[bash, trianer.sh]",
         "bash trianer.sh --steps 5",
@@ -302,8 +320,11 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         // A program may be on another host, a file of the project is on none.
         says(&ends_with(1, command), &[cannot, told[0], told[1]]);
     }
-    let absent = "the file `trian.py`, which is not there";
-    for command in ["python3 -u trian.py", "torchrun --standalone trian.py"] {
+    for command in [
+        "python3 -u trian.py",
+        "torchrun --nproc-per-node=1 trian.py",
+    ] {
+        let absent = "the file `trian.py`, which is not there";
         says(&ends_with(1, command), &[cannot, absent]);
     }
     // What a shell makes of a text is the shell's to say.
@@ -325,6 +346,46 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
             ran.stderr
         );
     }
+}
+
+/// A path of config.yaml is its writer's own; one of a template is for every host.
+#[test]
+fn an_absolute_path_is_refused_only_where_a_template_has_it() {
+    let project = Project::new(ONE_RUN);
+    for command in [
+        "cat \\\"/data/x.txt\\\"",
+        "set -e\\n/data/x.txt",
+        "cat /etc/none; cat /data/x.txt",
+    ] {
+        let set = format!("frameworks.cmd.command=\"{command}\"");
+        let ran = project.run(&["check", "--set", &set]).ends_with(0);
+        let told = "names `/data/x.txt`: a host that has it elsewhere";
+        assert_eq!(said(&ran).matches(told).count(), 1, "{ran:?}");
+    }
+    project.write(
+        "recipes/mine/recipe.toml",
+        "id = \"mine\"\nname = \"mine\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = [\"mine.sh.j2\"]\n\
+         command = [\"bash\", \"mine.sh\"]\noptions = [\"folder\"]\nreads_job = true\nlaunch_abi = 1\n\n[log]\nformat = \"tprimat\"\n",
+    );
+    project.write(
+        "recipes/mine/mine.sh.j2",
+        "cat /bin/shop\ncat {{ job.framework.folder }} /data\n",
+    );
+    project.edit(
+        "config.yaml",
+        "  cmd: {",
+        "  mine: { folder: /data/mine }\n  cmd: {",
+    );
+    project.write("matrix.toml", &ONE_RUN.replace("\"cmd\"", "\"mine\""));
+    let ran = project.run(&["check"]).ends_with(2);
+    says(
+        &ran,
+        &[
+            "mine.sh, line 1, names the absolute path `/bin/shop`",
+            "mine.sh, line 2, names the absolute path `/data`",
+        ],
+    );
+    assert!(!said(&ran).contains("`/data/mine`"), "{ran:?}");
 }
 
 #[test]

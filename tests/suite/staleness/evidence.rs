@@ -276,6 +276,13 @@ fn so_is_one_that_it_names_by_an_absolute_path() {
     std::fs::copy(project.path("train.sh"), &trainer).unwrap();
     project.edit("config.yaml", "inputs: [train.sh], ", "inputs: [], ");
     project.edit("config.yaml", "train.sh", trainer.to_str().unwrap());
+    let check = project.run(&["check"]);
+    assert!(
+        check.stderr.contains("a host that has it elsewhere"),
+        "{}",
+        check.stderr
+    );
+    check.ends_with(0);
     assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
     let text = std::fs::read_to_string(&trainer).unwrap();
     std::fs::write(&trainer, text + "# another\n").unwrap();
