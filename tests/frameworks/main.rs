@@ -26,7 +26,6 @@
 #[allow(dead_code, reason = "shared with the tests of launchers")]
 mod render;
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "shared with all tests")]
 mod support;
 
 use std::{
@@ -317,9 +316,7 @@ impl Framework {
                     .unwrap_or_default(),
             );
         }
-        for name in ["HOME"] {
-            stage.set(name, env::var(name).unwrap_or_default());
-        }
+        stage.set("HOME", env::var("HOME").unwrap_or_default());
         let folder =
             env::var("FRAMEWORKS_LOGS").unwrap_or_else(|_| format!("{ROOT}/target/frameworks"));
         fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
