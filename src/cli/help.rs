@@ -39,12 +39,11 @@ pub fn run(args: &HelpArgs) -> Result<i32> {
             did_you_mean(word, known).unwrap_or_else(listed),
         ));
     }
-    let of_all = if args.topic.is_empty() {
-        listed()
-    } else {
-        String::new()
-    };
-    print(&format!("{}{of_all}", found.render_long_help()))?;
+    let of_command = found.render_long_help();
+    match args.topic.is_empty() {
+        true => print(&format!("{of_command}\n{}\n", listed()))?,
+        false => print(&of_command.to_string())?,
+    }
     Ok(exit::OK)
 }
 
@@ -62,5 +61,5 @@ fn page(name: &str) -> Option<&'static str> {
 
 fn listed() -> String {
     let names: Vec<&str> = pages().map(|(name, _)| name).collect();
-    format!("\nPages of `tprimat help PAGE`: {}\n", names.join(", "))
+    format!("Pages of `tprimat help PAGE`: {}", names.join(", "))
 }

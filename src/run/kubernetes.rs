@@ -1,6 +1,7 @@
 //! Kubernetes: a job is a Job whose one pod is the supervisor (`__run DIR pod`), made and watched through
-//! kubectl; on several nodes there is one Job a node, and the first one's conducts the others (`nodes`). The run folder is on a volume that this host mounts as well, so whatever becomes of the
-//! pod, what it has finished waits there.
+//! kubectl. On several nodes there is one Job a node, and the pod of node 0 conducts the others (`nodes`).
+//! The run folder is on a volume that this host mounts as well, so whatever becomes of the pod, what it has
+//! finished waits there.
 
 mod standing;
 
@@ -280,8 +281,9 @@ impl System for Kubernetes {
             },
             "stringData": { "environment": environment },
         });
-        // Of several Jobs it makes those that are not there yet. `create` keeps nothing of what it sent, as `apply` would in an annotation. Of input that
-        // begins with a brace it reads JSON alone.
+        // `create` goes on where one of several Jobs is there already. Unlike `apply`, it keeps no copy of
+        // the Secret in an annotation. It takes input whose first character is a brace for JSON, hence the
+        // dashes before it.
         let input = format!("---\n{secret}\n---\n{}", target.manifest);
         let why = match self.kubectl(target, &["create", "--filename=-"], &input) {
             Ok(_) => return Ok(Submission::Job(name)),

@@ -39,7 +39,8 @@ const GOODBYE: u8 = b'.';
 const HELLO: Duration = Duration::from_secs(2);
 /// Between two attempts of a pod to find the conductor, whose own pod may still wait for a node.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A host that is gone is noticed after so many seconds.
+/// Seconds without an answer from the other host after which a connection counts as ended: a host that
+/// has lost its power does not close its connections.
 const SILENCE: u32 = 60;
 
 pub(super) struct Lifelines {
