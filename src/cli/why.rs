@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    path::Path,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -24,7 +25,7 @@ use crate::{
     },
     figures::{Breakdown, Row},
     import::Imports,
-    logs,
+    logs::{self, DeviceTrace},
     plan::CompareConfig,
     publish, report,
 };
@@ -33,7 +34,7 @@ pub fn run(globals: &Globals, args: &WhyArgs) -> Result<i32> {
     let is_file = |name: &String| Path::new(name).is_file();
     let found = if args.names.iter().all(is_file) {
         let names = named_apart(&args.names).into_iter();
-        let read = |(name, path): (String, &String)| Ok((name, read(Path::new(path))?));
+        let read = |(name, path): (String, &String)| Ok((name, read(Path::new(path), args)?));
         names
             .zip(&args.names)
             .map(read)
@@ -56,7 +57,7 @@ fn both_by_step(found: &[(String, Breakdown)]) -> Result<()> {
     match without {
         Some((name, _)) if found.len() > 1 => Err(Error::refused(
             format!("{name}: the trace marks no steps, so it cannot be held against another"),
-            "`profiler.step()` after each step marks them",
+            "`profiler.step()` after each step marks them, or --steps N says how many there are",
         )),
         _ => Ok(()),
     }
@@ -68,7 +69,8 @@ fn short(path: &str) -> String {
         .file_name()
         .unwrap_or_default()
         .to_string_lossy();
-    let name = name.trim_end_matches(".gz").trim_end_matches(".json");
+    let name = name.trim_end_matches(".gz");
+    let name = name.trim_end_matches(".json").trim_end_matches(".csv");
     name.trim_end_matches(".pt.trace").to_owned()
 }
 
@@ -81,20 +83,38 @@ fn named_apart(paths: &[String]) -> Vec<String> {
     }
 }
 
-fn read(path: &Path) -> Result<Breakdown> {
+fn read(path: &Path, args: &WhyArgs) -> Result<Breakdown> {
+    let mut trace = trace(path)?;
+    if let Some(copies) = copies_beside(path) {
+        trace.add(self::trace(&copies)?);
+    }
+    Ok(Breakdown::of(&trace, args.steps.map(NonZeroUsize::get)))
+}
+
+fn trace(path: &Path) -> Result<DeviceTrace> {
     let file = File::open(path).map_err(Error::io("cannot read", path))?;
-    let trace = logs::device_trace(file).map_err(|why| {
+    logs::device_trace(file).map_err(|why| {
         Error::refused(
             format!("{}: the trace {why}", path.display()),
-            "a trace is what `torch.profiler` exports (export_chrome_trace), or a build with --set experiment.profiling=torch",
+            "`tprimat help answers` says which traces are read, and how each is made",
         )
-    })?;
-    Ok(Breakdown::of(&trace))
+    })
+}
+
+/// rocprofv3 writes copies into a table of their own.
+fn copies_beside(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let copies = name
+        .contains("kernel_trace")
+        .then(|| path.with_file_name(name.replace("kernel_trace", "memory_copy_trace")))?;
+    copies.is_file().then_some(copies)
 }
 
 /// What is neither a file nor has the form of a cell.
 fn is_no_cell(name: &str) -> bool {
-    [".json", ".gz"].iter().any(|end| name.ends_with(end))
+    [".json", ".gz", ".csv"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// Files and cells, each cell with the trace that a profiled build left and the step time that was measured.
@@ -128,7 +148,7 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
     let comparison = derived::compare_cells(own, &settings, &session.cache, leave_out)?;
     let one = |name: &String| {
         if Path::new(name).is_file() {
-            return Ok((short(name), read(Path::new(name))?));
+            return Ok((short(name), read(Path::new(name), args)?));
         }
         let (id, cell) = named(name)?;
         let trace = cell
@@ -149,7 +169,7 @@ fn of_cells(globals: &Globals, args: &WhyArgs) -> Result<Vec<(String, Breakdown)
                 },
             ));
         };
-        let mut found = read(&trace)?;
+        let mut found = read(&trace, args)?;
         let row = comparison.rows.iter().find(|row| row.cell == id);
         // A trace from before the runs may be of another configuration.
         let written = std::fs::metadata(&trace).and_then(|of| of.modified());

@@ -49,13 +49,57 @@ fn of_two_traces_the_parts_of_the_difference_add_up_to_it() {
     );
 }
 
+/// Two steps of a product and an attention, as both vendors' tables have them; rocprofv3's copies lie beside.
+#[test]
+fn tables_of_nsys_and_rocprofv3_are_divided_and_held_against_each_other() {
+    let project = Project::new(ONE_RUN);
+    let kernels = [
+        ("nvjet_tst_128x256", 0, 70),
+        ("flash_fwd_kernel", 70, 20),
+        ("nvjet_tst_128x256", 100, 70),
+        ("flash_fwd_kernel", 170, 30),
+    ];
+    let mut nsys = "Start (ns),Duration (ns),CorrId,Device,Strm,Name\n".to_owned();
+    let mut rocprof =
+        "\"Kind\",\"Agent_Id\",\"Kernel_Name\",\"Start_Timestamp\",\"End_Timestamp\"\n".to_owned();
+    for (name, millis, lasts) in kernels {
+        let (start, lasts) = (millis * 1_000_000, lasts * 1_000_000);
+        nsys += &format!("{start},{lasts},1,NVIDIA H200 (0),7,{name}\n");
+        rocprof += &format!(
+            "\"KERNEL_DISPATCH\",\"Agent 4\",\"{name}\",{start},{}\n",
+            start + lasts
+        );
+    }
+    let copies = "\"Kind\",\"Direction\",\"Start_Timestamp\",\"End_Timestamp\"\n\
+        \"MEMORY_COPY\",\"HOST_TO_DEVICE\",92000000,98000000\n";
+    project
+        .write("nsys.csv", &nsys)
+        .write("7_kernel_trace.csv", &rocprof)
+        .write("7_memory_copy_trace.csv", copies);
+    let two = ["why", "nsys.csv", "7_kernel_trace.csv"];
+    let unmarked = project.run(&two).ends_with(2).stderr;
+    assert!(unmarked.contains("--steps N"), "{unmarked}");
+    let told = project.json(&[&two[..], &["--steps", "2"]].concat());
+    let millis = |table: usize, part: &str| {
+        let found = &told["breakdowns"][table]["breakdown"];
+        let parts = found["parts"].as_array().unwrap();
+        let part = parts.iter().find(|of| of["part"] == part).unwrap();
+        (part["seconds"].as_f64().unwrap() * 1e3).round()
+    };
+    for (table, copies, idle) in [(0, 0.0, 5.0), (1, 3.0, 2.0)] {
+        let parts = ["matrix_products", "attention", "copies", "idle"];
+        let found = parts.map(|part| millis(table, part));
+        assert_eq!(found, [70.0, 25.0, copies, idle]);
+    }
+}
+
 #[test]
 fn what_is_no_trace_and_a_cell_without_one_are_told_with_what_makes_one() {
     let project = Project::new(ONE_RUN);
     project.write("train.log", "step 3 loss 2.5\n");
     let no_trace = project.run(&["why", "train.log"]).ends_with(2).stderr;
     assert!(
-        no_trace.contains("is no trace of PyTorch's profiler"),
+        no_trace.contains("neither one of PyTorch's profiler nor a table of nsys or rocprofv3"),
         "{no_trace}"
     );
     let cell = project

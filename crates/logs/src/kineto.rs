@@ -1,5 +1,5 @@
-//! Traces that PyTorch's profiler exports (Kineto's JSON, plain or gzip): what ran on the device, and
-//! where its steps begin. Read event by event; memory grows with the kernels alone.
+//! What ran on a device, as a profiler saw it. Of PyTorch's profiler (Kineto's JSON) also where its steps
+//! begin. Read event by event, plain or gzip; memory grows with the kernels alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,6 +11,8 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+
+use crate::kernel_table;
 
 /// Why a trace cannot be used, as a sentence without its end.
 pub type Unusable = String;
@@ -25,8 +27,22 @@ pub struct DeviceTrace {
     /// Names of kernels and copies; each once.
     pub names: Vec<String>,
     pub spans: Vec<DeviceSpan>,
-    /// Numbers of the devices that something ran on.
-    pub devices: BTreeSet<u64>,
+    /// The devices that something ran on, as the profiler names them.
+    pub devices: BTreeSet<String>,
+}
+
+impl DeviceTrace {
+    /// Takes in what another file says of the same device and time.
+    pub fn add(&mut self, other: Self) {
+        let first = self.names.len();
+        self.names.extend(other.names);
+        self.devices.extend(other.devices);
+        let moved = other.spans.into_iter().map(|mut span| {
+            span.name += first;
+            span
+        });
+        self.spans.extend(moved);
+    }
 }
 
 /// One kernel or copy.
@@ -79,20 +95,38 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 ///
 /// # Errors
 ///
-/// Says why a file cannot be used: it is no trace of that profiler, it breaks off, or nothing in it ran on
+/// Says why a file cannot be used: it is of no known profiler, it breaks off, or nothing in it ran on
 /// a device, or several devices did.
 pub fn device_trace(from: impl Read) -> Result<DeviceTrace, Unusable> {
     let mut from = BufReader::with_capacity(1 << 16, from);
-    let start = from
-        .fill_buf()
-        .map_err(|e| format!("cannot be read: {e}"))?;
-    if start.starts_with(&[0x1f, 0x8b]) {
-        return read(BufReader::with_capacity(
-            1 << 16,
-            flate2::read::MultiGzDecoder::new(from),
-        ));
+    let trace = if start(&mut from)?.starts_with(&[0x1f, 0x8b]) {
+        let plain = flate2::read::MultiGzDecoder::new(from);
+        trace(BufReader::with_capacity(1 << 16, plain))?
+    } else {
+        trace(from)?
+    };
+    match trace.devices.len() {
+        _ if trace.spans.is_empty() => Err(
+            "has nothing that ran on a device: it is of a run on the CPU, or was made without CUDA's activity"
+                .to_owned(),
+        ),
+        0 | 1 => Ok(trace),
+        count => Err(format!(
+            "is of {count} devices at once; expected a trace of one rank"
+        )),
     }
-    read(from)
+}
+
+fn start(from: &mut impl BufRead) -> Result<&[u8], Unusable> {
+    from.fill_buf().map_err(|e| format!("cannot be read: {e}"))
+}
+
+fn trace(mut from: impl BufRead) -> Result<DeviceTrace, Unusable> {
+    let first = start(&mut from)?.trim_ascii_start().first();
+    match first {
+        Some(b'{' | b'[') => read(from),
+        _ => kernel_table::read(from),
+    }
 }
 
 fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
@@ -117,17 +151,10 @@ fn read(from: impl Read) -> Result<DeviceTrace, Unusable> {
     for steps in [&mut trace.steps, &mut trace.device_steps] {
         steps.sort_by(|a, b| a[0].total_cmp(&b[0]));
     }
-    match trace.devices.len() {
-        _ if into.events == 0 => Err("has no events".to_owned()),
-        _ if trace.spans.is_empty() => Err(
-            "has nothing that ran on a device: it is of a run on the CPU, or was made without CUDA's activity"
-                .to_owned(),
-        ),
-        0 | 1 => Ok(trace),
-        count => Err(format!(
-            "is of {count} devices at once; expected a trace of one rank"
-        )),
+    if into.events == 0 {
+        return Err("has no events".to_owned());
     }
+    Ok(trace)
 }
 
 #[derive(Default)]
@@ -168,7 +195,9 @@ impl Reading {
                     names.push(name.clone());
                     names.len() - 1
                 });
-                self.trace.devices.extend(event.args.device);
+                self.trace
+                    .devices
+                    .extend(event.args.device.map(|number| number.to_string()));
                 self.streams.push(event.tid);
                 self.trace.spans.push(DeviceSpan {
                     name,
@@ -300,7 +329,7 @@ mod tests {
             (&two, "of 2 devices at once"),
             (&on_cpu, "nothing that ran on a device"),
             ("{}", "no events"),
-            ("step 3 loss 2.5", "no trace of PyTorch's profiler"),
+            ("[{]", "no trace of PyTorch's profiler"),
         ] {
             let told = device_trace(text.as_bytes()).unwrap_err();
             assert!(told.contains(why), "{told}");

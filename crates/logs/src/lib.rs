@@ -19,6 +19,7 @@ mod events;
 mod fields;
 mod format;
 mod hf;
+mod kernel_table;
 mod kineto;
 mod launcher;
 mod lines;

@@ -143,10 +143,13 @@ pub struct ParseArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct WhyArgs {
-    /// A trace that torch's profiler exported (JSON, plain or gzip), or a cell that was built with
-    /// --set experiment.profiling=torch; of two, the second is held against the first
+    /// A trace of torch's profiler (JSON) or of nsys or rocprofv3 (CSV), plain or gzip, or a cell that was
+    /// built with --set experiment.profiling=torch; of two, the second is held against the first
     #[arg(value_name = "CELL | TRACE", required = true, num_args = 1..=2)]
     pub names: Vec<String>,
+    /// How many steps a trace is of that marks none
+    #[arg(long, value_name = "N")]
+    pub steps: Option<std::num::NonZeroUsize>,
     /// The matrix that has the cells [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,

@@ -85,7 +85,8 @@ static KERNELS: LazyLock<Vec<KernelRow>> = LazyLock::new(|| {
 pub struct Breakdown {
     /// Steps that the trace spans.
     pub steps: usize,
-    /// Are these steps that the trace marks? Otherwise all times are of the whole trace.
+    /// Are these steps that the trace marks, or that whoever made it counted? Otherwise all times are of the
+    /// whole trace.
     pub is_by_step: bool,
     /// How long a step took under the profiler, the mean over these steps.
     pub step_seconds: f64,
@@ -130,10 +131,12 @@ struct End {
 
 impl Breakdown {
     /// At each moment of the profiled steps the device does what computes; collectives and copies count
-    /// where nothing does. Where several kernels compute at once, they share the moment.
+    /// where nothing does. Where several kernels compute at once, they share the moment. A trace that marks
+    /// no steps has as many as are `counted`.
     #[must_use]
-    pub fn of(trace: &DeviceTrace) -> Self {
-        let (window, steps) = window(trace);
+    pub fn of(trace: &DeviceTrace, counted: Option<usize>) -> Self {
+        let (window, marked) = window(trace);
+        let steps = marked.or(counted);
         let is_by_step = steps.is_some();
         let steps = steps.unwrap_or(1);
         let per_step = |micros: f64| micros / 1e6 / steps as f64;

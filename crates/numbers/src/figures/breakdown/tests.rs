@@ -100,13 +100,16 @@ fn names_of_libraries_and_compilers_are_known() {
 /// A collective beside a product is hidden; what is left of it, and of a copy, is exposed.
 #[test]
 fn what_computes_hides_what_moves() {
-    let found = Breakdown::of(&trace(&[
-        (0, 0.0, 60.0),
-        (2, 40.0, 90.0),
-        (3, 85.0, 95.0),
-        (1, 100.0, 150.0),
-        (0, 140.0, 160.0),
-    ]));
+    let found = Breakdown::of(
+        &trace(&[
+            (0, 0.0, 60.0),
+            (2, 40.0, 90.0),
+            (3, 85.0, 95.0),
+            (1, 100.0, 150.0),
+            (0, 140.0, 160.0),
+        ]),
+        None,
+    );
     assert_eq!((found.steps, found.is_by_step), (2, true));
     assert!(near(found.step_seconds * 1e6, 100.0));
     // Ten of the last twenty are shared with attention.
@@ -130,7 +133,7 @@ fn what_computes_hides_what_moves() {
 /// The host may have queued all of its steps before the device is done with them.
 #[test]
 fn what_the_device_does_after_the_hosts_last_mark_is_of_its_steps() {
-    let found = Breakdown::of(&trace(&[(0, 0.0, 150.0), (0, 150.0, 300.0)]));
+    let found = Breakdown::of(&trace(&[(0, 0.0, 150.0), (0, 150.0, 300.0)]), None);
     assert!(near(found.step_seconds * 1e6, 150.0), "{found:?}");
     assert!(near(micros(&found, StepPart::MatrixProducts), 150.0));
 }
@@ -144,12 +147,12 @@ fn steps_are_those_of_the_device() {
         (0, 1200.0, 1250.0),
     ]);
     ahead.device_steps = vec![[1000.0, 1050.0], [1100.0, 1150.0], [1200.0, 1250.0]];
-    let found = Breakdown::of(&ahead);
+    let found = Breakdown::of(&ahead, None);
     assert_eq!(found.steps, 2);
     assert!(near(micros(&found, StepPart::MatrixProducts), 50.0));
     assert!(near(micros(&found, StepPart::Idle), 50.0));
     ahead.device_steps = vec![[1100.0, 1150.0]];
-    let found = Breakdown::of(&ahead);
+    let found = Breakdown::of(&ahead, None);
     assert_eq!(found.steps, 1);
     assert!(near(found.step_seconds * 1e6, 50.0));
     assert!(near(micros(&found, StepPart::MatrixProducts), 50.0));
@@ -162,7 +165,7 @@ proptest! {
         spans in prop::collection::vec((0..NAMES.len(), -50.0..200.0_f64, 0.0..80.0_f64), 1..40)
     ) {
         let spans: Vec<_> = spans.into_iter().map(|(n, start, length)| (n, start, (start + length).min(200.0).max(start))).collect();
-        let found = Breakdown::of(&trace(&spans));
+        let found = Breakdown::of(&trace(&spans), None);
         let sum: f64 = found.parts.iter().map(|part| part.seconds).sum();
         prop_assert!(near(sum * 1e6, 100.0), "{found:?}");
         prop_assert!(found.parts.iter().all(|part| part.seconds > -1e-12), "{found:?}");
@@ -175,7 +178,7 @@ fn whatever_the_optimizer_launches_is_its_own_but_for_what_it_exchanges() {
     for span in &mut trace.spans[..2] {
         span.is_of_optimizer = true;
     }
-    let of = Breakdown::of(&trace);
+    let of = Breakdown::of(&trace, None);
     for (part, expected) in [
         (StepPart::Optimizer, 10.0),
         (StepPart::Exchange, 5.0),
