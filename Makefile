@@ -65,13 +65,12 @@ frameworks: $(VENV)/.ready
 
 lint: $(VENV)/.ready
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --workspace --test frameworks -- -D warnings
-	$(CARGO) clippy --workspace --all-targets --features tprimat/remote -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --test frameworks --features tprimat/remote -- -D warnings
 	.ci/manifests
 
+# With the same features as `lint`, so that nothing is checked twice.
 doc: $(VENV)/.ready
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --lib
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --lib --features tprimat/remote
 
 bench: build
 	$(CARGO) build --release --bin tprimat --example fill
