@@ -41,7 +41,7 @@ use crate::{
     },
     figures::Baseline,
     graph::{Engine, State, Statuses, TaskId},
-    plan::{Plan, same_file},
+    plan::{LOCK, Plan, same_file},
     publish,
     run::RUN_ID_VARIABLE,
     words::plain::counted,
@@ -283,6 +283,8 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
         say_how(plan, &trains, request, events);
     }
     // Where all that was to train lacks something, nothing of this host is pinned.
+    let lock = plan.root.join(LOCK);
+    let is_first_lock = !lock.exists();
     if !trains.is_empty() || blocked.is_empty() {
         pin(plan, events)?;
     }
@@ -302,6 +304,9 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
         sharing.say_unshared(events);
     }
     let summary = summary?;
+    if is_first_lock && summary.runs > 0 && summary.counted + summary.disturbed == 0 {
+        unpin(&lock, events)?;
+    }
     passes.summary = passes.summary.and(summary);
     let is_shared = match &sharing {
         Some(sharing) => sharing.push(&session, interrupts, events)?,
@@ -347,6 +352,15 @@ pub(super) fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
             format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
         events.report(&Event::Note { message });
     }
+    Ok(())
+}
+
+/// Takes the first tprimat.lock away again: where no run of a first build counts, the wrong Python may be
+/// what failed, and naming another one must not be refused as a change.
+fn unpin(lock: &Path, events: &EventSink) -> Result<()> {
+    std::fs::remove_file(lock).map_err(Error::io("cannot remove", lock))?;
+    let message = "tprimat.lock: no run counts, so nothing stays pinned".to_owned();
+    events.report(&Event::Note { message });
     Ok(())
 }
 

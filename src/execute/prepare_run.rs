@@ -15,6 +15,7 @@ use crate::{
     files::{self, Durability, write_atomically},
     job::Vendor,
     plan::Place,
+    recipe::COMMAND,
     run::{
         kubernetes,
         spec::{Gpu, Hang, JobSpec, RunSpec, Target, Verbatim},
@@ -186,6 +187,18 @@ fn environment(
     set(PROJECT_DIR, path_text(&host.project)?);
     let python = work.plan.facts.python(&work.recipe.file.id);
     set("TPRIMAT_PYTHON", path_text(python)?);
+    // `python3` and `torchrun` of a command are those of the Python that keys and the lock speak of.
+    let folder = python.parent().filter(|folder| folder.is_absolute());
+    if let (Some(folder), true, None) = (
+        folder,
+        work.recipe.file.launch.has_option(COMMAND),
+        &work.execution().container,
+    ) {
+        let path = env.get("PATH").map_or("", String::as_str);
+        let path = format!("{}:{path}", path_text(folder)?);
+        env.insert("PATH".into(), path);
+    }
+    let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
     }

@@ -346,7 +346,12 @@ impl<'a> Names<'a> {
     fn with_value(&self, axis: &str, values: &[String]) -> Result<Vec<bool>> {
         let mut any = vec![false; self.cells.len()];
         for value in values {
-            let matched = self.matching(axis, &glob("--where", value)?);
+            // A matrix may say 3e-3 of what is called 0.003.
+            let number = value.parse::<f64>().ok();
+            let names = self.distinct(axis).into_iter();
+            let mut same = names.filter(|name| number.is_some() && name.parse().ok() == number);
+            let name = same.next().map_or(value.as_str(), |name| &**name);
+            let matched = self.matching(axis, &glob("--where", name)?);
             if !matched.contains(&true) {
                 return Err(self.nothing(&format!("--where {axis}={value}"), axis, value));
             }

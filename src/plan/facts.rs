@@ -27,7 +27,7 @@ use crate::{
     recipe::{COMMAND, Checkout, Recipe, RecipeSet},
 };
 
-const LOCK: &str = "tprimat.lock";
+pub const LOCK: &str = "tprimat.lock";
 
 /// Facts of one (platform, recipe), as its train keys cover them.
 #[derive(Clone, Debug)]

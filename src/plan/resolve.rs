@@ -125,7 +125,12 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     let mut job = Job {
         vendor,
         model: model.unwrap_or_default(),
-        data: data(&mut r, &training.data, &parallelism),
+        data: data(
+            &mut r,
+            &training.data,
+            &parallelism,
+            recipe.file.launch.has_option(COMMAND),
+        ),
         task: training.task,
         lora_rank: training.lora_rank,
         train_iters,
@@ -300,9 +305,18 @@ fn vendor(r: &mut SettingsReader, id: &str, platform: &Platform) -> Vendor {
     })
 }
 
-fn data(r: &mut SettingsReader, stated: &Data, parallelism: &ParallelismJob) -> DataJob {
-    let mbs = r.needed(stated.micro_batch_size, "training.data.micro_batch_size");
+/// A command of the user's own need not know of micro-batches: without one, a step is one batch.
+fn data(
+    r: &mut SettingsReader,
+    stated: &Data,
+    parallelism: &ParallelismJob,
+    is_command: bool,
+) -> DataJob {
     let gbs = r.needed(stated.global_batch_size, "training.data.global_batch_size");
+    let whole = gbs / parallelism.data_parallel_size.max(1);
+    let whole = Some(whole.max(1)).filter(|_| is_command && stated.global_batch_size.is_some());
+    let mbs = stated.micro_batch_size.or(whole);
+    let mbs = r.needed(mbs, "training.data.micro_batch_size");
     DataJob {
         micro_batch_size: mbs,
         global_batch_size: gbs,

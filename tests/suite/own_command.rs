@@ -72,6 +72,40 @@ fn the_last_line_of_a_good_run_counts_without_its_end() {
     assert_eq!(rows, 2);
 }
 
+/// Keys and tprimat.lock speak of the Python that the settings name, so a command starts that one.
+#[test]
+fn python3_of_a_command_is_the_python_that_the_settings_name() {
+    use std::os::unix::fs::PermissionsExt;
+    let project = project("python3 print.sh {{ seq_length }}");
+    project.edit("config.yaml", "  mine:\n", "  mine:\n    python: own\n");
+    project.write("own/pyvenv.cfg", "home = /usr/bin\n");
+    project.write("own/lib/python3.11/site-packages/none", "");
+    for name in ["python", "python3"] {
+        project.write(
+            &format!("own/bin/{name}"),
+            "#!/bin/bash\necho the own one\nexec bash \"$@\"\n",
+        );
+        let path = project.path("own/bin").join(name);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    project.run(&["build"]).ends_with(0);
+    let log = project.run(&["logs", "cpu/mine/tiny/single@seq=1000"]);
+    let log = log.ends_with(0).stdout;
+    assert!(log.contains("the own one"), "{log}");
+}
+
+/// Where nothing that a first build ran counts, another Python may be named without a word of drift.
+#[test]
+fn a_first_build_whose_runs_all_fail_pins_nothing() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.write("print.sh", "exit 1\n");
+    project.run(&["build"]).ends_with(1);
+    assert!(!project.path("tprimat.lock").exists());
+    project.write("print.sh", SCRIPT);
+    project.run(&["build"]).ends_with(0);
+    assert!(project.path("tprimat.lock").exists());
+}
+
 #[test]
 fn what_the_matrix_varies_must_reach_the_command() {
     let project = project("bash print.sh 1000");

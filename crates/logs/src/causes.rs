@@ -233,7 +233,10 @@ impl Causes {
             let mut tail = self.tail();
             // What the trainer said after its last event, as `raise SystemExit("boom")` does.
             let events = tail.iter().rposition(|line| is_event(line));
-            let spoken = tail.split_off(events.map_or(0, |at| at + 1));
+            let mut spoken = tail.split_off(events.map_or(0, |at| at + 1));
+            // Above the error of its arguments a program lists all that it takes.
+            let error = spoken.iter().rposition(|line| line.contains(": error: "));
+            spoken.drain(..error.unwrap_or(0));
             failure.evidence = match tail.pop().filter(|_| spoken.is_empty()) {
                 Some(last) => {
                     let what = format!("Its log has nothing but events; the last one: {last}");

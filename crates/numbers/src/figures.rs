@@ -54,6 +54,7 @@ mod note;
 mod otherwise;
 mod pairs;
 mod peaks;
+mod same_losses;
 mod same_run;
 mod steady;
 mod summary;

@@ -256,11 +256,16 @@ impl FactBook {
             let path = path.unwrap_or_else(|| environment.into());
             return named(path.join("bin/python"), Some(environment));
         }
+        // A command finds the folder of the project's Python first in its PATH.
+        let own = self.python(id);
         for word in &words {
             let base = word.rsplit('/').next().unwrap_or(word);
             if LAUNCHERS.contains(&base) {
+                let beside = own.with_file_name(word);
                 let launcher = if word.contains('/') {
                     Some(self.root.join(word))
+                } else if own.is_absolute() && beside.is_file() {
+                    Some(beside)
                 } else {
                     host::which(word, &self.env)
                 };
@@ -272,6 +277,8 @@ impl FactBook {
                 let is_plain = ["python", "python3"].contains(word);
                 let path = if word.contains('/') {
                     self.root.join(word)
+                } else if is_plain {
+                    own.to_owned()
                 } else {
                     PathBuf::from(word)
                 };
@@ -279,7 +286,7 @@ impl FactBook {
             }
         }
         // A script that asks for one, or a program that is one: the Python that runs are told of.
-        is_one.then(|| named(self.python(id).to_owned(), None))?
+        is_one.then(|| named(own.to_owned(), None))?
     }
 
     fn text_of(&self, name: &str) -> Option<String> {

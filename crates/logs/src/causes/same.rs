@@ -8,22 +8,31 @@ use std::borrow::Cow;
 use super::words::{TABLE, exception, message};
 use crate::{classify::CRASHES, pattern::Pattern};
 
-static ADDRESS: Pattern = Pattern::new("0x[0-9a-fA-F]+");
+/// Addresses differ from run to run, and numbers with the settings of a cell.
+static NUMBER: Pattern = Pattern::new("0x[0-9a-fA-F]+|[0-9]+(?:\\.[0-9]+)?(?:e-?[0-9]+)?");
+
+/// Where an exception was raised: ` (train.py, line 9)`.
+static PLACE: Pattern = Pattern::new(r" \([^()]*, line [0-9]+\)$");
 
 fn passes(line: &str) -> bool {
     TABLE.passing.iter().any(|word| line.contains(word))
 }
 
-/// The exceptions that a run itself raised, without addresses, which differ from run to run.
-fn raised(lines: &[String]) -> Vec<Cow<'_, str>> {
+/// The exceptions that a run itself raised, each with its place, without the numbers in its text.
+fn raised(lines: &[String]) -> Vec<(Cow<'_, str>, &str)> {
     let of_others = |name: &str| TABLE.of_others.iter().any(|other| other == name);
     let is_own = |line: &&String| {
         let name = exception(line);
         name.is_some_and(|name| !of_others(name)) && !passes(line)
     };
     let own = lines.iter().filter(is_own);
-    own.map(|line| ADDRESS.replace_all(message(line), "0x"))
-        .collect()
+    own.map(|line| {
+        let line = message(line);
+        let place = PLACE.find(line).map_or(line.len(), |found| found.start());
+        let (text, place) = line.split_at(place);
+        (NUMBER.replace_all(text, "0"), place)
+    })
+    .collect()
 }
 
 /// Did two runs whose failures no class explains, each its evidence and its exit status, fail in the

@@ -27,6 +27,7 @@ use super::{
     otherwise::doubts,
     pairs,
     peaks::{ceiling, mfu},
+    same_losses::unreached,
     same_run::shared_runs,
     warnings_of,
 };
@@ -52,6 +53,14 @@ pub fn compare(
             Err(row) => absent.push(*row),
         }
     }
+    let mut found = unreached(&candidates).into_iter();
+    candidates.retain(|candidate| match found.next().flatten() {
+        Some(why) => {
+            absent.push(without_figures(candidate, why));
+            false
+        }
+        None => true,
+    });
     let grouped = group(&mut candidates, settings);
     // What the loss depends on and the matrix itself varies is what its losses are compared for.
     let with_axes = candidates.iter().filter(|one| !one.cell.axes.is_empty());
@@ -236,6 +245,21 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
         }
         CellState::Missing { reason } => Err(stated(AbsentState::Missing, reason)),
         CellState::Unsupported { reason } => Err(stated(AbsentState::Unsupported, reason)),
+    }
+}
+
+/// A cell whose runs count for what they are, which is not what the cell says.
+fn without_figures(candidate: &Candidate<'_>, reason: Reason) -> AbsentCell {
+    AbsentCell {
+        cell: candidate.cell.cell.clone(),
+        state: AbsentState::Contradicted,
+        reason,
+        contradicted: candidate.summary.repeats.len(),
+        imported: candidate.cell.imported.clone(),
+        contract: candidate.contract.clone(),
+        attested: candidate.summary.attested.clone(),
+        repeats: candidate.summary.repeats.clone(),
+        failed: 0,
     }
 }
 

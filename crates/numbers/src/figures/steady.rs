@@ -414,10 +414,11 @@ fn found(times: &[f64], timed: &[Timed<'_>]) -> Changes {
 /// it becomes shorter, that may be the end of the warm-up.
 fn rises(times: &[f64]) -> Vec<usize> {
     let is_rise = |at: &usize| {
-        let [before, after] = [&times[..*at], &times[*at..]].map(|part| quantile(part, 0.5));
-        before
-            .zip(after)
-            .is_some_and(|(before, after)| after > before * (1.0 + LARGE_SHIFT))
+        let (before, after) = times.split_at(*at);
+        let [usual, risen, least] = [(before, 0.5), (after, 0.5), (after, 0.25)]
+            .map(|(part, at)| quantile(part, at).unwrap_or_default());
+        // A few slow steps near the end are no level: most of the later ones are slow then.
+        risen > usual * (1.0 + LARGE_SHIFT) && least > usual * (1.0 + LARGE_SHIFT / 2.0)
     };
     changes(times, 0)
         .shifts

@@ -1,15 +1,23 @@
 use super::*;
 
 #[test]
-fn an_exception_is_the_same_by_its_message_whatever_its_rank_and_addresses() {
+fn an_exception_is_the_same_by_its_message_whatever_its_rank_and_numbers() {
     let same =
         |a: &str, b: &str| same_failure((&[a.to_owned()], "exit 1"), (&[b.to_owned()], "exit 2"));
     assert!(same(
         "[rank0]: ValueError: heads must divide <object at 0x7f12ab>",
         "[rank3]: ValueError: heads must divide <object at 0x55c0>"
     ));
+    assert!(same(
+        "ValueError: expected shape 16x2, lr 0.001 (train.py, line 9)",
+        "ValueError: expected shape 32x4, lr 3e-4 (train.py, line 9)"
+    ));
     for (a, b) in [
         ("ValueError: heads", "ValueError: layers"),
+        (
+            "AssertionError (train.py, line 9)",
+            "AssertionError (train.py, line 12)",
+        ),
         ("KeyError: heads", "ValueError: heads"),
         ("something odd", "something odd"),
         ("ChildFailedError:", "ChildFailedError:"),

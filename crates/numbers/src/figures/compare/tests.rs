@@ -11,7 +11,7 @@ use tprimat_logs::Anomaly;
 use super::*;
 use crate::figures::{
     Note, NoteKind, Statistics, Unit,
-    stand_ins::{cell, facts, measured, run_of, test_job as job},
+    stand_ins::{cell, facts, measured, measured_steps, run_of, test_job as job},
     summarize, texts,
 };
 

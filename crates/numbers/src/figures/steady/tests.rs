@@ -207,6 +207,19 @@ fn a_shift_within_the_measured_part_is_told() {
     );
 }
 
+/// In a run of half a second a few slow steps near the end are noise, where as many again are not slow.
+#[test]
+fn a_few_slow_steps_at_the_end_of_a_short_run_are_no_new_level() {
+    let shift = |last: &[f64]| {
+        of(&[&noisy(0.0129, 24), last].concat(), 0)
+            .cut
+            .unwrap()
+            .level_shift
+    };
+    assert!(shift(&[0.0144, 0.0141, 0.0129, 0.0129, 0.0156, 0.0152]).is_none());
+    assert!(shift(&[0.0144; 12]).is_some());
+}
+
 /// That the last step is slow sends the reader the wrong way where all later ones are.
 #[test]
 fn after_a_shift_the_last_step_is_not_odd() {

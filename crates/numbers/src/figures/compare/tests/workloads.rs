@@ -50,6 +50,42 @@ fn different_workloads_are_refused_or_labelled() {
     );
 }
 
+/// A script that ignores its batch size prints the same losses whatever a command hands over.
+#[test]
+fn a_batch_size_that_changes_no_loss_did_not_reach_the_training() {
+    let of = |name: &str, job: &Job, source: Source, loss: f64| {
+        let steps = vec![vec![1.0; 12]; 2];
+        let mut cell = measured_steps(name, job, &steps, None);
+        let CellState::Ok { summary } = &mut cell.state else {
+            unreachable!()
+        };
+        let fields = summary.contract.0.iter_mut();
+        let batch = fields.filter(|field| field.field == "global_batch_size");
+        batch.for_each(|field| field.source = source);
+        for repeat in &mut summary.repeats {
+            repeat.curve.loss[11] = Some(loss);
+        }
+        cell
+    };
+    let names = ["cpu/cmd/llama/single@bs=8", "cpu/cmd/llama/single@bs=128"];
+    let compared = |source: Source, loss: f64| {
+        let cells = [
+            of(names[0], &job(), source, 0.5),
+            of(names[1], &big_batch(), source, loss),
+        ];
+        compare_all(&cells)
+    };
+    let told = compared(Source::Declared, 0.5);
+    assert!(told.rows.is_empty() && told.speedups.is_empty());
+    for (cell, name) in told.absent.iter().zip(names) {
+        assert_eq!((&*cell.cell, cell.state), (name, AbsentState::Contradicted));
+        assert!(cell.reason.text.contains("does not reach the training"));
+    }
+    // Another last loss; or the trainer itself states its batch.
+    assert_eq!(compared(Source::Declared, 0.51).rows.len(), 2);
+    assert_eq!(compared(Source::Effective, 0.5).rows.len(), 2);
+}
+
 #[test]
 fn a_value_that_is_not_stated_does_not_join_two_that_differ() {
     let names = [

@@ -1,0 +1,78 @@
+//! Cells that are said to train on other batches and whose logs have the same losses to the last digit:
+//! the setting did not reach the training, whatever a command was given.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::{RepeatStatus, codes::CONTRADICTED, comparability::Candidate};
+use crate::results::{Reason, Source};
+
+/// So many losses must agree, and so many of them be different: fewer may do so by chance, or be rounded.
+const LEAST_STEPS: usize = 10;
+const LEAST_VALUES: usize = 8;
+
+/// What decides which tokens a step sees, and with them its loss.
+const OF_BATCHES: [&str; 2] = ["global_batch_size", "seq_length"];
+
+/// Why the setting of a candidate did not reach its training; none for most.
+pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
+    let mut alike: HashMap<Vec<(u64, u64)>, Vec<usize>> = HashMap::new();
+    for (at, candidate) in candidates.iter().enumerate() {
+        if let Some(losses) = losses(candidate) {
+            alike.entry(losses).or_default().push(at);
+        }
+    }
+    let mut found: Vec<Option<Reason>> = candidates.iter().map(|_| None).collect();
+    for (losses, members) in &alike {
+        for &at in members {
+            let others = members.iter().filter(|other| **other != at);
+            found[at] = others
+                .filter_map(|other| reason(&candidates[at], &candidates[*other], losses.len()))
+                .next();
+        }
+    }
+    found
+}
+
+/// The losses of the first run that counts, by step, if they can be told from others.
+fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
+    let mut counted = candidate.summary.repeats.iter();
+    let first = counted.find(|repeat| repeat.status == RepeatStatus::Ok)?;
+    let steps = first.curve.step.iter().zip(&first.curve.loss);
+    let losses: Vec<(u64, u64)> = steps
+        .filter_map(|(step, loss)| Some((*step, (*loss)?.to_bits())))
+        .collect();
+    let values: BTreeSet<u64> = losses.iter().map(|(_, loss)| *loss).collect();
+    (losses.len() >= LEAST_STEPS && values.len() >= LEAST_VALUES).then_some(losses)
+}
+
+fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Reason> {
+    // A model without attention may see as many tokens cut in two ways.
+    let tokens = |candidate: &Candidate<'_>| {
+        let counts = OF_BATCHES.map(|field| candidate.contract.count(field));
+        Some(counts[0]? * counts[1]?)
+    };
+    if tokens(of) == tokens(other) {
+        return None;
+    }
+    let said = |candidate: &Candidate<'_>, field: &str| -> Option<Value> {
+        // What the trainer itself states is held against its log elsewhere.
+        let source = candidate.contract.source(field)?;
+        (source != Source::Effective).then(|| candidate.contract.get(field).cloned())?
+    };
+    OF_BATCHES.iter().find_map(|field| {
+        let [own, others] = [of, other].map(|candidate| said(candidate, field));
+        let (own, others) = own.zip(others).filter(|(own, others)| own != others)?;
+        let text = format!(
+            "its losses are those of {} to the last digit, at all {steps} steps, though {field} is {own} here and {others} there: \
+             the setting does not reach the training",
+            other.cell.cell,
+        );
+        Some(
+            Reason::excludes(CONTRADICTED, text)
+                .with("field", *field)
+                .with("cell", &*other.cell.cell),
+        )
+    })
+}
