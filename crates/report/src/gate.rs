@@ -66,6 +66,17 @@ pub fn gate_text(report: &GateReport) -> String {
     let judged = report.cells.iter().filter(|cell| is_judged(cell));
     let width = judged.map(|cell| cell.cell.chars().count()).max();
     let width = width.unwrap_or(0);
+    // What all of them have is said once, below.
+    let mut judged = report.cells.iter().filter(|cell| is_judged(cell));
+    let mut shared: Vec<String> = match (judged.next(), judged.clone().next()) {
+        (Some(first), Some(_)) => first.notes.iter().map(ToString::to_string).collect(),
+        _ => Vec::new(),
+    };
+    shared.retain(|note| {
+        judged
+            .clone()
+            .all(|cell| cell.notes.iter().any(|of| of.to_string() == *note))
+    });
     let mut text = String::new();
     for cell in report.cells.iter().filter(|cell| is_judged(cell)) {
         let reason = clean(&cell.reason.text)
@@ -79,6 +90,7 @@ pub fn gate_text(report: &GateReport) -> String {
             clean(&cell.cell)
         );
         let notes = cell.notes.iter().map(ToString::to_string);
+        let notes = notes.filter(|note| !shared.contains(note));
         for line in rates(cell).into_iter().chain(notes) {
             _ = writeln!(text, "{:<12}  - {}", "", clean(&line));
         }
@@ -88,6 +100,9 @@ pub fn gate_text(report: &GateReport) -> String {
     if !others.is_empty() {
         let word = verdict_name(GateVerdict::NotSelected);
         _ = writeln!(text, "{word:<12}  {}", clean(&few(&others)));
+    }
+    for note in shared {
+        _ = writeln!(text, "{:<12}  - {}", "all cells", clean(&note));
     }
     _ = writeln!(text, "{}", gate_headline(report));
     text
