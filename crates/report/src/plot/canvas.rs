@@ -14,7 +14,7 @@ use tprimat_base::error::{Error, Result};
 
 use super::{
     style::{FAINT, FULL, HEADING, INK, MARGIN, MOST_LINES, PAPER, SMALL, TEXT, TITLE, WIDTH},
-    text::{FONT, clean, elide, font, width_of, wrap},
+    text::{FONT, clean, elide, font, set, width_of, wrap},
 };
 
 pub type Point = (i32, i32);
@@ -23,11 +23,20 @@ pub type Point = (i32, i32);
 const TALLEST: i32 = 12_000;
 
 enum Shape {
-    Words(Box<Text<'static, Point, String>>),
+    Words(Words),
     Line(Vec<Point>, ShapeStyle),
     Box(Rectangle<Point>),
     Polygon(Polygon<Point>),
     Circle(Circle<Point, i32>),
+}
+
+struct Words {
+    text: String,
+    /// The upper edge, and the edge or middle that the anchor names.
+    at: Point,
+    size: i32,
+    colour: RGBColor,
+    anchor: Anchor,
 }
 
 #[derive(Default)]
@@ -80,13 +89,16 @@ impl Canvas {
 
     /// `at`: the upper edge, and the edge or middle that the anchor names.
     pub fn text(&mut self, words: &str, at: Point, size: i32, colour: RGBColor, anchor: Anchor) {
-        let words = clean(words);
-        if !words.trim().is_empty() {
-            let style = font(size).color(&colour).pos(Pos::new(anchor, VPos::Top));
-            self.add(
-                at.1 + size,
-                Shape::Words(Box::new(Text::new(words, at, style))),
-            );
+        let text = clean(words);
+        if !text.trim().is_empty() {
+            let words = Words {
+                text,
+                at,
+                size,
+                colour,
+                anchor,
+            };
+            self.add(at.1 + size, Shape::Words(words));
         }
     }
 
@@ -276,18 +288,36 @@ impl Canvas {
         Ok(pixels)
     }
 
-    /// `has_joins`: the backend draws the corners of a broken line well. In pixels plotters lengthens
-    /// an acute corner of a thick line without end, so there each piece is drawn by itself.
+    /// `is_svg`: words are set and the corners of broken lines joined by whoever shows the picture. In pixels
+    /// plotters sets each letter on a whole pixel and lengthens an acute corner of a thick line without
+    /// end, so there words are set here, and each piece of a line is drawn by itself.
     fn draw<DB: DrawingBackend>(
         &self,
         area: &DrawingArea<DB, Shift>,
-        has_joins: bool,
+        is_svg: bool,
     ) -> std::result::Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
         area.fill(&PAPER)?;
         for (_, shape) in &self.shapes {
             match shape {
-                Shape::Words(words) => area.draw(&**words)?,
-                Shape::Line(points, style) if has_joins || style.stroke_width < 2 => {
+                Shape::Words(words) if is_svg => {
+                    let style = font(words.size).color(&words.colour);
+                    let style = style.pos(Pos::new(words.anchor, VPos::Top));
+                    area.draw(&Text::new(words.text.as_str(), words.at, style))?;
+                }
+                Shape::Words(words) => {
+                    let left = match words.anchor {
+                        Anchor::Left => 0.0,
+                        Anchor::Center => 0.5,
+                        Anchor::Right => 1.0,
+                    };
+                    let mut drawn = Ok(());
+                    set(&words.text, words.at, words.size, left, |at, share| {
+                        let dot = area.draw_pixel(at, &words.colour.mix(share));
+                        drawn = std::mem::replace(&mut drawn, Ok(())).and(dot);
+                    });
+                    drawn?;
+                }
+                Shape::Line(points, style) if is_svg || style.stroke_width < 2 => {
                     area.draw(&PathElement::new(points.as_slice(), *style))?;
                 }
                 Shape::Line(points, style) => {

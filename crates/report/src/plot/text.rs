@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use ab_glyph::{Font, FontRef, PxScale, ScaleFont, point};
 use plotters::{prelude::*, style::register_font};
 
 /// Under this name the font is embedded for layout and PNG; in an SVG it is a list that a viewer
@@ -15,6 +16,53 @@ pub fn font(size: i32) -> FontDesc<'static> {
     });
     LazyLock::force(&REGISTERED);
     (FONT, size).into_font()
+}
+
+/// How far below the upper edge letters stand, as a share of their size: where plotters has them in an SVG,
+/// 0.76 of an em, which is the size ÷ 1.24.
+const BASELINE: f32 = 0.76 / 1.24;
+
+/// Sets words letter by letter, to fractions of a pixel and with the font's kerning, and gives each pixel
+/// that they touch with the share that is covered. `back`: by how much of its width the line begins left of
+/// `at`.
+pub fn set(
+    words: &str,
+    at: (i32, i32),
+    size: i32,
+    back: f32,
+    mut dot: impl FnMut((i32, i32), f64),
+) {
+    static SANS: LazyLock<Option<FontRef<'static>>> =
+        LazyLock::new(|| FontRef::try_from_slice(dejavu::sans::regular()).ok());
+    let Some(sans) = &*SANS else {
+        return;
+    };
+    let scale = PxScale::from(size as f32);
+    let font = sans.as_scaled(scale);
+    let (mut x, mut last, mut letters) = (0.0, None, Vec::new());
+    for ch in words.chars() {
+        let letter = font.glyph_id(ch);
+        x += last.map_or(0.0, |last| font.kern(last, letter));
+        letters.push((letter, x));
+        x += font.h_advance(letter);
+        last = Some(letter);
+    }
+    let from = point(at.0 as f32 - back * x, at.1 as f32 + BASELINE * size as f32);
+    for (letter, x) in letters {
+        let glyph = letter.with_scale_and_position(scale, point(from.x + x, from.y));
+        if let Some(outline) = sans.outline_glyph(glyph) {
+            let corner = outline.px_bounds().min;
+            let corner = (corner.x as i32, corner.y as i32);
+            outline.draw(|x, y, share| {
+                if share > 0.0 {
+                    dot(
+                        (corner.0 + x as i32, corner.1 + y as i32),
+                        f64::from(share.min(1.0)),
+                    );
+                }
+            });
+        }
+    }
 }
 
 /// Width in pixels of `words`, without kerning, which could only make them narrower by a pixel or
