@@ -11,7 +11,7 @@ use super::{
     hardware::in_title,
     lines::WIDEST_TAG,
     short_names::short_names,
-    style::{FAINT, FULL, HALF, INK, LINE, MARGIN, SMALL, TEXT, WIDTH, colour_of},
+    style::{FAINT, FULL, HALF, INK, LINE, MARGIN, SERIES, SMALL, TEXT, WIDTH, colour_of},
     text::{clean, elide, elide_names, width_of, wrap},
 };
 use crate::plot::format::mark;
@@ -61,7 +61,7 @@ pub struct Cell<'a> {
     /// At the end of a line.
     pub tag: String,
     labels: String,
-    /// The colour of its framework.
+    /// The colour of its framework; of cells of a single one, its own.
     pub colour: RGBColor,
 }
 
@@ -94,13 +94,24 @@ impl<'a> Shown<'a> {
             );
         }
         let swept = swept_groups(all, |sweep| !sweep.fields.is_empty());
+        let colour = |row: &Row| {
+            let place = all.rows.iter().position(|other| other.cell == row.cell);
+            match all
+                .rows
+                .iter()
+                .all(|other| other.framework == row.framework)
+            {
+                true => SERIES[place.unwrap_or_default() % SERIES.len()],
+                false => colour_of(&row.framework),
+            }
+        };
         let workload = |(group, mut rows): (usize, Vec<&'a Row>)| {
             // Stable: matrix order among equals.
             rows.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
             Workload {
                 group: &all.groups[group],
                 is_swept: swept.contains(&group),
-                cells: cells_of(&rows, &all.groups[group]),
+                cells: cells_of(&rows, &all.groups[group], &colour),
             }
         };
         Self {
@@ -266,7 +277,11 @@ fn speed(row: &Row) -> f64 {
     }
 }
 
-fn cells_of<'a>(rows: &[&'a Row], group: &Group) -> Vec<Cell<'a>> {
+fn cells_of<'a>(
+    rows: &[&'a Row],
+    group: &Group,
+    colour: &dyn Fn(&Row) -> RGBColor,
+) -> Vec<Cell<'a>> {
     let names: Vec<String> = short_names(rows).iter().map(|name| clean(name)).collect();
     let suffix = |at: usize| match rows.len() > 1 && group.baseline == rows[at].cell {
         true => BASELINE,
@@ -291,14 +306,19 @@ fn cells_of<'a>(rows: &[&'a Row], group: &Group) -> Vec<Cell<'a>> {
             short,
             tag,
             labels: labels.join("; "),
-            colour: colour_of(&row.framework),
+            colour: colour(row),
         }
     };
     rows.iter().enumerate().map(cell).collect()
 }
 
-/// Is this difference from the baseline one that the name tells, as `(compiled)`?
+/// Is this difference from the baseline one that the name tells, as `(compiled)`, or as `(seq=128)` what the
+/// matrix compares across?
 fn is_in_name(row: &Row, label: &str) -> bool {
-    let field = label.split_once(": ").map(|(field, _)| field);
-    field.is_some_and(|field| row.axes.contains_key(field))
+    let Some((field, values)) = label.split_once(": ") else {
+        return false;
+    };
+    let value = values.split(", not ").next().unwrap_or(values);
+    let is_crossed = field.starts_with("across ");
+    row.axes.contains_key(field) || is_crossed && row.axes.values().any(|of| of == value)
 }

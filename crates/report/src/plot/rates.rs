@@ -12,7 +12,7 @@ use super::{
 };
 
 /// What the bars of rates are.
-pub const BARS: &str = "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster; the fastest comes first. A framework has one colour in all pictures.";
+pub const BARS: &str = "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster; the fastest comes first. A framework, or a cell of a single one, has one colour in all pictures.";
 
 const NO_CELL: &str = "no cell has figures";
 const NO_MEMORY: &str = "no log states memory, and none was sampled";
