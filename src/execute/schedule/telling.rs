@@ -324,7 +324,11 @@ fn taken_over(plan: &Plan, why: &Reason) -> Option<String> {
         let end = format!(".{field}");
         let is_own = |path: &&String| path.starts_with("training.") && path.ends_with(&end);
         let path = paths.iter().find(is_own)?;
-        Some(format!("\"{path}\" = {value}"))
+        // An override of what an axis or another one sets is refused.
+        let mut cells = plan.matrix.cells.with_ids();
+        let is_varied =
+            cells.any(|(_, cell)| cell.overlay.iter().any(|setting| &*setting.path == path));
+        (!is_varied).then(|| format!("\"{path}\" = {value}"))
     };
     let sets: Vec<String> = stated.iter().map(set).collect::<Option<_>>()?;
     (!sets.is_empty() && sets.len() == fields.len())
