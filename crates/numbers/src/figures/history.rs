@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::results::{
     CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Reason, Tier, differences,
-    settings::{is_in_table, show},
+    settings::{NOT_STATED, is_in_table, show},
     welch,
 };
 use schemars::JsonSchema;
@@ -15,8 +15,9 @@ use serde_with::skip_serializing_none;
 
 use super::{
     BaselineCell, Estimate, SESSION_GAP_SECONDS,
+    codes::WORKLOADS_MAY_DIFFER,
     judged::{no_variation, short_step_times},
-    unstated::unknown_differences,
+    unstated::{Gaps, Stated, follows, unknown_differences, work_not_known},
 };
 use spread::{Rate, Spread};
 
@@ -78,7 +79,11 @@ impl CellHistory {
         let of_work = |(mut measurements, work): (Vec<Measurement>, _)| {
             let is_its = |of: &&BaselineCell| {
                 let mut all = measurements.iter();
-                let is_one = |m: &Measurement| other_workload(&m.contract, &of.contract).is_empty();
+                let is_one = |m: &Measurement| {
+                    let is_measured = m.tokens_per_second_per_gpu.is_some();
+                    other_workload(&m.contract, &of.contract).is_empty()
+                        && !(is_measured && work_not_known(&m.contract, &of.contract).is_some())
+                };
                 of.imported.is_empty() != imported && all.all(is_one)
             };
             let level = baseline.filter(is_its).and_then(Reference::of);
@@ -326,11 +331,7 @@ fn assess(
     for (at, now) in all.iter().enumerate() {
         let before = earlier(all, at);
         let since = before.map(|before| Since {
-            changes: [
-                changes(&all[before], now),
-                stated_changes(&all[before], now),
-            ]
-            .concat(),
+            changes: with_stated(&all[before], now, changes(&all[before], now)),
             ..since(&all[before], now)
         });
         let may_be = since.as_ref().is_some_and(|since| since.reason.is_none());
@@ -357,6 +358,11 @@ fn assess(
             && let (Some(since), Some(interval)) = (since.as_mut(), spread.interval(&now, &before))
         {
             (since.interval, since.level) = (Some(interval), Level::of(interval));
+        }
+        // Of what may be other work, nothing is held against the level before it.
+        let why = since.as_ref().and_then(|since| since.reason.as_ref());
+        if why.is_some_and(|why| why.is(WORKLOADS_MAY_DIFFER)) {
+            level.clear();
         }
         // A rate that may be too high is no level.
         let Some(now) = rate(at).filter(|_| all[at].timer_factor.is_none()) else {
@@ -386,18 +392,51 @@ fn assess(
     sd
 }
 
-/// Settings that the logs state with other values and that no configuration names.
-fn stated_changes(before: &Measurement, now: &Measurement) -> Vec<ChangedSetting> {
-    let known = differences(&before.contract, &now.contract).into_iter();
-    let known = known.filter(|d| d.is_known() && !is_in_table(&d.field));
-    let unknown = unknown_differences(&before.unlisted, &now.unlisted);
-    let changed = |d: FieldDifference| ChangedSetting {
-        what: d.field,
-        how: None,
-        old: Some(show(d.a.as_ref())),
-        new: Some(show(d.b.as_ref())),
-    };
-    known.chain(unknown).map(changed).collect()
+/// What was changed, and what logs state otherwise beyond that.
+fn with_stated(
+    before: &Measurement,
+    now: &Measurement,
+    mut changes: Vec<ChangedSetting>,
+) -> Vec<ChangedSetting> {
+    let (then, of_now) = (&before.contract, &now.contract);
+    let all = differences(then, of_now);
+    let mut found: Vec<FieldDifference> = all.iter().filter(|d| d.is_known()).cloned().collect();
+    found.retain(|d| d.tier != Tier::Workload || !is_in_table(&d.field));
+    found.retain(|d| !follows(&d.field, &all));
+    found.extend(unknown_differences(&before.unlisted, &now.unlisted));
+    let mut stated: Vec<ChangedSetting> = found
+        .into_iter()
+        .map(|d| ChangedSetting {
+            what: d.field,
+            how: None,
+            old: Some(show(d.a.as_ref())),
+            new: Some(show(d.b.as_ref())),
+        })
+        .collect();
+    // A run that ended before it said anything lacks every setting.
+    let are_measured = [before, now].map(|m| m.tokens_per_second_per_gpu.is_some()) == [true; 2];
+    for gaps in [Gaps::of(then, of_now), Gaps::of_speed(then, of_now)] {
+        let one_sided = |side: Vec<Stated>, is_old: bool| {
+            let change = move |one: Stated| ChangedSetting {
+                what: one.field,
+                how: None,
+                old: Some(if is_old { &*one.value } else { NOT_STATED }.to_owned()),
+                new: Some(if is_old { NOT_STATED } else { &*one.value }.to_owned()),
+            };
+            side.into_iter().map(change)
+        };
+        if are_measured {
+            stated.extend(one_sided(gaps.only_a, true));
+            stated.extend(one_sided(gaps.only_b, false));
+        }
+    }
+    // Whatever the configuration calls it, it is told once.
+    stated.retain(|own| {
+        let is_it = |told: &ChangedSetting| told.old == own.old && told.new == own.new;
+        !changes.iter().any(is_it)
+    });
+    changes.extend(stated);
+    changes
 }
 
 /// The speeds of two measurements beside each other, or why there is to be no verdict on them.
@@ -419,6 +458,10 @@ fn since(before: &Measurement, now: &Measurement) -> Since {
     if !fields.is_empty() {
         let text = format!("the work is not the same: {}", fields.join(", "));
         since.reason = Some(Reason::no_verdict("other_work", text).with("fields", fields));
+        return since;
+    }
+    since.reason = work_not_known(&now.contract, &before.contract);
+    if since.reason.is_some() {
         return since;
     }
     since.ratio = Some(rate.value / then.value).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
@@ -446,7 +489,7 @@ fn since(before: &Measurement, now: &Measurement) -> Since {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{LEVEL_SD, Run};
+    use crate::figures::{CORE, LEVEL_SD, Run};
 
     fn measured(day: f64, rates: &[f64]) -> Measurement {
         let at = day * 86_400.0;
@@ -456,7 +499,14 @@ mod tests {
             started_at: Some(at),
             ended_at: Some(at + 60.0),
         };
+        let mut contract = Contract::default();
+        // A run that failed may say nothing.
+        let said = CORE.into_iter().filter(|_| !rates.is_empty());
+        for field in said {
+            contract.declare(field, "stated".into());
+        }
         Measurement {
+            contract,
             started_at: at,
             ended_at: at + 60.0,
             host: "h".into(),
@@ -499,6 +549,49 @@ mod tests {
         );
         assert_eq!(levels(&works[0].measurements), [None, Some(Level::Slower)]);
         assert_eq!(of(all[..1].to_vec())[0].work, BTreeMap::new());
+    }
+
+    /// What takes a verdict from a comparison takes it here, and what is named there is named here.
+    #[test]
+    fn what_logs_state_otherwise_is_named_and_other_work_is_not_judged() {
+        let stated = |day: f64, field: &str, value: &str| {
+            let mut measured = measured(day, &[100.0, 100.3, 99.7]);
+            measured.contract.declare(field, value.into());
+            measured
+        };
+        let mut all = [
+            stated(0.0, "dataset", "c4"),
+            stated(1.0, "dataset", "pile"),
+            stated(2.0, "dropout", "0.1"),
+            stated(3.0, "lora_rank", "16"),
+        ];
+        assess(&mut all, None, |_, _| Vec::new());
+        let told = |at: usize| {
+            let changes = all[at].since.as_ref().unwrap().changes.iter();
+            changes.map(ChangedSetting::words).collect::<Vec<_>>()
+        };
+        assert_eq!(told(1), ["dataset c4 → pile"]);
+        assert_eq!(
+            told(2),
+            ["dataset pile → not stated", "dropout not stated → 0.1"]
+        );
+        let why = all[3].since.as_ref().unwrap().reason.as_ref().unwrap();
+        assert_eq!(why.text, "the workloads may differ in lora_rank");
+        assert_eq!(
+            (&all[3].since_level, all[2].since_level.is_some()),
+            (&None, true)
+        );
+        // The configuration has said it already.
+        let named = |_: &Measurement, _: &Measurement| {
+            vec![ChangedSetting {
+                what: "models.tiny.dataset".into(),
+                how: None,
+                old: Some("c4".into()),
+                new: Some("pile".into()),
+            }]
+        };
+        assess(&mut all[..2], None, named);
+        assert_eq!(all[1].since.as_ref().unwrap().changes.len(), 1);
     }
 
     /// By the clock the second rate may be twice too high, and then it is the first one's.
