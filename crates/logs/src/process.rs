@@ -112,6 +112,7 @@ pub struct Processes {
     before: Vec<Step>,
     /// Lines were another rank's copies.
     has_copies: bool,
+    copies_told: bool,
     /// What follows is of the same processes: the log of another rank.
     of_ranks: bool,
     /// Values that the same process states of a setting besides the first one.
@@ -144,9 +145,6 @@ const SAME_PACE: f64 = 0.1;
 /// Steps of a beginning that show its pace, and those at its start that do not.
 const PACE_STEPS: usize = 4;
 const PACE_AFTER: usize = 2;
-
-/// Steps that stand in a log twice, with the same values.
-const COPIED_STEPS: &str = "copied_steps";
 
 /// Settings that a process may state otherwise, and the run is the same.
 const MAY_DIFFER: [&str; 6] = [
@@ -292,20 +290,12 @@ impl Builder {
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
         let may_be_copy = self.processes.has_copies || self.is_of_one(first);
         let is_copy = begun.is_none() && may_be_copy && self.is_copy(&lines);
-        if is_copy {
-            self.notes.forget(COPIED_STEPS);
-            self.notes.add(COPIED_STEPS, || {
-                format!(
-                    "steps {} to {} stand there twice with the same values: another rank's lines, or the same steps done again; they count once",
-                    first.step, last.step
-                )
-            });
-        }
         let is_rank = is_copy || begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
         // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
         let goes_on = next.is_some() && !is_behind && (begun.is_some() || self.is_of_one(first));
         if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
             self.processes.has_copies |= begun.is_none();
+            self.tell_copies(first.step, is_copy || begun.is_some());
             return lines.into_iter().for_each(|(_, step)| self.put(step));
         }
         let (line, said) = (*line, Said::Begins);
@@ -328,6 +318,19 @@ impl Builder {
             || first.tokens_per_second_per_gpu.is_some()
             || first.other.contains_key(TOTAL_RATE);
         !has_dates && !self.processes.has_copies && is_one && states_values
+    }
+
+    /// Says that steps come again, where that may be more than the lines of ranks that write in turn; the first
+    /// time only.
+    fn tell_copies(&mut self, first: u64, is_told: bool) {
+        if is_told && !std::mem::replace(&mut self.processes.copies_told, true) {
+            self.notes.add("copied_steps", || {
+                format!(
+                    "from step {first} on, steps stand there again with the same values: another rank's lines, or the same steps done \
+                     again; they count once"
+                )
+            });
+        }
     }
 
     /// Are these the steps that are known, with the same losses to the last digit or with the same times, and none of

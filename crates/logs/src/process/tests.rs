@@ -242,6 +242,25 @@ fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
     let trace = read(in_turn.into_iter().flatten().collect(), 0.0, "");
     assert_eq!((trace.steps.len(), trace.processes.len()), (24, 0));
     assert_eq!(testing::kinds(&trace), ["copied_steps"]);
+    // Two whole runs, or the log of another rank behind that of the first one: the figures are the first one's.
+    let line = |step: u64| {
+        let bar = format!("\r 50%|#| {step}/8 [00:{:02}<00:10,  2.00s/it]", 2 * step);
+        format!(
+            "{bar}\r{{'loss': {}, 'learning_rate': {}e-5, 'epoch': {}}}\n{bar}",
+            9 - step,
+            20 - step,
+            step
+        )
+    };
+    let one = "***** Running training *****\n  Total optimization steps = 8\n".to_owned()
+        + &(1..=8).map(line).collect::<String>()
+        + "{'train_runtime': 16.0, 'train_steps_per_second': 0.5, 'epoch': 8.0}\n";
+    let trace = parse_any((one.clone() + &one).as_bytes());
+    assert_eq!(trace.steps.len(), 8);
+    assert!(
+        testing::kinds(&trace).contains(&"copied_steps"),
+        "{trace:?}"
+    );
     // Ranks whose lines come one by one, and now and then three at once.
     let ranks = vec![1, 1, 2, 2, 3, 4, 3, 4, 5, 6, 7, 5, 6, 7, 8, 8];
     let trace = read(ranks, 0.0, "");
