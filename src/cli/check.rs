@@ -219,6 +219,9 @@ fn notes(plan: &Plan, rendered: &Rendered) -> Vec<String> {
             plan::UNWATCHED
         ));
     }
+    for (sentence, cells) in unwatched_outside(plan) {
+        notes.push(format!("{}: {sentence}", few(&cells)));
+    }
     for (word, cells) in unfollowed(plan) {
         notes.push(format!(
             "{}: the command, or a file that it names, names `{word}`, of which no more is an input than the code below the \
@@ -250,6 +253,18 @@ fn unfollowed(plan: &Plan) -> BTreeMap<&str, Vec<&str>> {
         let inputs = plan.prepared(cell).map(|prepared| &prepared.inputs);
         for word in inputs.into_iter().flat_map(|inputs| &inputs.unfollowed) {
             found.entry(word).or_default().push(&planned.id);
+        }
+    }
+    found
+}
+
+/// What is to be said of code outside of the project, with the cells whose runs read it.
+fn unwatched_outside(plan: &Plan) -> BTreeMap<String, Vec<&str>> {
+    let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (cell, planned) in plan.cells.with_ids() {
+        let inputs = plan.prepared(cell).map(|prepared| &prepared.inputs);
+        if let Some(sentence) = inputs.and_then(|inputs| inputs.unwatched_outside()) {
+            found.entry(sentence).or_default().push(&planned.id);
         }
     }
     found

@@ -146,6 +146,9 @@ fn add_unwatched(gate: &mut GateReport, plan: &Plan) {
         if prepared.filter(is_open).is_some() {
             cell.notes.push(Reason::beside("unwatched", UNWATCHED));
         }
+        let outside = prepared.and_then(|of| of.inputs.unwatched_outside());
+        cell.notes
+            .extend(outside.map(|text| Reason::beside("unwatched_outside", text)));
     }
 }
 

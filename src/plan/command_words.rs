@@ -47,6 +47,8 @@ pub(super) struct Named {
     pub absent: Vec<String>,
     /// Words that are folders, or files that the caller's own runs must not be led to.
     pub unfollowed: Vec<String>,
+    /// Folders of code outside of the project.
+    pub outside: Vec<String>,
     /// Why all this does not say what the command reads.
     pub unknown: Option<String>,
 }
@@ -93,12 +95,27 @@ fn shell_syntax(text: &str) -> Option<String> {
     (is_assignment || BUILTINS.contains(&first)).then(|| first.to_owned())
 }
 
+/// Folders of code outside of the project `root` that a text names, as a command or `PYTHONPATH` does.
+pub(super) fn outside(root: &Path, text: &str, reads: &ReadSet) -> Vec<String> {
+    let mut found = Vec::new();
+    let place = Place { root, reads };
+    let parts = text.split(|c: char| c.is_whitespace() || "=:;,'\"()".contains(c));
+    for part in parts.filter(|part| part.starts_with('/') || part.starts_with("../")) {
+        let name = place.name_of(part).filter(|name| !is_below(name));
+        found.extend(name.and_then(|name| place.folder_of_code(&name)));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
 /// What a command of the project `root` reads there.
 pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<Named> {
     let words = match command {
         Value::String(text) => {
             let sign = shell_syntax(text).unwrap_or_else(|| "'".into());
             return Ok(Named {
+                outside: outside(root, text, reads),
                 unknown: Some(format!(
                     "the command needs a shell (`{}`), so its words do not say which files it reads",
                     sign.escape_debug()
@@ -121,6 +138,7 @@ pub(super) fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Result<
     }
     place.code(words.first().copied(), &mut named)?;
     place.settings(&mut named)?;
+    named.outside = outside(root, &words.join(" "), reads);
     if is_conda_run(&words) {
         named.unknown = Some(format!(
             "`{} run` starts the command in an environment whose files its words do not name",
@@ -318,6 +336,26 @@ impl Place<'_> {
         (is_file && !is_made && !is_ours && !is_of_host(&name))
             .then(|| name.to_str().map(str::to_owned))
             .flatten()
+    }
+
+    /// The folder elsewhere that a name means, or that of a script, where it has code of the caller's own that
+    /// no more is read of than the script.
+    fn folder_of_code(&self, name: &str) -> Option<String> {
+        let full = self.root.join(name);
+        let is_script = is_code(&full) && full.is_file();
+        let folder = match is_script {
+            true => full.parent()?,
+            false => &full,
+        };
+        let is_installed = is_of_system(folder) || folder.join("pyvenv.cfg").is_file();
+        if is_installed || !is_own(folder) || !folder.is_dir() {
+            return None;
+        }
+        let skips = |_: &Path| false;
+        let code = self.reads.walk_code(self.root, folder, MOST_CODE, &skips);
+        // A folder with more entries is one of data.
+        let is_more = code.is_ok_and(|code| code.len() > usize::from(is_script));
+        is_more.then(|| folder.to_str().map(str::to_owned))?
     }
 
     fn is_there(&self, name: &str) -> Result<bool> {

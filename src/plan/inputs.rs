@@ -15,7 +15,7 @@ use globset::GlobMatcher;
 use serde_json::Value;
 
 use super::{
-    command_words::{Named, named_by},
+    command_words::{Named, named_by, outside},
     resolve::Resolved,
 };
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{EntryKind, ReadSet, is_code},
+    results::words::few,
 };
 
 /// What holds of every command whose inputs nobody stated.
@@ -38,6 +39,8 @@ pub struct Inputs {
     pub absent: Vec<String>,
     /// Words of the command that are folders, or files elsewhere that are not followed.
     pub unfollowed: Vec<String>,
+    /// Folders outside of the project whose code nobody declares.
+    pub outside: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,18 @@ impl Input {
 }
 
 impl Inputs {
+    /// That code outside of the project is not watched, where the command or `PYTHONPATH` names some.
+    #[must_use]
+    pub fn unwatched_outside(&self) -> Option<String> {
+        let folder = self.outside.first()?;
+        let folders: Vec<String> = self.outside.iter().map(|of| format!("`{of}`")).collect();
+        Some(format!(
+            "Files that the program reads in {}, outside of the project, are not watched; name them in `inputs` \
+             (`{folder}/**/*.py`, or `!{folder}/**` if it reads none)",
+            few(&folders)
+        ))
+    }
+
     /// Names of the inputs that nobody declares.
     pub fn found(&self, origin: InputOrigin) -> impl Iterator<Item = &str> {
         let of = self
@@ -118,7 +133,8 @@ impl<'a> Finder<'a> {
     ) -> Result<Arc<Inputs>> {
         let command = resolved.job.framework.get("command");
         let text = command.map(Value::to_string).unwrap_or_default();
-        let of_both = format!("{:?}\n\n{text}", resolved.inputs);
+        let path_of_python = resolved.env.get("PYTHONPATH");
+        let of_both = format!("{:?}\n\n{text}\n\n{path_of_python:?}", resolved.inputs);
         if let Some(found) = self.found.get(&of_both) {
             return Ok(found.clone());
         }
@@ -171,6 +187,10 @@ impl<'a> Finder<'a> {
         };
         let unfollowed = named.unfollowed.iter().filter(|word| !is_listed(word));
         let unfollowed = unfollowed.cloned().collect();
+        let of_python = path_of_python.map(|path| outside(self.root, path, self.reads));
+        let mut outside = [named.outside.clone(), of_python.unwrap_or_default()].concat();
+        outside.retain(|folder| !is_listed(&folder));
+        outside.dedup();
         let mut origins = BTreeMap::new();
         for (names, origin) in [
             (&named.code, InputOrigin::Code),
@@ -200,6 +220,7 @@ impl<'a> Finder<'a> {
                 files,
                 absent,
                 unfollowed,
+                outside,
             }))
             .clone())
     }

@@ -659,3 +659,22 @@ fn a_baseline_that_was_cut_is_not_printed() {
     );
     assert!(ran.stderr.len() < 1000, "{}", ran.stderr);
 }
+
+/// Whether anything was trained at all is no matter of speed, and stands beside the verdict.
+#[test]
+fn a_loss_that_never_moves_stands_beside_the_verdict() {
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", r#""loss":'$((9 - step))'.5"#, r#""loss":0"#);
+    project.run(&["build"]).ends_with(0);
+    let told =
+        "the loss is 0 at every one of 6 logged steps: nothing was trained, or it is not the loss";
+    let shown = project.run(&["compare"]).ends_with(0).stdout;
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(told), "{shown}");
+    project
+        .run(&["gate", "--write", "baseline.json"])
+        .ends_with(0);
+    let passed = gate(&project, &[]).ends_with(0).stdout;
+    let passed = passed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(passed.contains(told), "{passed}");
+}

@@ -54,6 +54,55 @@ fn a_file_that_settings_name_is_in_the_key_and_what_nobody_names_is_told() {
 }
 
 #[test]
+fn code_outside_of_the_project_is_told_until_it_is_named() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let folder = elsewhere.path().canonicalize().unwrap();
+    let folder = folder.to_str().unwrap();
+    for file in ["lib.sh", "pkg/more.sh"] {
+        let path = elsewhere.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x=1\n").unwrap();
+    }
+    let by_variable = format!("[env, \"PYTHONPATH={folder}\", bash, trainer.sh]");
+    let by_word = format!("[bash, trainer.sh, {folder}/lib.sh]");
+    let in_text = format!("\"cd . && bash trainer.sh {folder}\"");
+    let in_environment = format!("[bash, trainer.sh], env: {{ PYTHONPATH: {folder} }}");
+    let told =
+        format!("in `{folder}`, outside of the project, are not watched; name them in `inputs`");
+    for (command, inputs) in [
+        (by_variable, ""),
+        (by_word, ""),
+        (in_environment, ""),
+        (in_text, ", inputs: [trainer.sh]"),
+    ] {
+        let project = without_inputs(&(command.clone() + inputs));
+        project.run(&["build"]).ends_with(0);
+        let check = project.run(&["check"]).ends_with(0).stderr;
+        assert_eq!(check.matches(&told).count(), 1, "{command}: {check}");
+        project
+            .run(&["gate", "--write", "baseline.json"])
+            .ends_with(0);
+        let gate = ["gate", "--baseline", "baseline.json"];
+        let passed = project.run(&gate).ends_with(0).stdout;
+        let passed = passed.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(passed.contains(&told), "{command}: {passed}");
+        // Whoever names the files, or says that none is read, is not told again.
+        for named in [format!("{folder}/**/*.sh"), format!("!{folder}/**")] {
+            let named = format!(", inputs: [trainer.sh, \"{named}\"]");
+            let project = without_inputs(&(command.clone() + &named));
+            let check = project.run(&["check"]).ends_with(0).stderr;
+            assert!(!check.contains(&told), "{command}: {check}");
+            let plan = project.run(&["plan"]).ends_with(0);
+            assert!(!plan.stderr.contains("matches nothing"), "{plan:?}");
+        }
+    }
+    // A folder of data is none of code.
+    let project = without_inputs("[bash, trainer.sh, /var/lib]");
+    let check = project.run(&["check"]).ends_with(0).stderr;
+    assert!(!check.contains("outside of the project"), "{check}");
+}
+
+#[test]
 fn a_package_that_is_worked_on_elsewhere_is_pinned_with_its_commit() {
     let project = without_inputs("[venv/bin/python, trainer.sh]");
     let package = project.folder().join("package");

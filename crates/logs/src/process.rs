@@ -112,6 +112,7 @@ pub struct Processes {
     before: Vec<Step>,
     /// Lines were another rank's copies.
     has_copies: bool,
+    copies_told: bool,
     /// What follows is of the same processes: the log of another rank.
     of_ranks: bool,
     /// Values that the same process states of a setting besides the first one.
@@ -287,11 +288,14 @@ impl Builder {
         };
         // Another rank that is late goes on behind the one that is ahead.
         let is_behind = next.is_some() && Some(last.step) < self.processes.newest;
-        let is_rank = begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
+        let may_be_copy = self.processes.has_copies || self.is_of_one(first);
+        let is_copy = begun.is_none() && may_be_copy && self.is_copy(&lines);
+        let is_rank = is_copy || begun.is_none() && (lines.len() < LEAST_BACK || is_behind);
         // A process that says that it begins, and then goes beyond what was known, is no rank's copy.
         let goes_on = next.is_some() && !is_behind && (begun.is_some() || self.is_of_one(first));
         if is_rank || !(goes_on || self.is_again(&lines, begun.is_some())) {
             self.processes.has_copies |= begun.is_none();
+            self.tell_copies(first.step, is_copy || begun.is_some());
             return lines.into_iter().for_each(|(_, step)| self.put(step));
         }
         let (line, said) = (*line, Said::Begins);
@@ -316,11 +320,47 @@ impl Builder {
         !has_dates && !self.processes.has_copies && is_one && states_values
     }
 
+    /// Says that steps come again, where that may be more than the lines of ranks that write in turn; the first
+    /// time only.
+    fn tell_copies(&mut self, first: u64, is_told: bool) {
+        if is_told && !std::mem::replace(&mut self.processes.copies_told, true) {
+            self.notes.add("copied_steps", || {
+                format!(
+                    "from step {first} on, steps stand there again with the same values: another rank's lines, or the same steps done \
+                     again; they count once"
+                )
+            });
+        }
+    }
+
+    /// Are these the steps that are known, with the same losses to the last digit or with the same times, and none of
+    /// them is the slow one with which a process begins? Another rank prints them, or they were done again to the same
+    /// end; the figures are the same.
+    fn is_copy(&self, lines: &[(u64, Step)]) -> bool {
+        let are_same = |value: fn(&Step) -> Option<f64>| {
+            let both =
+                |(_, step): &(u64, Step)| Some((value(step)?, value(self.known(step.step)?)?));
+            let all: Option<Vec<(f64, f64)>> = lines.iter().map(both).collect();
+            // A value that never changes tells nothing.
+            let varies = |all: &Vec<(f64, f64)>| all.iter().any(|(value, _)| *value != all[0].0);
+            all.is_some_and(|all| varies(&all) && all.iter().all(|(now, then)| now == then))
+        };
+        lines.len() >= LEAST_BACK
+            && !self.is_slow(&lines[0].1)
+            && (are_same(|step| step.loss) || are_same(time))
+    }
+
+    /// Does a step take so much longer than it took before that it is a process's first one?
+    fn is_slow(&self, first: &Step) -> bool {
+        let then = self.known(first.step).and_then(time);
+        let times = then.zip(time(first));
+        times.is_some_and(|(then, now)| now > SLOW_START * then)
+    }
+
     /// Were these steps done once more? Else another rank says what is known; without words that a process begins, its
     /// dates decide.
     fn is_again(&self, lines: &[(u64, Step)], is_said: bool) -> bool {
         let first = &lines[0].1;
-        let before = self.known(first.step);
         let at = self.trace.steps.partition_point(|s| s.step < first.step);
         let then = self.trace.steps.get(at).and_then(|s| s.ended_at);
         let newest = self.processes.newest.and_then(|n| self.known(n)?.ended_at);
@@ -332,17 +372,13 @@ impl Builder {
                 return is_later;
             }
         }
-        let times = before
-            .and_then(|s| s.step_time_seconds)
-            .zip(first.step_time_seconds);
-        let is_slow = times.is_some_and(|(then, now)| now > SLOW_START * then);
         // A rank has a line where the others have one.
         let is_other = |step: &Step| {
             self.known(step.step)
                 .is_none_or(|known| differs(known, step))
         };
         let other = lines.iter().filter(|(_, step)| is_other(step));
-        is_slow || 2 * other.count() >= lines.len()
+        self.is_slow(first) || 2 * other.count() >= lines.len()
     }
 
     fn known(&self, step: u64) -> Option<&Step> {
@@ -429,12 +465,14 @@ impl Builder {
     }
 }
 
+/// The time of a step, or its inverse rate.
+fn time(step: &Step) -> Option<f64> {
+    let of_rate = || step.tokens_per_second_per_gpu.map(f64::recip);
+    step.step_time_seconds.or_else(of_rate)
+}
+
 /// The median time or inverse rate of steps that are not the first ones.
 fn pace(steps: &[Step]) -> Option<f64> {
-    let time = |s: &Step| {
-        s.step_time_seconds
-            .or(s.tokens_per_second_per_gpu.map(|rate| 1.0 / rate))
-    };
     let mut times: Vec<f64> = steps
         .iter()
         .skip(PACE_AFTER)

@@ -114,7 +114,7 @@ pub use sweep::{
 pub use sweep_document::ComparisonDocument;
 pub use telemetry::{Energy, Telemetry};
 pub use unified::{UNIFIED_SCHEMA, unified};
-pub use unstated::{Gaps, Stated, unknown_differences};
+pub use unstated::{CORE, Gaps, Stated, follows, unknown_differences};
 
 use crate::results::Reason;
 

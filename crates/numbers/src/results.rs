@@ -18,6 +18,7 @@
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
 //! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
+//! | `parameters` | trace, a model's shape | how many parameters a model has |
 //! | `learning_rate` | a log's learning rates | do they follow the schedule that was asked for? |
 //! | `stats` | positive rates | intervals and tests |
 //! | `moderated` | spreads of several cells | what they say of the spread of each |
@@ -36,6 +37,7 @@ pub mod cross;
 pub mod flops;
 mod learning_rate;
 mod moderated;
+pub(crate) mod parameters;
 mod parse_task;
 mod planned;
 mod reason;

@@ -166,7 +166,8 @@ fn notes(m: &Measurement) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tprimat_numbers::figures::{ChangedSetting, Estimate, PastRun, Run, Since};
+    use tprimat_numbers::figures::{CORE, ChangedSetting, Estimate, PastRun, Run, Since};
+    use tprimat_numbers::results::Contract;
 
     /// Three measurements a day apart; the second one failed.
     pub fn three() -> CellHistory {
@@ -184,7 +185,12 @@ mod tests {
                 why_not: why.map(str::to_owned),
                 ..PastRun::default()
             };
+            let mut contract = Contract::default();
+            for field in CORE {
+                contract.declare(field, "stated".into());
+            }
             Measurement {
+                contract,
                 started_at: at,
                 ended_at: at + 60.0,
                 host: "box".into(),

@@ -211,14 +211,12 @@ fn the_first_line_of_a_process_stands_for_the_steps_since_its_start() {
 
 #[test]
 fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
-    let line = |(at, step): (usize, u64)| {
-        let rate = 98_000 + 7 * at;
-        format!(
-            "step {step} tok 512 loss {:.4} tokens/s {rate}\n",
-            4.0 - 0.01 * step as f64
-        )
-    };
-    let read = |steps: Vec<u64>, growth: &str| {
+    let read = |steps: Vec<u64>, noise: f64, growth: &str| {
+        let line = |(at, step): (usize, u64)| {
+            let (rate, loss) = (98_000 + 7 * at, 4.0 - 0.01 * step as f64);
+            let loss = loss + noise * at as f64;
+            format!("step {step} tok 512 loss {loss:.4} tokens/s {rate}\n")
+        };
         let log: String = steps.into_iter().enumerate().map(line).collect();
         let pattern = "step <step> tok <tokens> loss <loss> tokens/s <tokens_per_second>";
         let section = LogSection::of_lines(&[pattern]);
@@ -227,17 +225,44 @@ fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
     let whole = |from: u64| (1..=15).chain(from..=30).collect::<Vec<u64>>();
     for growth in ["", "100.0 100\n100.2 900\n100.3 9000\n", "100.0 9000\n"] {
         for from in [1, 11, 13] {
-            let trace = read(whole(from), growth);
-            assert_eq!(
-                (trace.steps.len(), trace.processes.len()),
-                (30, 2),
-                "{from} {growth}"
-            );
-            assert!(testing::kinds(&trace).contains(&RESTART));
+            // Losses that differ in the last digit are of steps that were done again.
+            for (noise, processes, told) in [(1e-4, 2, RESTART), (0.0, 0, "copied_steps")] {
+                let trace = read(whole(from), noise, growth);
+                assert_eq!(
+                    (trace.steps.len(), trace.processes.len()),
+                    (30, processes),
+                    "{from} {growth}"
+                );
+                assert!(testing::kinds(&trace).contains(&told));
+            }
         }
     }
+    // Two ranks that write ten lines at a time.
+    let in_turn = [1..=10, 1..=10, 11..=20, 11..=20, 21..=24, 21..=24];
+    let trace = read(in_turn.into_iter().flatten().collect(), 0.0, "");
+    assert_eq!((trace.steps.len(), trace.processes.len()), (24, 0));
+    assert_eq!(testing::kinds(&trace), ["copied_steps"]);
+    // Two whole runs, or the log of another rank behind that of the first one: the figures are the first one's.
+    let line = |step: u64| {
+        let bar = format!("\r 50%|#| {step}/8 [00:{:02}<00:10,  2.00s/it]", 2 * step);
+        format!(
+            "{bar}\r{{'loss': {}, 'learning_rate': {}e-5, 'epoch': {}}}\n{bar}",
+            9 - step,
+            20 - step,
+            step
+        )
+    };
+    let one = "***** Running training *****\n  Total optimization steps = 8\n".to_owned()
+        + &(1..=8).map(line).collect::<String>()
+        + "{'train_runtime': 16.0, 'train_steps_per_second': 0.5, 'epoch': 8.0}\n";
+    let trace = parse_any((one.clone() + &one).as_bytes());
+    assert_eq!(trace.steps.len(), 8);
+    assert!(
+        testing::kinds(&trace).contains(&"copied_steps"),
+        "{trace:?}"
+    );
     // Ranks whose lines come one by one, and now and then three at once.
     let ranks = vec![1, 1, 2, 2, 3, 4, 3, 4, 5, 6, 7, 5, 6, 7, 8, 8];
-    let trace = read(ranks, "");
+    let trace = read(ranks, 0.0, "");
     assert_eq!((trace.steps.len(), trace.processes.len()), (8, 0));
 }

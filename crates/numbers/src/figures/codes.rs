@@ -35,6 +35,8 @@ pub const DEVICE_NOT_NAMED: &str = "device_not_named";
 pub const TESTED: &str = "tested";
 /// A cell without figures; its values have the cell's state.
 pub const ABSENT: &str = "absent";
+/// Only one side states a setting that decides the work, or neither does.
+pub const WORKLOADS_MAY_DIFFER: &str = "workloads_may_differ";
 /// A gate's cell is slower than the limit allows.
 pub const SLOWER: &str = "slower";
 

@@ -33,7 +33,7 @@ use tprimat_base::words::plain::counted;
 pub use baseline::{BASELINE_SCHEMA, Baseline, BaselineCell};
 
 use super::{
-    AbsentState, CellInput, CellState, Estimate, Gaps, RepeatStatus, RepeatSummary,
+    AbsentState, CellInput, CellState, Estimate, Gaps, NoteKind, RepeatStatus, RepeatSummary,
     SESSION_GAP_SECONDS, UncountedRepeats, all_hosts,
     codes::{CONTRADICTED, FAILED, FEW_PAIRS, FEW_UNITS},
     comparability::{forbids, measure_alike, other_warmup},
@@ -41,7 +41,7 @@ use super::{
     dropped_words, environment_differences, environment_words, hours_or_days,
     otherwise::LARGE_SHIFT,
     summary::attempts,
-    unstated::unknown_differences,
+    unstated::{unknown_differences, work_not_known},
     warnings_of,
 };
 use verdict::{Test, judge, limit, moderate};
@@ -469,18 +469,6 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
             ),
         )
     };
-    let gaps = Gaps {
-        neither: Vec::new(),
-        ..Gaps::of(&now.contract, &then.contract)
-    };
-    if !gaps.core_of_one().is_empty() {
-        let text = format!(
-            "{}: it is unknown whether the workload is the same",
-            gaps.words("the cell now", "the baseline")
-        );
-        cell.reason = Reason::no_verdict("workload_not_known", text);
-        return (cell, None);
-    }
     let known = now.attempts.intersection(&then.attempts).count();
     if known > 0 && failed == 0 {
         of_known(&mut cell, known, &now, then);
@@ -490,6 +478,10 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         let text = format!("{} failed", counted(failed, "repeat"));
         cell.verdict = GateVerdict::Fail;
         cell.reason = Reason::excludes(FAILED, text).with("repeats", failed);
+        return (cell, None);
+    }
+    if let Some(why) = work_not_known(&now.contract, &then.contract) {
+        cell.reason = why;
         return (cell, None);
     }
     if !attested {
@@ -537,6 +529,17 @@ fn cell_notes(
         note.with("field", &*field.field)
     });
     let mut notes: Vec<Reason> = fields.collect();
+    let of_work = Gaps {
+        neither: Vec::new(),
+        ..Gaps::of(&now.contract, &then.contract)
+    };
+    let of_speed = Gaps::of_speed(&now.contract, &then.contract);
+    for (code, gaps) in [("workload_gaps", of_work), ("execution_gaps", of_speed)] {
+        if !gaps.is_empty() {
+            let text = gaps.words("the cell now", "the baseline");
+            notes.push(Reason::beside(code, text));
+        }
+    }
     let unknown = unknown_differences(&now.unlisted, &then.unlisted);
     if !unknown.is_empty() {
         let words: Vec<String> = unknown.iter().map(FieldDifference::words).collect();
@@ -547,6 +550,11 @@ fn cell_notes(
         notes.push(Reason::beside("unknown_settings", text));
     }
     notes.extend(warm_up.map(|text| Reason::beside("warm_up", text)));
+    if let CellState::Ok { summary } = &cell.input.state {
+        let doubtful = summary.notes.iter();
+        let doubtful = doubtful.filter(|note| note.kind == NoteKind::Doubtful);
+        notes.extend(doubtful.map(|note| note.reason.clone()));
+    }
     notes.extend(cell.notes_on_uncounted());
     notes.extend(warnings_of(&now.environment, &now.contract));
     let differing = environment_differences(&now.environment_of(), &then.environment_of());

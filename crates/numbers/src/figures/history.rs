@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::results::{
     CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Reason, Tier, differences,
-    settings::{is_in_table, show},
+    settings::{NOT_STATED, is_in_table, show},
     welch,
 };
 use schemars::JsonSchema;
@@ -15,8 +15,9 @@ use serde_with::skip_serializing_none;
 
 use super::{
     BaselineCell, Estimate, SESSION_GAP_SECONDS,
+    codes::WORKLOADS_MAY_DIFFER,
     judged::{no_variation, short_step_times},
-    unstated::unknown_differences,
+    unstated::{Gaps, Stated, follows, unknown_differences, work_not_known},
 };
 use spread::{Rate, Spread};
 
@@ -78,7 +79,11 @@ impl CellHistory {
         let of_work = |(mut measurements, work): (Vec<Measurement>, _)| {
             let is_its = |of: &&BaselineCell| {
                 let mut all = measurements.iter();
-                let is_one = |m: &Measurement| other_workload(&m.contract, &of.contract).is_empty();
+                let is_one = |m: &Measurement| {
+                    let is_measured = m.tokens_per_second_per_gpu.is_some();
+                    other_workload(&m.contract, &of.contract).is_empty()
+                        && !(is_measured && work_not_known(&m.contract, &of.contract).is_some())
+                };
                 of.imported.is_empty() != imported && all.all(is_one)
             };
             let level = baseline.filter(is_its).and_then(Reference::of);
@@ -326,11 +331,7 @@ fn assess(
     for (at, now) in all.iter().enumerate() {
         let before = earlier(all, at);
         let since = before.map(|before| Since {
-            changes: [
-                changes(&all[before], now),
-                stated_changes(&all[before], now),
-            ]
-            .concat(),
+            changes: with_stated(&all[before], now, changes(&all[before], now)),
             ..since(&all[before], now)
         });
         let may_be = since.as_ref().is_some_and(|since| since.reason.is_none());
@@ -357,6 +358,11 @@ fn assess(
             && let (Some(since), Some(interval)) = (since.as_mut(), spread.interval(&now, &before))
         {
             (since.interval, since.level) = (Some(interval), Level::of(interval));
+        }
+        // Of what may be other work, nothing is held against the level before it.
+        let why = since.as_ref().and_then(|since| since.reason.as_ref());
+        if why.is_some_and(|why| why.is(WORKLOADS_MAY_DIFFER)) {
+            level.clear();
         }
         // A rate that may be too high is no level.
         let Some(now) = rate(at).filter(|_| all[at].timer_factor.is_none()) else {
@@ -386,18 +392,51 @@ fn assess(
     sd
 }
 
-/// Settings that the logs state with other values and that no configuration names.
-fn stated_changes(before: &Measurement, now: &Measurement) -> Vec<ChangedSetting> {
-    let known = differences(&before.contract, &now.contract).into_iter();
-    let known = known.filter(|d| d.is_known() && !is_in_table(&d.field));
-    let unknown = unknown_differences(&before.unlisted, &now.unlisted);
-    let changed = |d: FieldDifference| ChangedSetting {
-        what: d.field,
-        how: None,
-        old: Some(show(d.a.as_ref())),
-        new: Some(show(d.b.as_ref())),
-    };
-    known.chain(unknown).map(changed).collect()
+/// What was changed, and what logs state otherwise beyond that.
+fn with_stated(
+    before: &Measurement,
+    now: &Measurement,
+    mut changes: Vec<ChangedSetting>,
+) -> Vec<ChangedSetting> {
+    let (then, of_now) = (&before.contract, &now.contract);
+    let all = differences(then, of_now);
+    let mut found: Vec<FieldDifference> = all.iter().filter(|d| d.is_known()).cloned().collect();
+    found.retain(|d| d.tier != Tier::Workload || !is_in_table(&d.field));
+    found.retain(|d| !follows(&d.field, &all));
+    found.extend(unknown_differences(&before.unlisted, &now.unlisted));
+    let mut stated: Vec<ChangedSetting> = found
+        .into_iter()
+        .map(|d| ChangedSetting {
+            what: d.field,
+            how: None,
+            old: Some(show(d.a.as_ref())),
+            new: Some(show(d.b.as_ref())),
+        })
+        .collect();
+    // A run that ended before it said anything lacks every setting.
+    let are_measured = [before, now].map(|m| m.tokens_per_second_per_gpu.is_some()) == [true; 2];
+    for gaps in [Gaps::of(then, of_now), Gaps::of_speed(then, of_now)] {
+        let one_sided = |side: Vec<Stated>, is_old: bool| {
+            let change = move |one: Stated| ChangedSetting {
+                what: one.field,
+                how: None,
+                old: Some(if is_old { &*one.value } else { NOT_STATED }.to_owned()),
+                new: Some(if is_old { NOT_STATED } else { &*one.value }.to_owned()),
+            };
+            side.into_iter().map(change)
+        };
+        if are_measured {
+            stated.extend(one_sided(gaps.only_a, true));
+            stated.extend(one_sided(gaps.only_b, false));
+        }
+    }
+    // Whatever the configuration calls it, it is told once.
+    stated.retain(|own| {
+        let is_it = |told: &ChangedSetting| told.old == own.old && told.new == own.new;
+        !changes.iter().any(is_it)
+    });
+    changes.extend(stated);
+    changes
 }
 
 /// The speeds of two measurements beside each other, or why there is to be no verdict on them.
@@ -419,6 +458,10 @@ fn since(before: &Measurement, now: &Measurement) -> Since {
     if !fields.is_empty() {
         let text = format!("the work is not the same: {}", fields.join(", "));
         since.reason = Some(Reason::no_verdict("other_work", text).with("fields", fields));
+        return since;
+    }
+    since.reason = work_not_known(&now.contract, &before.contract);
+    if since.reason.is_some() {
         return since;
     }
     since.ratio = Some(rate.value / then.value).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
@@ -444,250 +487,4 @@ fn since(before: &Measurement, now: &Measurement) -> Since {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::figures::{LEVEL_SD, Run};
-
-    fn measured(day: f64, rates: &[f64]) -> Measurement {
-        let at = day * 86_400.0;
-        let run = |rate: &f64| Run {
-            rate: *rate,
-            host: "h",
-            started_at: Some(at),
-            ended_at: Some(at + 60.0),
-        };
-        Measurement {
-            started_at: at,
-            ended_at: at + 60.0,
-            host: "h".into(),
-            tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
-            ..Measurement::default()
-        }
-    }
-
-    #[test]
-    fn two_works_of_one_name_are_told_apart_and_one_is_not() {
-        let of_length = |day: f64, rate: f64, length: u64| {
-            let mut measured = measured(day, &[rate, rate + 0.3, rate - 0.3]);
-            measured.contract.declare("seq_length", length.into());
-            measured
-        };
-        let all = vec![
-            of_length(0.0, 100.0, 2048),
-            of_length(1.0, 50.0, 4096),
-            of_length(2.0, 64.0, 2048),
-            of_length(3.0, 50.0, 4096),
-            // It failed before it said anything.
-            measured(4.0, &[]),
-        ];
-        let of = |all: Vec<Measurement>| CellHistory::of("c", false, all, None, |_, _| Vec::new());
-        let works = of(all.clone());
-        let days = |work: &CellHistory| -> Vec<f64> {
-            let all = work.measurements.iter();
-            all.map(|m| m.started_at / 86_400.0).collect()
-        };
-        let parted: Vec<_> = works
-            .iter()
-            .map(|work| (days(work), &work.work["seq_length"]))
-            .collect();
-        assert_eq!(
-            parted,
-            [
-                (vec![0.0, 2.0], &"2048".to_owned()),
-                (vec![1.0, 3.0, 4.0], &"4096".to_owned())
-            ]
-        );
-        assert_eq!(levels(&works[0].measurements), [None, Some(Level::Slower)]);
-        assert_eq!(of(all[..1].to_vec())[0].work, BTreeMap::new());
-    }
-
-    /// By the clock the second rate may be twice too high, and then it is the first one's.
-    #[test]
-    fn a_doubted_rate_is_no_change_of_speed() {
-        let mut doubled = [0.0, 1.0, 2.0].map(|day| {
-            let rate = if day == 1.0 { 200.0 } else { 100.0 };
-            measured(day, &[rate, rate + 0.3, rate - 0.3])
-        });
-        assess(&mut doubled, None, |_, _| Vec::new());
-        assert_eq!(
-            levels(&doubled),
-            [None, Some(Level::Faster), Some(Level::Slower)]
-        );
-        doubled[1].timer_factor = Some(2.0);
-        assess(&mut doubled, None, |_, _| Vec::new());
-        assert_eq!(
-            levels(&doubled),
-            [None, Some(Level::NotAssessed), Some(Level::NotAssessed)]
-        );
-        let why = doubled[1].since.as_ref().and_then(|s| s.reason.as_ref());
-        assert!(why.unwrap().is("short_step_times"));
-        // Slower than before although the rate may be too high: that is certain.
-        let mut slower = [100.0, 50.0].map(|rate| measured(rate, &[rate, rate + 0.3, rate - 0.3]));
-        slower[1].timer_factor = Some(1.5);
-        assess(&mut slower, None, |_, _| Vec::new());
-        assert_eq!(levels(&slower), [None, Some(Level::Slower)]);
-    }
-
-    fn levels(all: &[Measurement]) -> Vec<Option<Level>> {
-        all.iter()
-            .map(|m| m.since.as_ref().map(|s| s.level))
-            .collect()
-    }
-
-    #[test]
-    fn a_change_of_speed_is_found_where_it_happened_and_nowhere_else() {
-        let mut all = [
-            measured(0.0, &[100.0, 100.4, 99.7]),
-            measured(1.0, &[100.2, 99.8, 100.1]),
-            measured(2.0, &[95.1, 94.8, 95.3]),
-            measured(3.0, &[]),
-            measured(4.0, &[110.0, 110.3, 109.8]),
-        ];
-        assess(&mut all, None, |before, now| {
-            vec![ChangedSetting {
-                what: format!("{}", before.started_at / 86_400.0),
-                how: None,
-                old: None,
-                new: Some(now.started_at.to_string()),
-            }]
-        });
-        use Level::{Faster, NotAssessed, Same, Slower};
-        assert_eq!(
-            levels(&all),
-            [
-                None,
-                Some(Same),
-                Some(Slower),
-                Some(NotAssessed),
-                Some(Faster)
-            ]
-        );
-        // Over the failed one, the last with a rate is what counts.
-        let last = all[4].since.as_ref().unwrap();
-        assert_eq!(
-            (last.started_at, last.changes[0].what.as_str()),
-            (2.0 * 86_400.0, "2")
-        );
-        let slower = all[2].since.as_ref().unwrap();
-        assert!(
-            slower.interval.unwrap()[1] < 1.0 && slower.ratio.unwrap() < 1.0,
-            "{slower:?}"
-        );
-    }
-
-    /// Whether they are of one session or of two: the level of a host moves from hour to hour as well.
-    #[test]
-    fn a_difference_that_comes_and_goes_with_time_is_no_change() {
-        let (before, rates) = (measured(0.0, &[100.0, 100.1, 99.9]), [1.0, 1.001, 0.999]);
-        let level = |day: f64, host: &str, factor: f64| {
-            let mut all = [
-                before.clone(),
-                Measurement {
-                    host: host.into(),
-                    ..measured(day, &rates.map(|rate| rate * factor))
-                },
-            ];
-            assert_eq!(assess(&mut all, None, |_, _| Vec::new()), Some(LEVEL_SD));
-            all[1].since.clone().unwrap().level
-        };
-        for (day, host) in [(0.1, "h"), (1.0, "h"), (0.1, "g")] {
-            assert_eq!(level(day, host, 98.0), Level::Same);
-            assert_eq!(level(day, host, 95.0), Level::Slower);
-            assert_eq!(level(day, host, 105.0), Level::Faster);
-        }
-    }
-
-    /// Each step is too small to be one; the last level is far from the first.
-    #[test]
-    fn what_creeps_is_seen_from_the_first_measurements_and_named_once() {
-        let weekly = |week: usize| {
-            let rate = 100.0 * 0.99f64.powi(week as i32);
-            measured(7.0 * week as f64, &[rate, rate + 0.3, rate - 0.3])
-        };
-        let mut all: Vec<Measurement> = (0..12).map(weekly).collect();
-        assess(&mut all, None, |_, _| Vec::new());
-        assert!(
-            all.iter()
-                .all(|m| m.since.as_ref().is_none_or(|s| !s.level.is_change()))
-        );
-        let named: Vec<usize> = (0..12)
-            .filter(|at| {
-                all[*at]
-                    .since_level
-                    .as_ref()
-                    .is_some_and(|s| s.level == Level::Slower)
-            })
-            .collect();
-        assert!(!named.is_empty() && named.len() <= 3, "{named:?}");
-        // A baseline is the level of all of them.
-        let level = Reference {
-            started_at: 0.0,
-            rate: Rate::of(all[0].tokens_per_second_per_gpu.as_ref().unwrap()).unwrap(),
-        };
-        assess(&mut all, Some(level), |_, _| Vec::new());
-        let last = all[11].since_level.as_ref().unwrap();
-        assert_eq!(last.level, Level::Slower);
-        assert!((last.ratio.unwrap() - 0.99f64.powi(11)).abs() < 1e-3);
-    }
-
-    #[test]
-    fn few_repeats_give_a_ratio_and_no_verdict() {
-        let mut all = [measured(0.0, &[100.0, 101.0]), measured(1.0, &[50.0, 50.5])];
-        assess(&mut all, None, |_, _| Vec::new());
-        let since = all[1].since.as_ref().unwrap();
-        assert_eq!(
-            (since.level, &*since.reason.as_ref().unwrap().code),
-            (Level::NotAssessed, "few_repeats")
-        );
-        assert!(since.ratio.is_some() && since.interval.is_some());
-    }
-
-    /// Nights of a host whose sessions differ by 1 %: at most one history in twenty names a change that is
-    /// none, however long it is.
-    #[test]
-    fn a_long_history_names_no_change_that_is_none() {
-        const TRIALS: u32 = 200;
-        let mut state = 5u64;
-        // SplitMix64.
-        let mut uniform = || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0
-        };
-        let mut normal =
-            || (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
-        for (session, run) in [(0.005, 0.003), (0.01, 0.003), (0.01, 0.01), (0.015, 0.003)] {
-            for nights in [2, 7, 30, 90] {
-                let mut named = 0;
-                for _ in 0..TRIALS {
-                    let mut night = |day: usize| {
-                        let level = session * normal();
-                        let rates = [(); 5].map(|()| (level + run * normal()).exp());
-                        measured(day as f64, &rates)
-                    };
-                    let mut all: Vec<Measurement> = (0..nights).map(&mut night).collect();
-                    assess(&mut all, None, |_, _| Vec::new());
-                    let is_named = |m: &Measurement| {
-                        let both = [&m.since, &m.since_level];
-                        both.into_iter()
-                            .flatten()
-                            .any(|since| since.level.is_change())
-                    };
-                    named += u32::from(all.iter().any(is_named));
-                }
-                let share = f64::from(named) / f64::from(TRIALS);
-                println!(
-                    "sessions {session}, runs {run}, {nights} nights: {:.1} %",
-                    share * 100.0
-                );
-                let most = if nights > 30 { 0.08 } else { 0.05 };
-                assert!(
-                    session > 0.01 || share <= most,
-                    "{session} {run} {nights}: {share}"
-                );
-            }
-        }
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use crate::results::{
 };
 
 use super::{
-    Comparison, Gaps, RatioInterval, Row, Speedup, Steady, Unit,
+    Comparison, RatioInterval, Row, Speedup, Steady, Unit,
     codes::{FEW_UNITS, OTHER_WARM_UP, UNIT_ASKED},
     comparability::measure_alike,
     family::Family,
@@ -20,6 +20,7 @@ use super::{
     summary::attempts,
     sweep::Unjudged,
     sweep::unjudged,
+    unstated::work_not_known,
 };
 
 /// The verdicts of a comparison by pairs of rows.
@@ -206,11 +207,8 @@ pub(super) fn no_verdict(rows: [&Row; 2], crosses_warmup: bool) -> Option<Reason
         });
     }
     let [a, b] = rows;
-    let gaps = Gaps::of(&a.contract, &b.contract);
-    let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
-    if !fields.is_empty() {
-        let text = format!("the workloads may differ in {}", fields.join(", "));
-        return Some(Reason::no_verdict("workloads_may_differ", text).with("fields", fields));
+    if let Some(why) = work_not_known(&a.contract, &b.contract) {
+        return Some(why);
     }
     let [of_a, of_b] = rows.map(|row| &row.tokens_per_second_per_gpu);
     let fewer = if of_a.units.len() <= of_b.units.len() {

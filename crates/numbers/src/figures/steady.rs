@@ -261,6 +261,10 @@ fn timed<'a>(result: &'a RunResult, statistics: &Statistics) -> Result<Vec<Timed
             .count();
         return Err(match (steps.len(), times) {
             (0, _) => Reason::excludes(codes::NO_STEP, "no training step was found in the log"),
+            // With the devices, times would follow from the rate of one.
+            (_, 0) if result.contract.get("num_gpus").is_none() && !own_rate(result).is_empty() => {
+                what_lacks(result, &own_rate(result))
+            }
             (steps, 0) => {
                 let where_to = match &*result.trace.format {
                     "tprimat" => " (`step_time_seconds` in an event)",

@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 
 use crate::results::{
-    Contract, FieldDifference, Tier, differences,
+    Contract, FieldDifference, Reason, Tier, differences,
     settings::{DETERMINISTIC, LORA_RANK, TASK, agree, is_further, is_in_table, is_off, show},
     unlisted::{is_harmless, is_of_models, is_usual, other_flops},
 };
 use serde_json::Value;
 
-use super::Row;
+use super::codes::WORKLOADS_MAY_DIFFER;
 
 /// Settings without which a rate has no meaning, in the order in which they are named.
-const CORE: [&str; 6] = [
+pub const CORE: [&str; 6] = [
     "precision",
     "optimizer",
     "data",
@@ -72,28 +72,29 @@ impl Gaps {
     /// Settings that may explain a difference in speed and that only one of two logs states: how the
     /// work is done, and what changes the work and is not in tprimat's table.
     #[must_use]
-    pub fn of_speed(a: &Row, b: &Row) -> Self {
+    pub fn of_speed(a: &Contract, b: &Contract) -> Self {
         let is_meant = |d: &FieldDifference| {
             (d.tier == Tier::Execution || !is_in_table(&d.field)) && !is_other_work(d)
         };
-        let mut gaps = Self::of_fields(&a.contract, &b.contract, is_meant);
-        let on_one_device = [a, b].map(|row| row.contract.count("num_gpus")) == [Some(1); 2];
+        let mut gaps = Self::of_fields(a, b, is_meant);
+        let all = differences(a, b);
+        let on_one_device = [a, b].map(|of| of.count("num_gpus")) == [Some(1); 2];
         for (one, side) in [(a, &mut gaps.only_a), (b, &mut gaps.only_b)] {
             // Trainers that do not pad, or have no such mode, say nothing of it.
             let is_usual = |field: &str| match field {
-                "padded_vocab_size" => one.contract.get(field) == one.contract.get("vocab_size"),
-                DETERMINISTIC => one.contract.get(field).is_some_and(is_off),
+                "padded_vocab_size" => one.get(field) == one.get("vocab_size"),
+                DETERMINISTIC => one.get(field).is_some_and(is_off),
                 // On one device there is nothing to shard, so it does not matter which log says how.
                 "sharding" => on_one_device,
                 "tensor_model_parallel_size"
                 | "pipeline_model_parallel_size"
                 | "context_parallel_size"
-                | "expert_model_parallel_size" => one.contract.count(field) == Some(1),
+                | "expert_model_parallel_size" => one.count(field) == Some(1),
                 _ if is_in_table(field) => false,
                 _ if is_of_models(field) => true,
-                _ => (one.contract.get(field)).is_some_and(|value| is_usual(field, value)),
+                _ => (one.get(field)).is_some_and(|value| is_usual(field, value)),
             };
-            side.retain(|stated| !is_usual(&stated.field));
+            side.retain(|stated| !is_usual(&stated.field) && !follows(&stated.field, &all));
         }
         gaps
     }
@@ -165,6 +166,36 @@ impl Gaps {
         core.sort_by_key(|field| rank(field));
         core
     }
+}
+
+/// Why it is unknown whether two cells did the same work.
+pub(super) fn work_not_known(a: &Contract, b: &Contract) -> Option<Reason> {
+    let gaps = Gaps::of(a, b);
+    let fields: Vec<String> = gaps.core().into_iter().map(str::to_owned).collect();
+    let text = || format!("the workloads may differ in {}", fields.join(", "));
+    let why = (!fields.is_empty()).then(|| Reason::no_verdict(WORKLOADS_MAY_DIFFER, text()));
+    why.map(|why| why.with("fields", fields))
+}
+
+/// Does a setting follow from others that differ as well, so that naming it says nothing new?
+#[must_use]
+pub fn follows(field: &str, all: &[FieldDifference]) -> bool {
+    let from: &[&str] = match field {
+        "gradient_accumulation_steps" => &["micro_batch_size", "data_parallel_size"],
+        "data_parallel_size" => &[
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "context_parallel_size",
+            "num_gpus",
+        ],
+        // Stated only where the setting that they belong to is on.
+        "compile_mode" => &["compile"],
+        "sac_frequency" => &["activation_checkpointing"],
+        "fp8_hybrid" | "fp8_param" => &["precision"],
+        "num_nodes" => &["num_gpus"],
+        _ => &[],
+    };
+    all.iter().any(|d| from.contains(&&*d.field))
 }
 
 /// Is it something that few runs have, that a token costs other FLOPs with, and that is not in tprimat's table: frozen

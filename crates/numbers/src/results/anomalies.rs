@@ -11,6 +11,7 @@ use super::{changes, is_positive, outlier_limit, quantile, words::step_time};
 /// Kinds that are told as more than a remark.
 pub const SLOW_FIRST_STEPS: &str = "slow_first_steps";
 pub const ENDS_EARLY: &str = "ends_early";
+pub const CONSTANT_LOSS: &str = "constant_loss";
 pub const RATE_DISAGREES: &str = "rate_disagrees";
 /// A step this many times slower than the median of the rest is slow.
 const SLOW: f64 = 1.5;
@@ -22,6 +23,8 @@ const SHIFT: f64 = 0.03;
 const SHIFT_LEAST: usize = 40;
 /// Nats below which no language model's loss lies on text that it has not memorised.
 const COLLAPSED: f64 = 0.1;
+/// Logged steps from which on one and the same loss is told.
+const LEAST_CONSTANT: usize = 10;
 
 /// Lines with which a slow one is compared.
 const MOST_LATER: usize = 4096;
@@ -129,6 +132,8 @@ pub fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     found
 }
 
+/// Losses from which nobody can see that a model learns.
+#[must_use]
 pub fn of_losses(trace: &Trace) -> Option<Anomaly> {
     let losses: Vec<(u64, f64)> = trace
         .steps
@@ -138,7 +143,20 @@ pub fn of_losses(trace: &Trace) -> Option<Anomaly> {
     let tail = &losses[losses.len().saturating_sub(5)..];
     let end = quantile(&tail.iter().map(|(_, l)| *l).collect::<Vec<_>>(), 0.5)?;
     let (step, last) = tail.last()?;
-    (losses.len() >= 5 && (0.0..COLLAPSED).contains(&end)).then(|| {
+    // A stage of a pipeline that computes no loss prints −1.
+    if losses.len() < 5 || end < 0.0 {
+        return None;
+    }
+    // At random weights a loss with few digits may be the same for some steps.
+    let is_long = losses.len() >= LEAST_CONSTANT || *last == 0.0;
+    if is_long && losses.iter().all(|(_, loss)| loss == last) {
+        let detail = format!(
+            "the loss is {last} at every one of {} logged steps: nothing was trained, or it is not the loss",
+            losses.len()
+        );
+        return Some(anomaly(CONSTANT_LOSS, detail));
+    }
+    (end < COLLAPSED).then(|| {
         let detail = format!(
             "the loss falls to {last:.3e} at step {step}: mock or repeated data, or no longer a loss"
         );
@@ -244,6 +262,12 @@ mod tests {
             ..Trace::default()
         };
         assert!(of_losses(&run(&[11.0, 4.0, 0.5, 0.01, 0.004, 0.003])).is_some());
+        for constant in [0.0, 2.5] {
+            let told = of_losses(&run(&[constant; 10])).unwrap().detail;
+            assert!(told.starts_with(&format!("the loss is {constant} at every one of 10")));
+        }
+        assert!(of_losses(&run(&[2.5; 9])).is_none());
+        assert!(of_losses(&run(&[[2.5; 10], [2.4; 10]].concat())).is_none());
         assert!(
             of_losses(&run(&[11.0, 4.0, 2.5, 0.0, 2.2, 2.1])).is_none(),
             "one zero is not a collapse"

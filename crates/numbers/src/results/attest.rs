@@ -14,7 +14,8 @@ use super::{
     Claim,
     anomalies::anomaly,
     cross::interval,
-    settings::{SETTINGS, TOKENS_PER_STEP, agree, setting},
+    parameters::rounds_to,
+    settings::{NUM_PARAMETERS, SETTINGS, TOKENS_PER_STEP, agree, setting},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -121,12 +122,10 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         })
         .collect();
     if let Some(declared) = super::count_parameters(&job.model) {
-        let padding = padding_parameters(trace, &job.model);
-        fields.push(field(
-            "num_parameters",
-            (declared + padding).into(),
-            trace.num_parameters.map(Value::from),
-        ));
+        let exact = declared + padding_parameters(trace, &job.model);
+        let stated = trace.num_parameters;
+        let stated = stated.map(|n| if rounds_to(exact, n) { exact } else { n });
+        fields.push(field(NUM_PARAMETERS, exact.into(), stated.map(Value::from)));
     }
     if complete && job.train_iters > 0 && claim.covers("train_iters") {
         fields.push(steps_run(trace, job.train_iters));

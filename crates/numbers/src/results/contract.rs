@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 use tprimat_logs::Trace;
 
 use super::{
-    Claim,
+    Claim, parameters,
     settings::{self, NUM_PARAMETERS, SETTINGS, SLIDING_WINDOW, Tier, agree, class, is_further},
     unlisted::{is_of_models, is_usual},
 };
@@ -134,10 +134,9 @@ impl Contract {
         contract
     }
 
-    /// How large the model is, where its shape is not known. Three digits: trainers round it, and pad vocabularies.
+    /// How large the model is, where its shape is not known.
     fn size_of(&mut self, trace: &Trace, claim: &Claim) {
-        let listed = settings::lookup(&trace.effective.0, NUM_PARAMETERS).find_map(Value::as_u64);
-        let stated = trace.num_parameters.or(listed).filter(|count| *count > 0);
+        let stated = parameters::stated(trace).next();
         let declared = Some(claim.job.model.num_parameters)
             .filter(|count| *count > 0 && claim.covers(NUM_PARAMETERS));
         let source = if stated.is_some() {
@@ -145,21 +144,16 @@ impl Contract {
         } else {
             Source::Declared
         };
-        let Some(count) = stated
-            .or(declared)
-            .filter(|_| self.get("num_layers").is_none())
-        else {
+        let count = stated.map(|(_, count)| count).or(declared);
+        let Some(count) = count.filter(|_| self.get("num_layers").is_none()) else {
             return;
         };
-        let unit = 10u64.pow(count.ilog10().saturating_sub(2));
-        let rounded = count.saturating_add(unit / 2) / unit * unit;
-        let field = ContractField {
+        self.0.push(ContractField {
             field: NUM_PARAMETERS.to_owned(),
             tier: Tier::Workload,
-            value: rounded.into(),
+            value: count.into(),
             source,
-        };
-        self.0.push(field);
+        });
     }
 
     #[must_use]
@@ -236,6 +230,7 @@ pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
         .chain(only_b)
         .filter_map(|(a, b)| difference(a, b))
         .collect();
+    found.extend(other_size(a, b));
     let rank = |field: &str| {
         SETTINGS
             .iter()
@@ -254,6 +249,25 @@ pub fn has_difference(
 ) -> bool {
     beside(a, b).any(|(field, other)| {
         other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d))
+    }) || other_size(a, b).is_some_and(|d| forbids(&d))
+}
+
+/// The count of parameters of one side, beside a shape of the other that has another number of them.
+fn other_size(a: &Contract, b: &Contract) -> Option<FieldDifference> {
+    let [of_a, of_b] = [a, b].map(|contract| contract.count(NUM_PARAMETERS));
+    let (stated, shape) = match (of_a, of_b) {
+        (Some(count), None) => (count, b),
+        (None, Some(count)) => (count, a),
+        _ => return None,
+    };
+    let sizes = parameters::of_shape(|name| shape.get(name).cloned());
+    let [a, b] = [of_a, of_b].map(|own| own.or(sizes.first().copied()).map(Value::from));
+    let is_other = !sizes.is_empty() && !sizes.iter().any(|n| parameters::same_size(*n, stated));
+    is_other.then(|| FieldDifference {
+        field: NUM_PARAMETERS.to_owned(),
+        tier: Tier::Workload,
+        a,
+        b,
     })
 }
 
@@ -285,11 +299,15 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
         .map_or(either.tier, |(_, tier)| tier);
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
     let same = match (a, b) {
+        (Some(a), Some(b)) if either.field == NUM_PARAMETERS => match (a.as_u64(), b.as_u64()) {
+            (Some(a), Some(b)) => parameters::same_size(a, b),
+            _ => agree(a, b),
+        },
         (Some(a), Some(b)) => agree(a, b),
         // To state that there is none of it is the same as to state nothing.
         (Some(one), None) | (None, Some(one)) => {
             let is_none = is_further(&either.field) && is_usual(&either.field, one);
-            // A model's size follows from its shape, and few logs state it.
+            // Few logs state a model's size, and it follows from its shape: `other_size`.
             is_none || either.field == NUM_PARAMETERS
         }
         (None, None) => true,
@@ -374,6 +392,14 @@ mod tests {
             (json!({}), json!({"sliding_window": 0})),
             (json!({}), json!({"num_parameters": 1_000_000_000})),
             (
+                json!({"num_parameters": 8_030_000_000_u64}),
+                json!({"num_parameters": 8_000_000_000_u64}),
+            ),
+            (
+                json!({"num_parameters": 8.03e9}),
+                json!({"num_params": 8_030_785_536_u64}),
+            ),
+            (
                 json!({"num_parameters": 8_030_261_248_u64}),
                 json!({"num_parameters": 8.03e9 as u64}),
             ),
@@ -390,6 +416,33 @@ mod tests {
             let mut found = differences(&of(a.clone()), &of(b.clone()));
             found.retain(|d| d.field != "seq_length");
             assert_eq!(found, [], "{a} {b}");
+        }
+    }
+
+    /// One log states the shape and the other one the count of parameters.
+    #[test]
+    fn a_count_is_held_against_the_shape_of_another_log() {
+        let of = |stated| Contract::of(&trace(stated, None), &Claim::of_model(None));
+        let shape = of(
+            json!({"architecture": "llama", "num_layers": 32, "hidden_size": 4096,
+            "ffn_hidden_size": 14336, "num_attention_heads": 32, "num_kv_heads": 8, "vocab_size": 128_256}),
+        );
+        let sized = |count: u64| of(json!({ "num_parameters": count }));
+        for (count, is_other) in [
+            (8_000_000_000, false),
+            (8_030_261_248, false),
+            // Its output matrix may be the embedding.
+            (7_504_924_672, false),
+            (7_000_000_000, true),
+            (1_235_814_400, true),
+        ] {
+            for (a, b) in [(&shape, &sized(count)), (&sized(count), &shape)] {
+                let found = differences(a, b);
+                let known = found.iter().filter(|d| d.is_known()).map(|d| &*d.field);
+                let wanted = is_other.then_some(NUM_PARAMETERS);
+                assert!(known.eq(wanted), "{count}: {found:?}");
+                assert_eq!(has_difference(a, b, |d| d.is_known()), is_other);
+            }
         }
     }
 

@@ -375,10 +375,13 @@ fn number(value: &Value) -> Option<f64> {
     number.filter(|n| n.is_finite())
 }
 
+/// What stands in the place of a value that nobody states.
+pub const NOT_STATED: &str = "not stated";
+
 /// A setting's value as tables and sentences show it.
 pub fn show(value: Option<&Value>) -> String {
     match value {
-        None => "not stated".to_owned(),
+        None => NOT_STATED.to_owned(),
         Some(Value::String(s)) => s.clone(),
         // A whole number is one however it was written.
         Some(other) => {

@@ -199,6 +199,10 @@ mod tests {
             "load_in_4bit",
             "trainable_parameters",
             "train_on_inputs",
+            "max_seq_length",
+            "cutoff_len",
+            "optim",
+            "optimizer_8bit",
             "z_loss",
             "task",
         ] {

@@ -1,6 +1,6 @@
 //! The sentence on two cells that were compared: the faster one is its subject.
 
-use tprimat_numbers::figures::{Gaps, Group, Row, Speedup, unknown_differences};
+use tprimat_numbers::figures::{Gaps, Group, Row, Speedup, follows, unknown_differences};
 use tprimat_numbers::results::{FieldDifference, Tier, differences, settings::show, words::few};
 
 use super::{
@@ -133,26 +133,6 @@ fn ends_of_ratio(ends: Option<[f64; 2]>) -> String {
     })
 }
 
-/// Settings that follow from others that differ as well, so that naming them says nothing new.
-fn follows(field: &str, all: &[FieldDifference]) -> bool {
-    let from: &[&str] = match field {
-        "gradient_accumulation_steps" => &["micro_batch_size", "data_parallel_size"],
-        "data_parallel_size" => &[
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "context_parallel_size",
-            "num_gpus",
-        ],
-        // Stated only where the setting that they belong to is on.
-        "compile_mode" => &["compile"],
-        "sac_frequency" => &["activation_checkpointing"],
-        "fp8_hybrid" | "fp8_param" => &["precision"],
-        "num_nodes" => &["num_gpus"],
-        _ => &[],
-    };
-    all.iter().any(|d| from.contains(&&*d.field))
-}
-
 /// Did both do the same work, as far as anybody knows? And what did they do differently?
 fn workload(pair: &Pair<'_>) -> String {
     let crossed = pair.different_settings(Tier::Workload).join(", ");
@@ -218,11 +198,7 @@ fn unknown_settings(pair: &Pair<'_>) -> Option<String> {
 
 /// Settings that may explain the difference in speed and that only one side states.
 fn unstated_speed(pair: &Pair<'_>) -> Option<String> {
-    let mut gaps = Gaps::of_speed(pair.first, pair.second);
-    let all = differences(&pair.first.contract, &pair.second.contract);
-    for side in [&mut gaps.only_a, &mut gaps.only_b] {
-        side.retain(|stated| !follows(&stated.field, &all));
-    }
+    let gaps = Gaps::of_speed(&pair.first.contract, &pair.second.contract);
     (!gaps.is_empty()).then(|| {
         let gaps = capital(&gaps.words(pair.first_name, pair.second_name));
         format!("{gaps}, so part of a difference in speed may come from there")

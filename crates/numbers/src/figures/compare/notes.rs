@@ -166,7 +166,7 @@ fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
         );
         add("workload_gaps", text);
     }
-    let gaps = Gaps::of_speed(row, base);
+    let gaps = Gaps::of_speed(&row.contract, &base.contract);
     if !gaps.is_empty() {
         let text = format!(
             "{}: part of a difference in speed may come from there",

@@ -290,6 +290,39 @@ fn what_may_differ_is_named() {
     }
 }
 
+/// What takes a verdict from a comparison takes the pass from a gate, and what is named there is named here.
+#[test]
+fn what_one_side_states_is_named_and_may_take_the_pass() {
+    let now = || of_times(CELL, &job(), &STEADY);
+    let gated = |field: &str, value: &str| {
+        let mut then = baseline(&[now()]);
+        then.cells[0].contract.declare(field, value.into());
+        gate(&then, &[now()], 0.03).cells.remove(0)
+    };
+    for (field, value) in [("dropout", "0.1"), ("padded_vocab_size", "64")] {
+        let cell = gated(field, value);
+        let named = format!("only the baseline states {field} ({value})");
+        assert_eq!(cell.verdict, GateVerdict::Pass, "{field}");
+        assert_eq!(texts(&cell.notes), [named]);
+    }
+    let cell = gated("lora_rank", "16");
+    assert_eq!(cell.verdict, GateVerdict::Inconclusive);
+    assert_eq!(cell.reason.text, "the workloads may differ in lora_rank");
+    // What neither states may differ as well.
+    let mut then = baseline(&[now()]);
+    let mut of_now = now();
+    then.cells[0]
+        .contract
+        .0
+        .retain(|of| of.field != "precision");
+    if let CellState::Ok { summary } = &mut of_now.input.state {
+        summary.contract.0.retain(|of| of.field != "precision");
+    }
+    let cell = gate(&then, &[of_now], 0.03).cells.remove(0);
+    assert_eq!(cell.verdict, GateVerdict::Inconclusive);
+    assert_eq!(cell.reason.text, "the workloads may differ in precision");
+}
+
 #[test]
 fn a_file_whose_figures_cannot_be_is_refused() {
     let good = baseline(&[of_times(CELL, &job(), &STEADY)]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::results::{
     MIN_REPEATS, RunResult, Source,
-    anomalies::{ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
+    anomalies::{CONSTANT_LOSS, ENDS_EARLY, RATE_DISAGREES, SLOW_FIRST_STEPS},
     cross, differences, is_positive, outlier_limit, quantile, settings, slow_first_steps,
     words::{repeats as named, step_time, verb},
 };
@@ -168,7 +168,13 @@ fn unknown_settings(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
 }
 
 /// Kinds of anomalies of a log that say little without the log's own words or numbers.
-const SHOWN: [&str; 4] = ["absurd_value", "end_status", "second_start", "step_count"];
+const SHOWN: [&str; 5] = [
+    "absurd_value",
+    "copied_steps",
+    "end_status",
+    "second_start",
+    "step_count",
+];
 
 /// What a lost line would have said may be a step of the measured part: no figure is whole.
 fn unreadable_lines(results: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
@@ -330,7 +336,7 @@ fn anomalies_by_kind(
     kinds.into_iter().map(|(kind, detail, of, is_of_first)| {
         let sort = match kind {
             SLOW_FIRST_STEPS => NoteKind::WarmUp,
-            RATE_DISAGREES | ENDS_EARLY | WHOLE_RUN => NoteKind::Doubtful,
+            RATE_DISAGREES | ENDS_EARLY | CONSTANT_LOSS | WHOLE_RUN => NoteKind::Doubtful,
             _ => NoteKind::Remark,
         };
         let first = match of.first().filter(|_| is_of_first) {

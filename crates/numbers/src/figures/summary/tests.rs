@@ -29,6 +29,21 @@ fn a_step_time_that_follows_from_the_rate_is_said_to() {
     );
 }
 
+/// The rate of one device is stated, so times lack nothing but the number of devices.
+#[test]
+fn what_a_time_would_follow_from_is_what_the_log_lacks() {
+    let mut result = run(&[1.0; 6]);
+    result.contract.0.retain(|of| of.field != "num_gpus");
+    result.workload.num_gpus = None;
+    for step in &mut result.trace.steps {
+        (step.step_time_seconds, step.tokens_per_second_per_gpu) = (None, Some(1024.0));
+    }
+    let summary = summarize(&[(1, result)], &Statistics::default());
+    let why = summary.repeats[0].why.as_ref().unwrap();
+    let wanted = "the log does not state the number of devices; the trainer's own rate is 1024 tokens/s per device";
+    assert_eq!((&*why.text, &*why.code), (wanted, "devices_not_known"));
+}
+
 #[test]
 fn a_repeat_on_an_unknown_host_is_named_where_hosts_are_the_units() {
     let results: Vec<_> = [("a", 1.0), ("a", 1.1), ("b", 1.2), ("", 5.0)]

@@ -8,21 +8,10 @@ use tprimat_logs::Trace;
 use super::{AttestationStatus, FieldAttestation, padding_parameters};
 use crate::results::{
     Claim, count_parameters,
-    settings::{NUM_EXPERTS, SETTINGS, Setting, agree, class, lookup, setting, show},
+    parameters::{self, same_size},
+    settings::{NUM_EXPERTS, NUM_PARAMETERS, SETTINGS, Setting, agree, class, setting, show},
     unlisted::is_count_of_experts,
 };
-
-/// How far a count of parameters among a trainer's settings may be from that of the shape: it may be
-/// rounded, and trainers differ in whether adapters and position embeddings are in it.
-const PARAMETERS_TOLERANCE: f64 = 0.02;
-/// Names by which trainers state the count of all parameters.
-const PARAMETERS: [&str; 5] = [
-    "num_parameters",
-    "num_params",
-    "n_params",
-    "total_parameters",
-    "total_params",
-];
 
 pub(super) fn contradictions(trace: &Trace, claim: &Claim) -> Vec<FieldAttestation> {
     let spelled = SETTINGS
@@ -98,22 +87,30 @@ fn at_first(name: &str, first: Value, later: &Value) -> FieldAttestation {
     contradicted(name, None, first, text)
 }
 
-/// The count of parameters among the settings, beside that of the shape.
+/// A count of parameters beside the model's shape: the claimed one, else the one that the log states.
 fn parameters(trace: &Trace, claim: &Claim) -> Option<FieldAttestation> {
     let model = &claim.job.model;
-    let of_shape = count_parameters(model)? + padding_parameters(trace, model);
-    let all = PARAMETERS.iter();
-    let mut all = all.flat_map(|name| {
-        let values = lookup(&trace.effective.0, name);
-        values.filter_map(move |value| Some((*name, value.as_f64()?)))
-    });
-    let is_other = |stated: f64| (stated / of_shape as f64 - 1.0).abs() > PARAMETERS_TOLERANCE;
-    let (name, stated) = all.find(|(_, stated)| *stated > 0.0 && is_other(*stated))?;
-    let text = format!("the log states {name} {stated}, and its model's shape has {of_shape}");
-    let declared = Some(of_shape.into());
+    let claimed = count_parameters(model).map(|count| count + padding_parameters(trace, model));
+    let mut sizes = Vec::from_iter(claimed);
+    if claimed.is_none() {
+        let settings = &trace.effective.0;
+        sizes = parameters::of_shape(|name| setting(name)?.effective(settings));
+    }
+    let shape = *sizes.first()?;
+    // Some trainers leave the table of positions out, and others count adapters in.
+    sizes.push(shape.saturating_sub(model.max_position_embeddings * model.hidden_size));
+    let adapters = trace.totals.get("trainable_parameters").copied();
+    let adapters = adapters.unwrap_or_default() as u64;
+    let fits = |stated: u64| {
+        let without = stated.saturating_sub(adapters);
+        let mut sizes = sizes.iter();
+        sizes.any(|size| [stated, without].iter().any(|n| same_size(*n, *size)))
+    };
+    let (name, stated) = parameters::stated(trace).find(|(_, stated)| !fits(*stated))?;
+    let text = format!("the log states {name} {stated}, and its model's shape has {shape}");
     Some(contradicted(
-        "num_parameters",
-        declared,
+        NUM_PARAMETERS,
+        Some(shape.into()),
         stated.into(),
         text,
     ))

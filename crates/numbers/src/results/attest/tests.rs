@@ -365,6 +365,25 @@ fn experts_and_a_dense_model_are_never_taken_for_each_other() {
     assert!(flops.is_some());
 }
 
+/// An import whose model nobody claims: the log states its shape and, besides, how many parameters it has.
+#[test]
+fn a_count_that_is_not_of_the_logs_own_shape_contradicts_it() {
+    let shape = json!({"architecture": "llama", "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336,
+        "num_attention_heads": 32, "num_kv_heads": 8, "vocab_size": 128_256, "tie_embeddings": false});
+    let told = |own: Option<u64>, billions: Option<f64>| {
+        let mut log = trace(shape.clone(), None);
+        log.num_parameters = own;
+        let billions = billions.map(|n| ("parameters_billions".to_owned(), n));
+        log.totals.extend(billions);
+        let attestation = super::attest(&log, &Claim::of_model(None), false);
+        attestation.contradicted().count()
+    };
+    assert_eq!(told(Some(8_030_261_248), Some(8.03)), 0);
+    assert_eq!(told(Some(8_000_000_000), Some(8.0)), 0);
+    assert_eq!(told(Some(8_200_000_000), None), 1);
+    assert_eq!(told(None, Some(6.74)), 1);
+}
+
 #[test]
 fn a_padded_vocabulary_explains_its_parameters() {
     let count = crate::results::count_parameters(&job().model).unwrap();
