@@ -3,7 +3,9 @@
 mod commits;
 mod differences;
 mod rounds;
+mod series;
 mod since;
+mod versions;
 
 use std::collections::BTreeMap;
 
@@ -37,6 +39,7 @@ use crate::{
 };
 use differences::{Difference, cell_of, differences};
 use rounds::{Copies, Rounds};
+use series::point_of;
 
 /// A question that this many rounds do not answer is given up.
 const ROUNDS: usize = 100;
@@ -52,7 +55,8 @@ struct Question<'a> {
     jobs: [String; 2],
     /// What was measured of the cell then.
     then: Option<Measurement>,
-    /// Of commits: for each number of them, the least number that makes the same configuration.
+    /// Where they come one after the other, as commits do: for each number of them, the least number that
+    /// makes the same configuration.
     same: Option<Vec<usize>>,
     /// What is known not to run without a run of it.
     broken: Vec<FailedArm>,
@@ -75,24 +79,29 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         ));
     }
     let interrupts = execute::install_interrupt_handler()?;
-    let (ids, asked) = match (&args.cells[..], &args.since, &args.commits) {
-        ([cell], Some(since), None) => {
+    let (ids, asked) = match (&args.cells[..], &args.since, &args.commits, &args.versions) {
+        ([cell], Some(since), None, None) => {
             let id = plan.find(cell)?;
             measurable(plan, id)?;
             ([id, id], then_and_now(&session, id, since)?)
         }
-        ([cell], None, Some(range)) => {
+        ([cell], None, Some(range), None) => {
             let id = plan.find(cell)?;
             ([id, id], at_commits(&session, id, range, interrupts)?)
         }
-        ([a, b], None, None) => {
+        ([cell], None, None, Some(range)) => {
+            let id = plan.find(cell)?;
+            ([id, id], with_versions(&session, id, range, interrupts)?)
+        }
+        ([a, b], None, None, None) => {
             let ids = [plan.find(a)?, plan.find(b)?];
             (ids, two_cells(plan, ids)?)
         }
         _ => {
             return Err(Error::refused(
-                "blame takes two cells, or one with --since or --commits",
-                "`tprimat blame A B`, `tprimat blame CELL --since BASELINE|DATE`, or `tprimat blame CELL --commits OLD..NEW`",
+                "blame takes two cells, or one with --since, --commits or --versions",
+                "`tprimat blame A B`, `tprimat blame CELL --since BASELINE|DATE`, `tprimat blame CELL --commits OLD..NEW`, or \
+                 `tprimat blame CELL --versions NAME==OLD..NEW`",
             ));
         }
     };
@@ -112,7 +121,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         return Ok(code);
     }
     let starts = match asked.same {
-        // The present cell may be of none of the commits.
+        // The present cell may be at none of them.
         Some(_) => BTreeMap::new(),
         None => starts(&session, ids, n)?,
     };
@@ -227,10 +236,6 @@ fn at_commits<'a>(
         say(&note);
     }
     let inputs = &measurable(plan, id)?.inputs.files;
-    let named = |differences: &[Difference], arm: &Arm| {
-        let commit = commits::commit_of(differences, arm).map(|(_, commit)| commit);
-        format!("{name} at {}", commits::short(commit.unwrap_or_default()))
-    };
     let planned = |arm: &Arm| {
         let mut request = session.request.clone();
         request.arms = vec![cell.clone()];
@@ -244,8 +249,11 @@ fn at_commits<'a>(
         Ok((job, key))
     };
     let (job, first) = planned(&Arm::new()).map_err(|error: Error| {
-        let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
-        Error::failed_with(what, commits::BOTH_RUN)
+        let what = format!(
+            "`{}` cannot be planned: {error}",
+            at_point(name, &all, &Arm::new())
+        );
+        Error::failed_with(what, "name a range whose two ends can be planned")
     })?;
     let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), job.clone());
     let mut broken = Vec::new();
@@ -287,17 +295,55 @@ fn at_commits<'a>(
         (0..at).find(is_same).unwrap_or(at)
     };
     let same = (0..keys.len()).map(least).collect();
-    let last = (0..differences.len()).collect();
     Ok(Question {
-        cells: [cell, cell],
-        names: [named(&differences, &Arm::new()), named(&differences, &last)],
-        differences,
-        not_varied: Vec::new(),
-        jobs: [job, last_job],
-        then: None,
         same: Some(same),
         broken,
+        ..in_line(plan, id, differences, [job, last_job])
     })
+}
+
+/// A cell with the first and with the last version of a package.
+fn with_versions<'a>(
+    session: &'a Session,
+    id: CellId,
+    range: &str,
+    interrupts: Interrupts,
+) -> Result<Question<'a>> {
+    let job = measurable(&session.plan, id)?.job_text();
+    let differences = versions::versions(session, id, range, interrupts)?;
+    // Each version is in the keys, so no two are the same.
+    let same = (0..=differences.len()).collect();
+    Ok(Question {
+        same: Some(same),
+        ..in_line(&session.plan, id, differences, [job.clone(), job])
+    })
+}
+
+/// A cell at the two ends of a series.
+fn in_line(
+    plan: &Plan,
+    id: CellId,
+    differences: Vec<Difference>,
+    jobs: [String; 2],
+) -> Question<'_> {
+    let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
+    let last = (0..differences.len()).collect();
+    Question {
+        cells: [cell, cell],
+        names: [Arm::new(), last].map(|arm| at_point(name, &differences, &arm)),
+        differences,
+        not_varied: Vec::new(),
+        jobs,
+        then: None,
+        same: None,
+        broken: Vec::new(),
+    }
+}
+
+/// `cpu/cmd/gpt/single at 1f2e3d4c5b`
+fn at_point(name: &str, differences: &[Difference], arm: &Arm) -> String {
+    let at = point_of(differences, arm).map(|(series, point)| series.at(point));
+    format!("{name} {}", at.unwrap_or_default())
 }
 
 /// A cell as it was measured once, as far as that can be made again, and as it is.

@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 pub use files::Image;
-pub use packages::CommandPython;
+pub use packages::{CommandPython, LAUNCHERS};
 
 use super::{Asked, Container, DataFile, DataKind, data::DataMemo};
 use crate::{

@@ -10,12 +10,12 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    commits::{BOTH_RUN, commit_of, short},
     differences::{Difference, cell_of, files_of},
-    since,
+    series::{Series, point_of},
+    since, versions,
 };
 use crate::{
-    cache::{Attempt, TaskKind},
+    cache::{Attempt, SetAside, TaskKind},
     cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
     error::{Error, Result},
     execute::{
@@ -26,6 +26,7 @@ use crate::{
         RepeatStatus, RepeatSummary,
         blame::{Arm, Outcome},
     },
+    files,
     graph::{State, Status, TaskId, label, work_differences},
     job::Vendor,
     matrix::{Cell, CellId},
@@ -62,7 +63,7 @@ pub struct Rounds<'a> {
     pub gpu_hours: f64,
 }
 
-/// Copies of the project with these files as they were, and work trees at a commit.
+/// Copies of the project with these files as they were, work trees at a commit, environments of a version.
 pub type Copies = BTreeMap<Vec<String>, TempDir>;
 
 /// One run of a round.
@@ -76,7 +77,8 @@ struct Run {
 /// Runs with a longer pause between them are no round, unless the runs themselves take longer.
 const PAUSE_SECONDS: f64 = 60.0;
 
-/// The same request, of a copy of the project where files of an arm are as they were, or at its commit.
+/// The same request, of a copy of the project where files of an arm are as they were, at its commit, or with
+/// its version.
 pub fn with_files(
     mut request: PlanRequest,
     session: &Session,
@@ -85,9 +87,17 @@ pub fn with_files(
     arm: &Arm,
     copies: &mut Copies,
 ) -> Result<PlanRequest> {
-    if let Some((repository, commit)) = commit_of(differences, arm) {
-        let folder = copy_of(vec![commit.to_owned()], copies, |_| Ok(()))?;
-        return repository.request_at(request, session, inputs, (commit, &folder));
+    if let Some((series, point)) = point_of(differences, arm) {
+        let make = |folder: &Path| match series {
+            Series::Commits(of) => of.tree_at(session, inputs, (point, folder)),
+            Series::Versions(of) => of.environment(point, folder),
+        };
+        let folder = copy_of(vec![point.to_owned()], copies, make)?;
+        match series {
+            Series::Commits(of) => of.name_in(&mut request, session, &folder),
+            Series::Versions(of) => of.name_in(&mut request, &folder),
+        }
+        return Ok(request);
     }
     let old = files_of(differences, arm);
     if old.is_empty() {
@@ -202,13 +212,13 @@ impl Rounds<'_> {
     }
 
     fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
-        if let Some((_, commit)) = commit_of(self.differences, arm) {
-            let (cell, commit) = (self.cells[1], short(commit));
+        if let Some((series, point)) = point_of(self.differences, arm) {
+            let (cell, at, kind) = (self.cells[1], series.at(point), series.kind());
             let which = if arm.is_empty() { "first" } else { "last" };
             let what = format!(
-                "`{cell}` does not run at {commit}, the {which} commit of the range, so its speed there is not known: {why}"
+                "`{cell}` does not run {at}, the {which} {kind} of the range, so its speed there is not known: {why}"
             );
-            return Error::failed_with(what, BOTH_RUN);
+            return Error::failed_with(what, series.both_run());
         }
         let cell = cell_of(self.differences, self.cells, arm);
         Error::failed(format!("`{cell}` cannot be measured: {why}"))
@@ -240,12 +250,29 @@ impl Rounds<'_> {
         Session::open(request)
     }
 
+    /// The file that says whether the Python of an arm's environment was started, where it has one.
+    fn started(&self, arm: &Arm) -> Option<PathBuf> {
+        let (Series::Versions(_), version) = point_of(self.differences, arm)? else {
+            return None;
+        };
+        let folder = self.copies.get(&vec![version.to_owned()])?;
+        Some(folder.path().join(versions::STARTED))
+    }
+
     /// Why an arm cannot be measured, where that is known without a run of it.
     fn why_not(&mut self, arm: &Arm) -> Result<Option<String>> {
+        if let Some((Series::Versions(of), version)) = point_of(self.differences, arm) {
+            let message = format!("installing {} {version}", of.name);
+            self.events.report(&Event::Note { message });
+        }
         let session = match self.open(arm) {
             Ok(session) => session,
             Err(Error::Invalid(problems)) if !arm.is_empty() => {
                 return Ok(problems.first().map(ToString::to_string));
+            }
+            // A version that cannot be installed is a result.
+            Err(error @ Error::Failed { .. }) if point_of(self.differences, arm).is_some() => {
+                return Ok(Some(error.to_string()));
             }
             Err(error) => return Err(error),
         };
@@ -316,16 +343,24 @@ impl Rounds<'_> {
         let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
         let train = last_train(session);
         let is_missing = is_stale(&train);
+        let started = self.started(arm);
+        let mut was_made = false;
         if is_missing {
             engine.cache.ensure_writable()?;
             // A copy of the project has a lock of its own, which nobody is to commit.
             let silent = EventSink::default();
             let is_own = plan.root == self.session.plan.root;
-            build::pin(plan, if is_own { &self.events } else { &silent })?;
+            if started.is_none() {
+                build::pin(plan, if is_own { &self.events } else { &silent })?;
+            }
             if self.runs > 0 {
                 std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
             }
         }
+        // Asking what is installed starts it as well.
+        started
+            .iter()
+            .for_each(|path| drop(std::fs::remove_file(path)));
         if engine.dag.order.iter().any(is_stale) {
             let options = BuildOptions {
                 jobs: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -338,7 +373,9 @@ impl Rounds<'_> {
             if let Some(signal) = interrupts.asked() {
                 return Err(Error::Interrupted(signal));
             }
-            self.runs += summary?.runs;
+            let runs = summary?.runs;
+            self.runs += runs;
+            was_made = runs > 0;
         }
         let status = statuses.get(train);
         let time = |of: fn(&Attempt) -> f64| status.attempt().map_or(f64::NAN, |at| of(at));
@@ -368,6 +405,12 @@ impl Rounds<'_> {
             let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
             run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
         }
+        if let (Some(path), Some(attempt), true) = (&started, status.attempt(), was_made)
+            && matches!(run.outcome, Outcome::Time(_))
+            && !path.exists()
+        {
+            return Err(self.other_python(arm, attempt)?);
+        }
         if let Outcome::Fails(why) = &mut run.outcome {
             *why = self.with_log(std::mem::take(why), status.attempt().map(|at| &**at));
         }
@@ -375,6 +418,22 @@ impl Rounds<'_> {
             return Err(self.unmeasured(arm, why));
         }
         Ok(run)
+    }
+
+    /// A run under the key of a version that another Python made must not count as one of it.
+    fn other_python(&self, arm: &Arm, attempt: &Attempt) -> Result<Error> {
+        let cell = cell_of(self.differences, self.cells, arm);
+        let why = SetAside {
+            reason: "it did not start the Python of its environment".to_owned(),
+            at: files::unix_now(),
+        };
+        self.session.cache.set_aside(attempt, Some(&why))?;
+        Ok(Error::failed_with(
+            format!(
+                "the command of `{cell}` does not start the Python of the environment that has this version, so its run is set aside"
+            ),
+            "let it start `python3` without a folder, or \"$TPRIMAT_PYTHON\"",
+        ))
     }
 
     /// What a run is worth to the search.

@@ -245,7 +245,7 @@ pub fn copy_file(path: &Path, target: &Path) -> Result<()> {
     clippy::disallowed_methods,
     reason = "changes the mode of a copy alone"
 )]
-fn like(copy: &Path, original: &Path) -> Result<()> {
+pub fn like(copy: &Path, original: &Path) -> Result<()> {
     match std::fs::metadata(original) {
         Ok(found) => std::fs::set_permissions(copy, found.permissions())
             .map_err(Error::io("cannot change the mode of", copy)),
