@@ -410,3 +410,43 @@ fn the_version_that_changed_the_speed_is_found_among_those_that_pip_offers() {
         none.stderr
     );
 }
+
+#[test]
+fn a_version_is_measured_with_the_python_of_its_environment_or_not_at_all() {
+    let blame = [
+        "blame",
+        A,
+        "--versions",
+        "slowpkg==1.0,1.3",
+        "--max-runs",
+        "2",
+    ];
+    let own = with_package("command: ../own/bin/python train.py");
+    let refused = own.run(&blame).ends_with(2).stderr;
+    assert!(refused.contains("does not start a Python"), "{refused}");
+    // A launcher that was installed beside another Python starts that of the environment.
+    let launched = with_package("command: torchrun train.py");
+    let torchrun = "import runpy, sys\nrunpy.run_path(sys.argv[1])\n";
+    let python = launched.path("../own/bin/python");
+    let path = launched.path("../own/bin/torchrun");
+    crate::support::mock::program(&path, &format!("#!{}\n{torchrun}", python.display()));
+    launched.run(&blame).ends_with(6);
+    // What a script starts is seen when it has run.
+    let hidden = with_package("command: [bash, start.sh, train.py]");
+    hidden.write(
+        "start.sh",
+        "exec \"$TPRIMAT_PROJECT_DIR/../own/bin/python\" \"$1\"",
+    );
+    let other = hidden.run(&blame).ends_with(1).stderr;
+    assert!(
+        other.contains("does not start the Python of the environment"),
+        "{other}"
+    );
+    let marks = crate::support::files_below(&hidden.path("cache/records"));
+    assert!(
+        marks
+            .iter()
+            .any(|path| path.to_string_lossy().contains("aside")),
+        "{marks:?}"
+    );
+}

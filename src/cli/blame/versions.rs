@@ -35,7 +35,7 @@ pub const STARTED: &str = "started";
 /// How long a version may take to be built and installed.
 const PATIENCE: Duration = Duration::from_secs(3 * 60 * 60);
 
-const LIST: &str = "give OLD..NEW, or list the versions, the oldest first: NAME==1.0,1.1,2.0";
+const LIST: &str = "`NAME==OLD..NEW` takes those that pip offers; `NAME==1.0,1.1,2.0` lists them, the oldest first";
 
 pub struct Package {
     pub name: String,
