@@ -39,7 +39,7 @@ use crate::{
 };
 use differences::{Difference, cell_of, differences};
 use rounds::{Copies, Rounds};
-use series::point_of;
+use series::{BOTH_RUN, point_of};
 
 /// A question that this many rounds do not answer is given up.
 const ROUNDS: usize = 100;
@@ -51,6 +51,8 @@ struct Question<'a> {
     differences: Vec<Difference>,
     /// What differs besides, and comes with the second one alone.
     not_varied: Vec<ChangedSetting>,
+    /// Commands that vary some of it.
+    varied_by: Vec<String>,
     /// The jobs of both, as their canonical texts.
     jobs: [String; 2],
     /// What was measured of the cell then.
@@ -91,7 +93,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         }
         ([cell], None, None, Some(range)) => {
             let id = plan.find(cell)?;
-            ([id, id], with_versions(&session, id, range, interrupts)?)
+            ([id, id], with_versions(&session, id, range)?)
         }
         ([a, b], None, None, None) => {
             let ids = [plan.find(a)?, plan.find(b)?];
@@ -111,6 +113,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     let [a, b] = &asked.names;
     let mut blame = Blame::of(a, b, args.decide, told.collect());
     blame.not_varied.clone_from(&asked.not_varied);
+    blame.varied_by.clone_from(&asked.varied_by);
     let [first_job, second_job] = &asked.jobs;
     let other = work_differences(first_job, second_job);
     if !other.is_empty() {
@@ -131,6 +134,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         let cached = starts.values().map(Vec::len).sum();
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
+            "varied_by": blame.varied_by,
             "prices": prices.cells, "runs": least_runs(n), "fails": blame.fails,
         });
         answer(globals, "blame_plan", &value, || {
@@ -214,6 +218,7 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         names,
         differences: found,
         not_varied: Vec::new(),
+        varied_by: Vec::new(),
         jobs,
         then: None,
         same: None,
@@ -253,7 +258,7 @@ fn at_commits<'a>(
             "`{}` cannot be planned: {error}",
             at_point(name, &all, &Arm::new())
         );
-        Error::failed_with(what, "name a range whose two ends can be planned")
+        Error::failed_with(what, BOTH_RUN)
     })?;
     let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), job.clone());
     let mut broken = Vec::new();
@@ -303,14 +308,10 @@ fn at_commits<'a>(
 }
 
 /// A cell with the first and with the last version of a package.
-fn with_versions<'a>(
-    session: &'a Session,
-    id: CellId,
-    range: &str,
-    interrupts: Interrupts,
-) -> Result<Question<'a>> {
-    let job = measurable(&session.plan, id)?.job_text();
-    let differences = versions::versions(session, id, range, interrupts)?;
+fn with_versions<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Question<'a>> {
+    let prepared = measurable(&session.plan, id)?;
+    let job = prepared.job_text();
+    let differences = versions::versions(session, id, prepared, range)?;
     // Each version is in the keys, so no two are the same.
     let same = (0..=differences.len()).collect();
     Ok(Question {
@@ -333,6 +334,7 @@ fn in_line(
         names: [Arm::new(), last].map(|arm| at_point(name, &differences, &arm)),
         differences,
         not_varied: Vec::new(),
+        varied_by: Vec::new(),
         jobs,
         then: None,
         same: None,
@@ -375,6 +377,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         }
     };
     let not_varied = since::told(&left);
+    let varied_by = since::varied_by(plan, name, &left);
     if undone.is_empty() {
         return Err(Error::failed_with(
             match &not_varied[..] {
@@ -389,10 +392,13 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
                         .join(", ")
                 ),
             },
-            format!(
-                "`{}` has its speed over time",
-                plan.command("history", &[name])
-            ),
+            match varied_by.first() {
+                Some(command) => format!("`{command}` measures the versions between"),
+                None => format!(
+                    "`{}` has its speed over time",
+                    plan.command("history", &[name])
+                ),
+            },
         ));
     }
     let at = jiff::Timestamp::from_second(then.started_at as i64).unwrap_or_default();
@@ -404,6 +410,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         ],
         differences: undone,
         not_varied,
+        varied_by,
         jobs: [job, measurable(plan, id)?.job_text()],
         then: Some(then),
         same: None,

@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 pub use files::Image;
-pub use packages::{CommandPython, LAUNCHERS};
+pub use packages::CommandPython;
 
 use super::{Asked, Container, DataFile, DataKind, data::DataMemo};
 use crate::{
@@ -170,6 +170,12 @@ impl FactBook {
 
     pub fn host(&self) -> &HostFacts {
         self.host.get_or_init(host::probe)
+    }
+
+    /// The variables that decide which Python is found.
+    #[must_use]
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
     }
 
     /// The Python of a framework's trainer on this host.

@@ -20,7 +20,7 @@ pub use command::{Asked, command_line};
 pub use compare_config::{CompareConfig, catalogue};
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Kubernetes, Place, Slurm, Volume};
-pub use facts::{CommandPython, FactBook, Image, LAUNCHERS, PlatformFacts};
+pub use facts::{CommandPython, FactBook, Image, PlatformFacts};
 pub use inputs::{Input, InputOrigin, Inputs, UNWATCHED};
 pub(crate) use load::same_file;
 pub use load::{Plan, PlanRequest};

@@ -272,7 +272,7 @@ fn what_does_not_run_is_told_by_its_commit_with_a_command_that_shows_its_log() {
         (format!("{good}..{broken}"), "last"),
     ] {
         let ran = project.run(&["blame", A, "--commits", &range]).ends_with(1);
-        let end = format!("does not run at {broken}, the {which} commit of the range");
+        let end = format!("does not run at {broken}, the {which} of the range");
         assert!(ran.stderr.contains(&end), "{}", ran.stderr);
         assert!(!ran.stderr.contains("what to do"), "{}", ran.stderr);
         assert_eq!(
@@ -394,7 +394,7 @@ fn the_version_that_changed_the_speed_is_found_among_those_that_pip_offers() {
     let ends = project
         .run(&["blame", A, "--versions", "slowpkg==1.0,1.4"])
         .ends_with(1);
-    let told = "does not run with slowpkg 1.4, the last version of the range";
+    let told = "does not run with slowpkg 1.4, the last of the range";
     assert!(
         ends.stderr.contains(told) && ends.stderr.contains("boom"),
         "{}",
@@ -424,14 +424,7 @@ fn a_version_is_measured_with_the_python_of_its_environment_or_not_at_all() {
     let own = with_package("command: ../own/bin/python train.py");
     let refused = own.run(&blame).ends_with(2).stderr;
     assert!(refused.contains("does not start a Python"), "{refused}");
-    // A launcher that was installed beside another Python starts that of the environment.
-    let launched = with_package("command: torchrun train.py");
-    let torchrun = "import runpy, sys\nrunpy.run_path(sys.argv[1])\n";
-    let python = launched.path("../own/bin/python");
-    let path = launched.path("../own/bin/torchrun");
-    crate::support::mock::program(&path, &format!("#!{}\n{torchrun}", python.display()));
-    launched.run(&blame).ends_with(6);
-    // What a script starts is seen when it has run.
+    // What a script starts ends itself.
     let hidden = with_package("command: [bash, start.sh, train.py]");
     hidden.write(
         "start.sh",
@@ -439,14 +432,33 @@ fn a_version_is_measured_with_the_python_of_its_environment_or_not_at_all() {
     );
     let other = hidden.run(&blame).ends_with(1).stderr;
     assert!(
-        other.contains("does not start the Python of the environment"),
+        other.contains("bin/python was started, and not "),
         "{other}"
     );
-    let marks = crate::support::files_below(&hidden.path("cache/records"));
-    assert!(
-        marks
-            .iter()
-            .any(|path| path.to_string_lossy().contains("aside")),
-        "{marks:?}"
-    );
+}
+
+#[test]
+fn a_package_that_changed_since_a_baseline_is_named_with_the_command_that_measures_its_versions() {
+    let project = with_package("command: python3 train.py");
+    let version = |version: &str| {
+        let info = "../own/lib/numpy-2.0.dist-info/METADATA";
+        let site = std::fs::read_dir(project.path("../own/lib")).unwrap();
+        let site = site.flatten().next().unwrap().path().join("site-packages");
+        let info = info.replace("../own/lib", site.to_str().unwrap());
+        project.write(&info, &format!("Name: numpy\nVersion: {version}\n"));
+    };
+    version("2.0");
+    let cell = ["--only", A];
+    project.run(&[&["build"][..], &cell].concat()).ends_with(0);
+    let write = ["gate", "--write", "baseline.json"];
+    project.run(&[&write[..], &cell].concat()).ends_with(0);
+    version("2.1");
+    project.run(&["lock", "--update"]).ends_with(0);
+    let command = format!("`tprimat blame '{A}' --versions 'numpy==2.0..2.1'` measures");
+    let since = ["blame", A, "--since", "baseline.json", "-n"];
+    let only = project.run(&since).ends_with(1).stderr;
+    assert!(only.contains(&command), "{only}");
+    project.edit("config.yaml", "train.py", "train.py, env: { IDLE: 1 }");
+    let plan = project.run(&since).ends_with(0).stdout;
+    assert!(plan.contains(&command), "{plan}");
 }

@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 use super::{
     differences::{Difference, cell_of, files_of},
-    series::{Series, point_of},
-    since, versions,
+    series::{BOTH_RUN, Series, point_of},
+    since,
 };
 use crate::{
-    cache::{Attempt, SetAside, TaskKind},
+    cache::{Attempt, TaskKind},
     cli::{blocked, build, flags::Overrides, session::Session, train_host::train_host},
     error::{Error, Result},
     execute::{
@@ -26,7 +26,6 @@ use crate::{
         RepeatStatus, RepeatSummary,
         blame::{Arm, Outcome},
     },
-    files,
     graph::{State, Status, TaskId, label, work_differences},
     job::Vendor,
     matrix::{Cell, CellId},
@@ -213,12 +212,12 @@ impl Rounds<'_> {
 
     fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
         if let Some((series, point)) = point_of(self.differences, arm) {
-            let (cell, at, kind) = (self.cells[1], series.at(point), series.kind());
+            let (cell, at) = (self.cells[1], series.at(point));
             let which = if arm.is_empty() { "first" } else { "last" };
             let what = format!(
-                "`{cell}` does not run {at}, the {which} {kind} of the range, so its speed there is not known: {why}"
+                "`{cell}` does not run {at}, the {which} of the range, so its speed there is not known: {why}"
             );
-            return Error::failed_with(what, series.both_run());
+            return Error::failed_with(what, BOTH_RUN);
         }
         let cell = cell_of(self.differences, self.cells, arm);
         Error::failed(format!("`{cell}` cannot be measured: {why}"))
@@ -250,15 +249,6 @@ impl Rounds<'_> {
         Session::open(request)
     }
 
-    /// The file that says whether the Python of an arm's environment was started, where it has one.
-    fn started(&self, arm: &Arm) -> Option<PathBuf> {
-        let (Series::Versions(_), version) = point_of(self.differences, arm)? else {
-            return None;
-        };
-        let folder = self.copies.get(&vec![version.to_owned()])?;
-        Some(folder.path().join(versions::STARTED))
-    }
-
     /// Why an arm cannot be measured, where that is known without a run of it.
     fn why_not(&mut self, arm: &Arm) -> Result<Option<String>> {
         if let Some((Series::Versions(of), version)) = point_of(self.differences, arm) {
@@ -272,7 +262,10 @@ impl Rounds<'_> {
             }
             // A version that cannot be installed is a result.
             Err(error @ Error::Failed { .. }) if point_of(self.differences, arm).is_some() => {
-                return Ok(Some(error.to_string()));
+                return match self.interrupts.asked() {
+                    Some(signal) => Err(Error::Interrupted(signal)),
+                    None => Ok(Some(error.to_string())),
+                };
             }
             Err(error) => return Err(error),
         };
@@ -343,24 +336,20 @@ impl Rounds<'_> {
         let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
         let train = last_train(session);
         let is_missing = is_stale(&train);
-        let started = self.started(arm);
-        let mut was_made = false;
         if is_missing {
             engine.cache.ensure_writable()?;
-            // A copy of the project has a lock of its own, which nobody is to commit.
+            // A copy of the project has a lock of its own, which nobody is to commit. An environment is in
+            // no lock.
             let silent = EventSink::default();
             let is_own = plan.root == self.session.plan.root;
-            if started.is_none() {
+            let series = point_of(self.differences, arm).map(|(series, _)| series);
+            if !matches!(series, Some(Series::Versions(_))) {
                 build::pin(plan, if is_own { &self.events } else { &silent })?;
             }
             if self.runs > 0 {
                 std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
             }
         }
-        // Asking what is installed starts it as well.
-        started
-            .iter()
-            .for_each(|path| drop(std::fs::remove_file(path)));
         if engine.dag.order.iter().any(is_stale) {
             let options = BuildOptions {
                 jobs: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -373,9 +362,7 @@ impl Rounds<'_> {
             if let Some(signal) = interrupts.asked() {
                 return Err(Error::Interrupted(signal));
             }
-            let runs = summary?.runs;
-            self.runs += runs;
-            was_made = runs > 0;
+            self.runs += summary?.runs;
         }
         let status = statuses.get(train);
         let time = |of: fn(&Attempt) -> f64| status.attempt().map_or(f64::NAN, |at| of(at));
@@ -405,12 +392,6 @@ impl Rounds<'_> {
             let why = why.map(|why| why.describe(&engine, TaskKind::Train, &name, || None));
             run.outcome = Outcome::Fails(why.unwrap_or_else(|| "it was not run".to_owned()));
         }
-        if let (Some(path), Some(attempt), true) = (&started, status.attempt(), was_made)
-            && matches!(run.outcome, Outcome::Time(_))
-            && !path.exists()
-        {
-            return Err(self.other_python(arm, attempt)?);
-        }
         if let Outcome::Fails(why) = &mut run.outcome {
             *why = self.with_log(std::mem::take(why), status.attempt().map(|at| &**at));
         }
@@ -418,22 +399,6 @@ impl Rounds<'_> {
             return Err(self.unmeasured(arm, why));
         }
         Ok(run)
-    }
-
-    /// A run under the key of a version that another Python made must not count as one of it.
-    fn other_python(&self, arm: &Arm, attempt: &Attempt) -> Result<Error> {
-        let cell = cell_of(self.differences, self.cells, arm);
-        let why = SetAside {
-            reason: "it did not start the Python of its environment".to_owned(),
-            at: files::unix_now(),
-        };
-        self.session.cache.set_aside(attempt, Some(&why))?;
-        Ok(Error::failed_with(
-            format!(
-                "the command of `{cell}` does not start the Python of the environment that has this version, so its run is set aside"
-            ),
-            "let it start `python3` without a folder, or \"$TPRIMAT_PYTHON\"",
-        ))
     }
 
     /// What a run is worth to the search.

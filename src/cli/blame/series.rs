@@ -9,19 +9,15 @@ use super::{
 };
 use crate::figures::{ChangedSetting, blame::Arm};
 
+/// What to do about an end of a range that does not run.
+pub const BOTH_RUN: &str = "name a range whose two ends run";
+
 pub enum Series {
     Commits(Repository),
     Versions(Package),
 }
 
 impl Series {
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Commits(_) => "commit",
-            Self::Versions(_) => "version",
-        }
-    }
-
     /// `at 1f2e3d4c5b`, `with numpy 2.0.1`
     pub fn at(&self, point: &str) -> String {
         match self {
@@ -35,16 +31,6 @@ impl Series {
         match self {
             Self::Commits(_) => ("commit".into(), short(point).into()),
             Self::Versions(of) => (of.name.as_str().into(), point.into()),
-        }
-    }
-
-    /// What to do about an end of a range that does not run.
-    pub fn both_run(&self) -> &'static str {
-        match self {
-            Self::Commits(_) => {
-                "name a range whose two ends run: OLD..NEW, or OLD for all that came after it"
-            }
-            Self::Versions(_) => "name a range whose two ends run: NAME==OLD..NEW",
         }
     }
 }

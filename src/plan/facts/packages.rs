@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Programs of Python packages that start a trainer with the interpreter of their first line.
-pub const LAUNCHERS: [&str; 3] = ["torchrun", "accelerate", "deepspeed"];
+const LAUNCHERS: [&str; 3] = ["torchrun", "accelerate", "deepspeed"];
 /// A script that is looked through for a Python, and the first line of a launcher.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -37,18 +37,6 @@ pub struct CommandPython {
     pub name: String,
     /// A path, or a name that is looked up in PATH.
     pub interpreter: PathBuf,
-}
-
-impl CommandPython {
-    /// Does the command look it up, or take the one that settings name?
-    #[must_use]
-    pub fn is_looked_up(&self) -> bool {
-        let named = self
-            .name
-            .split_once(' ')
-            .map_or("python", |(_, named)| named);
-        named.starts_with("python") && !named.contains('/')
-    }
 }
 
 impl FactBook {
