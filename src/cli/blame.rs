@@ -3,7 +3,9 @@
 mod commits;
 mod differences;
 mod rounds;
+mod series;
 mod since;
+mod versions;
 
 use std::collections::BTreeMap;
 
@@ -37,6 +39,7 @@ use crate::{
 };
 use differences::{Difference, cell_of, differences};
 use rounds::{Copies, Rounds};
+use series::{BOTH_RUN, point_of};
 
 /// A question that this many rounds do not answer is given up.
 const ROUNDS: usize = 100;
@@ -48,11 +51,14 @@ struct Question<'a> {
     differences: Vec<Difference>,
     /// What differs besides, and comes with the second one alone.
     not_varied: Vec<ChangedSetting>,
+    /// Commands that vary some of it.
+    varied_by: Vec<String>,
     /// The jobs of both, as their canonical texts.
     jobs: [String; 2],
     /// What was measured of the cell then.
     then: Option<Measurement>,
-    /// Of commits: for each number of them, the least number that makes the same configuration.
+    /// Where they come one after the other, as commits do: for each number of them, the least number that
+    /// makes the same configuration.
     same: Option<Vec<usize>>,
     /// What is known not to run without a run of it.
     broken: Vec<FailedArm>,
@@ -75,24 +81,29 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         ));
     }
     let interrupts = execute::install_interrupt_handler()?;
-    let (ids, asked) = match (&args.cells[..], &args.since, &args.commits) {
-        ([cell], Some(since), None) => {
+    let (ids, asked) = match (&args.cells[..], &args.since, &args.commits, &args.versions) {
+        ([cell], Some(since), None, None) => {
             let id = plan.find(cell)?;
             measurable(plan, id)?;
             ([id, id], then_and_now(&session, id, since)?)
         }
-        ([cell], None, Some(range)) => {
+        ([cell], None, Some(range), None) => {
             let id = plan.find(cell)?;
             ([id, id], at_commits(&session, id, range, interrupts)?)
         }
-        ([a, b], None, None) => {
+        ([cell], None, None, Some(range)) => {
+            let id = plan.find(cell)?;
+            ([id, id], with_versions(&session, id, range)?)
+        }
+        ([a, b], None, None, None) => {
             let ids = [plan.find(a)?, plan.find(b)?];
             (ids, two_cells(plan, ids)?)
         }
         _ => {
             return Err(Error::refused(
-                "blame takes two cells, or one with --since or --commits",
-                "`tprimat blame A B`, `tprimat blame CELL --since BASELINE|DATE`, or `tprimat blame CELL --commits OLD..NEW`",
+                "blame takes two cells, or one with --since, --commits or --versions",
+                "`tprimat blame A B`, `tprimat blame CELL --since BASELINE|DATE`, `tprimat blame CELL --commits OLD..NEW`, or \
+                 `tprimat blame CELL --versions NAME==OLD..NEW`",
             ));
         }
     };
@@ -102,6 +113,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
     let [a, b] = &asked.names;
     let mut blame = Blame::of(a, b, args.decide, told.collect());
     blame.not_varied.clone_from(&asked.not_varied);
+    blame.varied_by.clone_from(&asked.varied_by);
     let [first_job, second_job] = &asked.jobs;
     let other = work_differences(first_job, second_job);
     if !other.is_empty() {
@@ -112,7 +124,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         return Ok(code);
     }
     let starts = match asked.same {
-        // The present cell may be of none of the commits.
+        // The present cell may be at none of them.
         Some(_) => BTreeMap::new(),
         None => starts(&session, ids, n)?,
     };
@@ -122,6 +134,7 @@ pub fn run(globals: &Globals, args: &BlameArgs) -> Result<i32> {
         let cached = starts.values().map(Vec::len).sum();
         let value = json!({
             "differences": blame.differences, "cached_runs": cached, "not_varied": blame.not_varied,
+            "varied_by": blame.varied_by,
             "prices": prices.cells, "runs": least_runs(n), "fails": blame.fails,
         });
         answer(globals, "blame_plan", &value, || {
@@ -205,6 +218,7 @@ fn two_cells(plan: &Plan, ids: [CellId; 2]) -> Result<Question<'_>> {
         names,
         differences: found,
         not_varied: Vec::new(),
+        varied_by: Vec::new(),
         jobs,
         then: None,
         same: None,
@@ -227,10 +241,6 @@ fn at_commits<'a>(
         say(&note);
     }
     let inputs = &measurable(plan, id)?.inputs.files;
-    let named = |differences: &[Difference], arm: &Arm| {
-        let commit = commits::commit_of(differences, arm).map(|(_, commit)| commit);
-        format!("{name} at {}", commits::short(commit.unwrap_or_default()))
-    };
     let planned = |arm: &Arm| {
         let mut request = session.request.clone();
         request.arms = vec![cell.clone()];
@@ -244,8 +254,11 @@ fn at_commits<'a>(
         Ok((job, key))
     };
     let (job, first) = planned(&Arm::new()).map_err(|error: Error| {
-        let what = format!("`{}` cannot be planned: {error}", named(&all, &Arm::new()));
-        Error::failed_with(what, commits::BOTH_RUN)
+        let what = format!(
+            "`{}` cannot be planned: {error}",
+            at_point(name, &all, &Arm::new())
+        );
+        Error::failed_with(what, BOTH_RUN)
     })?;
     let (mut keys, mut acts, mut last_job) = (vec![first], Vec::new(), job.clone());
     let mut broken = Vec::new();
@@ -287,17 +300,52 @@ fn at_commits<'a>(
         (0..at).find(is_same).unwrap_or(at)
     };
     let same = (0..keys.len()).map(least).collect();
-    let last = (0..differences.len()).collect();
     Ok(Question {
-        cells: [cell, cell],
-        names: [named(&differences, &Arm::new()), named(&differences, &last)],
-        differences,
-        not_varied: Vec::new(),
-        jobs: [job, last_job],
-        then: None,
         same: Some(same),
         broken,
+        ..in_line(plan, id, differences, [job, last_job])
     })
+}
+
+/// A cell with the first and with the last version of a package.
+fn with_versions<'a>(session: &'a Session, id: CellId, range: &str) -> Result<Question<'a>> {
+    let prepared = measurable(&session.plan, id)?;
+    let job = prepared.job_text();
+    let differences = versions::versions(session, id, prepared, range)?;
+    // Each version is in the keys, so no two are the same.
+    let same = (0..=differences.len()).collect();
+    Ok(Question {
+        same: Some(same),
+        ..in_line(&session.plan, id, differences, [job.clone(), job])
+    })
+}
+
+/// A cell at the two ends of a series.
+fn in_line(
+    plan: &Plan,
+    id: CellId,
+    differences: Vec<Difference>,
+    jobs: [String; 2],
+) -> Question<'_> {
+    let (name, cell) = (&plan.cells[id].id, &plan.matrix.cells[id]);
+    let last = (0..differences.len()).collect();
+    Question {
+        cells: [cell, cell],
+        names: [Arm::new(), last].map(|arm| at_point(name, &differences, &arm)),
+        differences,
+        not_varied: Vec::new(),
+        varied_by: Vec::new(),
+        jobs,
+        then: None,
+        same: None,
+        broken: Vec::new(),
+    }
+}
+
+/// `cpu/cmd/gpt/single at 1f2e3d4c5b`
+fn at_point(name: &str, differences: &[Difference], arm: &Arm) -> String {
+    let at = point_of(differences, arm).map(|(series, point)| series.at(point));
+    format!("{name} {}", at.unwrap_or_default())
 }
 
 /// A cell as it was measured once, as far as that can be made again, and as it is.
@@ -329,6 +377,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         }
     };
     let not_varied = since::told(&left);
+    let varied_by = since::varied_by(plan, name, &left);
     if undone.is_empty() {
         return Err(Error::failed_with(
             match &not_varied[..] {
@@ -343,10 +392,13 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
                         .join(", ")
                 ),
             },
-            format!(
-                "`{}` has its speed over time",
-                plan.command("history", &[name])
-            ),
+            match varied_by.first() {
+                Some(command) => format!("`{command}` measures the versions between"),
+                None => format!(
+                    "`{}` has its speed over time",
+                    plan.command("history", &[name])
+                ),
+            },
         ));
     }
     let at = jiff::Timestamp::from_second(then.started_at as i64).unwrap_or_default();
@@ -358,6 +410,7 @@ fn then_and_now<'a>(session: &'a Session, id: CellId, since: &str) -> Result<Que
         ],
         differences: undone,
         not_varied,
+        varied_by,
         jobs: [job, measurable(plan, id)?.job_text()],
         then: Some(then),
         same: None,

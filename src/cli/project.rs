@@ -119,6 +119,7 @@ pub fn request(
         env,
         allow_drift: measured.drift.allow_drift,
         executor: measured.executor.clone(),
+        packages: Vec::new(),
         arms: Vec::new(),
     })
 }

@@ -172,6 +172,12 @@ impl FactBook {
         self.host.get_or_init(host::probe)
     }
 
+    /// The variables that decide which Python is found.
+    #[must_use]
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
     /// The Python of a framework's trainer on this host.
     #[must_use]
     pub fn python(&self, framework: &str) -> &Path {

@@ -44,6 +44,8 @@ pub struct PlanRequest {
     pub env: BTreeMap<String, String>,
     /// `--allow-drift`: file attempts under the probed facts where they differ from the lock.
     pub allow_drift: bool,
+    /// Packages whose versions keys cover, besides those that recipes name.
+    pub packages: Vec<String>,
     /// Cells in place of those that the matrix has: the arms of a search.
     pub arms: Vec<Cell>,
     /// `--executor`: in place of `execution.<platform>.executor`, for every platform.
@@ -85,9 +87,12 @@ impl Plan {
         let root = &request.root;
         let reads = ReadSet::default();
         let (config, recipes, mut problems) = read_inputs(request, &reads)?;
-        let (Some(config), Some(recipes)) = (config, recipes) else {
+        let (Some(config), Some(mut recipes)) = (config, recipes) else {
             return Err(Error::Invalid(problems));
         };
+        for recipe in recipes.recipes.values_mut() {
+            recipe.file.lock.cover(&request.packages);
+        }
         let found = collect(
             matrix::find(request.matrix.as_deref(), root, &reads),
             &mut problems,

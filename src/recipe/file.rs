@@ -234,6 +234,17 @@ pub struct LockNeeds {
     pub packages: Vec<String>,
 }
 
+impl LockNeeds {
+    /// Adds packages that are not among them, however their names are written.
+    pub fn cover(&mut self, packages: &[impl AsRef<str>]) {
+        let normal = |name: &str| name.to_lowercase().replace(['_', '.'], "-");
+        let stated: Vec<String> = self.packages.iter().map(|n| normal(n)).collect();
+        let names = packages.iter().map(AsRef::as_ref);
+        let others = names.filter(|name: &&str| !stated.contains(&normal(name)));
+        self.packages.extend(others.map(str::to_owned));
+    }
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Require {

@@ -285,14 +285,7 @@ fn load(
     }
     // Of its Python, tprimat-native has libtorch alone.
     if starts_python && file.require.programs.is_empty() {
-        let normal = |name: &str| name.to_lowercase().replace(['_', '.'], "-");
-        let stated: Vec<String> = file.lock.packages.iter().map(|n| normal(n)).collect();
-        let others = DECISIVE
-            .iter()
-            .filter(|name| !stated.contains(&normal(name)));
-        file.lock
-            .packages
-            .extend(others.map(|name| (*name).to_owned()));
+        file.lock.cover(&DECISIVE);
     }
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files

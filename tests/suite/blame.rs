@@ -272,7 +272,7 @@ fn what_does_not_run_is_told_by_its_commit_with_a_command_that_shows_its_log() {
         (format!("{good}..{broken}"), "last"),
     ] {
         let ran = project.run(&["blame", A, "--commits", &range]).ends_with(1);
-        let end = format!("does not run at {broken}, the {which} commit of the range");
+        let end = format!("does not run at {broken}, the {which} of the range");
         assert!(ran.stderr.contains(&end), "{}", ran.stderr);
         assert!(!ran.stderr.contains("what to do"), "{}", ran.stderr);
         assert_eq!(
@@ -297,4 +297,168 @@ fn what_does_not_run_is_told_by_its_commit_with_a_command_that_shows_its_log() {
         })
         .collect();
     assert_eq!(names, [unplanned], "{plan}");
+}
+
+/// Prints step times that a package decides.
+const PYTHON_TRAINER: &str = r#"
+import json, os, random
+import slowpkg
+
+with open(os.environ["TPRIMAT_JOB"]) as file:
+    job = json.load(file)
+effective = {"seed": job["seed"], "seq_length": 16, "global_batch_size": 2}
+print(json.dumps({"event": "start", "schema": "tprimat.events/1", "trainer": "stub",
+                  "num_parameters": job["model"]["num_parameters"], "effective": effective}))
+seconds = 0.1 * slowpkg.PACE + random.uniform(-5e-4, 5e-4)
+for step in range(1, 7):
+    print(json.dumps({"event": "step", "step": step, "step_time_seconds": seconds, "loss": 9.5 - step, "tokens": 32}))
+print(json.dumps({"event": "end", "status": "ok", "steps": 6}))
+"#;
+
+/// Six versions of `slowpkg`, of which 1.3 makes a step 9 % longer, 1.2 is not to be installed and 1.4 ends
+/// whoever imports it; in the cell's own environment is 1.0.
+const WHEELS: &str = r#"
+import subprocess, sys, zipfile
+folder = sys.argv[1]
+for minor in range(6):
+    version = f"1.{minor}"
+    needs = "Requires-Dist: nosuchpkg\n" if minor == 2 else ""
+    code = "raise RuntimeError('boom')" if minor == 4 else f"PACE = {1.09 if minor > 2 else 1}"
+    info = f"slowpkg-{version}.dist-info"
+    with zipfile.ZipFile(f"{folder}/slowpkg-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("slowpkg.py", code + "\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: slowpkg\nVersion: {version}\n{needs}")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+"#;
+
+/// A project whose command starts `python3`, of an environment that has slowpkg 1.0, and wheels of others.
+fn with_package(command: &str) -> Project {
+    let mut project = project("\"training.seed\" = 7");
+    project.edit(
+        "config.yaml",
+        "command: [bash, trainer.sh], inputs: [trainer.sh]",
+        command,
+    );
+    project.write("train.py", PYTHON_TRAINER);
+    project.write("../wheels/README", "");
+    let wheels = project.path("../wheels").to_string_lossy().into_owned();
+    let python = |python: &str, arguments: &[&str]| {
+        let done = std::process::Command::new(python).args(arguments).output();
+        let done = done.expect("a Python");
+        assert!(done.status.success(), "{done:?}");
+    };
+    let own = project.path("../own").to_string_lossy().into_owned();
+    python("python3", &["-c", WHEELS, &wheels]);
+    python("python3", &["-m", "venv", &own]);
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--find-links",
+    ];
+    let install = [&install[..], &[&wheels, "slowpkg==1.0"]].concat();
+    python(&format!("{own}/bin/python"), &install);
+    let path = std::env::var("PATH").unwrap();
+    project.environment.extend([
+        ("PATH", format!("{own}/bin:{path}")),
+        ("PIP_FIND_LINKS", wheels),
+        ("PIP_NO_INDEX", "1".to_owned()),
+    ]);
+    project
+}
+
+#[test]
+fn the_version_that_changed_the_speed_is_found_among_those_that_pip_offers() {
+    let project = with_package("command: python3 train.py");
+    let range = ["blame", A, "--versions", "slowpkg==1.0..1.5"];
+    let plan = project.json(&[&range[..], &["-n"]].concat());
+    let offered: Vec<&str> = (plan["differences"].as_array().unwrap().iter())
+        .map(|one| one["how"].as_str().unwrap())
+        .collect();
+    assert_eq!(offered, ["1.1", "1.2", "1.3", "1.4", "1.5"]);
+    project.run(&["build", "--only", A]).ends_with(0);
+    let lock = project.read("tprimat.lock");
+    let blame = project.json(&range);
+    assert_eq!(blame["answer"], "found", "{blame}");
+    let guilty = &blame["causes"][0];
+    assert_eq!(guilty["differences"], serde_json::json!([1, 2]), "{blame}");
+    let effect = guilty["effect"]["value"].as_f64().unwrap();
+    assert!((0.07..0.11).contains(&effect), "{blame}");
+    let failed = blame["fails"].to_string();
+    assert!(failed.contains("nosuchpkg"), "{blame}");
+    assert_eq!(project.read("tprimat.lock"), lock);
+    assert_eq!(project.json(&range)["runs"], 0);
+    let ends = project
+        .run(&["blame", A, "--versions", "slowpkg==1.0,1.4"])
+        .ends_with(1);
+    let told = "does not run with slowpkg 1.4, the last of the range";
+    assert!(
+        ends.stderr.contains(told) && ends.stderr.contains("boom"),
+        "{}",
+        ends.stderr
+    );
+    let none = project
+        .run(&["blame", A, "--versions", "slowpkg==1.0..9"])
+        .ends_with(2);
+    assert!(
+        none.stderr
+            .contains("pip offers 1.5, 1.4, 1.3 and 3 more, and not 9"),
+        "{}",
+        none.stderr
+    );
+}
+
+#[test]
+fn a_version_is_measured_with_the_python_of_its_environment_or_not_at_all() {
+    let blame = [
+        "blame",
+        A,
+        "--versions",
+        "slowpkg==1.0,1.3",
+        "--max-runs",
+        "2",
+    ];
+    let own = with_package("command: ../own/bin/python train.py");
+    let refused = own.run(&blame).ends_with(2).stderr;
+    assert!(refused.contains("does not start a Python"), "{refused}");
+    // What a script starts ends itself.
+    let hidden = with_package("command: [bash, start.sh, train.py]");
+    hidden.write(
+        "start.sh",
+        "exec \"$TPRIMAT_PROJECT_DIR/../own/bin/python\" \"$1\"",
+    );
+    let other = hidden.run(&blame).ends_with(1).stderr;
+    assert!(
+        other.contains("bin/python was started, and not "),
+        "{other}"
+    );
+}
+
+#[test]
+fn a_package_that_changed_since_a_baseline_is_named_with_the_command_that_measures_its_versions() {
+    let project = with_package("command: python3 train.py");
+    let version = |version: &str| {
+        let info = "../own/lib/numpy-2.0.dist-info/METADATA";
+        let site = std::fs::read_dir(project.path("../own/lib")).unwrap();
+        let site = site.flatten().next().unwrap().path().join("site-packages");
+        let info = info.replace("../own/lib", site.to_str().unwrap());
+        project.write(&info, &format!("Name: numpy\nVersion: {version}\n"));
+    };
+    version("2.0");
+    let cell = ["--only", A];
+    project.run(&[&["build"][..], &cell].concat()).ends_with(0);
+    let write = ["gate", "--write", "baseline.json"];
+    project.run(&[&write[..], &cell].concat()).ends_with(0);
+    version("2.1");
+    project.run(&["lock", "--update"]).ends_with(0);
+    let command = format!("`tprimat blame '{A}' --versions 'numpy==2.0..2.1'` measures");
+    let since = ["blame", A, "--since", "baseline.json", "-n"];
+    let only = project.run(&since).ends_with(1).stderr;
+    assert!(only.contains(&command), "{only}");
+    project.edit("config.yaml", "train.py", "train.py, env: { IDLE: 1 }");
+    let plan = project.run(&since).ends_with(0).stdout;
+    assert!(plan.contains(&command), "{plan}");
 }

@@ -22,6 +22,9 @@ pub fn blame_differences(blame: &Blame) -> String {
             one.words()
         );
     }
+    for command in &blame.varied_by {
+        text += &format!("      `{command}` measures the versions between\n");
+    }
     text
 }
 
@@ -204,6 +207,9 @@ fn notes(blame: &Blame) -> Vec<String> {
             "{} cannot be varied, so it is the same in A and B here.",
             one.words()
         ));
+    }
+    for command in &blame.varied_by {
+        notes.push(format!("`{command}` measures the versions between."));
     }
     if let (Some(recorded), Answer::Found) = (blame.recorded, blame.answer) {
         let way = if recorded < 0.0 { "less" } else { "longer" };

@@ -172,6 +172,10 @@ pub struct BlameArgs {
     /// NEW or HEAD
     #[arg(long, value_name = "OLD[..NEW]", conflicts_with = "since")]
     pub commits: Option<String>,
+    /// Which version of a Python package changed it: those from OLD to NEW that `pip` offers, or a list,
+    /// the oldest first (`NAME==1.0,1.1,2.0`)
+    #[arg(long, value_name = "NAME==OLD..NEW", conflicts_with_all = ["since", "commits"])]
+    pub versions: Option<String>,
     /// The matrix that has the cells [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,

@@ -1,19 +1,16 @@
 //! A cell at the commits of a repository: that of its recipe's checkout where it has one, else the
 //! project's own.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use super::{
-    differences::{Difference, What},
+    differences::Difference,
+    series::{Series, differences},
     since::{READ, copy_file, copy_folder},
 };
 use crate::{
     cli::session::Session,
     error::{Error, Result},
-    figures::{ChangedSetting, blame::Arm},
     files,
     host::edited_below,
     matrix::CellId,
@@ -27,9 +24,8 @@ const SHOWN: usize = 10;
 /// Characters of a commit's subject that people are shown.
 const SUBJECT: usize = 72;
 
-/// What to do about an end of a range that does not run.
-pub const BOTH_RUN: &str =
-    "name a range whose two ends run: OLD..NEW, or OLD for all that came after it";
+/// The work tree, in the folder that is made for it.
+const TREE: &str = "repository";
 
 /// Where commits come from.
 #[derive(Debug)]
@@ -56,11 +52,11 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
             "blame CELL --since DATE|BASELINE needs none",
         )
     })?;
-    let repository = Arc::new(Repository {
+    let repository = Repository {
         top: PathBuf::from(top),
         project: PathBuf::from(said(&["rev-parse", "--show-prefix"])?),
         setting,
-    });
+    };
     let (old, new) = range.split_once("..").unwrap_or((range, ""));
     let new = if new.is_empty() { "HEAD" } else { new };
     let [old, new] = [old, new].map(|name| {
@@ -107,26 +103,7 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
         ));
     }
     let listed = said(&[&line[..], &["--", "."]].concat())?;
-    let mut before = old;
-    let mut found = Vec::new();
-    for line in listed.lines() {
-        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
-        found.push(Difference {
-            told: ChangedSetting {
-                what: short(commit).to_owned(),
-                how: Some(shown(subject)),
-                old: None,
-                new: None,
-            },
-            what: What::Commit {
-                of: repository.clone(),
-                before: std::mem::replace(&mut before, commit.to_owned()),
-                commit: commit.to_owned(),
-            },
-            undoes: None,
-        });
-    }
-    if found.is_empty() {
+    if listed.is_empty() {
         return Err(Error::refused(
             format!(
                 "--commits {range} has no commit that touches {}",
@@ -135,7 +112,14 @@ pub fn commits(session: &Session, cell: CellId, range: &str) -> Result<Vec<Diffe
             "name a range that has some: OLD..NEW",
         ));
     }
-    Ok(found)
+    let commits = listed.lines().map(|line| {
+        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
+        (
+            commit.to_owned(),
+            [short(commit).to_owned(), shown(subject)],
+        )
+    });
+    Ok(differences(Series::Commits(repository), old, commits))
 }
 
 /// A note on changes that are in no commit, so that nothing is measured with them.
@@ -172,20 +156,6 @@ fn folder_of(session: &Session, cell: CellId) -> Result<(PathBuf, Option<String>
     }
 }
 
-/// The commit of an arm, where its differences are commits.
-pub fn commit_of<'a>(
-    differences: &'a [Difference],
-    arm: &Arm,
-) -> Option<(&'a Repository, &'a str)> {
-    let at = arm.last().copied().unwrap_or_default();
-    match &differences.get(at)?.what {
-        What::Commit { of, before, commit } => {
-            Some((of, if arm.is_empty() { before } else { commit }))
-        }
-        _ => None,
-    }
-}
-
 /// A subject as far as it fits a line.
 fn shown(subject: &str) -> String {
     match subject.char_indices().nth(SUBJECT) {
@@ -200,35 +170,39 @@ pub fn short(commit: &str) -> &str {
 
 impl Repository {
     /// Makes a work tree of its own at a commit in an empty folder, so that nothing is left in the
-    /// repository, and names it in a request.
-    pub fn request_at(
+    /// repository.
+    pub fn tree_at(
         &self,
-        mut request: PlanRequest,
         session: &Session,
         inputs: &[Input],
         (commit, folder): (&str, &Path),
-    ) -> Result<PlanRequest> {
-        let tree = folder.join("repository");
+    ) -> Result<()> {
+        let tree = folder.join(TREE);
         let place = tree.to_string_lossy().into_owned();
-        let of_project = tree.join(&self.project).to_string_lossy().into_owned();
-        if !tree.exists() {
-            // It borrows the objects of the repository.
-            let clone = ["clone", "--quiet", "--shared", "--no-checkout", ".", &place];
-            git(&self.top, &clone)?;
-            git(&tree, &["checkout", "--quiet", "--detach", commit])?;
-            if self.setting.is_none() {
-                add_the_rest(session, inputs, &tree.join(&self.project))?;
-            }
+        // It borrows the objects of the repository.
+        let clone = ["clone", "--quiet", "--shared", "--no-checkout", ".", &place];
+        git(&self.top, &clone)?;
+        git(&tree, &["checkout", "--quiet", "--detach", commit])?;
+        if self.setting.is_none() {
+            add_the_rest(session, inputs, &tree.join(&self.project))?;
         }
+        Ok(())
+    }
+
+    /// Names the work tree of a folder in a request.
+    pub fn name_in(&self, request: &mut PlanRequest, session: &Session, folder: &Path) {
+        let of_project = folder.join(TREE).join(&self.project);
         match &self.setting {
-            Some(setting) => request.sets.push(format!("{setting}={of_project}")),
+            Some(setting) => {
+                let place = of_project.display();
+                request.sets.push(format!("{setting}={place}"));
+            }
             None => {
-                request.root = tree.join(&self.project);
+                request.root = of_project;
                 let cache = session.cache.root().display();
                 request.sets.push(format!("paths.cache={cache}"));
             }
         }
-        Ok(request)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::commits::{Repository, commit_of, short};
+use super::series::{Series, point_of};
 use crate::{
     config::{Setting, plain},
     figures::{ChangedSetting, blame::Arm},
@@ -34,11 +34,11 @@ pub enum What {
     Then(Setting),
     /// The text of a file as it was, if it was there.
     File { name: String, old: Option<String> },
-    /// A commit on top of the one before.
-    Commit {
-        of: Arc<Repository>,
+    /// A commit or a version, after the one before.
+    Next {
+        of: Arc<Series>,
         before: String,
-        commit: String,
+        point: String,
     },
 }
 
@@ -213,9 +213,9 @@ fn hunks(old: &[String], new: &[String]) -> Vec<Hunk> {
 /// The first cell with some of the differences. None of them is the first cell itself, and all of
 /// them are the second one.
 pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cell {
-    if let Some((_, commit)) = commit_of(differences, arm) {
+    if let Some((series, point)) = point_of(differences, arm) {
         let mut cell = b.clone();
-        cell.axes.push(("commit".into(), short(commit).into()));
+        cell.axes.push(series.axis(point));
         return cell;
     }
     if arm.len() == differences.len() {
@@ -231,7 +231,7 @@ pub fn cell_of(differences: &[Difference], [a, b]: [&Cell; 2], arm: &Arm) -> Cel
                 put(&mut cell, &setting.path, Some(setting.clone()));
             }
             What::File { .. } if !has => is_as_it_was = true,
-            What::Then(_) | What::File { .. } | What::Commit { .. } => {}
+            What::Then(_) | What::File { .. } | What::Next { .. } => {}
             _ if !has => {}
             What::Name("platform") => {
                 (cell.platform, cell.vendor) = (b.platform.clone(), b.vendor);

@@ -10,8 +10,8 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    commits::{BOTH_RUN, commit_of, short},
     differences::{Difference, cell_of, files_of},
+    series::{BOTH_RUN, Series, point_of},
     since,
 };
 use crate::{
@@ -62,7 +62,7 @@ pub struct Rounds<'a> {
     pub gpu_hours: f64,
 }
 
-/// Copies of the project with these files as they were, and work trees at a commit.
+/// Copies of the project with these files as they were, work trees at a commit, environments of a version.
 pub type Copies = BTreeMap<Vec<String>, TempDir>;
 
 /// One run of a round.
@@ -76,7 +76,8 @@ struct Run {
 /// Runs with a longer pause between them are no round, unless the runs themselves take longer.
 const PAUSE_SECONDS: f64 = 60.0;
 
-/// The same request, of a copy of the project where files of an arm are as they were, or at its commit.
+/// The same request, of a copy of the project where files of an arm are as they were, at its commit, or with
+/// its version.
 pub fn with_files(
     mut request: PlanRequest,
     session: &Session,
@@ -85,9 +86,17 @@ pub fn with_files(
     arm: &Arm,
     copies: &mut Copies,
 ) -> Result<PlanRequest> {
-    if let Some((repository, commit)) = commit_of(differences, arm) {
-        let folder = copy_of(vec![commit.to_owned()], copies, |_| Ok(()))?;
-        return repository.request_at(request, session, inputs, (commit, &folder));
+    if let Some((series, point)) = point_of(differences, arm) {
+        let make = |folder: &Path| match series {
+            Series::Commits(of) => of.tree_at(session, inputs, (point, folder)),
+            Series::Versions(of) => of.environment(point, folder),
+        };
+        let folder = copy_of(vec![point.to_owned()], copies, make)?;
+        match series {
+            Series::Commits(of) => of.name_in(&mut request, session, &folder),
+            Series::Versions(of) => of.name_in(&mut request, &folder),
+        }
+        return Ok(request);
     }
     let old = files_of(differences, arm);
     if old.is_empty() {
@@ -202,11 +211,11 @@ impl Rounds<'_> {
     }
 
     fn unmeasured(&self, arm: &Arm, why: &str) -> Error {
-        if let Some((_, commit)) = commit_of(self.differences, arm) {
-            let (cell, commit) = (self.cells[1], short(commit));
+        if let Some((series, point)) = point_of(self.differences, arm) {
+            let (cell, at) = (self.cells[1], series.at(point));
             let which = if arm.is_empty() { "first" } else { "last" };
             let what = format!(
-                "`{cell}` does not run at {commit}, the {which} commit of the range, so its speed there is not known: {why}"
+                "`{cell}` does not run {at}, the {which} of the range, so its speed there is not known: {why}"
             );
             return Error::failed_with(what, BOTH_RUN);
         }
@@ -242,10 +251,21 @@ impl Rounds<'_> {
 
     /// Why an arm cannot be measured, where that is known without a run of it.
     fn why_not(&mut self, arm: &Arm) -> Result<Option<String>> {
+        if let Some((Series::Versions(of), version)) = point_of(self.differences, arm) {
+            let message = format!("installing {} {version}", of.name);
+            self.events.report(&Event::Note { message });
+        }
         let session = match self.open(arm) {
             Ok(session) => session,
             Err(Error::Invalid(problems)) if !arm.is_empty() => {
                 return Ok(problems.first().map(ToString::to_string));
+            }
+            // A version that cannot be installed is a result.
+            Err(error @ Error::Failed { .. }) if point_of(self.differences, arm).is_some() => {
+                return match self.interrupts.asked() {
+                    Some(signal) => Err(Error::Interrupted(signal)),
+                    None => Ok(Some(error.to_string())),
+                };
             }
             Err(error) => return Err(error),
         };
@@ -318,10 +338,14 @@ impl Rounds<'_> {
         let is_missing = is_stale(&train);
         if is_missing {
             engine.cache.ensure_writable()?;
-            // A copy of the project has a lock of its own, which nobody is to commit.
+            // A copy of the project has a lock of its own, which nobody is to commit. An environment is in
+            // no lock.
             let silent = EventSink::default();
             let is_own = plan.root == self.session.plan.root;
-            build::pin(plan, if is_own { &self.events } else { &silent })?;
+            let series = point_of(self.differences, arm).map(|(series, _)| series);
+            if !matches!(series, Some(Series::Versions(_))) {
+                build::pin(plan, if is_own { &self.events } else { &silent })?;
+            }
             if self.runs > 0 {
                 std::thread::sleep(Duration::from_secs_f64(self.cooldown_seconds));
             }

@@ -21,7 +21,10 @@ use crate::{
     graph::worded,
     job::Job,
     matrix::{Cell, CellId},
-    plan::{Asked, Input, preimage::Change},
+    plan::{
+        Asked, Input, Plan,
+        preimage::{Change, unescaped},
+    },
 };
 
 /// The measurement of a cell that a baseline has, or the last one that began before a time.
@@ -108,6 +111,18 @@ pub fn told(changes: &[Change]) -> Vec<ChangedSetting> {
     worded(changes, &json!(Job::default()))
 }
 
+/// Commands that measure the versions of packages between then and now.
+pub fn varied_by(plan: &Plan, cell: &str, changes: &[Change]) -> Vec<String> {
+    let one = |change: &Change| {
+        let name = unescaped(change.field.strip_prefix("fact.package.")?);
+        let [old, new] = [&change.old, &change.new]
+            .map(|of| serde_json::from_str::<String>(of.as_deref()?).ok());
+        let range = format!("{name}=={}..{}", old?, new?);
+        Some(plan.command("blame", &[cell, "--versions", &range]))
+    };
+    changes.iter().filter_map(one).collect()
+}
+
 fn undo(session: &Session, cell: &Cell, change: &Change, default: &Value) -> Option<What> {
     let old = || -> Option<Value> { serde_json::from_str(change.old.as_deref()?).ok() };
     let framework = &cell.framework;
@@ -131,7 +146,7 @@ fn undo(session: &Session, cell: &Cell, change: &Change, default: &Value) -> Opt
                 Some(session.cache.preimage(&digest)?)
             }
         };
-        let name = crate::plan::preimage::unescaped(name);
+        let name = unescaped(name);
         return Some(What::File { name, old: text });
     }
     let path = change.field.strip_prefix("job.")?;

@@ -6,6 +6,7 @@ key: an edit of it would go unnoticed, and an old measurement would pass for a n
 the line to add. Later there is a measurement to lose, so the file is noted and the run goes on.
 """
 
+import glob
 import json
 import os
 import sys
@@ -26,6 +27,21 @@ def run_shadowed():
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
+
+
+def end_run(message):
+    event = {"event": "error", "class": "input", "message": message, "time": time.time()}
+    os.write(1, ("\n" + json.dumps(event) + "\n").encode())
+    os._exit(1)
+
+
+def end_other_python():
+    """An environment that `blame --versions` made must be the one that is measured, for its version is in the run's key."""
+    python = os.environ.get("TPRIMAT_PYTHON", "")
+    prefix = os.path.dirname(os.path.dirname(python))
+    is_made = glob.glob(os.path.join(glob.escape(prefix), "lib", "python*", "site-packages", "tprimat-blame.pth"))
+    if is_made and os.path.realpath(sys.prefix) != os.path.realpath(prefix):
+        end_run(f"{sys.executable} was started, and not {python}, which has the version: let the command start `python3`")
 
 
 class Watch:
@@ -69,9 +85,7 @@ class Watch:
         folder = os.path.dirname(name)
         line = f'{self.setting}: ["{folder}/**/*.py"]' if folder else f'{self.setting}: ["{name}"]'
         message = f"{name} is imported and is not an input, so an edit of it would go unnoticed; add it to config.yaml: {line}"
-        event = {"event": "error", "class": "input", "message": message, "time": time.time()}
-        os.write(1, ("\n" + json.dumps(event) + "\n").encode())
-        os._exit(1)
+        end_run(message)
 
 
 def install(watch):
@@ -90,6 +104,7 @@ def install(watch):
 
 
 try:
+    end_other_python()
     install(Watch())
     with open(os.path.join(HERE, "python"), "a", encoding="utf-8"):
         pass  # This file says that imports are reported.

@@ -123,6 +123,9 @@ pub struct Blame {
     pub differences: Vec<ChangedSetting>,
     /// What was changed besides and cannot be varied: both configurations are measured with it as it is now.
     pub not_varied: Vec<ChangedSetting>,
+    /// Commands that measure what of it can be varied alone: the versions of a package.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub varied_by: Vec<String>,
     /// Why they do not do the same work.
     pub other_work: Vec<String>,
     pub total: Option<Effect>,
@@ -161,6 +164,7 @@ impl Blame {
             answer: Answer::Undecided,
             differences,
             not_varied: Vec::new(),
+            varied_by: Vec::new(),
             other_work: Vec::new(),
             total: None,
             recorded: None,
