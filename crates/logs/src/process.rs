@@ -401,7 +401,8 @@ impl Builder {
         let is_anew = number <= of_run;
         let why = differs.or_else(|| {
             let why = || format!("the one before it has ended, and step {number} comes again");
-            (is_anew && had_ended).then(why)
+            // A run that goes on after its end has steps beyond it.
+            (had_ended && Some(number) <= self.processes.newest).then(why)
         });
         if let Some(why) = why {
             return self.second_run(line, &why);

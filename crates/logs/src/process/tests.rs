@@ -261,6 +261,27 @@ fn steps_that_are_stated_again_are_a_restart_whatever_their_pace() {
         testing::kinds(&trace).contains(&"copied_steps"),
         "{trace:?}"
     );
+    // The same of runs whose losses differ, from a later step on: what had ended does not go back.
+    let events = |steps: std::ops::RangeInclusive<u64>, loss: u64| {
+        let line = |n: u64| {
+            format!(r#"{{"event":"step","step":{n},"step_time_seconds":{loss},"loss":{loss}.5}}"#)
+                + "\n"
+        };
+        steps.map(line).collect::<String>()
+    };
+    let end = "{\"event\":\"end\",\"status\":\"ok\"}\n";
+    let start = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\"}\n";
+    let log = format!(
+        "{start}{}{end}{start}{}{end}",
+        events(1..=20, 1),
+        events(2..=20, 3)
+    );
+    let trace = parse_any(log.as_bytes());
+    assert_eq!(
+        trace.steps.iter().filter(|s| s.loss != Some(1.5)).count(),
+        0
+    );
+    assert!(testing::kinds(&trace).contains(&SECOND_RUN), "{trace:?}");
     // Ranks whose lines come one by one, and now and then three at once.
     let ranks = vec![1, 1, 2, 2, 3, 4, 3, 4, 5, 6, 7, 5, 6, 7, 8, 8];
     let trace = read(ranks, 0.0, "");
