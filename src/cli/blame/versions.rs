@@ -181,16 +181,12 @@ impl Package {
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
-    /// Puts the environment of a folder first, where a command may look for its Python. What an environment
-    /// has is in no lock, and its version is in the key whether the recipe names the package or not.
+    /// Names the Python of an environment. What that has is in no lock, and its version is in the key whether
+    /// the recipe names the package or not.
     pub fn name_in(&self, request: &mut PlanRequest, folder: &Path) {
-        let bin = folder.join(ENVIRONMENT).join("bin");
-        let python = bin.join("python");
+        let python = folder.join(ENVIRONMENT).join("bin/python");
         let set = format!("frameworks.{}.python={}", self.framework, python.display());
         request.sets.push(set);
-        let path = request.env.get("PATH").map_or("", String::as_str);
-        let path = format!("{}:{path}", bin.display());
-        request.env.insert("PATH".to_owned(), path);
         request.packages.push(self.name.clone());
         request.allow_drift = true;
     }
