@@ -435,6 +435,7 @@ fn a_version_is_measured_with_the_python_of_its_environment_or_not_at_all() {
         other.contains("bin/python was started, and not "),
         "{other}"
     );
+    assert!(!hidden.path("tprimat.lock").exists());
 }
 
 #[test]
