@@ -9,7 +9,6 @@ mod folders;
 mod follow;
 pub mod history;
 mod host;
-mod image_contents;
 mod imports;
 mod ingest;
 mod interrupt;

@@ -5,16 +5,17 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde_json::Value;
 
-use super::{host::TrainHost, image_contents};
+use super::host::TrainHost;
 use crate::{
     data,
     error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
-    host::{self, ContainerEngine, python_packages, which},
+    host::{self, ContainerEngine, ask, last_line, python_packages, which},
     plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
     run::watched_inputs::check_native,
@@ -52,7 +53,7 @@ pub fn preflight(
     if let (Some(container), Some(image)) =
         (&prepared.resolved.execution.container, &prepared.image)
     {
-        problems.extend(inside_problems(recipe, container, image, host, look));
+        problems.extend(image_problem(recipe, container, image, host));
         return problems;
     }
     for command in &require.commands {
@@ -130,93 +131,30 @@ pub fn preflight(
     problems
 }
 
-/// What is wrong with the image that a recipe is to run in.
-fn inside_problems(
+/// What is wrong with the image that a recipe is to run in. What is in it shows when a run starts: one
+/// that lacks something ends at once, with the missing module or command in its log.
+fn image_problem(
     recipe: &Recipe,
     container: &Container,
     image: &Image,
     host: &TrainHost,
-    look: ProbeDepth,
-) -> Vec<Problem> {
+) -> Option<Problem> {
     let (id, name) = (&recipe.file.id, &image.name);
-    let engine = match ContainerEngine::find(container.engine, &host.caller_env) {
-        Ok(engine) => engine,
-        Err(why) => {
-            let help = "install it, or name another one in execution.<platform>.container.engine";
-            return vec![
-                Problem::new(format!("recipe `{id}` is to run in a container, and {why}"))
-                    .help(help),
-            ];
-        }
-    };
-    let digest = match &image.here {
-        Ok(Some(digest)) => digest,
-        Ok(None) => {
-            return vec![
-                Problem::new(format!(
-                    "recipe `{id}` runs in the image {name}, which is not here"
-                ))
-                .help(image.help.clone()),
-            ];
-        }
-        Err(why) => {
-            let help = "is the engine's service running, and may you use it?";
-            return vec![
-                Problem::new(format!("recipe `{id}` runs in the image {name}: {why}")).help(help),
-            ];
-        }
-    };
-    if look == ProbeDepth::AtFiles {
-        // What is in an image is known by starting it only.
-        return Vec::new();
+    if let Err(why) = ContainerEngine::find(container.engine, &host.caller_env) {
+        let help = "install it, or name another one in execution.<platform>.container.engine";
+        let message = format!("recipe `{id}` is to run in a container, and {why}");
+        return Some(Problem::new(message).help(help));
     }
-    let require = &recipe.file.require;
-    let wanted = image_contents::Requirements {
-        require,
-        packages: &recipe.file.lock.packages,
-        python: &container.python,
+    let (why, help) = match &image.here {
+        Ok(Some(_)) => return None,
+        Ok(None) => ("it is not here", image.help.as_str()),
+        Err(why) => (
+            why.as_str(),
+            "is the engine's service running, and may you use it?",
+        ),
     };
-    let place = image
-        .file
-        .as_ref()
-        .map_or_else(|| name.clone(), |file| file.display().to_string());
-    let seen = match image_contents::look(
-        image_contents::PATIENCE,
-        &engine,
-        &host.caller_env,
-        (&place, digest),
-        wanted,
-        &host.runs,
-    ) {
-        Ok(seen) => seen,
-        Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
-    };
-    let needs_python = !require.python_modules.is_empty() && !seen.has_python;
-    let python = needs_python.then(|| format!("a Python (`{}`)", container.python));
-    let commands = seen
-        .absent_commands
-        .iter()
-        .map(|name| format!("the command `{name}`"));
-    let modules = seen
-        .absent_modules
-        .iter()
-        .map(|name| format!("the Python module `{name}`"));
-    let help = format!(
-        "`tprimat container build {}` installs what recipes/{id}/requirements.*.txt lists",
-        image.target
-    );
-    let problem = |what| {
-        Problem::new(format!(
-            "recipe `{id}` needs {what}, which is not in the image {name}"
-        ))
-        .help(help.clone())
-    };
-    python
-        .into_iter()
-        .chain(commands)
-        .chain(modules)
-        .map(problem)
-        .collect()
+    let message = format!("recipe `{id}` runs in the image {name}: {why}");
+    Some(Problem::new(message).help(help))
 }
 
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one
@@ -290,25 +228,18 @@ pub fn preflight_command(
     let program = words.first()?;
     if program.contains('/') {
         let is_of_project = !program.starts_with('/');
-        let path = root.join(program);
-        let Ok(found) = path.metadata() else {
-            let below = format!("`{program}` is looked for below the project");
-            let help = match path.is_symlink() {
-                true => LINK_TO_NOTHING,
-                false => &below,
-            };
-            let message = missing(&format!("the program `{program}`"));
-            return absent(message, help, is_of_project);
+        let Ok(found) = root.join(program).metadata() else {
+            let help = format!("`{program}` is looked for below the project");
+            return absent(
+                missing(&format!("the program `{program}`")),
+                &help,
+                is_of_project,
+            );
         };
-        let is_executable = found.is_file() && found.permissions().mode() & 0o111 != 0;
-        if !is_executable {
-            let mode = format!("`chmod +x {program}` makes it executable");
-            let help = match found.is_dir() {
-                true => "it is a folder",
-                false => &mode,
-            };
+        if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+            let help = format!("`chmod +x {program}` makes a file executable");
             let message = format!("the command starts `{program}`, which is not executable");
-            return absent(message, help, is_of_project);
+            return absent(message, &help, is_of_project);
         }
     } else if which(program, &host.caller_env).is_none() {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
@@ -333,12 +264,8 @@ pub fn preflight_command(
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     let file = file_name(script);
-    let otherwise = match script.as_bytes() {
-        _ if folder.is_symlink() => LINK_TO_NOTHING,
-        [b'~', ..] => "only a shell knows `~`: write the command as one text",
-        [b'/', ..] => "the line to correct is `command` of the framework",
-        _ => "its path begins at the project's folder",
-    };
+    let otherwise =
+        "a relative path begins at the project's folder, and `~` is known to shells only";
     let others = beside
         .iter()
         .map(String::as_str)
@@ -351,8 +278,6 @@ pub fn preflight_command(
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
-
-const LINK_TO_NOTHING: &str = "it is a link to a file that is not there";
 
 /// An option that no interpreter and no shell takes a value for: `-u`, `-eux`.
 fn is_flag(word: &str) -> bool {
@@ -432,6 +357,58 @@ fn absent_modules(
         // Whoever wraps an interpreter so that its folders cannot be told learns at the build what
         // is missing.
         ProbeDepth::AtFiles => Ok(host::absent_modules(python, env, modules).unwrap_or_default()),
-        ProbeDepth::ByAsking => image_contents::absent_modules(python, env, modules),
+        ProbeDepth::ByAsking => ask_for_modules(python, env, modules),
+    }
+}
+
+/// Modules that an interpreter of this host does not find; none is imported, for torch alone takes
+/// seconds. In words why it cannot be asked.
+fn ask_for_modules(
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    modules: &[String],
+) -> Result<Vec<String>, String> {
+    let words = ["-E", "-c", ABSENT_MODULES]
+        .into_iter()
+        .chain(modules.iter().map(String::as_str));
+    // The caller's secrets are no business of a look at what is installed.
+    let asked_with = ASKED_WITH
+        .iter()
+        .filter_map(|name| Some((name, env.get(*name)?)));
+    // As text: a bare name is looked up in PATH, a path is not.
+    let command = duct::cmd(python.as_os_str(), words).full_env(asked_with);
+    let said = ask(&command, PATIENCE).map_err(|why| why.to_string())?;
+    if !said.status.success() {
+        return Err(last_line(&said.stderr));
+    }
+    // A wrapper around the interpreter may print what it likes before.
+    let absent = last_line(&said.stdout);
+    serde_json::from_str(&absent).map_err(|_| "it ended without an answer".to_owned())
+}
+
+/// What an interpreter needs to find itself and the packages of its user.
+const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
+/// An interpreter on a network file system may take minutes to start.
+const PATIENCE: Duration = Duration::from_secs(300);
+const ABSENT_MODULES: &str = r#"import sys, json, importlib.util as u
+sys.path = [p for p in sys.path if p]
+def is_absent(name):
+    try: return u.find_spec(name) is None
+    except ImportError: return True
+print(json.dumps([name for name in sys.argv[1:] if is_absent(name)]))"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_of_a_package_that_is_not_there_is_absent_and_the_python_is_not_to_blame() {
+        let env = BTreeMap::from([("PATH".to_owned(), std::env::var("PATH").unwrap())]);
+        let modules = ["json", "no_such_package.core"].map(str::to_owned);
+        assert_eq!(
+            ask_for_modules(Path::new("python3"), &env, &modules).unwrap(),
+            ["no_such_package.core"]
+        );
+        assert!(ask_for_modules(Path::new("/no/such/python"), &env, &modules).is_err());
     }
 }

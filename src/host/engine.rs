@@ -154,21 +154,8 @@ impl ContainerEngine {
         env: &BTreeMap<String, String>,
         arguments: &[&str],
     ) -> Result<Output, String> {
-        self.ask_within(PATIENCE, env, arguments)
-    }
-
-    /// The same of a command that may take long.
-    pub fn ask_within(
-        &self,
-        patience: Duration,
-        env: &BTreeMap<String, String>,
-        arguments: &[&str],
-    ) -> Result<Output, String> {
-        ask(
-            &duct::cmd(&self.program, arguments).full_env(engine_environment(env)),
-            patience,
-        )
-        .map_err(|why| format!("{} does not answer: {why}", self.name()))
+        let command = duct::cmd(&self.program, arguments).full_env(engine_environment(env));
+        ask(&command, PATIENCE).map_err(|why| format!("{} does not answer: {why}", self.name()))
     }
 
     /// What the content of an image is named by; `None`: it is not on this host. `digest_of`: reads

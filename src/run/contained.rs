@@ -9,9 +9,6 @@
 //! | Ctrl-C, timeout, tprimat dies | the supervisor: SIGTERM inside, grace, removal |
 //! | the supervisor is killed | tprimat; where that is dead as well, the next build, by the run folder or by the label |
 //!
-//! The container in which an image is looked into before a build has the same labels, and the next
-//! build removes it in the same way.
-//!
 //! The environment goes in through standard input: neither a list of processes, nor `inspect`, nor
 //! a file shows it.
 
@@ -19,8 +16,7 @@ mod sweep;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitStatus,
     thread,
     time::{Duration, Instant},
@@ -30,12 +26,10 @@ use super::{
     container::user_arguments,
     folder::tail_of,
     process::RUN_ID_VARIABLE,
-    spec::{ContainerSpec, ExitKind, attempt_id},
+    spec::{ContainerSpec, ExitKind},
 };
 use crate::{
     digest::Digest,
-    error::{Error, Result},
-    files,
     host::{ContainerEngine, EngineKind, last_line},
 };
 
@@ -244,84 +238,12 @@ impl Contained {
     }
 }
 
-/// The container in which an image is looked into. It is removed when this is dropped, also where
-/// its program hangs; what a killed tprimat leaves is found by the next sweep.
-pub(crate) struct LookContainer {
-    contained: Contained,
-    labels: [String; 2],
-    lock: PathBuf,
-    /// Held while the look goes on, so that a sweep of another tprimat leaves its container alone.
-    _held: fs::File,
-    /// The engine's client saw the end of the container, which `--rm` has removed.
-    pub is_over: bool,
-}
-
-impl LookContainer {
-    /// Before it is started. None where the engine's processes are the look's own.
-    pub fn of(
-        engine: &ContainerEngine,
-        env: &BTreeMap<String, String>,
-        runs: &Path,
-    ) -> Result<Option<Self>> {
-        if !has_service(engine.kind) {
-            return Ok(None);
-        }
-        files::create_dir_all(runs)?;
-        remember(runs, engine.kind)?;
-        let id = format!("{LOOK}{}", attempt_id());
-        let lock = look_lock(runs, &id);
-        let held = || -> io::Result<fs::File> {
-            let file = fs::OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .open(&lock)?;
-            file.lock()?;
-            Ok(file)
-        };
-        let held = held().map_err(Error::io("cannot lock", &lock))?;
-        Ok(Some(Self {
-            labels: labels(&id, runs),
-            contained: Contained {
-                engine: engine.clone(),
-                environment: env.clone(),
-                name: container_name(&id),
-            },
-            lock,
-            _held: held,
-            is_over: false,
-        }))
-    }
-
-    /// What names it, between the engine's verb and the image.
-    pub fn arguments(&self) -> Vec<&str> {
-        let [run, owner] = &self.labels;
-        let name = self.contained.name.as_str();
-        vec!["--name", name, "--label", run, "--label", owner]
-    }
-}
-
-impl Drop for LookContainer {
-    fn drop(&mut self) {
-        // The lock's file stays beside a container that stays: a sweep removes both.
-        if self.is_over || self.contained.remove() {
-            let _ = fs::remove_file(&self.lock);
-        }
-    }
-}
-
 /// The labels of a container: whose it is, and of which folder of runs.
 fn labels(id: &str, runs: &Path) -> [String; 2] {
     [
         format!("{RUN_LABEL}={id}"),
         format!("{OWNER_LABEL}={}", owner(runs)),
     ]
-}
-
-/// Begins the id of a container in which an image is looked into; a run's begins with a digit.
-const LOOK: &str = "look-";
-
-fn look_lock(runs: &Path, id: &str) -> PathBuf {
-    runs.join(format!(".{id}.lock"))
 }
 
 fn stage_of(said: &str) -> Result<Stage, String> {
@@ -400,7 +322,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        io::Write::write_all(
+        std::io::Write::write_all(
             &mut child.stdin.take().unwrap(),
             &ContainerSpec::input(&env),
         )

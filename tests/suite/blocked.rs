@@ -254,7 +254,7 @@ fn environment(project: &Project, name: &str, packages: &[(&str, &str)]) {
         "home = /usr/bin\ninclude-system-site-packages = false\n",
     );
     let program = format!(
-        "#!/bin/sh\ncase \"$*\" in *find_spec*) for m in \"$@\"; do case $m in mod_*) [ -e '{site}'/$m ] || echo tprimat-inside no-module $m;; esac; done; echo tprimat-inside end;; esac\n",
+        "#!/bin/sh\ncase \"$*\" in *find_spec*) a=; for m in \"$@\"; do case $m in mod_*) [ -e '{site}'/$m ] || a=\"$a${{a:+, }}\\\"$m\\\"\";; esac; done; echo \"[$a]\";; esac\n",
         site = project.path(&site).display()
     );
     mock::program(&project.path(&format!("{name}/bin/python")), program);

@@ -293,16 +293,13 @@ fn a_command_that_would_not_start_is_told_before_anything_runs() {
         ),
         (
             "./cache --steps 5",
-            [
-                "starts `./cache`, which is not executable",
-                "it is a folder",
-            ],
+            ["starts `./cache`, which is not executable", "executable"],
         ),
         (
             "[./link.sh]",
             [
                 "the program `./link.sh`, which is not there",
-                "it is a link to a file that is not there",
+                "is looked for below the project",
             ],
         ),
     ] {

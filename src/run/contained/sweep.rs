@@ -1,8 +1,8 @@
 //! Containers of runs that nobody watches any more.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use super::{Contained, LOOK, OWNER_LABEL, has_service, look_lock, owner};
+use super::{Contained, OWNER_LABEL, has_service, owner};
 use crate::{
     error::Result,
     files::{self, Durability},
@@ -75,12 +75,7 @@ pub(crate) fn sweep(
             else {
                 continue;
             };
-            let is_look = id.starts_with(LOOK);
-            let is_watched = match is_look {
-                true => is_held(&look_lock(runs, id)),
-                false => is_live(&runs.join(id)),
-            };
-            if is_watched {
+            if is_live(&runs.join(id)) {
                 continue;
             }
             let contained = Contained {
@@ -95,25 +90,13 @@ pub(crate) fn sweep(
                     name.trim()
                 ))
             };
-            swept.push(if contained.remove() {
-                if is_look {
-                    let _ = fs::remove_file(look_lock(runs, id));
-                }
-                Ok(name.trim().to_owned())
-            } else {
-                left()
+            swept.push(match contained.remove() {
+                true => Ok(name.trim().to_owned()),
+                false => left(),
             });
         }
     }
     swept
-}
-
-/// Is the tprimat that made this lock still at work? Where nobody can say it, its container stays.
-fn is_held(lock: &Path) -> bool {
-    match fs::File::open(lock) {
-        Ok(file) => file.try_lock().is_err(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
 }
 
 /// A run's id is also the name of its folder, so one from a label must not lead out of the folder
