@@ -36,8 +36,6 @@ pub use error::{CacheError, is_of_one_file};
 pub use lock::{KeyLock, claim_unused};
 pub use objects::ObjectReader;
 pub use records::{Fault, Faults, MOST_TEXT};
-pub use remote::{
-    Counts, Damaged, Listing, Progress, Pulled, Pushed, Remote, Repaired, Shared, Unreachable,
-};
+pub use remote::{Counts, Damaged, Listing, Progress, Pulled, Pushed, Remote, Shared, Unreachable};
 pub use store::{CONTAINER_HOME, Cache, DETACHED};
-pub use upkeep::{Garbage, Limits, NamedObject, Usage, Verified, is_decision};
+pub use upkeep::{Garbage, NamedObject, Usage, Verified, is_decision};

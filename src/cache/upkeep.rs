@@ -5,7 +5,7 @@
 //! (comparisons, pictures, reports), and objects that no record names.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -81,15 +81,6 @@ pub struct NamedObject {
     pub digest: Digest,
     pub task: String,
     pub name: String,
-}
-
-/// What `gc` may remove.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// What is drawn goes if nobody recorded it within this time.
-    pub older_than: Option<Duration>,
-    /// What is drawn goes, the oldest first, until the objects take no more than this.
-    pub at_most_bytes: Option<u64>,
 }
 
 /// An object that may be removed.
@@ -275,9 +266,9 @@ impl Cache {
         CacheError::Gone { what, again }.into()
     }
 
-    /// What may be removed within the limits. The caller holds the cache alone (`claim_unused`). While
+    /// What may be removed: objects that no record names, and what was drawn before then, in seconds since 1970. The caller holds the cache alone (`claim_unused`). While
     /// a record cannot be read, what it names would be nobody's: then nothing is garbage but an error.
-    pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
+    pub fn garbage(&self, drawn_before: Option<f64>) -> Result<Vec<Garbage>> {
         let (named, now) = (self.named(), SystemTime::now());
         let faults = self.faults().into_keys();
         // A decision names no files.
@@ -295,38 +286,23 @@ impl Cache {
                 ),
             });
         }
-        let stored = self.stored()?;
-        let mut left: u64 = stored.iter().map(|object| object.bytes).sum();
-        let mut found = Vec::new();
-        let mut drawn = BTreeMap::new();
-        let garbage = |object: &Stored, is_named| Garbage {
-            digest: object.digest,
-            bytes: object.bytes,
-            is_named,
+        let is_old = |recorded: u64| drawn_before.is_some_and(|then| recorded as f64 / 1e9 < then);
+        let garbage = |object: Stored| {
+            let drawn = named.drawn.get(&object.digest);
+            let goes = match drawn {
+                _ if named.kept.contains(&object.digest) => false,
+                Some(recorded) => is_old(*recorded),
+                None => now
+                    .duration_since(object.written)
+                    .is_ok_and(|age| age > YOUNG),
+            };
+            goes.then_some(Garbage {
+                digest: object.digest,
+                bytes: object.bytes,
+                is_named: drawn.is_some(),
+            })
         };
-        for object in stored {
-            if named.kept.contains(&object.digest) {
-                continue;
-            }
-            let age = now.duration_since(object.written);
-            if let Some(recorded) = named.drawn.get(&object.digest) {
-                drawn.insert((*recorded, object.digest), object);
-            } else if age.is_ok_and(|age| age > YOUNG) {
-                left -= object.bytes;
-                found.push(garbage(&object, false));
-            }
-        }
-        let seconds = |age: Duration| files::unix_now() - age.as_secs_f64();
-        for ((recorded, _), object) in drawn {
-            let is_old = limits
-                .older_than
-                .is_some_and(|age| recorded as f64 / 1e9 < seconds(age));
-            if is_old || limits.at_most_bytes.is_some_and(|most| left > most) {
-                left -= object.bytes;
-                found.push(garbage(&object, true));
-            }
-        }
-        Ok(found)
+        Ok(self.stored()?.into_iter().filter_map(garbage).collect())
     }
 
     /// Removes what [`Cache::garbage`] found.

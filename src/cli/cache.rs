@@ -1,6 +1,6 @@
 //! `cache`: what the cache holds, and sharing it with a remote or by a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
@@ -13,10 +13,7 @@ use super::{
     set_aside,
 };
 use crate::{
-    cache::{
-        Cache, Damaged, Limits, Listing, NamedObject, Pulled, Pushed, Remote, Repaired, TaskKind,
-        Verified, is_decision,
-    },
+    cache::{Cache, Damaged, Listing, Pulled, Remote, Verified},
     error::{Error, Result, exit},
     files::{self, Durability},
     words::plain::counted,
@@ -26,7 +23,7 @@ pub fn run(globals: &Globals, command: &CacheCommand) -> Result<i32> {
     match command {
         CacheCommand::Push { remote, repair } => push(globals, remote, *repair),
         CacheCommand::Pull(args) => pull(globals, args),
-        CacheCommand::Stat(args) => stat(globals, args),
+        CacheCommand::Stat => stat(globals),
         CacheCommand::Verify { remote: None } => verify(globals),
         CacheCommand::Verify {
             remote: Some(address),
@@ -64,52 +61,33 @@ fn push(globals: &Globals, args: &RemoteArgs, repair: bool) -> Result<i32> {
     let bar = bar("pushing");
     let listing = remote.list(None)?;
     let records = cache.shared_records(None);
-    let mut repaired = Repaired::default();
+    let mut replaced = Vec::new();
     if repair {
         let own: Listing = records.iter().cloned().collect();
         let both = listing.intersection(&own).cloned().collect();
-        repaired = remote.verify(&both, Some(&cache), &moves(&bar));
+        replaced = remote.verify(&both, Some(&cache), &moves(&bar))?;
     }
     remote.sweep();
-    let pushed = match repaired.cut {
-        None => remote.push(&cache, &records, &listing, &moves(&bar)),
-        cut => Pushed {
-            cut,
-            ..Pushed::default()
-        },
-    };
+    let pushed = remote.push(&cache, &records, &listing, &moves(&bar));
     bar.finish_and_clear();
-    let repaired = repaired.damaged.iter().map(|one| one.record.name());
-    let repaired: Vec<String> = repaired.collect();
-    let shared = records.iter().filter(|r| listing.contains(r)).count();
-    let told = remote::counts(&pushed.counts);
-    if !globals.json || pushed.cut.is_some() {
-        for name in &repaired {
-            say(&format!("note: was damaged, and replaced: {name}"));
-        }
-    }
-    let address = remote.address();
+    let (address, told) = (remote.address(), remote::counts(&pushed.counts));
     if let Some(cut) = pushed.cut {
         say(&format!(
             "note: {told} pushed to {address} before it broke off"
         ));
         return Err(cut);
     }
+    let replaced: Vec<String> = replaced.iter().map(|one| one.record.name()).collect();
     let counts = &pushed.counts;
     let value = json!({
         "remote": address, "runs": counts.runs, "imports": counts.imports, "decisions": counts.decisions,
-        "incomplete": pushed.incomplete, "repaired": repaired, "there_by_name": shared,
+        "incomplete": pushed.incomplete, "repaired": replaced,
     });
     answer(globals, "cache_push", &value, || {
-        format!("{told} pushed to {address}\n")
+        let replaced = replaced.iter();
+        let replaced = replaced.map(|name| format!("was damaged, and replaced: {name}\n"));
+        replaced.collect::<String>() + &format!("{told} pushed to {address}\n")
     })?;
-    if shared > 0 && !repair && !globals.json {
-        let are = if shared == 1 { "is" } else { "are" };
-        say(&format!(
-            "note: {} {are} there already by name, and not read; `tprimat cache verify --remote` finds damage",
-            counted(shared, "record")
-        ));
-    }
     Ok(code_of(globals, pushed.incomplete))
 }
 
@@ -157,37 +135,18 @@ fn code_when(is_well: bool) -> i32 {
 }
 
 fn pulled_json(what: &str, from: &str, pulled: &Pulled) -> serde_json::Value {
+    let counts = &pulled.counts;
     json!({
-        what: from, "runs": pulled.counts.runs, "imports": pulled.counts.imports,
-        "decisions": pulled.counts.decisions, "objects": pulled.objects, "refused": pulled.refused,
+        what: from, "runs": counts.runs, "imports": counts.imports, "decisions": counts.decisions,
+        "objects": pulled.objects, "refused": pulled.refused,
     })
 }
 
-fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
-    let (cache, remote) = open(globals, args)?;
+fn stat(globals: &Globals) -> Result<i32> {
+    let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let usage = cache.usage()?;
-    let there = remote.as_ref().map(|remote| {
-        let (listing, records) = (remote.list(None)?, cache.shared_records(None));
-        let both = records.iter().filter(|r| listing.contains(r)).count();
-        Ok((listing.len() - both, records.len() - both, both))
-    });
-    let there = match there.transpose() {
-        Err(error) if remote::is_unreachable(&error) => {
-            say(&format!("note: {error}"));
-            None
-        }
-        other => other?,
-    };
-    let address = remote.as_ref().map(Remote::address);
-    let of_remote = address.map(|address| match there {
-        Some((there, here, both)) => json!({
-            "address": address, "reached": true,
-            "only_there": there, "only_here": here, "both_by_name": both,
-        }),
-        None => json!({ "address": address, "reached": false }),
-    });
     let objects = |count, bytes| format!("{}, {}", counted(count, "object"), amount(bytes));
-    let mut lines = vec![
+    let lines = [
         ("cache", cache.root().display().to_string()),
         ("runs", usage.runs.to_string()),
         (
@@ -203,19 +162,7 @@ fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
         ),
         ("named by none", objects(usage.unnamed, usage.unnamed_bytes)),
     ];
-    if let (Some(address), Some((there, here, both))) = (address, there) {
-        let records = |count| counted(count, "record");
-        lines.push((
-            "remote",
-            format!(
-                "{address}: {} only there, {} only here, {} on both sides by name; `tprimat cache verify --remote` reads them",
-                records(there),
-                records(here),
-                records(both)
-            ),
-        ));
-    }
-    let value = json!({ "cache": cache.root(), "holds": usage, "remote": of_remote });
+    let value = json!({ "cache": cache.root(), "holds": usage });
     answer(globals, "cache_stat", &value, || {
         let lines = lines.iter();
         let lines = lines.map(|(name, text)| format!("{name:<14} {text}\n"));
@@ -245,10 +192,16 @@ fn verify(globals: &Globals) -> Result<i32> {
         print_json("cache_verify", &verified)?;
     } else {
         print(&found(&cache, &verified))?;
-        advice(&verified).into_iter().for_each(say);
+        if !verified.is_sound() {
+            say(ADVICE);
+        }
     }
     Ok(code_when(verified.is_sound()))
 }
+
+const ADVICE: &str = "what was measured comes back from a backup, or by `tprimat cache pull` from another cache that has it; a run whose \
+                      record is damaged counts as never made, and a damaged decision (mark-…, generation-…) still holds; all else is made \
+                      again by the next build that needs it";
 
 /// What is not sound, a line each, with the file that it is.
 fn found(cache: &Cache, verified: &Verified) -> String {
@@ -283,88 +236,29 @@ fn found(cache: &Cache, verified: &Verified) -> String {
     text
 }
 
-fn advice(verified: &Verified) -> Vec<&'static str> {
-    let is_measured = |file: &NamedObject| {
-        let of = file.task.split(' ').next();
-        [Some(TaskKind::Train.name()), Some("import")].contains(&of)
-    };
-    let mut advice = Vec::new();
-    let of_runs = verified.damaged_files.iter().any(is_measured);
-    if of_runs || !verified.lost.is_empty() || !verified.damaged_records.is_empty() {
-        advice.push(
-            "what was measured comes back from a backup, or by `tprimat cache pull` from another cache that has it, which replaces what is \
-             damaged",
-        );
-    }
-    let is_record = |path: &PathBuf| path.extension().is_some() && !is_decision(path);
-    if verified.damaged_records.iter().any(is_record) {
-        advice.push(
-            "a run whose record is damaged counts as never made; to remove the record gives it up for good",
-        );
-    }
-    if verified
-        .damaged_records
-        .iter()
-        .any(|path| is_decision(path))
-    {
-        advice.push(
-            "a damaged decision still holds and has lost its reason; to remove it takes it back",
-        );
-    }
-    if !verified.damaged_files.iter().all(is_measured) {
-        advice
-            .push("what was read from logs or drawn is made again by the next build that needs it");
-    }
-    advice
-}
-
 /// `address`: empty for the project's own remote.
 fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
     let args = RemoteArgs {
         remote: (!address.is_empty()).then(|| address.to_owned()),
     };
-    let (cache, remote) = shared(globals, &args)?;
+    let (_, remote) = shared(globals, &args)?;
     let bar = bar("reading");
-    let read = remote
-        .list(None)
-        .map(|listing| (listing.len(), remote.verify(&listing, None, &moves(&bar))));
+    let listing = remote.list(None)?;
+    let damaged = remote.verify(&listing, None, &moves(&bar))?;
     bar.finish_and_clear();
-    let (records, Repaired { damaged, cut }) = read?;
-    if let Some(cut) = cut {
-        for one in &damaged {
-            say(&format!(
-                "note: damaged: {}: {}",
-                one.record.name(),
-                one.why
-            ));
-        }
-        say(&format!(
-            "note: not all of {} was read before it broke off",
-            remote.address()
-        ));
-        return Err(cut);
-    }
-    let is_here = |one: &&Damaged| cache.is_whole(&one.record);
-    let row = |one: &Damaged| json!({ "name": one.record.name(), "why": one.why, "whole_here": is_here(&one) });
+    let row = |one: &Damaged| json!({ "name": one.record.name(), "why": one.why });
     let rows: Vec<_> = damaged.iter().map(row).collect();
-    let value = json!({ "remote": remote.address(), "records": records, "damaged": rows });
+    let value = json!({ "remote": remote.address(), "records": listing.len(), "damaged": rows });
     answer(globals, "cache_verify_remote", &value, || {
-        let read = counted(records, "record");
+        let read = counted(listing.len(), "record");
         let lines = damaged.iter();
         let lines = lines.map(|one| format!("damaged: {}: {}\n", one.record.name(), one.why));
         format!("{read} of {} read\n", remote.address()) + &lines.collect::<String>()
     })?;
-    let here = damaged.iter().filter(is_here).count();
-    if here > 0 && !globals.json {
-        say(&format!(
-            "`tprimat cache push --repair` replaces {here} of {}, which this cache has whole",
-            damaged.len()
-        ));
-    }
-    if here < damaged.len() && !globals.json {
+    if !damaged.is_empty() && !globals.json {
         say(
-            "a damaged run that this cache lacks can only come from a host that has it: run `tprimat cache push --repair` there, \
-             or remove the file so that nobody reads it again",
+            "`tprimat cache push --repair` replaces what is damaged there, on a host whose cache has it whole; elsewhere remove the file, \
+             so that nobody reads it again",
         );
     }
     Ok(code_when(damaged.is_empty()))
@@ -373,10 +267,7 @@ fn verify_remote(globals: &Globals, address: &str) -> Result<i32> {
 fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
     let cache = Project::open_or_imports(globals, &[])?.cache()?;
     let _alone = clean::unused(cache.root())?;
-    let garbage = cache.garbage(Limits {
-        older_than: args.older_than,
-        at_most_bytes: None,
-    })?;
+    let garbage = cache.garbage(args.older_than)?;
     if !args.dry_run {
         cache.remove(&garbage)?;
     }

@@ -2,7 +2,7 @@
 //! leaves what it measured. A remote that does not answer costs one note, never the build.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Problem, Result},
     execute::{Event, EventSink, Interrupts, Share},
     files,
-    graph::{Engine, Statuses, label},
+    graph::{Engine, Statuses},
     job::RunOutcome,
     words::plain::counted,
 };
@@ -105,24 +105,7 @@ pub fn pull(
     if let Some(doubt) = doubt(&sharing.remote) {
         warn(events, doubt);
     }
-    let before = counted_runs(&engine, &statuses);
     sharing.take_keys(&sharing.keys, &session.cache, events)?;
-    if sharing.state().pulled > 0 {
-        let (engine, statuses) = session.look()?;
-        let after = counted_runs(&engine, &statuses);
-        let changed =
-            |(task, run): &(&String, &String)| after.get(*task).is_some_and(|now| now != *run);
-        let replaced = match before.iter().filter(changed).count() {
-            0 => return Ok(Some(Arc::new(sharing))),
-            1 => "1 repeat now counts another run than before, pulled".to_owned(),
-            more => format!("{more} repeats now count other runs than before, pulled"),
-        };
-        let message = format!(
-            "{replaced} from {}, which started earlier, measured anew or set runs aside: published figures may change",
-            sharing.remote.address()
-        );
-        note(events, message);
-    }
     Ok(Some(Arc::new(sharing)))
 }
 
@@ -355,17 +338,6 @@ pub fn train_keys(engine: &Engine, statuses: &Statuses) -> BTreeSet<Digest> {
         .iter()
         .filter(|node| engine.dag.task(**node).kind == TaskKind::Train);
     trains.filter_map(|node| statuses.get(*node).key).collect()
-}
-
-/// The run that counts for each repeat that has one.
-fn counted_runs(engine: &Engine, statuses: &Statuses) -> BTreeMap<String, String> {
-    let trains = engine.dag.order.iter().filter_map(|node| {
-        let task = engine.dag.task(*node);
-        let attempt = statuses.get(*node).attempt()?;
-        let counts = task.kind == TaskKind::Train && attempt.outcome == RunOutcome::Ok;
-        counts.then(|| (label(engine.plan, &task), attempt.id.clone()))
-    });
-    trains.collect()
 }
 
 /// Is it the remote that failed, and not this host?

@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result, exit},
     files,
     import::{self, ImportedRun, Imports, KeptRun},
-    plan::{Asked, Plan},
+    plan::Asked,
     results::Contract,
 };
 
@@ -42,42 +42,16 @@ pub fn set_aside(globals: &Globals, common: &Common, name: &str, reason: &str) -
         }
         None => {
             let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
-            let then = measured_anew(plan, run);
-            eprintln!("set aside {} ({run}); {then}", attempt.id);
+            eprintln!(
+                "set aside {} ({run}); the next build that asks for it measures it anew",
+                attempt.id
+            );
             attempt.id
         }
     };
     let restore = plan.command("cache restore", &[&name]);
     eprintln!("`{restore}` lets it count again");
     Ok(exit::OK)
-}
-
-/// What measures `CELL#2` once its run does not count any more.
-fn measured_anew(plan: &Plan, run: &str) -> String {
-    let (cell, repeat) = run.split_once('#').unwrap_or((run, ""));
-    let Ok(id) = plan.find(cell) else {
-        return match plan.matrix_with(cell) {
-            Some(matrix) => {
-                let asked = Asked {
-                    matrix: Some(matrix),
-                    ..plan.asked.clone()
-                };
-                let again = asked.command("build", &["--only", cell]);
-                format!("`{again}` measures it anew, if that matrix asks for the repeat")
-            }
-            None => "no matrix of the project has this cell now".to_owned(),
-        };
-    };
-    if let Some(why) = plan.why_not_run(id) {
-        return format!("the cell {why}");
-    }
-    let mut words = vec!["--only", cell];
-    // A build asks for the matrix's repeats, unless it is told of more.
-    let is_beyond = |n: u32| n > plan.cells[id].repeats;
-    if repeat.parse().is_ok_and(is_beyond) {
-        words.extend(["--repeats", repeat]);
-    }
-    format!("`{}` measures it anew", plan.command("build", &words))
 }
 
 pub fn restore(globals: &Globals, common: &Common, name: &str) -> Result<i32> {

@@ -57,18 +57,6 @@ fn a_folder_without_logs_is_told_all_endings_that_are_read() {
     }
 }
 
-#[test]
-fn a_remote_that_does_not_answer_is_not_a_project_without_one() {
-    let project = Project::new(ONE_RUN);
-    let remote = |address: &str| {
-        let stat = ["cache", "stat", "--remote", address, "--json"];
-        project.run(&stat).ends_with(0).json()["remote"].clone()
-    };
-    assert_eq!(remote("none"), json!(null));
-    let gone = format!("file://{}", project.path("no-such-folder").display());
-    assert_eq!(remote(&gone), json!({ "address": gone, "reached": false }));
-}
-
 /// Imports have names of their own, so a cell that the matrix lacks may be one of them. A name of
 /// several cells of the matrix is not one that it lacks.
 #[test]

@@ -298,7 +298,6 @@ fn a_wrong_address_is_told_as_it_was_given() {
     for command in [
         &["cache", "push"][..],
         &["cache", "pull"],
-        &["cache", "stat"],
         &["cache", "verify"],
     ] {
         let ran = project
@@ -471,7 +470,7 @@ fn a_remote_that_is_absent_is_told_also_quietly_and_to_programs() {
 }
 
 #[test]
-fn runs_that_replace_measured_ones_are_told() {
+fn a_run_that_started_earlier_replaces_the_one_that_was_measured_here() {
     let shared = Shared::new();
     let address = shared.address();
     let first = Project::new(ONE_RUN);
@@ -481,11 +480,9 @@ fn runs_that_replace_measured_ones_are_told() {
     first
         .run(&["cache", "push", "--remote", &address])
         .ends_with(0);
-    let ran = second
+    second
         .run(&["build", "--set", &sharing(&address)])
         .ends_with(0);
-    let told = "1 repeat now counts another run than before, pulled from file://";
-    assert!(ran.stderr.contains(told), "{ran:?}");
     assert_eq!(published(&first), published(&second));
 }
 
@@ -506,7 +503,7 @@ fn a_remote_that_everybody_can_write_to_is_doubted() {
     fs::set_permissions(shared.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
     for command in [
         ["build", "-q", "--set", &sharing(&address)],
-        ["cache", "stat", "--remote", &address],
+        ["cache", "pull", "--remote", &address],
     ] {
         let ran = project.run(&command).ends_with(0);
         let told = "can be written to by every user of this host";

@@ -110,14 +110,6 @@ pub struct Pushed {
     pub cut: Option<Error>,
 }
 
-/// What was found damaged, and by a repair replaced.
-#[derive(Debug, Default)]
-pub struct Repaired {
-    pub damaged: Vec<Damaged>,
-    /// Why it broke off; nothing is known of what was not read.
-    pub cut: Option<Error>,
-}
-
 /// A record of a remote that is not what was pushed, or that names a file which is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
@@ -312,11 +304,11 @@ impl Remote {
         listing: &Listing,
         repair_from: Option<&Cache>,
         progress: Progress<'_>,
-    ) -> Repaired {
+    ) -> Result<Vec<Damaged>> {
         let here = |one: &&Shared| repair_from.is_none_or(|cache| cache.is_whole(one));
         let listed: Vec<_> = listing.iter().filter(here).collect();
         let damaged = Mutex::new(Vec::new());
-        let asked = side_by_side(&listed, progress, |record| {
+        side_by_side(&listed, progress, |record| {
             let Fetched::Damaged(why) = self.fetch(record, None)? else {
                 return Ok(());
             };
@@ -332,13 +324,10 @@ impl Remote {
             let record = Shared::clone(record);
             held(&damaged).push(Damaged { record, why });
             Ok(())
-        });
+        })?;
         let mut damaged = std::mem::take(&mut *held(&damaged));
         damaged.sort_by(|a, b| a.record.cmp(&b.record));
-        Repaired {
-            damaged,
-            cut: asked.err(),
-        }
+        Ok(damaged)
     }
 
     /// Reads a record and all that it names. What the cache lacks of its files is taken in; without a

@@ -273,14 +273,11 @@ fn what_is_not_what_its_name_says_is_never_taken_and_is_repaired_from_a_host_tha
         assert!(world.hosts[1].all_attempts().is_empty(), "{name}");
         let (remote, listing) = (world.remote(), world.remote().list(None).unwrap());
         let before = everything_below(world.folder.path());
-        let found = remote.verify(&listing, None, &|_, _| Ok(())).damaged;
+        let found = remote.verify(&listing, None, &|_, _| Ok(())).unwrap();
         assert_eq!(found.len(), 1, "{name}");
         assert_eq!(everything_below(world.folder.path()), before);
-        // What was found before an interruption is told.
-        let cut = |_, _| Err(Error::invalid(Problem::new("interrupted")));
-        let repaired = remote.verify(&listing, Some(&world.hosts[0]), &cut);
-        assert!(repaired.cut.is_some());
-        assert_eq!(repaired.damaged, found);
+        let repaired = remote.verify(&listing, Some(&world.hosts[0]), &|_, _| Ok(()));
+        assert_eq!(repaired.unwrap(), found);
         assert_eq!(world.files(), good, "{name}");
     }
     fs::remove_file(place(&log)).unwrap();

@@ -398,7 +398,7 @@ fn strange_files_in_the_place_of_records_are_survived() {
     let checked = cache.attempts_checked(&two.key);
     assert_eq!(checked.unwrap().len(), 2, "what is damaged is known to be");
     assert_eq!(cache.verify(&|_, _| ()).unwrap().damaged_records.len(), 6);
-    let error = cache.garbage(Limits::default()).unwrap_err().to_string();
+    let error = cache.garbage(None).unwrap_err().to_string();
     assert!(error.contains("nothing was removed"), "{error}");
     assert_eq!(fs::read(&home).unwrap(), b"thesis");
     assert!(place("pipe.json").symlink_metadata().is_ok());

@@ -1,9 +1,10 @@
 //! The cache, and the remote that it shares its runs with.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::cells::moment;
 use crate::cli::flags::Common;
 
 #[derive(Subcommand, Clone, Debug)]
@@ -18,8 +19,8 @@ pub enum CacheCommand {
     },
     /// Take in the runs that the remote cache has and this one lacks
     Pull(RemoteArgs),
-    /// Show what the cache holds, and what the remote cache has of it
-    Stat(RemoteArgs),
+    /// Show what the cache holds
+    Stat,
     /// Read every record and file and hold it against its digest; exit with 1 if something is damaged
     /// or lost
     Verify {
@@ -83,36 +84,9 @@ pub struct RemoteArgs {
 #[derive(Args, Clone, Debug)]
 pub struct GcArgs {
     /// Remove what is drawn and older than this: 12h, 30d
-    #[arg(long, value_name = "AGE", value_parser = age)]
-    pub older_than: Option<Duration>,
+    #[arg(long, value_name = "AGE|DATE", value_parser = moment)]
+    pub older_than: Option<f64>,
     /// Say what would be removed, and remove nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-}
-
-/// `30d`, `12h`, `45m`, `10s`.
-fn age(text: &str) -> Result<Duration, String> {
-    let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
-    let seconds = || {
-        let (number, scale) = units
-            .iter()
-            .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
-        number.parse::<u64>().ok()?.checked_mul(*scale)
-    };
-    seconds()
-        .map(Duration::from_secs)
-        .ok_or_else(|| "expected a number with a unit: 30d, 12h, 45m or 10s".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_have_units() {
-        assert_eq!(age("30d"), Ok(Duration::from_secs(30 * 86_400)));
-        for text in ["", "d", "-1d", "3x", "99999999999999999999d", "30"] {
-            assert!(age(text).is_err(), "{text}");
-        }
-    }
 }
