@@ -32,7 +32,6 @@ pub(super) struct Published {
     gpu_info: GpuInfo,
     memory_metrics: MemoryMetrics,
     contract: Contract,
-    key: Option<String>,
     environment: Environment,
     repeats: Vec<Repeat>,
 }
@@ -236,7 +235,6 @@ impl Published {
             telemetry: run.telemetry.clone(),
             repeats_planned: run.repeats_planned,
             step_time_source: run.step_time_source.clone(),
-            train_key: self.key.clone(),
             ..OldResult::default()
         };
         match run.status.clone() {
