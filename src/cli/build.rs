@@ -36,8 +36,8 @@ use super::{
 use crate::{
     error::{Error, Result, exit},
     execute::{
-        self, Amount, Bars, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
-        PROJECT_DIR, PlainLines, ProbeDepth, Runs, Share, TrainHost,
+        self, Amount, BuildOptions, BuildSummary, Event, EventSink, Interrupts, JsonLines,
+        LiveLine, PROJECT_DIR, PlainLines, ProbeDepth, Runs, Share, TrainHost,
     },
     figures::Baseline,
     graph::{Engine, State, Statuses, TaskId},
@@ -458,7 +458,7 @@ pub(super) fn progress() -> EventSink {
     let draws = std::io::stderr().is_terminal()
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     if draws && amount != Amount::Failures {
-        events.add(Bars::new(amount));
+        events.add(LiveLine::new(amount));
     } else {
         let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);
         events.add(lines);

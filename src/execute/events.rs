@@ -1,10 +1,10 @@
-//! What a build tells while it runs, and who listens: plain lines, bars, JSON lines.
+//! What a build tells while it runs, and who listens: plain lines, a line that moves, JSON lines.
 //!
 //! Progress goes to standard error. A listener that cannot be written to any more falls silent; a
 //! build never fails for it.
 
-mod bars;
 mod event;
+mod live_line;
 mod progress;
 #[cfg(test)]
 mod tests;
@@ -26,8 +26,8 @@ use crate::{
     secrets::masked,
     words::plain,
 };
-pub use bars::Bars;
 pub use event::{CellCounts, Event, Outcome};
+pub use live_line::LiveLine;
 pub use progress::Progress;
 use wording::sentence;
 

@@ -5,10 +5,7 @@ use std::{
 
 use indicatif::ProgressDrawTarget;
 
-use super::{
-    bars::{Bars, NARROW},
-    *,
-};
+use super::{live_line::LiveLine, *};
 
 fn a_build() -> Vec<Event> {
     let task = || "train cpu/native/llama/single#2".to_owned();
@@ -68,17 +65,6 @@ fn a_build() -> Vec<Event> {
             output: None,
         },
     ]
-}
-
-#[test]
-fn on_a_narrow_terminal_a_bar_is_cut_at_its_end_which_is_the_name() {
-    let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::Measurements);
-    let message = |bars: &Bars| bars.message("train a/b/c/d#1", "step 3/50");
-    assert_eq!(message(&bars), "step 3/50");
-    bars.is_narrow = true;
-    assert_eq!(message(&bars), "step 3/50  train a/b/c/d#1");
-    assert!(NARROW.contains("wide_msg"), "only that is cut");
-    a_build().iter().for_each(|event| bars.report(event));
 }
 
 #[test]
@@ -254,17 +240,21 @@ fn json_lines_come_back_as_the_events_they_were() {
 }
 
 #[test]
-fn bars_go_when_their_tasks_are_done() {
-    let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::default());
+fn a_terminal_has_a_line_of_what_goes_on_until_the_build_is_over() {
+    let mut live = LiveLine::on(ProgressDrawTarget::hidden(), Amount::default());
     let events = a_build();
     for event in &events[..5] {
-        bars.report(event);
+        live.report(event);
     }
-    assert_eq!(bars.running.len(), 1);
+    let message = live.line.message();
+    assert!(
+        message.starts_with("step 2/50  loss 5.1235") && message.ends_with("single#2"),
+        "{message}"
+    );
     for event in &events[5..] {
-        bars.report(event);
+        live.report(event);
     }
-    assert!(bars.running.is_empty());
+    assert!(live.line.is_finished());
 }
 
 #[test]
