@@ -4,8 +4,8 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
 };
 
 use tprimat_base::{digest::Digest, error::Result, files};
@@ -15,39 +15,33 @@ use super::store::Cache;
 /// Locked by everybody who uses the cache, and by the one who removes it.
 const IN_USE: &str = "in-use";
 
-/// Held until dropped.
+/// Held until dropped. Its file stays, for whoever waits for it has it open; `cache gc` removes it.
 pub struct KeyLock {
     _file: File,
-    path: PathBuf,
 }
 
 impl Cache {
     /// Waits until no other thread or process holds the key.
     pub fn lock_key(&self, key: &Digest) -> Result<KeyLock> {
+        let file = self.lock_file(key)?;
         loop {
-            let (file, path) = self.lock_file(key)?;
             match file.lock() {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                locked => locked.map_err(self.refused())?,
-            }
-            if let Some(lock) = KeyLock::of(file, path) {
-                return Ok(lock);
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                locked => {
+                    locked.map_err(self.refused())?;
+                    return Ok(KeyLock { _file: file });
+                }
             }
         }
     }
 
     /// `None` if another thread or process holds the key.
     pub fn try_lock_key(&self, key: &Digest) -> Result<Option<KeyLock>> {
-        loop {
-            let (file, path) = self.lock_file(key)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(e)) => return Err(self.refused()(e)),
-            }
-            if let Some(lock) = KeyLock::of(file, path) {
-                return Ok(Some(lock));
-            }
+        let file = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(KeyLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(self.refused()(e)),
         }
     }
 
@@ -66,31 +60,18 @@ impl Cache {
         }
     }
 
-    /// Removes the lock files of processes that were killed.
-    pub(super) fn remove_dead_locks(&self) {
+    /// Removes the files of all locks. The caller holds the cache alone, so that nobody uses one.
+    pub(super) fn remove_locks(&self) {
         let folder = self.root.join("locks");
-        if !files::is_own(&folder) {
-            return;
-        }
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            let Some(file) = is_file
-                .then(|| lockable().open(entry.path()).ok())
-                .flatten()
-            else {
-                continue;
-            };
-            if file.try_lock().is_ok() {
-                // Removes the file when it is dropped, if it is still the one that was locked.
-                drop(KeyLock::of(file, entry.path()));
-            }
+        let entries = files::is_own(&folder).then(|| fs::read_dir(&folder));
+        for entry in entries.into_iter().flatten().flatten().flatten() {
+            let _ = fs::remove_file(entry.path());
         }
     }
 
-    fn lock_file(&self, key: &Digest) -> Result<(File, PathBuf)> {
+    fn lock_file(&self, key: &Digest) -> Result<File> {
         let path = self.root.join("locks").join(key.to_string());
-        let file = self.in_layout(|| lockable().create(true).open(&path))?;
-        Ok((file, path))
+        self.in_layout(|| lockable().create(true).open(&path))
     }
 }
 
@@ -100,27 +81,6 @@ fn lockable() -> OpenOptions {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.write(true).truncate(false).custom_flags(flags);
     options
-}
-
-impl KeyLock {
-    /// `None` if the last holder removed the file between our opening and locking it.
-    fn of(file: File, path: PathBuf) -> Option<Self> {
-        let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        // Opened anew: over NFS what is said of a name may be seconds old, and an open asks.
-        let now = File::open(&path).and_then(|file| file.metadata());
-        if inode(file.metadata()) != inode(now) {
-            // Not made only to be dropped: that would remove the file of whoever holds the key now.
-            return None;
-        }
-        Some(Self { _file: file, path })
-    }
-}
-
-impl Drop for KeyLock {
-    fn drop(&mut self) {
-        // While it is still locked, so that nobody else can be using it.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 /// The sign of the one who removes a cache, until dropped. An error of kind `WouldBlock` where a
@@ -155,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_at_a_time_and_no_file_left() {
+    fn one_holder_at_a_time_and_no_file_left_by_gc() {
         let folder = tempfile::tempdir().unwrap();
         let (here, there) = (
             Cache::open(folder.path()).unwrap(),
@@ -181,47 +141,9 @@ mod tests {
                 });
             }
         });
-        assert_eq!(
-            fs::read_dir(folder.path().join("locks")).unwrap().count(),
-            0
-        );
-    }
-
-    #[test]
-    fn whoever_locks_a_file_that_was_replaced_leaves_the_new_one_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::open(folder.path()).unwrap();
-        let key = Digest::of("key");
-        // Opened while the last holder had it, locked when that one had removed it and another one
-        // had made it again.
-        let (late, path) = cache.lock_file(&key).unwrap();
-        fs::remove_file(&path).unwrap();
-        let _held = cache.lock_key(&key).unwrap();
-        late.lock().unwrap();
-        assert!(KeyLock::of(late, path.clone()).is_none());
-        assert!(path.exists());
-        assert!(cache.try_lock_key(&key).unwrap().is_none());
-    }
-
-    #[test]
-    fn lock_files_of_the_dead_go_and_those_of_the_living_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::open(folder.path()).unwrap();
-        let _held = cache.lock_key(&Digest::of("held")).unwrap();
-        // As a killed process leaves it: the file, without a lock.
-        let dead = folder
-            .path()
-            .join("locks")
-            .join(Digest::of("dead").to_string());
-        files::write_atomically(&dead, b"", files::Durability::Plain).unwrap();
-        cache.ensure_writable().unwrap();
-        let left: Vec<_> = fs::read_dir(folder.path().join("locks"))
-            .unwrap()
-            .flatten()
-            .map(|e| e.file_name())
-            .collect();
-        assert_eq!(left, [Digest::of("held").to_string().as_str()]);
-        assert!(cache.try_lock_key(&Digest::of("held")).unwrap().is_none());
+        here.remove(&[]).unwrap();
+        let left = fs::read_dir(folder.path().join("locks")).unwrap();
+        assert_eq!(left.count(), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! records/KEY/ID.json                 a run under its train key, or an import under a key of its own
 //! records/KEY/mark-0001-….json         a decision on a run: set aside, or restored
 //! records/KEY/generation-0002.json    the key was measured anew
-//! objects/ab/cdef…                    a file by its digest, zstd-compressed where that makes it smaller
+//! objects/ab/cdef…                    a file by its digest, zstd-compressed unless it is small
 //! texts/DIGEST                        a text or a small input that keys name by its digest
 //! made/KEY.json                       what was derived under a key; made again where it is gone
 //! damaged/DIGEST                      an object that had other bytes, put aside by a build

@@ -23,7 +23,6 @@ use tprimat_base::{
 };
 
 pub use streams::ObjectReader;
-use streams::Packer;
 pub(super) use streams::{check_expected, decoded};
 
 use super::{error::CacheError, store::Cache};
@@ -36,38 +35,15 @@ const WORTH_COMPRESSING: usize = 4096;
 const OPEN_AT_ONCE: usize = 64;
 /// The largest object that is read into memory at once.
 const MOST_WHOLE: u64 = 1 << 30;
-/// Files up to this size are read whole.
-const SMALL: u64 = 1 << 20;
 
 impl Cache {
     pub fn put(&self, bytes: &[u8], durability: Durability) -> Result<Digest> {
-        self.store(bytes, durability, 0o444)
-    }
-
-    /// `mode`: who may read the file that the bytes are from.
-    fn store(&self, bytes: &[u8], durability: Durability, mode: u32) -> Result<Digest> {
         let digest = Digest::of(bytes);
         // What is there and cannot be read is replaced: these bytes are known to be right.
-        if self.is_stored(&digest, durability).unwrap_or(false) {
-            return Ok(digest);
+        if !self.is_stored(&digest, durability).unwrap_or(false) {
+            let mut bytes = bytes;
+            self.put_stream((&mut bytes, &self.root), durability, 0o444)?;
         }
-        // Raw bytes that look compressed must be compressed, or they would be unpacked when read.
-        let forced = bytes.starts_with(&ZSTD_MAGIC);
-        let packed = match forced || bytes.len() >= WORTH_COMPRESSING {
-            true => Some(zstd::bulk::compress(bytes, LEVEL).map_err(self.refused())?),
-            false => None,
-        };
-        let stored = packed
-            .as_deref()
-            .filter(|packed| forced || packed.len() < bytes.len())
-            .unwrap_or(bytes);
-        let temporary = self.temporary()?;
-        temporary
-            .as_file()
-            .write_all(stored)
-            .map_err(self.refused())?;
-        hide(&temporary, mode).map_err(self.refused())?;
-        self.keep(temporary, &digest, durability)?;
         Ok(digest)
     }
 
@@ -89,30 +65,33 @@ impl Cache {
         let unreadable = || Error::io("cannot read", path);
         let mut start = Vec::new();
         (&mut *source)
-            .take(SMALL)
+            .take(WORTH_COMPRESSING as u64)
             .read_to_end(&mut start)
             .map_err(unreadable())?;
-        if (start.len() as u64) < SMALL {
-            return Ok((self.store(&start, durability, mode)?, start.len() as u64));
-        }
-        let mut source = io::Cursor::new(start).chain(source);
         let temporary = self.temporary()?;
-        let encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
-        let mut packer = Packer {
-            hasher: blake3::Hasher::new(),
-            encoder,
-        };
-        let mut chunk = vec![0; 1 << 16];
-        loop {
-            let read = match source.read(&mut chunk) {
-                Ok(0) => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                other => other.map_err(unreadable())?,
-            };
-            packer.write_all(&chunk[..read]).map_err(self.refused())?;
+        // Raw bytes that look compressed must be compressed, or they would be unpacked when read.
+        let is_raw = start.len() < WORTH_COMPRESSING && !start.starts_with(&ZSTD_MAGIC);
+        let mut hasher = blake3::Hasher::new();
+        if is_raw {
+            hasher.update(&start);
+            let written = temporary.as_file().write_all(&start);
+            written.map_err(self.refused())?;
+        } else {
+            let encoder = zstd::Encoder::new(temporary.as_file(), LEVEL);
+            let mut encoder = encoder.map_err(self.refused())?;
+            let mut source = io::Cursor::new(start).chain(source);
+            let mut chunk = vec![0; 1 << 16];
+            loop {
+                let read = match source.read(&mut chunk) {
+                    Ok(0) => break,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                    other => other.map_err(unreadable())?,
+                };
+                hasher.update(&chunk[..read]);
+                encoder.write_all(&chunk[..read]).map_err(self.refused())?;
+            }
+            encoder.finish().map_err(self.refused())?;
         }
-        let Packer { hasher, encoder } = packer;
-        encoder.finish().map_err(self.refused())?;
         let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
         if !self.is_stored(&digest, durability).unwrap_or(false) {
             hide(&temporary, mode).map_err(self.refused())?;

@@ -102,9 +102,7 @@ impl Cache {
     /// Is this folder a cache of tprimat, by the tag that every one has?
     #[must_use]
     pub fn is_one(root: &Path) -> bool {
-        let tag = root.join("CACHEDIR.TAG");
-        let is_file = fs::symlink_metadata(&tag).is_ok_and(|meta| meta.is_file());
-        is_file && files::read_to_string(&tag).is_ok_and(|text| text.contains("cache of tprimat"))
+        is_tagged(root)
     }
 
     /// The folder.
@@ -137,9 +135,8 @@ impl Cache {
         Ok(stat.blocks_available() * stat.fragment_size())
     }
 
-    /// Removes temporary files and locks that killed processes left.
+    /// Removes temporary files that killed processes left.
     fn sweep(&self) {
-        self.remove_dead_locks();
         let folder = self.root.join("tmp");
         if !files::is_own(&folder) {
             return;

@@ -31,7 +31,7 @@ use super::{
 const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a cache holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     pub runs: usize,
     pub objects: usize,
@@ -43,9 +43,6 @@ pub struct Usage {
     /// Objects that no record names.
     pub unnamed: usize,
     pub unnamed_bytes: u64,
-    /// When the first and the last run began, in seconds since 1970.
-    pub first_run: Option<f64>,
-    pub last_run: Option<f64>,
 }
 
 /// What a look at every file found.
@@ -110,14 +107,7 @@ impl Cache {
     pub fn usage(&self) -> Result<Usage> {
         let named = self.named();
         let mut usage = Usage::default();
-        self.each_attempt(|attempt| {
-            let at = attempt.started_at;
-            if attempt.origin.is_none() {
-                usage.runs += 1;
-                usage.first_run = Some(usage.first_run.map_or(at, |first| first.min(at)));
-                usage.last_run = Some(usage.last_run.map_or(at, |last| last.max(at)));
-            }
-        });
+        self.each_attempt(|attempt| usage.runs += usize::from(attempt.origin.is_none()));
         for object in self.stored()? {
             usage.objects += 1;
             usage.bytes += object.bytes;
@@ -305,8 +295,9 @@ impl Cache {
         Ok(self.stored()?.into_iter().filter_map(garbage).collect())
     }
 
-    /// Removes what [`Cache::garbage`] found.
+    /// Removes what [`Cache::garbage`] found, and the files of locks, which nobody holds then.
     pub fn remove(&self, garbage: &[Garbage]) -> Result<()> {
+        self.remove_locks();
         for object in garbage {
             let path = self.object_path(&object.digest);
             match fs::remove_file(&path) {

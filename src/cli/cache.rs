@@ -212,14 +212,13 @@ fn found(cache: &Cache, verified: &Verified) -> String {
     );
     for digest in &verified.damaged {
         let files = verified.damaged_files.iter();
-        let mut files = files.filter(|file| file.digest == *digest);
-        let what = match (files.next(), files.count()) {
-            (None, _) => "a file that no record names".to_owned(),
-            (Some(file), 0) => format!("`{}` of {}", file.name, file.task),
-            (Some(file), more) => {
-                let more = counted(more, "other file");
-                format!("`{}` of {} (and {more})", file.name, file.task)
-            }
+        let files = files.filter(|file| file.digest == *digest);
+        let files: Vec<String> = files
+            .map(|file| format!("`{}` of {}", file.name, file.task))
+            .collect();
+        let what = match files.is_empty() {
+            true => "a file that no record names".to_owned(),
+            false => files.join(", "),
         };
         let place = cache.place_of(digest).display().to_string();
         text += &format!("damaged: {what}: {place}\n");

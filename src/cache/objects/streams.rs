@@ -1,9 +1,8 @@
-//! Streams of an object's bytes, which check what they carry: in (`Checked`, `Packer`) and out
-//! (`ObjectReader`).
+//! Streams of an object's bytes, which check what they carry.
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read},
     path::PathBuf,
 };
 
@@ -38,24 +37,6 @@ pub(crate) fn decoded<'a>(
         }
         false => Box::new(stored),
     })
-}
-
-/// Takes raw bytes and writes them compressed.
-pub(super) struct Packer<'a> {
-    pub(super) hasher: blake3::Hasher,
-    pub(super) encoder: zstd::Encoder<'static, &'a File>,
-}
-
-impl Write for Packer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.encoder.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.encoder.flush()
-    }
 }
 
 /// Reads an object's raw bytes, and fails at the end if they are not what its digest says. An error
