@@ -114,7 +114,6 @@ fn build_with(project: &Project, code: CodeDigests) {
             grace_seconds: 1.0,
             gpus: Vec::new(),
             systems: run::Systems::default(),
-            folders: execute::Folders::default(),
             sharing: None,
         };
         let (options, sink) = (
