@@ -250,23 +250,6 @@ impl Shown {
     }
 }
 
-/// Why a file is refused that is nothing tprimat reads.
-fn neither<T>(unit: &Unit) -> Result<T> {
-    let message = format!("{}: neither a log nor a result", unit.name);
-    let why = unit
-        .files
-        .iter()
-        .find_map(|path| import::why_not_read(path));
-    if let Some(why) = why {
-        return refused(format!("{}: {why}", unit.name), &expected());
-    }
-    let hint = match unit.name.ends_with(".tar.zst") {
-        true => "; `tprimat cache import` takes in what `tprimat cache export` wrote",
-        false => "",
-    };
-    refused(message, &(expected() + hint))
-}
-
 /// Runs that somebody imports.
 struct Import<'a> {
     plan: &'a Plan,
@@ -302,7 +285,7 @@ impl Import<'_> {
             _ => None,
         };
         if log.is_none() && !import::recognise(unit)? {
-            return neither(unit);
+            return self.neither(framework, unit);
         }
         import::check_one_run(unit, log)?;
         let mut sources = Vec::new();
@@ -319,6 +302,49 @@ impl Import<'_> {
         let cell = cell.or(own_cell.as_deref());
         let runs = runs.into_iter();
         runs.map(|run| self.file(cell, unit, run)).collect()
+    }
+
+    /// Why a file is refused that is nothing tprimat reads.
+    fn neither<T>(&self, framework: Option<&str>, unit: &Unit) -> Result<T> {
+        let mut readers = Vec::new();
+        for (id, recipe) in &self.plan.recipes.recipes {
+            let log = &recipe.file.log;
+            if log.is_of_patterns() && import::reads(log, unit)? {
+                readers.push(id.as_str());
+            }
+        }
+        let message = format!("{}: neither a log nor a result", unit.name);
+        if let ([reader, ..], None) = (&readers[..], framework) {
+            let file = unit.files.first().map(|file| file.display().to_string());
+            let words = ["CELL", "--log", file.as_deref().unwrap_or_default()];
+            let command = self.plan.command("import", &words);
+            return refused(
+                format!("{message} by itself, but the log lines of `{reader}` read it"),
+                &format!("name a cell of that framework: `{command}`"),
+            );
+        }
+        let why = unit
+            .files
+            .iter()
+            .find_map(|path| import::why_not_read(path));
+        if let Some(why) = why {
+            return refused(format!("{}: {why}", unit.name), &expected());
+        }
+        let hint = match framework {
+            _ if unit.name.ends_with(".tar.zst") => {
+                "; `tprimat cache import` takes in what `tprimat cache export` wrote".to_owned()
+            }
+            Some(own) if self.is_of_patterns(own) => {
+                format!("; the log lines of `{own}` find no step in it either")
+            }
+            _ => String::new(),
+        };
+        refused(message, &(expected() + &hint))
+    }
+
+    fn is_of_patterns(&self, framework: &str) -> bool {
+        let recipe = self.plan.recipes.recipes.get(framework);
+        recipe.is_some_and(|recipe| recipe.file.log.is_of_patterns())
     }
 
     /// Reads one run and files it under its cell.

@@ -32,6 +32,7 @@ pub(super) struct Published {
     gpu_info: GpuInfo,
     memory_metrics: MemoryMetrics,
     contract: Contract,
+    key: Option<String>,
     environment: Environment,
     repeats: Vec<Repeat>,
 }
@@ -235,6 +236,7 @@ impl Published {
             telemetry: run.telemetry.clone(),
             repeats_planned: run.repeats_planned,
             step_time_source: run.step_time_source.clone(),
+            train_key: self.key.clone(),
             ..OldResult::default()
         };
         match run.status.clone() {

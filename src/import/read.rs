@@ -85,9 +85,7 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     let (file, _) = open_regular(path).ok()?;
     file.take(1 << 16).read_to_end(&mut head).ok()?;
     let shown = path.display();
-    // A log that gzip packed is read: one that comes here was looked through, and none was found in it.
-    let packed: [(&[u8], &str); 5] = [
-        (b"\x1f\x8b", "gzip -d"),
+    let packed: [(&[u8], &str); 4] = [
         (b"\x28\xb5\x2f\xfd", "zstd -d"),
         (b"\xfd7zXZ", "xz -d"),
         (b"BZh", "bzip2 -d"),
@@ -96,7 +94,20 @@ pub fn why_not_read(path: &Path) -> Option<String> {
     if let Some((_, unpack)) = packed.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Some(format!("it is compressed; `{unpack} {shown}` unpacks it"));
     }
-    head.is_empty().then(|| "it is empty".to_owned())
+    if head.is_empty() {
+        return Some("it is empty".to_owned());
+    }
+    // A log that gzip packed is read: what comes here was looked through, and no log was found in it.
+    let name = shown.to_string();
+    head.starts_with(b"\x1f\x8b").then(|| {
+        if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
+            format!("it is an archive; `tar xzf {name}` unpacks it")
+        } else {
+            format!(
+                "it is compressed and holds nothing that reads as a log; `gzip -d {name}` unpacks it"
+            )
+        }
+    })
 }
 
 /// How a run failed, by the end of its log.

@@ -71,6 +71,8 @@ pub struct OldResult {
     pub repeats_planned: Option<RepeatsPlanned>,
     /// How its step times were made, where they are not the trainer's own.
     pub step_time_source: Option<String>,
+    /// The train key of the repeats, where tprimat published the file.
+    pub train_key: Option<String>,
 }
 
 /// The settings that a file may label its run with.
@@ -151,6 +153,7 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
     read.published();
     read.device();
     read.memory();
+    read.strategy();
     Ok(read.out)
 }
 
@@ -319,6 +322,10 @@ impl Reader<'_> {
         let Some(name) = self.text("/gpu_info/device_name") else {
             return;
         };
+        let cores = self.count("/gpu_info/gpu_cores");
+        if let Some(wrong) = cores.and_then(|cores| gpus::wrong_cores(&name, cores)) {
+            self.out.tell("gpu_cores", wrong);
+        }
         self.out.trace.device = Some(DeviceLine {
             r#type: "cuda".to_owned(),
             name: Some(name),
@@ -380,6 +387,29 @@ impl Reader<'_> {
         };
         let figures = peaks.into_iter().map(figure).collect();
         self.out.remember(figures);
+    }
+
+    /// Files that give their strategy two names, or none, are told with the degrees that they state.
+    fn strategy(&mut self) {
+        let tables = SETTINGS.iter().flat_map(|setting| &setting.tables);
+        let names = tables.flat_map(|table| {
+            ["strategy_name", "parallel_strategy"].map(|name| format!("/{table}/{name}"))
+        });
+        let mut names: Vec<String> = names.filter_map(|path| self.text(&path)).collect();
+        names.sort();
+        names.dedup();
+        if names.len() > 1
+            || names
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case("unknown"))
+        {
+            let mut degrees = self.out.degrees();
+            degrees.retain(|(of, _)| ["TP", "PP"].contains(of));
+            let with = if degrees.is_empty() { "" } else { ", with " };
+            let names = names.join("` and `");
+            let detail = format!("the strategy is named `{names}`{with}{}", shown(&degrees));
+            self.out.tell("strategy_names", detail);
+        }
     }
 }
 

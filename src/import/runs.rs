@@ -31,6 +31,8 @@ pub struct ImportedRun {
     pub other_platform: Option<String>,
     /// What the file publishes as sampled beside the run.
     telemetry: Option<Telemetry>,
+    /// The train key that a file published by tprimat states: runs with another key had other inputs.
+    pub train_key: Option<String>,
 }
 
 /// What is claimed of a cell's imports.
@@ -159,6 +161,7 @@ impl ImportedRun {
             result,
             other_platform,
             telemetry: old.telemetry,
+            train_key: old.train_key,
         }
     }
 }

@@ -158,6 +158,12 @@ fn imports_that_a_command_does_not_see_are_named() {
     project
         .run(&["import", "benchmark_rocm_tiny.json"])
         .ends_with(0);
+    let none = project.run(&["history"]).ends_with(4).stderr;
+    assert!(
+        none.contains("do not say when the runs were made")
+            && none.contains("tprimat compare --imported"),
+        "{none}"
+    );
     let none = project
         .run(&["compare", "amd/prim/*", "amd/*"])
         .ends_with(4)
@@ -250,12 +256,16 @@ fn a_log_of_a_recipe_with_patterns_is_imported_by_them() {
     project.edit("recipes/cmd/recipe.toml", "format = \"any\"", &whole);
     // Which recipe reads it, only the cell says; and the patterns may not fit.
     project.write("other.log", "nothing of the kind\n");
-    for arguments in [
-        &["import", "own.log"][..],
-        &["import", cell, "--log", "other.log"],
+    for (arguments, told) in [
+        (&["import", "own.log"][..], "name a cell of that framework"),
+        (
+            &["import", cell, "--log", "other.log"],
+            "the log lines of `cmd` find no step in it either",
+        ),
     ] {
         let refused = project.run(arguments).ends_with(2).stderr;
-        assert!(refused.contains("neither a log nor a result"), "{refused}");
+        let words = refused.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(told), "{refused}");
     }
     project.run(&import).ends_with(0);
     let mean = || {

@@ -41,7 +41,15 @@ fn the_later_schema() {
     );
     assert!(result.trace.finished && result.trace.steps.iter().all(|s| s.learning_rate.is_none()));
     assert_eq!(result.label("pipeline_model_parallel_size"), Some(2));
-    assert_eq!(kinds(&result), ["learning_rates_count", "memory_unit"]);
+    assert_eq!(
+        kinds(&result),
+        ["learning_rates_count", "memory_unit", "strategy_names"]
+    );
+    assert!(
+        result.anomalies[2]
+            .detail
+            .contains("`pipelined` and `unknown`, with TP 1 × PP 2")
+    );
     let figure = &result.trace.memory[0].figures[0];
     assert_eq!(
         (&*figure.kind, figure.bytes),
@@ -63,9 +71,9 @@ fn the_older_schema_of_an_amd_box() {
         (result.platform.as_deref(), result.framework.as_deref()),
         (Some("rocm"), Some("prim"))
     );
-    assert_eq!(kinds(&result), ["memory_unit"]);
+    assert_eq!(kinds(&result), ["gpu_cores", "memory_unit"]);
     assert!(
-        result.anomalies[0].detail.contains("\"100 GB\" is GiB"),
+        result.anomalies[1].detail.contains("\"100 GB\" is GiB"),
         "{:?}",
         result.anomalies
     );
@@ -192,6 +200,11 @@ fn a_degree_that_is_not_stated_is_not_taken_for_one() {
     assert_eq!(
         wrong.anomalies[0].detail,
         "TP 3 × DP 2 = 6, and num_gpus is 16"
+    );
+    let unknown = of(json!({ "strategy_name": "unknown", "PP": 2 }));
+    assert_eq!(
+        unknown.anomalies[0].detail,
+        "the strategy is named `unknown`, with PP 2"
     );
 }
 
