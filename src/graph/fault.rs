@@ -10,7 +10,7 @@ use crate::{
     cache::{Attempt, TaskKind},
     figures::{self, codes},
     job::{FailureClass, RunOutcome},
-    logs::same_failure,
+    logs::same_fault,
     matrix::CellId,
     plan::Inputs,
     results,
@@ -166,7 +166,7 @@ fn is_alike(a: &End, b: &End) -> bool {
                     evidence: said_b,
                     status: status_b,
                 },
-            ) => class_a == class_b && same_failure((said_a, status_a), (said_b, status_b)),
+            ) => class_a == class_b && same_fault((said_a, status_a), (said_b, status_b)),
             _ => false,
         },
         (End::Uncounted(a), End::Uncounted(b)) => {

@@ -15,7 +15,7 @@ use memchr::memmem;
 use tprimat_base::words::part;
 
 use super::{Failure, FailureClass as Class, Trace, launcher::Root, lines::cut};
-pub use same::same_failure;
+pub use same::{same_failure, same_fault};
 use words::{BELOW_FRAMES, OF_PYTHON, OF_SHELL, Says, TABLE, exception, message};
 
 /// Lines of evidence kept, and characters of each.

@@ -59,7 +59,7 @@ mod trace;
 mod values;
 mod wild;
 
-pub use causes::same_failure;
+pub use causes::{same_failure, same_fault};
 pub use classify::{ExitSummary, classify};
 pub use compile::PatternError;
 pub use events::{Event, events_schema};

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use super::words::{TABLE, exception, message};
 use crate::{classify::CRASHES, pattern::Pattern};
 
-/// Addresses differ from run to run, and numbers with the settings of a cell.
+static ADDRESS: Pattern = Pattern::new("0x[0-9a-fA-F]+");
+
 static NUMBER: Pattern = Pattern::new("0x[0-9a-fA-F]+|[0-9]+(?:\\.[0-9]+)?(?:e-?[0-9]+)?");
 
 /// Where an exception was raised: ` (train.py, line 9)`.
@@ -18,8 +19,8 @@ fn passes(line: &str) -> bool {
     TABLE.passing.iter().any(|word| line.contains(word))
 }
 
-/// The exceptions that a run itself raised, each with its place, without the numbers in its text.
-fn raised(lines: &[String]) -> Vec<(Cow<'_, str>, &str)> {
+/// The exceptions that a run itself raised, each with its place, without what `varied` finds in its text.
+fn raised<'a>(lines: &'a [String], varied: &Pattern) -> Vec<(Cow<'a, str>, &'a str)> {
     let of_others = |name: &str| TABLE.of_others.iter().any(|other| other == name);
     let is_own = |line: &&String| {
         let name = exception(line);
@@ -30,7 +31,7 @@ fn raised(lines: &[String]) -> Vec<(Cow<'_, str>, &str)> {
         let line = message(line);
         let place = PLACE.find(line).map_or(line.len(), |found| found.start());
         let (text, place) = line.split_at(place);
-        (NUMBER.replace_all(text, "0"), place)
+        (varied.replace_all(text, "0"), place)
     })
     .collect()
 }
@@ -39,8 +40,22 @@ fn raised(lines: &[String]) -> Vec<(Cow<'_, str>, &str)> {
 /// same way? Then the same launch would fail so a third time. What they raised decides: a common
 /// exception. Where neither raised one, the exit status does, unless somebody else sent the signal.
 #[must_use]
-pub fn same_failure((a, status_a): (&[String], &str), (b, status_b): (&[String], &str)) -> bool {
-    let (of_a, of_b) = (raised(a), raised(b));
+pub fn same_failure(a: (&[String], &str), b: (&[String], &str)) -> bool {
+    is_same(a, b, &ADDRESS)
+}
+
+/// The same of runs of two cells, whose settings an exception may name: numbers count for nothing.
+#[must_use]
+pub fn same_fault(a: (&[String], &str), b: (&[String], &str)) -> bool {
+    is_same(a, b, &NUMBER)
+}
+
+fn is_same(
+    (a, status_a): (&[String], &str),
+    (b, status_b): (&[String], &str),
+    varied: &Pattern,
+) -> bool {
+    let (of_a, of_b) = (raised(a, varied), raised(b, varied));
     if !of_a.is_empty() || !of_b.is_empty() {
         return of_a.iter().any(|line| of_b.contains(line));
     }

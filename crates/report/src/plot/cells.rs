@@ -312,13 +312,8 @@ fn cells_of<'a>(
     rows.iter().enumerate().map(cell).collect()
 }
 
-/// Is this difference from the baseline one that the name tells, as `(compiled)`, or as `(seq=128)` what the
-/// matrix compares across?
+/// Is this difference from the baseline one that the name tells, as `(compiled)`?
 fn is_in_name(row: &Row, label: &str) -> bool {
-    let Some((field, values)) = label.split_once(": ") else {
-        return false;
-    };
-    let value = values.split(", not ").next().unwrap_or(values);
-    let is_crossed = field.starts_with("across ");
-    row.axes.contains_key(field) || is_crossed && row.axes.values().any(|of| of == value)
+    let field = label.split_once(": ").map(|(field, _)| field);
+    field.is_some_and(|field| row.axes.contains_key(field))
 }
