@@ -41,6 +41,10 @@ const UNDELETED: &str = ".undeleted-";
 pub(crate) const RUN_LABEL: &str = "tprimat.dev/run";
 pub(crate) const OWNER_LABEL: &str = "tprimat.dev/runs";
 
+/// How long the name of a Job may be. Its pods have it with a dash and five letters behind it, which make one
+/// label of DNS, of 63 characters; of a longer one Kubernetes cuts the end, and the pod is not known as its.
+const LONGEST: usize = 57;
+
 /// Within which time a kubelet notices that a process has ended, and how often one looks.
 const NOTICED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
@@ -58,8 +62,12 @@ fn words_of(target: &Target) -> Vec<String> {
 }
 
 /// The name of a run's Job, or of the one of one of its nodes, which Kubernetes lets nobody give a second time.
+/// It fits whatever the run is called: of an id that is too long the end stays, which is random.
 pub(crate) fn name_of(run_id: &str, node: usize) -> String {
-    of_node(&job_name(run_id).to_lowercase().replace('.', "-"), node)
+    let id = run_id.to_lowercase().replace('.', "-");
+    let room = LONGEST - of_node(&job_name(""), node).len();
+    let cut = id.len().saturating_sub(room);
+    of_node(&job_name(id.get(cut..).unwrap_or_default()), node)
 }
 
 /// The last word of what the pod of a node executes.
@@ -399,4 +407,28 @@ fn is_passing(stderr: &str) -> bool {
         "EOF",
     ];
     PASSING.iter().any(|part| stderr.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_jobs_fit_and_are_never_the_same() {
+        let id = attempt_id();
+        let whole = format!("tprimat-{}", id.to_lowercase().replace('.', "-"));
+        assert_eq!(name_of(&id, 0), whole);
+        assert_eq!(name_of(&id, 9999), format!("{whole}-9999"));
+        let longer = |id: &str| format!("a-very-long-name-of-a-run-{id}");
+        let (one, other) = (longer(&id), longer(&attempt_id()));
+        for node in [0, 1, 10, 9999] {
+            let name = name_of(&one, node);
+            assert!(name.len() <= LONGEST, "{name}");
+            assert!(name.starts_with("tprimat-"), "{name}");
+            assert_ne!(name, name_of(&other, node));
+        }
+        let names: std::collections::BTreeSet<String> =
+            (0..200).map(|node| name_of(&one, node)).collect();
+        assert_eq!(names.len(), 200);
+    }
 }

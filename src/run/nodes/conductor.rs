@@ -2,7 +2,7 @@
 //! end of the nodes' ends.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, Stdio},
@@ -158,8 +158,10 @@ fn see_through(
             }
             continue;
         }
-        if !seen.is_let_go && started.has_lost_one() {
-            seen.has_lost_one = true;
+        if !seen.is_let_go {
+            seen.lost = started.lost();
+        }
+        if !seen.lost.is_empty() {
             seen.since.get_or_insert_with(Instant::now);
         }
         let is_wanted = seen.begun_at.is_none() && started.child.stdin.is_some();
@@ -192,8 +194,8 @@ struct Seen {
     begun_at: Option<f64>,
     /// Was this process told to end the run?
     was_asked: bool,
-    /// A pod is gone that nobody had let go.
-    has_lost_one: bool,
+    /// The nodes whose pods are gone that nobody had let go.
+    lost: BTreeSet<usize>,
     /// The nodes were told to end what they still do.
     is_let_go: bool,
     /// Was a pod told to end by somebody else?
@@ -238,8 +240,11 @@ impl Seen {
     /// Are the nodes to end what they still do?
     fn is_no_longer_needed(&self, spec: &RunSpec, patience: Duration) -> bool {
         // One that cannot run keeps all of them from it.
-        let is_refused = self.begun_at.is_none() && (!self.ends.is_empty() || self.has_lost_one);
-        let is_done = self.ends.len() == spec.nodes();
+        let is_refused =
+            self.begun_at.is_none() && (!self.ends.is_empty() || !self.lost.is_empty());
+        // Nothing is to be waited for where no node can say any more.
+        let is_over = |node: usize| self.ends.contains_key(&node) || self.lost.contains(&node);
+        let is_done = (0..spec.nodes()).all(is_over);
         self.was_asked || is_refused || is_done || self.is_late(spec, patience)
     }
 
@@ -258,7 +263,7 @@ impl Seen {
             let was_asked = self.was_asked || self.was_pod_told;
             let status = match (refused.is_empty(), is_late, was_asked) {
                 (false, ..) => ExitKind::LaunchFailed(refused.join("; ")),
-                _ if self.has_lost_one && !was_asked => ExitKind::Lost(
+                _ if !self.lost.is_empty() && !was_asked => ExitKind::Lost(
                     "a pod was gone before all of them were ready; nothing was run".to_owned(),
                 ),
                 (_, true, _) => ExitKind::LaunchFailed(format!(
@@ -629,6 +634,25 @@ mod tests {
         let lost = exit(&[], 2, false);
         assert!(matches!(lost.status, ExitKind::Lost(_)), "{lost:?}");
         assert!((lost.started_at - 1.0).abs() < 1e-9, "it had begun then");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_where_every_node_has_ended_or_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = spec(folder.path(), Nodes::FirstRankSpeaks);
+        let failed = never_ran(ExitKind::Code(3), 0.0);
+        let mut seen = Seen {
+            begun_at: Some(1.0),
+            since: Some(Instant::now()),
+            ends: BTreeMap::from([(0, failed)]),
+            ..Seen::default()
+        };
+        assert!(
+            !seen.is_no_longer_needed(&spec, PATIENCE),
+            "the second one may still fail in its own words"
+        );
+        seen.lost.insert(1);
+        assert!(seen.is_no_longer_needed(&spec, PATIENCE));
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What holds the supervisors of the nodes: srun, or in Kubernetes the supervisor of node 0 as a child and
 //! a connection from each other pod, whose standard input it is. Nothing secret goes over these: a pod has the
-//! environment from its Secret.
+//! environment from its Secret. Whoever connects is a pod of the run if it knows the word that is in the run
+//! folder, where only the run's user can read it; any other host of the network reaches the port as well.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     io::{self, Read, Write},
+    mem,
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
-    process::{Child, ExitStatus},
-    time::Duration,
+    process::Child,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -19,23 +21,23 @@ use nix::{
     unistd::{Pid, dup2_stdin},
 };
 
-use super::node::{self, Ready, address};
+use super::node::{self, address};
 use crate::{
     error::{Error, Result},
-    files::{self, Durability},
     run::{
-        folder::read_if_there,
+        folder::{make, read_if_there},
         inbox::{frame, settle_down},
+        spec::attempt_id,
     },
 };
 
-/// In the run folder: where the conductor listens.
+/// In the run folder: where the conductor listens, and the word to say there.
 const CONDUCTOR: &str = "conductor.json";
 /// The conductor's first byte to a pod: it has this node.
 const TAKEN: u8 = b'+';
 /// A pod's last byte: its exit.json is written.
 const GOODBYE: u8 = b'.';
-/// How long a pod that has connected may take to say its number.
+/// How long a pod that has connected may take to say the word and its number.
 const HELLO: Duration = Duration::from_secs(2);
 /// Between two attempts of a pod to find the conductor, whose own pod may still wait for a node.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -52,10 +54,17 @@ pub(super) struct Lifelines {
 /// The pods of the nodes other than 0.
 pub(super) struct Pods {
     listener: TcpListener,
+    /// What every pod of this run says first.
+    word: String,
+    /// Whoever has connected and said nothing yet, and when it came.
+    strangers: Vec<(TcpStream, Instant)>,
     /// By the number of the node. A second pod of a node, which Kubernetes may start, is sent away.
     connected: BTreeMap<usize, Pod>,
     nodes: usize,
 }
+
+/// Where the conductor listens, and the word.
+type Place = (String, u16, String);
 
 struct Pod {
     stream: TcpStream,
@@ -91,18 +100,21 @@ impl Lifelines {
         is_over.then(|| ended_well && all.all(|pod| pod.ended_well))
     }
 
-    /// Has one of the pods gone without a word? One that has done its work says goodbye. srun sees to
-    /// that itself.
-    pub fn has_lost_one(&mut self) -> bool {
-        let child = &mut self.child;
-        self.pods.as_ref().is_some_and(|pods| {
-            let has_failed = |ended: ExitStatus| !ended.success();
-            let mut all = pods.connected.values();
-            all.any(|pod| !pod.is_open && !pod.ended_well)
-                || child
-                    .try_wait()
-                    .is_ok_and(|ended| ended.is_some_and(has_failed))
-        })
+    /// Which nodes have gone without a word? A pod that has done its work says goodbye. srun sees to that
+    /// itself.
+    pub fn lost(&mut self) -> BTreeSet<usize> {
+        let Some(pods) = &self.pods else {
+            return BTreeSet::new();
+        };
+        let pods = pods.connected.iter();
+        let is_lost = |(_, pod): &(&usize, &Pod)| !pod.is_open && !pod.ended_well;
+        let mut lost: BTreeSet<usize> = pods.filter(is_lost).map(|(node, _)| *node).collect();
+        if let Ok(Some(ended)) = self.child.try_wait()
+            && !ended.success()
+        {
+            lost.insert(0);
+        }
+        lost
     }
 
     /// Lets all nodes go: they end what they still do.
@@ -134,25 +146,33 @@ impl Pods {
             Ok((listener.local_addr()?.port(), listener))
         });
         let (port, listener) = listener.map_err(broken)?;
-        let place: Ready = (address(), port);
+        let place: Place = (address(), port, attempt_id());
         let text = serde_json::to_vec(&place).unwrap_or_default();
-        files::write_atomically(&dir.join(CONDUCTOR), &text, Durability::Plain)?;
+        let path = dir.join(CONDUCTOR);
+        make(&path, &text).map_err(Error::io("cannot write", path))?;
         Ok(Self {
             listener,
+            word: place.2,
+            strangers: Vec::new(),
             connected: BTreeMap::new(),
             nodes,
         })
     }
 
-    /// Takes in who has come, and sees who has gone.
+    /// Takes in who has come, and sees who has gone. Nobody who connects can hold it up.
     fn look(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if let Ok((number, mut pod)) = welcome(stream)
-                && (1..self.nodes).contains(&number)
-                && let Entry::Vacant(place) = self.connected.entry(number)
-                && pod.stream.write_all(&[TAKEN]).is_ok()
-            {
-                place.insert(pod);
+            if watch(&stream).is_ok() && stream.set_nonblocking(true).is_ok() {
+                self.strangers.push((stream, Instant::now()));
+            }
+        }
+        for (mut stream, came) in mem::take(&mut self.strangers) {
+            match said(&mut stream, &self.word) {
+                Ok(number) => self.welcome(number, stream),
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock && came.elapsed() < HELLO => {
+                    self.strangers.push((stream, came));
+                }
+                Err(_) => {}
             }
         }
         for pod in self.connected.values_mut().filter(|pod| pod.is_open) {
@@ -164,22 +184,41 @@ impl Pods {
             }
         }
     }
+
+    fn welcome(&mut self, number: usize, mut stream: TcpStream) {
+        if (1..self.nodes).contains(&number)
+            && let Entry::Vacant(place) = self.connected.entry(number)
+            && stream.write_all(&[TAKEN]).is_ok()
+        {
+            place.insert(Pod {
+                stream,
+                is_open: true,
+                ended_well: false,
+            });
+        }
+    }
 }
 
-fn welcome(mut stream: TcpStream) -> io::Result<(usize, Pod)> {
-    watch(&stream)?;
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HELLO))?;
-    let mut number = [0; 8];
-    stream.read_exact(&mut number)?;
-    stream.set_nonblocking(true)?;
-    let number = u64::from_le_bytes(number);
-    let pod = Pod {
-        stream,
-        is_open: true,
-        ended_well: false,
-    };
-    Ok((usize::try_from(number).unwrap_or(0), pod))
+/// What the pod of a node says when it has connected.
+fn hello(word: &str, number: usize) -> Vec<u8> {
+    [word.as_bytes(), &(number as u64).to_le_bytes()].concat()
+}
+
+/// The number of the node whose pod this is: `WouldBlock` where it has not said all of it yet.
+fn said(stream: &mut TcpStream, word: &str) -> io::Result<usize> {
+    let mut said = hello(word, 0);
+    let length = said.len();
+    match stream.peek(&mut said)? {
+        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+        part if part < length => return Err(io::ErrorKind::WouldBlock.into()),
+        _ => stream.read_exact(&mut said)?,
+    }
+    let number = said.split_off(word.len()).try_into();
+    let number = number.map(u64::from_le_bytes).unwrap_or_default();
+    match said == word.as_bytes() {
+        true => Ok(usize::try_from(number).unwrap_or_default()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// The end of a host, whose kernel says nothing any more, ends its connections.
@@ -203,7 +242,7 @@ pub(crate) fn supervise_pod(
         // Listed first, or a network file system may remember that the file was not there.
         let _ = std::fs::read_dir(dir).map(Iterator::count);
         if let Some(text) = read_if_there(&dir.join(CONDUCTOR))? {
-            let place: Ready = serde_json::from_slice(&text).unwrap_or_default();
+            let place: Place = serde_json::from_slice(&text).unwrap_or_default();
             break connect(&place, number).map_err(Error::io("cannot reach", place.0))?;
         }
         inbox.wait(PAUSE);
@@ -219,15 +258,64 @@ pub(crate) fn supervise_pod(
     Ok(())
 }
 
-fn connect((host, port): &Ready, number: usize) -> io::Result<TcpStream> {
+fn connect((host, port, word): &Place, number: usize) -> io::Result<TcpStream> {
     let bare = host.parse().map(|ip| SocketAddr::new(ip, *port));
     let mut stream = match bare {
         Ok(address) => TcpStream::connect_timeout(&address, Duration::from_secs(SILENCE.into()))?,
         Err(_) => TcpStream::connect((host.as_str(), *port))?,
     };
     watch(&stream)?;
-    stream.write_all(&(number as u64).to_le_bytes())?;
+    stream.write_all(&hello(word, number))?;
     // Nothing comes where another pod of this node was first: it has answered already.
     stream.read_exact(&mut [0])?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes from the conductor on this connection; nothing where it is dropped.
+    fn heard(pods: &mut Pods, mut stream: TcpStream) -> Vec<u8> {
+        stream.set_nonblocking(true).unwrap();
+        loop {
+            pods.look();
+            let mut heard = vec![0];
+            match stream.read(&mut heard) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                count => return heard[..count.unwrap_or_default()].to_vec(),
+            }
+        }
+    }
+
+    #[test]
+    fn only_who_knows_the_word_of_the_run_takes_the_place_of_a_node() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mut pods = Pods::listen(folder.path(), 2).unwrap();
+        let path = folder.path().join(CONDUCTOR);
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "others of the volume cannot read it");
+        let text = std::fs::read(path).unwrap();
+        let (_, port, word): Place = serde_json::from_slice(&text).unwrap();
+        let comes = |says: &[u8]| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(says).unwrap();
+            stream
+        };
+        let _silent = comes(b"");
+        let wrong = "x".repeat(word.len());
+        assert_eq!(heard(&mut pods, comes(&hello(&wrong, 1))), b"");
+        assert!(pods.connected.is_empty());
+        let came = Instant::now();
+        assert_eq!(heard(&mut pods, comes(&hello(&word, 1))), [TAKEN]);
+        assert!(came.elapsed() < HELLO, "nobody waits for the silent one");
+        // Another pod of this node, and one of a node that the run does not have.
+        for number in [1, 2] {
+            assert_eq!(heard(&mut pods, comes(&hello(&word, number))), b"");
+        }
+        assert_eq!(pods.connected.len(), 1);
+    }
 }
