@@ -193,7 +193,7 @@ class Events:
         values = {name: value for name, value in values.items() if value is not None}
         if loss is not None:
             values["loss"] = number(loss)
-            if math.isnan(values["loss"]):
+            if not math.isfinite(values["loss"]):
                 self.found_nan, values["anomaly"] = True, "nan_loss"
         self.steps = step
         self.profile_step()
@@ -246,9 +246,10 @@ def trainer_callback(describe=None, events=None, tokens=None, **effective):
 
     class TrainerEvents(transformers.TrainerCallback):
         def __init__(self):
-            self.events, self.ended = events or Events("transformers"), None
+            self.events, self.ended, self.logged = events or Events("transformers"), None, 0
 
         def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
+            self.logged = state.global_step
             self.events.start(**(describe or known)(args, model, optimizer))
 
         def on_step_begin(self, args, state, control, **_):
@@ -262,10 +263,16 @@ def trainer_callback(describe=None, events=None, tokens=None, **effective):
         def on_log(self, args, state, control, logs=None, **_):
             if self.ended is None or "loss" not in logs:  # the summary of the whole run
                 return
-            self.ended |= {name: float(logs[name]) for name in ("learning_rate", "grad_norm") if name in logs}
-            if args.logging_steps == 1:  # otherwise it is the mean of several steps
-                self.ended["loss"] = float(logs["loss"])
-                control.should_training_stop |= math.isnan(self.ended["loss"])
+            names = ("loss", "learning_rate", "grad_norm")
+            self.ended |= {name: float(logs[name]) for name in names if name in logs}
+            # The logged loss is the mean over the steps since the line before.
+            averaged, self.logged = state.global_step - self.logged, state.global_step
+            if averaged > 1:
+                self.ended["loss_steps_averaged"] = averaged
+            # The Trainer leaves losses that are not numbers out of its mean, and 0 is what stays.
+            if self.ended["loss"] == 0 and math.isnan(self.ended.get("grad_norm", 0)):
+                self.ended["loss"] = math.nan
+            control.should_training_stop |= not math.isfinite(self.ended["loss"])
 
         def on_train_end(self, args, state, control, **_):
             self.flush()

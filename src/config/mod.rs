@@ -37,7 +37,7 @@ pub(crate) use of_cell::not_of_cell;
 pub use resolve::Leaf;
 pub use sections::{Entry, Section};
 pub use shape::framework_keys;
-pub(crate) use shape::settings_called;
+pub(crate) use shape::{choice, settings_called};
 pub use view::{Setting, Values, View};
 pub(crate) use yaml::json_of_yaml;
 

@@ -294,7 +294,7 @@ fn texts(list: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The choice that a text stands for: `BF16` and `bfloat16` are `bf16`.
-fn choice(choices: &[&'static str], text: &str) -> Option<&'static str> {
+pub(crate) fn choice(choices: &[&'static str], text: &str) -> Option<&'static str> {
     let plain = text.trim().to_lowercase();
     let known = PRECISIONS.iter().find(|(other, _)| *other == plain);
     let plain = known.map_or(plain.as_str(), |(_, own)| own);

@@ -173,6 +173,10 @@ impl Engine<'_> {
         if !unreached.is_empty() {
             image = image.field("not_handed_over", &unreached);
         }
+        let unwritten = &prepared.resolved.unwritten;
+        if !unwritten.is_empty() {
+            image = image.field("unwritten", unwritten);
+        }
         Some(image.finish())
     }
 

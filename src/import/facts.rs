@@ -7,8 +7,13 @@ use serde_json::Value;
 
 use super::{ImportedRun, OldResult, result};
 use crate::{
+    config::choice,
     error::{Error, Problem, Result, did_you_mean},
-    results::{AttestationStatus, settings::show},
+    job::PRECISIONS,
+    results::{
+        AttestationStatus,
+        settings::{PRECISION, show},
+    },
 };
 
 /// Values by the job's names.
@@ -31,6 +36,17 @@ pub fn facts(words: &[String]) -> Result<Facts> {
         };
         let text = text.trim();
         let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+        if label == PRECISION {
+            return match choice(&PRECISIONS, text) {
+                Some(precision) => Ok((label.to_owned(), precision.into())),
+                None => {
+                    let message = format!("`--set {word}`: {text} is not a precision");
+                    let near = did_you_mean(text, PRECISIONS);
+                    let all = || format!("expected {}", PRECISIONS.join(", "));
+                    Err(refused(message, near.unwrap_or_else(all)))
+                }
+            };
+        }
         match result::label_value(label, &value) {
             Ok(value) => Ok((label.to_owned(), value)),
             Err(expected) => Err(refused(

@@ -184,7 +184,20 @@ fn other_platform(old: &OldResult, claims: &Claims) -> Option<String> {
         let said = format!("the device is {what}, the cell's platform `{cell}`");
         Some((vendor, said))
     });
-    let mut all = labelled.into_iter().chain(on_device);
+    // Only one vendor's devices have such memory.
+    let is_hip =
+        |source: Option<&str>| source.is_some_and(|name| ["hip", "rocm-smi"].contains(&name));
+    let mut steps = old.trace.steps.iter();
+    let on_hip = steps.any(|step| {
+        let mut figures = step.memory_figures.iter();
+        is_hip(step.memory_source.as_deref()) || figures.any(|figure| is_hip(Some(&figure.source)))
+    });
+    let of_memory = on_hip.then(|| {
+        let said =
+            format!("the log counts the memory of AMD's GPUs (HIP), the cell's platform `{cell}`");
+        (Vendor::Amd, said)
+    });
+    let mut all = labelled.into_iter().chain(on_device).chain(of_memory);
     all.find(|(vendor, _)| *vendor != of_cell)
         .map(|(_, said)| said)
 }

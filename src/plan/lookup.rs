@@ -349,7 +349,7 @@ impl Plan {
 }
 
 /// Does it start a command of the user's own, which may open the job?
-fn is_own(recipe: &Recipe) -> bool {
+pub(super) fn is_own(recipe: &Recipe) -> bool {
     let launch = &recipe.file.launch;
     launch.reads_job && launch.has_option(COMMAND)
 }

@@ -17,7 +17,7 @@ pub use model::model_shape;
 pub use settings_reader::CellProblem;
 pub(super) use settings_reader::SettingsReader;
 
-use super::{Execution, command_words::plain_words, data::DataKind, execution};
+use super::{Execution, command_words::plain_words, data::DataKind, execution, lookup::is_own};
 use crate::{
     config::{
         Config, Origin, framework_keys, framework_named, plain,
@@ -55,6 +55,9 @@ pub struct Resolved {
     pub data_paths: BTreeMap<DataKind, String>,
     /// How runs are started.
     pub execution: Execution,
+    /// Settings of the losses that nobody wrote, neither in a file nor into a command of the user's own: their values are
+    /// tprimat's defaults, which such a command need not heed.
+    pub unwritten: Vec<&'static str>,
     /// What was understood or adapted in a way that the reader should know.
     pub notes: Vec<String>,
 }
@@ -192,6 +195,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         card(&mut r, &job, platform.gpu_model.as_deref());
         measures(&mut r, &job, skipped);
     }
+    let unwritten = unwritten(&r, &job, recipe);
     fill_command(&mut r, cell, &mut job, recipe);
     let resolved = Resolved {
         env: environment(&r, cell, vendor, recipe, own.env),
@@ -208,6 +212,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
             .map(|(kind, (_, path))| (kind, path))
             .collect(),
         execution: execution::execution(&mut r, cell, vendor, recipe),
+        unwritten,
         notes,
         job,
     };
@@ -468,6 +473,33 @@ fn fill_command(r: &mut SettingsReader, cell: &Cell, job: &mut Job, recipe: &Rec
                 None => problem,
             });
         }
+    }
+}
+
+/// `job`: with the command as it is written, before its places are filled.
+fn unwritten(r: &SettingsReader, job: &Job, recipe: &Recipe) -> Vec<&'static str> {
+    const OF_LOSSES: [&str; 11] = [
+        "training.seed",
+        "training.optimizer.learning_rate",
+        "training.optimizer.min_learning_rate",
+        "training.optimizer.warmup_steps",
+        "training.optimizer.lr_decay_style",
+        "training.optimizer.wsd_decay_steps",
+        "training.optimizer.weight_decay",
+        "training.optimizer.beta1",
+        "training.optimizer.beta2",
+        "training.optimizer.eps",
+        "training.optimizer.clip_grad",
+    ];
+    let Some(command) = job.framework.get(COMMAND).map(Value::to_string) else {
+        return Vec::new();
+    };
+    let is_default = |path: &&str| matches!(r.view.origin(path), None | Some((_, Origin::Default)));
+    let names = OF_LOSSES.into_iter().filter(is_default);
+    let names = names.filter_map(|path| Some(path.rsplit_once('.')?.1));
+    match is_own(recipe) {
+        true => names.filter(|name| !command.contains(name)).collect(),
+        false => Vec::new(),
     }
 }
 

@@ -239,7 +239,7 @@ class CallbackTests(unittest.TestCase):
         with mock.patch.dict(os.environ, {"RANK": "3"}):
             self.assertEqual([e["event"] for e in printed(both)[0]], ["error"])
 
-    def trained(self, **arguments):
+    def trained(self, weight=None, **arguments):
         config = transformers.LlamaConfig(
             hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=32
         )
@@ -250,7 +250,10 @@ class CallbackTests(unittest.TestCase):
             output_dir=folder.name, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, max_steps=4,
             per_device_train_batch_size=2, gradient_accumulation_steps=2, seed=9, **arguments,
         )  # fmt: skip
-        trainer = transformers.Trainer(transformers.LlamaForCausalLM(config), args, train_dataset=data)
+        model = transformers.LlamaForCausalLM(config)
+        if weight is not None:
+            torch.nn.init.constant_(model.lm_head.weight, weight)
+        trainer = transformers.Trainer(model, args, train_dataset=data)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.add_callback(callback.trainer_callback(seq_length=8))
         return printed(trainer.train)[0]
@@ -263,11 +266,20 @@ class CallbackTests(unittest.TestCase):
         self.assertTrue(all(s["loss"] > 0 and s["learning_rate"] > 0 and s["grad_norm"] > 0 for s in steps))
         self.assertEqual((end["event"], end["steps"]), ("end", 4))
 
-    def test_a_loss_over_several_steps_is_no_step_s_loss(self):
-        _, *steps, _ = self.trained(logging_steps=2)
+    def test_a_loss_over_several_steps_says_over_how_many(self):
+        _, *steps, _ = self.trained(logging_steps=3, logging_first_step=True)
         self.assertEqual([s["step"] for s in steps], [1, 2, 3, 4])
-        self.assertTrue(all("loss" not in s and s["step_time_seconds"] > 0 for s in steps))
-        self.assertEqual(["grad_norm" in s for s in steps], [False, True, False, True])
+        self.assertTrue(all(s["step_time_seconds"] > 0 for s in steps))
+        self.assertEqual([s.get("loss_steps_averaged") for s in steps], [None, None, 2, None])
+        self.assertEqual([s.get("loss", 0) > 0 for s in steps], [True, False, True, False])
+        self.assertEqual(["grad_norm" in s for s in steps], [True, False, True, False])
+
+    def test_a_loss_that_is_no_number_fails_the_run_however_often_it_is_logged(self):
+        for more in ({"logging_steps": 1}, {"logging_steps": 2}, {"logging_steps": 2, "logging_nan_inf_filter": False}):
+            with self.subTest(more):
+                *_, step, error = self.trained(weight=float("nan"), **more)
+                self.assertEqual((step["loss"], step["anomaly"]), (None, "nan_loss"))
+                self.assertEqual((error["event"], error["class"]), ("error", "nan"))
 
     def test_lightning_by_a_stand_in(self):
         pytorch = types.SimpleNamespace(Callback=object)

@@ -389,7 +389,7 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
             .stdout,
     );
     assert!(
-        comment.contains("| 1/1, not attested, 1 dangerous setting |"),
+        comment.contains("| 1/1, not attested, CUDA_LAUNCH_BLOCKING |"),
         "{comment}"
     );
     assert!(

@@ -215,7 +215,12 @@ fn an_import_is_no_measurement_and_stands_in_for_none() {
 #[test]
 fn a_cell_of_the_matrix_claims_its_job() {
     let project = project();
+    // Of a GPU's memory, no CPU's log speaks.
     project.write("other.log", &primus(1, 12));
+    let refused = project.run(&["import", "cpu/cmd/tiny/single", "--log", "other.log"]);
+    assert!(refused.ends_with(2).stderr.contains("memory of AMD's GPUs"));
+    let other = primus(1, 12).replace("hip mem", "mem");
+    project.write("other.log", &other);
     let told = project
         .run(&["import", "cpu/cmd/tiny/single", "--log", "other.log"])
         .ends_with(0)

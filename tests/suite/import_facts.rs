@@ -74,6 +74,7 @@ fn a_rate_that_rests_on_supplied_facts_says_so_wherever_it_stands() {
     }
     let shown = project.run(&["show", CELL]).ends_with(0).stdout;
     assert!(shown.contains("as its importer says"), "{shown}");
+    assert!(shown.contains("supplied settings"), "{shown}");
     // The last import stands.
     import(&project, &[]).ends_with(0);
     let rows = project.run(&["compare", "--imported", "--json"]).json()["rows"].clone();
@@ -113,6 +114,8 @@ fn a_fact_that_the_log_says_otherwise_is_refused_with_both_values() {
         ("num_gpu=1", "did you mean `num_gpus`?"),
         ("num_gpus", "has no `=`"),
         ("num_gpus=two", "is not a whole number above 0"),
+        ("precision=foo", "expected fp32, bf16"),
+        ("precision=fp9", "did you mean `fp"),
     ] {
         let refused = import(&project, &[fact]).ends_with(2).stderr;
         assert!(refused.contains(why), "{refused}");

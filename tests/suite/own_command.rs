@@ -289,6 +289,52 @@ fn a_model_of_the_scripts_own_has_a_rate_and_no_flops() {
     assert!(refused.contains("other, for a model of"), "{refused}");
 }
 
+/// What nobody wrote is no claim: neither the shape of a model that only the script knows, nor a default that the command
+/// is not given.
+#[test]
+fn a_trainer_contradicts_only_what_somebody_wrote() {
+    let project = project("bash print.sh {{ seq_length }}");
+    project.edit("config.yaml", &format!("    log: \"{LINE}\"\n"), "");
+    project.edit(
+        "config.yaml",
+        "models:\n",
+        "models:\n  own: { architecture: other }\n",
+    );
+    project.edit("matrix.toml", "\"tiny\"", "\"own\"");
+    let script = r#"echo "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"effective\":{\"architecture\":\"gpt2\",\"num_layers\":3,\"vocab_size\":50,\"tie_embeddings\":true,\"weight_decay\":0.0,\"beta2\":0.999,\"seed\":42,\"seq_length\":$1,\"global_batch_size\":1,\"num_gpus\":1}}"
+for step in 1 2 3 4 5 6 7 8; do sleep 0.02; echo "{\"event\":\"step\",\"step\":$step,\"loss\":3.5,\"step_time_seconds\":0.02}"; done
+echo '{"event":"end","status":"ok","steps":8}'
+"#;
+    project.write("print.sh", script);
+    project.run(&["build"]).ends_with(0);
+    let told = project.run(&["compare", "--details"]).ends_with(0).stdout;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "weight_decay 0 (by default 0.1)",
+        "beta2 0.999 (by default",
+        "seed 42 (by default 1234)",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    // As soon as it is written, also as what it is by default, it is held against the trainer; that takes no run.
+    project.edit(
+        "config.yaml",
+        "type: adamw",
+        "type: adamw, weight_decay: 0.1",
+    );
+    let built = project.run(&["build"]).ends_with(1).stderr;
+    assert!(built.contains("no run was made"), "{built}");
+    let shown = project
+        .run(&["show", "cpu/mine/own/single@seq=1000"])
+        .stdout;
+    assert!(
+        shown.contains("the trainer says weight_decay 0;"),
+        "{shown}"
+    );
+    assert!(shown.contains("the job in weight_decay
+"), "{shown}");
+}
+
 /// A build would pay for runs that give no figure: it is refused with the line to add.
 #[test]
 fn lines_without_a_time_are_refused_before_a_run() {

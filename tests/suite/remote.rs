@@ -212,7 +212,7 @@ fn a_bundle_brings_runs_and_imports_to_another_cache() {
     let first = Project::new(TWO_CELLS);
     first.run(&["build"]).ends_with(0);
     first.write("a.log", include_str!("../fixtures/logs/primus.log"));
-    let import = ["import", "nvd/unknown/tiny/large", "--log", "a.log"];
+    let import = ["import", "amd/unknown/tiny/large", "--log", "a.log"];
     first.run(&import).ends_with(0);
     first.run(&["cache", "export", "runs.tar.zst"]).ends_with(0);
     let again = first.run(&["cache", "export", "runs.tar.zst"]).ends_with(2);

@@ -44,6 +44,9 @@ pub enum Event {
         #[serde(default)]
         #[serialize_always]
         loss: Option<f64>,
+        /// How many steps the loss is the mean of, where it is not this step's own. The step time is
+        /// that of this step all the same.
+        loss_steps_averaged: Option<u64>,
         learning_rate: Option<f64>,
         /// Global norm before clipping.
         grad_norm: Option<f64>,

@@ -203,6 +203,7 @@ impl Reader for HuggingFace {
             let drawn = self.bar.map(|bar| bar.count);
             times::of_whole_run(drawn.or(self.settings.total_steps), drawn.is_some(), out);
         }
+        out.trace.clock.take_if(|clock| clock.ends.is_empty());
         self.state.end(out);
     }
 }

@@ -74,7 +74,7 @@ pub use tail::tail;
 pub use tfevents::{TfEvents, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::{
-    ABSURD_STEP_TIME, Anomaly, DeviceLine, Effective, Evaluation, Failure, MAX_REPORTS,
-    MemoryFigure, MemoryReport, Process, RESTART, RunningAverage, SECOND_RUN, Step,
-    TelemetrySample, Trace, UNREADABLE, UnreadableLines, WHOLE_RUN,
+    ABSURD_STEP_TIME, Anomaly, CoarseClock, DeviceLine, Effective, Evaluation, Failure,
+    LOSS_STEPS_AVERAGED, MAX_REPORTS, MemoryFigure, MemoryReport, Process, RESTART, RunningAverage,
+    SECOND_RUN, Step, TelemetrySample, Trace, UNREADABLE, UnreadableLines, WHOLE_RUN,
 };

@@ -8,8 +8,8 @@ use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
-    Failure, FailureClass, Step,
-    builder::{Builder, Notes},
+    Failure, FailureClass, LOSS_STEPS_AVERAGED, Step,
+    builder::{Builder, LAST_STEP, Notes},
     format::{Evidence, Reader},
     lines::{Line, cut},
     numbers::{as_count, whole_text_number},
@@ -266,6 +266,8 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     };
     let memory_bytes = count("memory_bytes", MAX_BYTES);
     let tokens = count("tokens", MAX_TOKENS);
+    let averaged = count(LOSS_STEPS_AVERAGED, LAST_STEP).filter(|n| *n > 1);
+    let averaged = averaged.map(|n| (LOSS_STEPS_AVERAGED.into(), n as f64));
     let with_memory = |key| {
         memory_bytes
             .and_then(|_| text(event, key))
@@ -289,6 +291,7 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         memory_bytes,
         memory_kind: with_memory("memory_kind"),
         memory_source: with_memory("memory_source"),
+        other: averaged.into_iter().collect(),
         ..Step::default()
     })
 }

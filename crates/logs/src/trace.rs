@@ -60,8 +60,62 @@ pub struct Trace {
     /// which may be late.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dated_by_lines: bool,
+    /// When steps had ended, where the trainer times none of them and its progress bar counts seconds.
+    pub clock: Option<CoarseClock>,
     /// The trainer said that it reached its end.
     pub finished: bool,
+}
+
+/// A clock of whole seconds, which progress bars show: step times are differences of it over so many
+/// steps that a second is little.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CoarseClock {
+    /// Steps, and the seconds since the beginning at which they had ended, both rising.
+    pub ends: Vec<(u64, f64)>,
+    /// All steps of the run and its time with the start-up, as the summary at its end says.
+    pub whole_run: Option<(u64, f64)>,
+}
+
+impl CoarseClock {
+    /// By how many seconds a difference of two readings may be wrong.
+    const ERROR_SECONDS: f64 = 1.0;
+    /// The part of a time that its error may be.
+    const MOST_ERROR: f64 = 0.05;
+    /// Times that a long run is cut into at most.
+    const MOST_TIMES: f64 = 40.0;
+    /// Readings that are kept.
+    const MOST_ENDS: usize = 2048;
+
+    #[must_use]
+    pub fn new(ends: &[(u64, f64)]) -> Self {
+        let every = ends.len().div_ceil(Self::MOST_ENDS).max(1);
+        let mut kept: Vec<_> = ends.iter().copied().step_by(every).collect();
+        kept.extend(ends.last().filter(|last| kept.last() != Some(last)));
+        Self {
+            ends: kept,
+            whole_run: None,
+        }
+    }
+
+    /// Takes in what the summary at the end says of the whole run. Its time has fractions of a second: where it is that of
+    /// the last bar, and not of something that was done before or behind the steps, it replaces the bar's.
+    pub fn ends_with(&mut self, steps: u64, seconds: f64) {
+        let Some(last) = self.ends.last_mut() else {
+            return;
+        };
+        self.whole_run = Some((steps, seconds));
+        if last.0 == steps && (0.0..Self::ERROR_SECONDS).contains(&(seconds - last.1)) {
+            last.1 = seconds;
+        }
+    }
+
+    /// The least time between two of these readings from which a step time may be made.
+    #[must_use]
+    pub fn least_seconds(ends: &[(u64, f64)]) -> f64 {
+        let seconds = |end: Option<&(u64, f64)>| end.map_or(0.0, |(_, seconds)| *seconds);
+        let all = seconds(ends.last()) - seconds(ends.first());
+        (Self::ERROR_SECONDS / Self::MOST_ERROR).max(all / Self::MOST_TIMES)
+    }
 }
 
 /// One process of the trainer.
@@ -78,6 +132,9 @@ pub struct Process {
 pub const SECOND_RUN: &str = "second_run";
 /// Kind of the anomaly of a process that begins within the log.
 pub const RESTART: &str = "restart";
+
+/// How many steps the loss of a step's line is the mean of, where its time is that of one.
+pub const LOSS_STEPS_AVERAGED: &str = "loss_steps_averaged";
 
 /// Kind of the anomaly of a log whose only time is that of the whole run, its start included.
 pub const WHOLE_RUN: &str = "whole_run";

@@ -3,6 +3,7 @@
 //! | file | from | to |
 //! |---|---|---|
 //! | `steady` | a run's steps | its measured part, and where that begins |
+//! | `windows` | a result | its step times, where only a progress bar counts seconds |
 //! | `clock` | a result | do its step times fit the time that passed? |
 //! | `interval/bootstrap` | rates of units | intervals without an assumption on their distribution |
 //! | `interval` | rates of repeats, hosts, times | a rate with its interval; what is a unit of replication |
@@ -64,6 +65,7 @@ mod sweep_document;
 mod telemetry;
 mod unified;
 mod unstated;
+mod windows;
 
 pub use accelerators::{
     Accelerator, Device, accelerator, accelerator_names, accelerators_like, device_vendor,
@@ -101,7 +103,7 @@ pub use note::{Note, NoteKind};
 pub use pairs::{Decided, decided};
 pub use peaks::{Peak, PeakOverride, Peaks, mfu};
 pub use same_run::repeated_runs;
-pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady};
+pub use steady::{CrossCheck, Cut, DECLARED, LevelShift, Steady, WHOLE};
 pub use summary::{
     Curve, Memory, RepeatStatus, RepeatSummary, Statistics, StepTime, Summary, UncountedRepeats,
     comes_again, failure_class, summarize, why_uncounted,

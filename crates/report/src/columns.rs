@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::plot::loss_apart;
 use serde_json::Value;
-use tprimat_base::words::plain::counted;
 use tprimat_numbers::figures::{
     Comparison, EnvironmentDifference, Estimate, Figure, Group, Memory, Metric, Row, Speedup, Unit,
-    apart_words, dropped_words, environment_words, is_crossed, rate_unit, texts, varied_for_losses,
+    apart_words, codes::SUPPLIED, dropped_words, environment_words, is_crossed, rate_unit, texts,
+    varied_for_losses,
 };
-use tprimat_numbers::results::AttestationStatus;
+use tprimat_numbers::results::{AttestationStatus, words::few};
 
 use super::{
     format::{MISSING, bytes, metric as in_unit, number, percent, seconds},
@@ -422,9 +422,17 @@ fn repeats(of: &Of<'_>, view: &View) -> Shown {
             .filter(|mark| mark != NOT_ATTESTED)
             .collect(),
     };
-    // Only their number fits here: the notes name each dangerous setting, and the page has them beside the cell's name.
-    if !row.warnings.is_empty() && view.place != Place::Page {
-        remarks.push(counted(row.warnings.len(), "dangerous setting"));
+    // Only names fit here: the notes say what each is, and the page has them beside the cell's name.
+    if view.place != Place::Page {
+        let names = row.warnings.iter().map(|warning| match &*warning.code {
+            SUPPLIED => "supplied settings".to_owned(),
+            code => {
+                let name = warning.values.get("name").and_then(|name| name.as_str());
+                name.unwrap_or(code).to_owned()
+            }
+        });
+        let names: Vec<String> = names.collect();
+        remarks.extend((!names.is_empty()).then(|| few(&names)));
     }
     let is_whole =
         row.uncounted.failed == 0 && row.warnings.is_empty() && row.standing.earlier.is_none();

@@ -4,7 +4,10 @@
 use std::collections::HashSet;
 
 use indexmap::IndexMap;
-use tprimat_numbers::figures::{Comparison, Cut, Figure, NoteKind, RepeatStatus, Row};
+use tprimat_base::words::plain::counted;
+use tprimat_numbers::figures::{
+    Comparison, Figure, NoteKind, RepeatStatus, RepeatSummary, Row, Steady, WHOLE,
+};
 use tprimat_numbers::results::{CUSUM, words::few};
 
 use super::columns::{Place, shown_metrics};
@@ -116,13 +119,14 @@ pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
 pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
     // For each way, how many steps each repeat was measured over.
     let mut ways: IndexMap<String, Vec<u64>> = IndexMap::new();
-    let runs = rows.iter().flat_map(|row| &row.repeats);
-    let runs = runs.filter(|repeat| repeat.status == RepeatStatus::Ok);
-    for steady in runs.filter_map(|repeat| repeat.steady.as_ref()) {
-        let way = match steady.cut.as_ref().is_some_and(Cut::is_assessed) {
-            true => format!("further warm-up looked for by {CUSUM}"),
-            false => "only the declared warm-up is dropped".to_owned(),
+    let runs = rows
+        .iter()
+        .flat_map(|row| row.repeats.iter().map(|repeat| (*row, repeat)));
+    for (row, repeat) in runs.filter(|(_, repeat)| repeat.status == RepeatStatus::Ok) {
+        let Some(steady) = &repeat.steady else {
+            continue;
         };
+        let way = way(row, repeat, steady, rows.len() == 1);
         ways.entry(way).or_default().push(steady.steps);
     }
     ways.sort_by(|_, a, _, b| b.len().cmp(&a.len()));
@@ -139,4 +143,34 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
         format!("Measured{whose}: {range} steps a repeat, {way}.")
     };
     ways.iter().map(line).collect()
+}
+
+/// What of a repeat is not in its rate; of a cell alone, with numbers.
+fn way(row: &Row, repeat: &RepeatSummary, steady: &Steady, is_alone: bool) -> String {
+    let Some(cut) = &steady.cut else {
+        return "only the declared warm-up is dropped".to_owned();
+    };
+    if cut.method == WHOLE {
+        return "the whole run with its warm-up".to_owned();
+    }
+    if cut.is_assessed() {
+        return format!("further warm-up looked for by {CUSUM}");
+    }
+    // Steps that are timed together with warm-up, or with an evaluation, or not at all.
+    let last = repeat.last_step.unwrap_or_default();
+    let later = (last + 1).saturating_sub(cut.first_step.saturating_add(steady.steps));
+    let starts = match cut.first_step.saturating_sub(row.warmup_steps) {
+        0 | 1 => "the declared warm-up is dropped".to_owned(),
+        _ if is_alone => format!("all steps before step {} are dropped", cut.first_step),
+        _ => "the declared warm-up and what is timed together with it are dropped".to_owned(),
+    };
+    match later {
+        0 if starts.starts_with("the declared warm-up is") => format!("only {starts}"),
+        0 => starts,
+        later if is_alone => format!(
+            "{starts}, and so are {}",
+            counted(later as usize, "later step")
+        ),
+        _ => format!("{starts}, and so are some later steps"),
+    }
 }

@@ -214,9 +214,10 @@ impl Scheduler<'_> {
                      lines at the end of the matrix"
                 ),
                 None => format!(
-                    "`{}` says more; correct the configuration or, where the log is misread, how it is read (`log` in config.yaml, [log] in \
-                     recipe.toml), which takes no new run",
-                    plan.command("show", &[&plan.cells[cell].id])
+                    "`{}` says more; correct the configuration (`{}` then says whether it runs again) or, where the log is misread, \
+                     how it is read (`log` in config.yaml, [log] in recipe.toml), which takes no new run",
+                    plan.command("show", &[&plan.cells[cell].id]),
+                    plan.command("build", &["-n"])
                 ),
             }),
         };

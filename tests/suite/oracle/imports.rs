@@ -338,6 +338,10 @@ fn imports_are_read_and_compared_as_they_were() {
 fn imports_into_cells_of_a_matrix_are_held_against_their_jobs_as_they_were() {
     let project = project();
     let mut codes = Lines::new();
+    // A log that counts the memory of AMD's GPUs is refused by a cell of another vendor.
+    let log = project.read("logs/results/primus-llama-training.log");
+    let other = log.replace("hip mem", "mem").replace("rocm mem", "mem");
+    project.write("logs/results/primus-without-memory.log", &other);
     for (cell, kind, file) in [
         (
             "amd/prim/llama/fast",
@@ -347,7 +351,7 @@ fn imports_into_cells_of_a_matrix_are_held_against_their_jobs_as_they_were() {
         (
             "nvd/prim/llama/fast",
             "--log",
-            "logs/results/primus-llama-training.log",
+            "logs/results/primus-without-memory.log",
         ),
         (
             "nvd/nemo/llama/fast",

@@ -1,18 +1,9 @@
 //! Step times from what bars or lines count since the beginning, mostly in whole seconds, or from
 //! what the end of the log says of the whole run.
 
-use crate::{MAX_REPORTS, Step, TOTAL_RATE, WHOLE_RUN, builder::Builder, numbers::as_count};
-
-/// A shorter time is too coarse where seconds are whole.
-const LEAST_SECONDS: f64 = 10.0;
-/// Times that a long run is cut into at most.
-const MOST_TIMES: f64 = 40.0;
-
-/// The least time between two ends that is fine enough.
-fn least(ends: &[(u64, f64)]) -> f64 {
-    let seconds = |end: Option<&(u64, f64)>| end.map_or(0.0, |(_, seconds)| *seconds);
-    LEAST_SECONDS.max((seconds(ends.last()) - seconds(ends.first())) / MOST_TIMES)
-}
+use crate::{
+    CoarseClock, MAX_REPORTS, Step, TOTAL_RATE, WHOLE_RUN, builder::Builder, numbers::as_count,
+};
 
 fn total(name: &str, out: &Builder) -> Option<f64> {
     out.trace.totals.get(name).copied().filter(|n| *n > 0.0)
@@ -47,8 +38,9 @@ pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
     if !out.trace.steps.is_empty() || !is_of_summary(last.0, out) {
         return;
     }
+    let least = CoarseClock::least_seconds(ends);
     for end in ends {
-        if end.1 - then.1 >= least(ends) || end.0 == last.0 {
+        if end.1 - then.1 >= least || end.0 == last.0 {
             out.put(Step {
                 step: end.0,
                 ..Step::default()
@@ -58,41 +50,41 @@ pub fn of_bars(ends: &[(u64, f64)], out: &mut Builder) {
     }
 }
 
-/// The mean step time of the whole run, by the summary at its end, where no step has a time or a rate.
-/// `stated`: steps, where a bar or a banner says how many there are.
-/// `is_drawn`: is that by a bar, which tells where a run stopped? The summary speaks of all steps that were asked for.
+/// The steps of the whole run and its time, by the summary at its end; `stated`: steps, where a bar or a banner says how
+/// many there are.
+fn whole_run(stated: Option<u64>, out: &Builder) -> Option<(u64, f64)> {
+    let seconds = total("train_runtime_seconds", out)?;
+    let (all, wrong) = of_summary(out)?;
+    let steps = match stated {
+        Some(steps) => Some(steps).filter(|steps| is_of_summary(*steps, out)),
+        None => as_count(all.round()).filter(|_| wrong < 5e-3 * all),
+    };
+    Some((steps.filter(|steps| *steps > 0)?, seconds))
+}
+
+/// The mean step time of the whole run, where no step has a time or a rate.
+/// `is_drawn`: are the steps `stated` by a bar, which tells where a run stopped? The summary speaks of all steps that were
+/// asked for.
 pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
-    let of = |name: &str| total(name, out);
-    let each = |of_all: f64, steps: u64| as_count((of_all / steps as f64).round());
     let is_timed = |step: &Step| {
         step.step_time_seconds.is_some()
             || step.tokens_per_second_per_gpu.is_some()
             || step.other.contains_key(TOTAL_RATE)
     };
-    if out.trace.processes.len() > 1 || out.trace.steps.iter().any(is_timed) {
+    if out.trace.processes.len() > 1 {
         return;
     }
-    let Some(seconds) = of("train_runtime_seconds") else {
+    let Some((steps, seconds)) = whole_run(stated, out) else {
         return;
     };
-    let Some((all, wrong)) = of_summary(out) else {
+    if let Some(clock) = &mut out.trace.clock {
+        clock.ends_with(steps, seconds);
+    }
+    if out.trace.steps.iter().any(is_timed) {
         return;
-    };
-    let steps = match stated {
-        Some(steps) => Some(steps).filter(|steps| is_of_summary(*steps, out)),
-        None => as_count(all.round()).filter(|_| wrong < 5e-3 * all),
-    };
-    let Some(steps) = steps.filter(|steps| *steps > 0) else {
-        return;
-    };
-    // Four digits tell a batch of a thousand samples from its neighbours, and no larger one.
-    let samples = of("train_samples_per_second").map(|rate| rate * seconds);
-    let batch = samples.and_then(|samples| each(samples, steps));
-    let is_whole = |batch: &u64| {
-        let exact = samples.unwrap_or_default() / steps as f64;
-        *batch < 1000 && (exact - *batch as f64).abs() < 0.2
-    };
-    let tokens = of("num_input_tokens_seen").and_then(|seen| each(seen, steps));
+    }
+    let tokens = total("num_input_tokens_seen", out);
+    let tokens = tokens.and_then(|seen| as_count((seen / steps as f64).round()));
     // What the last line says of its own step stays.
     let line = out.trace.steps.pop_if(|line| line.step >= steps);
     let mut step = line.unwrap_or(Step {
@@ -101,15 +93,19 @@ pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
     });
     step.step_time_seconds = Some(seconds / steps as f64);
     step.steps_averaged = Some(steps).filter(|steps| *steps > 1);
-    step.global_batch_size = step.global_batch_size.or(batch.filter(is_whole));
     step.tokens = step.tokens.or(tokens);
     out.put(step);
     // Then it is known how fast the steps were, and not how many.
-    out.trace.steps_assumed |= stated.is_none() && wrong > 0.5;
+    let is_rough = of_summary(out).is_some_and(|(_, wrong)| wrong > 0.5);
+    out.trace.steps_assumed |= stated.is_none() && is_rough;
+    let what = match out.trace.evaluations.is_empty() {
+        true => "the start-up and the slower first steps",
+        false => "the start-up, the slower first steps and the evaluations",
+    };
     out.notes.add(WHOLE_RUN, || {
-        let text = "the log has no step times; its rate is that of the whole run, with the start-up and the slower first steps";
+        let text = format!("the log has no step times; its rate is that of the whole run, with {what}");
         match is_drawn {
-            true => text.to_owned(),
+            true => text,
             false => format!("{text}, if all steps were run: without a bar, a run that stopped early looks like a quicker one"),
         }
     });
@@ -140,7 +136,12 @@ pub fn derive(ends: &[(u64, f64)], out: &mut Builder) {
     let Some(first) = ends.first() else {
         return;
     };
-    let least = least(&ends);
+    out.trace.clock = match &out.trace.clock {
+        None => Some(CoarseClock::new(&ends)).filter(|_| process == 0 && !is_timed),
+        // The bar of each process counts from its own beginning.
+        Some(_) => Some(CoarseClock::default()),
+    };
+    let least = CoarseClock::least_seconds(&ends);
     let (mut then, mut any) = (*first, false);
     for step in steps.iter_mut().filter(is_own) {
         let Ok(at) = ends.binary_search_by_key(&step.step, |(step, _)| *step) else {
@@ -191,26 +192,30 @@ mod tests {
             };
             assert_eq!((step.step, step.steps_averaged), (40, Some(40)));
             assert_eq!(step.step_time_seconds, Some(6.047 / 40.0));
-            assert_eq!((step.global_batch_size, step.tokens), (Some(4), Some(256)));
+            assert_eq!(step.tokens, Some(256));
             assert!(trace.anomalies.iter().any(|a| a.kind == crate::WHOLE_RUN));
         }
     }
 
     #[test]
     fn a_bar_that_was_drawn_often_enough_times_its_parts() {
-        let drawn: String = (1..=40).map(|step| bar(step, 10 + step)).collect();
-        let trace = parse(&(drawn + &SUMMARY.replace("6.047", "42.1").replace("6.615", "0.95")));
+        let drawn: String = (1..=40).map(|step| bar(step, 2 * step)).collect();
+        let trace = parse(&(drawn + &SUMMARY.replace("6.047", "80.5").replace("6.615", "0.497")));
         let times = trace.steps.iter().map(|s| (s.step, s.step_time_seconds));
         let times: Vec<_> = times.collect();
         assert_eq!(
             times,
             [
-                (11, Some(1.0)),
-                (21, Some(1.0)),
-                (31, Some(1.0)),
+                (11, Some(2.0)),
+                (21, Some(2.0)),
+                (31, Some(2.0)),
                 (40, None)
             ]
         );
+        // The summary's time is that of the last bar, with the part of a second that no bar shows.
+        let clock = trace.clock.unwrap();
+        assert_eq!(clock.whole_run, Some((40, 80.5)));
+        assert_eq!((clock.ends[0], clock.ends[39]), ((1, 2.0), (40, 80.5)));
         assert!(!trace.anomalies.iter().any(|a| a.kind == crate::WHOLE_RUN));
     }
 

@@ -293,6 +293,7 @@ fn what_the_schema_types_write_is_read() {
         time: Some(1.0),
         step_time_seconds: Some(0.25),
         loss: Some(1.0),
+        loss_steps_averaged: None,
         learning_rate: Some(0.5),
         grad_norm: Some(2.0),
         tokens: Some(64),

@@ -20,7 +20,7 @@ use tprimat_logs::Trace;
 
 use super::{
     CellInput, CellState, CompareSettings, DECLARED, Difference, Estimate, Group, StepTime,
-    Summary, codes::WARM_UP,
+    Summary, WHOLE, codes::WARM_UP,
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
@@ -501,6 +501,7 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
     let rule = |name: &str| match name {
         CUSUM => "detected by CUSUM",
         DECLARED => "not assessed",
+        WHOLE => "not looked for, as the rate is that of the whole run",
         _ => "assessed in part of the repeats",
     };
     let steps = (a.0 != b.0).then(|| format!("warm-up {}, not {} steps", a.0, b.0));
@@ -510,10 +511,11 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
 }
 
 /// May a difference between the two be tested? Not where one of them still measures steps that the
-/// other declares to be warm-up, and nobody has looked whether they are. docs/METRICS.md, "Steady
+/// other declares to be warm-up, and nobody has looked whether they are, as in the rate of a whole run. docs/METRICS.md, "Steady
 /// state". Each is given as its declared warm-up steps and the name of its rule.
 pub(super) fn measure_alike(a: (u64, &str), b: (u64, &str)) -> bool {
-    a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM)
+    let [of_a, of_b] = [a, b].map(|s| s.1 == WHOLE);
+    of_a == of_b && (a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use super::{Statistics, StepTime, codes, otherwise::LARGE_SHIFT};
 
 /// The declared warm-up is all that is dropped.
 pub const DECLARED: &str = "declared";
+/// Nothing is dropped: the log has no time but that of the whole run.
+pub const WHOLE: &str = "whole run";
 /// Some repeats are long enough to be assessed, others are not.
 pub const MIXED: &str = "in part declared";
 
@@ -65,7 +67,7 @@ pub struct Cut {
     pub first_step: u64,
     /// Optimiser steps dropped after the declared warm-up.
     pub dropped_steps: u64,
-    /// Name of the method: [`CUSUM`], or [`DECLARED`] where none was applied.
+    /// Name of the method: [`CUSUM`], or [`DECLARED`] where none was applied, or [`WHOLE`].
     pub method: String,
     /// Why steady state was not assessed.
     pub not_assessed: Option<Reason>,
@@ -124,6 +126,9 @@ pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Stea
     }
     let rate = |timed: &[Timed<'_>]| rate(timed) / num_gpus as f64;
     let (from, mut cut) = cut(&timed, rate(&timed));
+    if is_of_whole_run(&result.trace) {
+        WHOLE.clone_into(&mut cut.method);
+    }
     let measured = &timed[from..];
     let shift = cut.level_shift.as_mut().and_then(|shift| {
         let at = measured.iter().position(|t| t.first_step() >= shift.step)?;
@@ -164,12 +169,17 @@ pub(super) fn steady(result: &RunResult, statistics: &Statistics) -> Result<Stea
 /// Does the step come after the declared warm-up of its process? A mean over several steps is
 /// dropped with the first of them, unless it is all that there is.
 pub(super) fn is_measured(step: &Step, result: &RunResult, statistics: &Statistics) -> bool {
-    let mut anomalies = result.trace.anomalies.iter();
-    if anomalies.any(|anomaly| anomaly.kind == WHOLE_RUN) {
+    if is_of_whole_run(&result.trace) {
         return step.step_time_seconds.is_some();
     }
     let ordinal = result.trace.ordinal(step, result.workload.counts_from);
     ordinal.saturating_sub(step.count()) >= statistics.warmup_steps
+}
+
+/// Is the only time of the log that of the whole run?
+fn is_of_whole_run(trace: &Trace) -> bool {
+    let mut anomalies = trace.anomalies.iter();
+    anomalies.any(|anomaly| anomaly.kind == WHOLE_RUN)
 }
 
 /// Why it is not known how many tokens a step has, or how many devices share them.
@@ -289,7 +299,9 @@ fn all_within_warm_up(timed: usize, warmup_steps: u64, trace: &Trace) -> Reason 
         0 | 1 => String::new(),
         n => format!(" of each of the log's {n} processes"),
     };
-    let text = format!("{which} within the declared warm-up of {warm_up}{whose}");
+    let text = format!(
+        "{which} within the declared warm-up of {warm_up}{whose} (`benchmarking.warmup.skip_steps`)"
+    );
     Reason::excludes(codes::ALL_WITHIN_WARM_UP, text)
         .with("timed", timed)
         .with("warmup_steps", warmup_steps)
@@ -473,11 +485,10 @@ fn cross_check(timed: &[Timed<'_>], ours: f64) -> Option<CrossCheck> {
 
 /// One word for how the repeats' measured parts were found.
 pub(super) fn steady_state(repeats: &[&Steady]) -> &'static str {
-    let assessed = repeats
-        .iter()
-        .filter(|s| s.cut.as_ref().is_some_and(Cut::is_assessed))
-        .count();
+    let mut cuts = repeats.iter().filter_map(|s| s.cut.as_ref());
+    let assessed = cuts.clone().filter(|cut| cut.is_assessed()).count();
     match assessed {
+        _ if cuts.any(|cut| cut.method == WHOLE) => WHOLE,
         0 => DECLARED,
         n if n == repeats.len() => CUSUM,
         _ => MIXED,

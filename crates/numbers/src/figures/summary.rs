@@ -26,6 +26,7 @@ use super::{
     pairs,
     steady::{is_measured, steady, steady_state},
     telemetry,
+    windows::by_clock,
 };
 
 pub use uncounted::{comes_again, failure_class, why_uncounted};
@@ -259,6 +260,17 @@ pub struct Curve {
 /// `results`: one a repeat, by repeat number.
 #[must_use]
 pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summary {
+    let timed: Vec<(u32, RunResult)>;
+    let mut all = results.iter();
+    let results = match all.any(|(_, result)| result.trace.clock.is_some()) {
+        true => {
+            let by_clock = |result| by_clock(result, statistics.warmup_steps).into_owned();
+            let all = results.iter().map(|(n, result)| (*n, by_clock(result)));
+            timed = all.collect();
+            &timed
+        }
+        false => results,
+    };
     let mut repeats: Vec<RepeatSummary> = results
         .iter()
         .map(|(n, result)| summarize_repeat(*n, result, statistics))
@@ -421,6 +433,7 @@ pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Opti
     if result.outcome != RunOutcome::Ok || result.is_contradicted() {
         return None;
     }
+    let result = &*by_clock(result, statistics.warmup_steps);
     let (steady, _) = measured(result, statistics).ok()?;
     let counts = counts(result, Some(&steady), statistics);
     telemetry::window(result.trace.steps.iter().filter(|s| counts(s))).ok()
@@ -468,6 +481,12 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         None => (None, None),
     };
     let last = steps.last();
+    // A step that only a bar shows has no line, and no loss.
+    let has_line = |s: &&Step| s.loss.is_some() || s.learning_rate.is_some();
+    let last_line = match result.trace.clock {
+        Some(_) => steps.iter().rev().find(has_line),
+        None => last,
+    };
     let (started_at, ended_at) = result.span();
     RepeatSummary {
         repeat,
@@ -482,7 +501,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
                 .filter_map(memory)
                 .chain(reported(&result.trace)),
         ),
-        loss_at_end: last.and_then(|s| finite(s.loss)),
+        loss_at_end: last_line.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at,
         ended_at,

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tprimat_job::{Job, Vendor, count_parameters};
 use tprimat_logs::Step;
 
-use super::{CellInput, CellState, RepeatStatus, RepeatSummary, Row, Summary, all_hosts};
+use super::{
+    CellInput, CellState, RepeatStatus, RepeatSummary, Row, Summary, all_hosts, windows::by_clock,
+};
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
 
@@ -25,14 +27,19 @@ pub fn unified(
     let CellState::Ok { summary } = &cell.state else {
         return None;
     };
+    // With the step times that the figures are made of.
+    let warmup_steps = summary.warmup_steps;
+    let all = results.iter();
+    let all = all.map(|(n, result)| (*n, by_clock(result, warmup_steps)));
+    let results: Vec<_> = all.collect();
     let result_of = |repeat: &RepeatSummary| {
         let found = results.iter().find(|(n, _)| *n == repeat.repeat);
-        found.map(|(_, result)| result)
+        found.map(|(_, result)| &**result)
     };
     // Series are those of the first repeat that counts. With none, the first one says why.
     let first = counted(summary).next();
     let shown = first.and_then(result_of);
-    let attested = shown.or(results.first().map(|(_, result)| result));
+    let attested = shown.or(results.first().map(|(_, result)| &**result));
     let of_repeats = summary.repeats.iter();
     let repeats = of_repeats.filter_map(|repeat| Some(of_repeat(repeat, result_of(repeat)?)));
     let mut file = known(json!({

@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
-use tprimat_job::ModelShape;
+use tprimat_job::{ModelShape, OTHER};
 use tprimat_logs::{Anomaly, Trace};
 
 use super::{
     Claim,
     anomalies::anomaly,
+    claim::is_of_model,
     cross::interval,
     parameters::rounds_to,
-    settings::{NUM_PARAMETERS, SETTINGS, TOKENS_PER_STEP, agree, setting},
+    settings::{NUM_PARAMETERS, SETTINGS, TOKENS_PER_STEP, agree, setting, show},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -43,7 +44,7 @@ pub struct FieldAttestation {
     /// accumulation against the batch), `degree_product` (degrees of parallelism against the
     /// devices) and `num_experts` besides; and cross-checks of the trainer's own figures:
     /// `tokens_per_step_from_rate`, `flops_per_token_from_rate`, `global_batch_size_from_samples`,
-    /// `first_loss`, `learning_rate_schedule`, and of a published file
+    /// `global_batch_size_from_summary`, `first_loss`, `learning_rate_schedule`, and of a published file
     /// `tokens_per_step_from_published` and `avg_step_time_from_steps`.
     pub field: String,
     /// Absent if nobody claims anything.
@@ -68,8 +69,12 @@ impl Attestation {
     /// Are the tokens of an optimiser step the trainer's own statement?
     #[must_use]
     pub fn attests_tokens(&self) -> bool {
-        let batch = self.is_attested("global_batch_size")
-            || self.is_attested("global_batch_size_from_samples");
+        let batch = [
+            "global_batch_size",
+            "global_batch_size_from_samples",
+            "global_batch_size_from_summary",
+        ];
+        let batch = batch.iter().any(|field| self.is_attested(field));
         (batch && self.is_attested("seq_length"))
             || self.is_attested("tokens_per_step")
             || self.is_attested("tokens_per_step_from_rate")
@@ -85,6 +90,32 @@ impl Attestation {
         self.fields
             .retain(|known| fields.iter().all(|field| field.field != known.field));
         self.extend(fields);
+    }
+    /// Takes out what the trainer has otherwise than a default that nobody wrote; returns what is to be told.
+    pub(crate) fn without_defaults(&mut self, claim: &Claim) -> Option<Anomaly> {
+        let is_default = |field: &FieldAttestation| {
+            field.status == AttestationStatus::Contradicted
+                && claim.unwritten.contains(&field.field)
+        };
+        let words = |field: &FieldAttestation| {
+            let [own, default] = [&field.effective, &field.declared].map(|v| show(v.as_ref()));
+            format!("{} {own} (by default {default})", field.field)
+        };
+        let told: Vec<String> = self
+            .fields
+            .iter()
+            .filter(|f| is_default(f))
+            .map(words)
+            .collect();
+        self.fields.retain(|field| !is_default(field));
+        self.extend(Vec::new());
+        let detail = || {
+            format!(
+                "the trainer says {}; neither the configuration nor the command says otherwise",
+                told.join(", ")
+            )
+        };
+        (!told.is_empty()).then(|| anomaly("other_than_default", detail()))
     }
     /// Adds what was found later, and judges again.
     pub fn extend(&mut self, fields: Vec<FieldAttestation>) {
@@ -105,6 +136,10 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     let job = &claim.job;
     let stated = &trace.effective.0;
     let mut declared = claim.declared();
+    if job.model.architecture == OTHER {
+        // Only the trainer knows the shape of its model: whatever it states is right.
+        declared.retain(|name, _| !is_of_model(name));
+    }
     let mut fields: Vec<FieldAttestation> = SETTINGS
         .iter()
         .filter_map(|setting| {

@@ -15,6 +15,10 @@ pub struct Claim {
     pub job: Job,
     /// Settings that are claimed, by name; `None` = every one.
     pub fields: Option<BTreeSet<String>>,
+    /// Settings whose values are tprimat's defaults and reach a command of the user's own by no way: a trainer that has
+    /// others contradicts nobody.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unwritten: BTreeSet<String>,
 }
 
 /// Settings that a model's shape decides, beside [`ModelShape::further`]. Its constants cost no work,
@@ -60,7 +64,7 @@ impl Claim {
     pub fn of(job: &Job) -> Self {
         Self {
             job: job.clone(),
-            fields: None,
+            ..Self::default()
         }
     }
 
@@ -78,6 +82,7 @@ impl Claim {
                 ..Job::default()
             },
             fields: Some(fields),
+            ..Self::default()
         }
     }
 

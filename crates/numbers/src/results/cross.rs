@@ -89,6 +89,7 @@ pub(crate) fn cross_check(
 ) -> CrossChecks {
     let mut crossed = CrossChecks::default();
     crossed.samples(trace, contract);
+    crossed.summary(trace, contract);
     crossed.devices(trace, contract);
     if !work::vary(trace) {
         crossed.tokens(trace, contract);
@@ -194,6 +195,52 @@ impl CrossChecks {
             field,
             declared.map(Value::from),
             json!(batch as u64),
+            judged(agrees),
+            arithmetic,
+        );
+    }
+
+    /// Sequences a second ÷ steps a second of the whole run, as the summary of Hugging Face's Trainer has them = the global
+    /// batch.
+    fn summary(&mut self, trace: &Trace, contract: &Contract) {
+        let total = |name: &str| trace.totals.get(name).copied().filter(|v| *v > 0.0);
+        let (Some(samples), Some(steps)) = (
+            total("train_samples_per_second"),
+            total("train_steps_per_second"),
+        ) else {
+            return;
+        };
+        let batch = samples / steps;
+        // Both have three decimals, or four digits.
+        let rounding: f64 = [samples, steps]
+            .map(|rate| (5e-4 / rate).max(5e-4))
+            .iter()
+            .sum();
+        // The last batch of an epoch may be smaller, and all others are whole.
+        let epochs = total("epoch").zip(total("train_runtime_seconds"));
+        let smaller = epochs.map_or(1.0, |(epochs, seconds)| match epochs < 0.999 {
+            true => 0.0,
+            false => epochs / (steps * seconds),
+        });
+        let arithmetic = format!(
+            "{samples} sequences/s ÷ {steps} steps/s of the whole run = {} sequences a step",
+            thousands((batch * 100.0).round() / 100.0)
+        );
+        let Some(declared) = contract.count("global_batch_size").filter(|n| *n > 0) else {
+            let whole = batch.round();
+            if whole >= 1.0 && batch * (rounding + smaller) < 0.5 && (batch - whole).abs() < 0.2 {
+                self.derived
+                    .push(("global_batch_size", json!(whole as u64)));
+            }
+            return;
+        };
+        let wrong = rounding.max(TOKENS_TOLERANCE);
+        let ratio = batch / declared as f64;
+        let agrees = (1.0 - smaller - wrong..=1.0 + wrong).contains(&ratio);
+        self.add(
+            "global_batch_size_from_summary",
+            Some(declared.into()),
+            json!(batch.round()),
             judged(agrees),
             arithmetic,
         );

@@ -113,8 +113,14 @@ pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAtte
         )
     });
     let is_most = |fitting: usize| fitting as f64 >= MOST * logged.len() as f64;
+    let is_asked = !claim.unwritten.contains("lr_decay_style");
+    let is_at_peak = is_constant && (start - optimizer.learning_rate).abs() <= allowed;
     field.status = if is_most(best) {
         AttestationStatus::Attested
+    } else if !is_asked && (is_at_peak || is_most(falling(&logged, optimizer, iters))) {
+        // Its peak is what was asked for, and the way from there is left to the trainer.
+        field.arithmetic = Some(rates);
+        AttestationStatus::NotStated
     } else if trace.format == TRAINER && is_most(falling(&logged, optimizer, iters)) {
         // The speed does not depend on it, and the Trainer does so unless it is told otherwise.
         field.arithmetic = Some(format!(

@@ -3,7 +3,7 @@
 use tprimat_job::{Job, RunOutcome};
 use tprimat_logs::Trace;
 
-use crate::results::{Reason, RepeatsPlanned, RunFacts, RunResult, Samples};
+use crate::results::{Claim, Reason, RepeatsPlanned, RunFacts, RunResult, Samples};
 
 /// What an attempt left, and what is known of it besides.
 pub struct AttemptOutputs<'a> {
@@ -21,10 +21,14 @@ pub struct AttemptOutputs<'a> {
 
 impl AttemptOutputs<'_> {
     /// What the log says, held against the job. `unreached`: settings that the recipe does not hand
-    /// over.
+    /// over. `unwritten`: those that it does not hand over either and whose values are only defaults.
     #[must_use]
-    pub fn result(self, job: &Job, unreached: &[&str]) -> RunResult {
-        let mut result = RunResult::from(self.trace, job, self.facts);
+    pub fn result(self, job: &Job, unreached: &[&str], unwritten: &[&str]) -> RunResult {
+        let claim = Claim {
+            unwritten: unwritten.iter().map(|name| (*name).to_owned()).collect(),
+            ..Claim::of(job)
+        };
+        let mut result = RunResult::of_claim(self.trace, &claim, self.facts, true);
         result.withhold(unreached);
         result.repeats_planned = self.repeats_planned;
         result.suspect = self.suspect;

@@ -139,6 +139,7 @@ impl RunResult {
         let mut found = work::of_steps(&mut trace);
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
         found.extend(super::attest::ambiguous_optimizer(&attestation));
+        found.extend(attestation.without_defaults(claim));
         let mut contract = Contract::of(&trace, claim);
         share_rate(&mut trace, &contract);
         let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));

@@ -1,0 +1,123 @@
+//! The step times of a run whose trainer prints none, by the seconds that its progress bar counts.
+//!
+//! How long the warm-up is, a log does not say, and a second is much of a short run: so the time is measured from the
+//! first reading behind the warm-up to the last one, in as few pieces as the run allows. Where too little time is left, the
+//! rate is that of the whole run.
+
+use std::borrow::Cow;
+
+use crate::results::RunResult;
+use tprimat_logs::{Anomaly, CoarseClock, MAX_REPORTS, Step, Trace, WHOLE_RUN};
+
+/// A step, and the seconds since the beginning at which it had ended.
+type End = (u64, f64);
+
+/// The result with step times by its clock, if it has one; as it is otherwise.
+pub(super) fn by_clock(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResult> {
+    let trace = &result.trace;
+    let has_rate = || {
+        let mut steps = trace.steps.iter();
+        result.workload.step_time_source.is_some()
+            || steps.any(|step| step.tokens_per_second_per_gpu.is_some())
+    };
+    let Some(clock) = trace.clock.as_ref().filter(|_| !has_rate()) else {
+        return Cow::Borrowed(result);
+    };
+    let began = trace.processes.first().and_then(|own| own.first_step);
+    let from = began.map_or(0, |first| first.saturating_sub(1)) + warmup_steps;
+    let windows = windows(&clock.ends, from, &evaluated(trace));
+    let is_whole = |anomaly: &Anomaly| anomaly.kind == WHOLE_RUN;
+    let mut timed = result.clone();
+    if windows.is_empty() {
+        let Some(whole) = clock.whole_run else {
+            return Cow::Borrowed(result);
+        };
+        if !trace.anomalies.iter().any(is_whole) {
+            let what = match trace.evaluations.is_empty() {
+                true => "the start-up and the slower first steps",
+                false => "the start-up, the slower first steps and the evaluations",
+            };
+            let anomaly = Anomaly {
+                kind: WHOLE_RUN.to_owned(),
+                detail: format!(
+                    "its bar counts whole seconds, and too few of them follow the warm-up: the rate is that of the whole run, with {what}"
+                ),
+                step: None,
+            };
+            timed.anomalies.push(anomaly.clone());
+            timed.trace.anomalies.push(anomaly);
+        }
+        set_times(&mut timed.trace, &[((0, 0.0), whole)]);
+    } else {
+        timed.anomalies.retain(|anomaly| !is_whole(anomaly));
+        timed.trace.anomalies.retain(|anomaly| !is_whole(anomaly));
+        set_times(&mut timed.trace, &windows);
+    }
+    Cow::Owned(timed)
+}
+
+/// The steps behind which something was evaluated; none where that is not known of each evaluation.
+fn evaluated(trace: &Trace) -> Option<Vec<u64>> {
+    let all: Option<Vec<u64>> = trace.evaluations.iter().map(|e| e.step).collect();
+    all.filter(|all| all.len() < MAX_REPORTS)
+}
+
+/// The pieces of the run behind step `from` that have no evaluation in them and are long enough, each by its ends.
+fn windows(ends: &[End], from: u64, evaluated: &Option<Vec<u64>>) -> Vec<(End, End)> {
+    let first = ends.partition_point(|(step, _)| *step < from);
+    let ends = &ends[first..];
+    let least = CoarseClock::least_seconds(ends);
+    let is_apart = |a: &End, b: &End| {
+        let within = |steps: &Vec<u64>| steps.iter().any(|at| (a.0..b.0).contains(at));
+        evaluated.as_ref().is_none_or(within)
+    };
+    let mut windows: Vec<(End, End)> = Vec::new();
+    for part in ends.chunk_by(|a, b| !is_apart(a, b)) {
+        let (mut then, before) = (part[0], windows.len());
+        for end in &part[1..] {
+            if end.1 - then.1 >= least {
+                windows.push((then, *end));
+                then = *end;
+            }
+        }
+        // What is left of the part is in its last window.
+        if let Some(last) = windows[before..].last_mut() {
+            last.1 = part[part.len() - 1];
+        }
+    }
+    windows
+}
+
+/// Gives the steps at the ends of the windows their mean times, and all others none.
+fn set_times(trace: &mut Trace, windows: &[(End, End)]) {
+    for step in &mut trace.steps {
+        (step.step_time_seconds, step.includes_evaluation) = (None, false);
+    }
+    // When a step without a line ended follows from a line that has both times.
+    let dated = trace.steps.iter().find_map(|step| {
+        let ends = &trace.clock.as_ref()?.ends;
+        let at = ends.binary_search_by_key(&step.step, |(step, _)| *step);
+        Some(step.ended_at? - ends[at.ok()?].1)
+    });
+    for &((before, began), (number, ended)) in windows {
+        let steps = &mut trace.steps;
+        let at = match steps.binary_search_by_key(&number, |step| step.step) {
+            Ok(at) => at,
+            Err(at) => {
+                let step = Step {
+                    step: number,
+                    ended_at: dated.map(|start| start + ended),
+                    ..Step::default()
+                };
+                steps.insert(at, step);
+                at
+            }
+        };
+        let count = number - before;
+        steps[at].steps_averaged = Some(count).filter(|count| *count > 1);
+        steps[at].step_time_seconds = Some((ended - began) / count as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests;
