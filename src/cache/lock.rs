@@ -60,12 +60,16 @@ impl Cache {
         }
     }
 
-    /// Removes the files of all locks. The caller holds the cache alone, so that nobody uses one.
+    /// Removes the files of locks that nobody holds. The caller holds the cache alone, so that no build
+    /// waits for one.
     pub(super) fn remove_locks(&self) {
         let folder = self.root.join("locks");
         let entries = files::is_own(&folder).then(|| fs::read_dir(&folder));
         for entry in entries.into_iter().flatten().flatten().flatten() {
-            let _ = fs::remove_file(entry.path());
+            let file = lockable().open(entry.path());
+            if file.is_ok_and(|file| file.try_lock().is_ok()) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 
