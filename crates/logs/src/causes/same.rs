@@ -31,6 +31,8 @@ fn raised<'a>(lines: &'a [String], varied: &Pattern) -> Vec<(Cow<'a, str>, &'a s
         let line = message(line);
         let place = PLACE.find(line).map_or(line.len(), |found| found.start());
         let (text, place) = line.split_at(place);
+        // Without a place its numbers are all that tells it from another fault.
+        let varied = if place.is_empty() { &ADDRESS } else { varied };
         (varied.replace_all(text, "0"), place)
     })
     .collect()
@@ -44,7 +46,8 @@ pub fn same_failure(a: (&[String], &str), b: (&[String], &str)) -> bool {
     is_same(a, b, &ADDRESS)
 }
 
-/// The same of runs of two cells, whose settings an exception may name: numbers count for nothing.
+/// The same of runs of two cells, whose settings an exception may name: its numbers count for nothing where it
+/// says in which line it was raised.
 #[must_use]
 pub fn same_fault(a: (&[String], &str), b: (&[String], &str)) -> bool {
     is_same(a, b, &NUMBER)
