@@ -288,6 +288,7 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
     if !trains.is_empty() || blocked.is_empty() {
         pin(plan, events)?;
     }
+    let pinned = is_first_lock.then(|| std::fs::read(&lock).ok()).flatten();
     host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
     let page = Page::of(&session);
@@ -304,8 +305,8 @@ fn pass(globals: &Globals, args: &BuildArgs, passes: &mut Passes, pass: &Pass) -
         sharing.say_unshared(events);
     }
     let summary = summary?;
-    if is_first_lock && summary.runs > 0 && summary.counted + summary.disturbed == 0 {
-        unpin(&lock, events)?;
+    if summary.runs > 0 && summary.counted + summary.disturbed == 0 {
+        unpin(&lock, pinned, events);
     }
     passes.summary = passes.summary.and(summary);
     let is_shared = match &sharing {
@@ -355,13 +356,14 @@ pub(super) fn pin(plan: &Plan, events: &EventSink) -> Result<()> {
     Ok(())
 }
 
-/// Takes the first tprimat.lock away again: where no run of a first build counts, the wrong Python may be
-/// what failed, and naming another one must not be refused as a change.
-fn unpin(lock: &Path, events: &EventSink) -> Result<()> {
-    std::fs::remove_file(lock).map_err(Error::io("cannot remove", lock))?;
-    let message = "tprimat.lock: no run counts, so nothing stays pinned".to_owned();
-    events.report(&Event::Note { message });
-    Ok(())
+/// Takes the first tprimat.lock away again, as this build wrote it: where no run of a first build counts, the
+/// wrong Python may be what failed, and naming another one must not be refused as a change.
+fn unpin(lock: &Path, pinned: Option<Vec<u8>>, events: &EventSink) {
+    let is_ours = pinned.is_some_and(|ours| std::fs::read(lock).is_ok_and(|now| now == ours));
+    if is_ours && std::fs::remove_file(lock).is_ok() {
+        let message = "tprimat.lock: no run counts, so nothing stays pinned".to_owned();
+        events.report(&Event::Note { message });
+    }
 }
 
 /// Runs what is stale, and takes up what earlier builds left meanwhile.

@@ -85,8 +85,9 @@ fn named_apart(paths: &[String]) -> Vec<String> {
 
 fn read(path: &Path, args: &WhyArgs) -> Result<Breakdown> {
     let mut trace = trace(path)?;
-    if let Some(copies) = copies_beside(path) {
-        trace.add(self::trace(&copies)?);
+    // A run without copies leaves a table without rows.
+    if let Some(copies) = copies_beside(path).and_then(|path| self::trace(&path).ok()) {
+        trace.add(copies);
     }
     Ok(Breakdown::of(&trace, args.steps.map(NonZeroUsize::get)))
 }

@@ -195,6 +195,12 @@ pub struct AbsentOfCommand {
     pub is_of_project: bool,
 }
 
+/// Is a program in the folder of the Python that a command starts, which its run finds first in PATH?
+fn is_beside_python(program: &str, prepared: &Prepared) -> bool {
+    let python = prepared.python.as_ref();
+    python.is_some_and(|python| python.interpreter.with_file_name(program).is_file())
+}
+
 /// What the command of a cell's own (`frameworks.<id>.command`) would not find when it starts: its
 /// program, or the script that an interpreter is given. A text for a shell is not looked at.
 #[must_use]
@@ -241,7 +247,7 @@ pub fn preflight_command(
             let message = format!("the command starts `{program}`, which is not executable");
             return absent(message, &help, is_of_project);
         }
-    } else if which(program, &host.caller_env).is_none() {
+    } else if which(program, &host.caller_env).is_none() && !is_beside_python(program, prepared) {
         let help = "it is looked up in PATH; the line to correct is `command` of the framework";
         return absent(missing(&format!("the program `{program}`")), help, false);
     }

@@ -187,15 +187,19 @@ fn environment(
     set(PROJECT_DIR, path_text(&host.project)?);
     let python = work.plan.facts.python(&work.recipe.file.id);
     set("TPRIMAT_PYTHON", path_text(python)?);
-    // `python3` and `torchrun` of a command are those of the Python that keys and the lock speak of.
+    // `python3` and `torchrun` of a command are those of the Python that keys and the lock speak of, unless
+    // the project sets a PATH of its own.
     let folder = python.parent().filter(|folder| folder.is_absolute());
-    if let (Some(folder), true, None) = (
-        folder,
-        work.recipe.file.launch.has_option(COMMAND),
-        &work.execution().container,
-    ) {
-        let path = env.get("PATH").map_or("", String::as_str);
-        let path = format!("{}:{path}", path_text(folder)?);
+    let is_command = work.recipe.file.launch.has_option(COMMAND);
+    let is_own = work.prepared.resolved.env.contains_key("PATH");
+    if let (Some(folder), true, false, None) =
+        (folder, is_command, is_own, &work.execution().container)
+    {
+        let folder = path_text(folder)?;
+        let path = match env.get("PATH") {
+            Some(path) => format!("{folder}:{path}"),
+            None => folder,
+        };
         env.insert("PATH".into(), path);
     }
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));

@@ -9,7 +9,7 @@ mod model;
 mod parallelism;
 mod settings_reader;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -497,8 +497,14 @@ fn unwritten(r: &SettingsReader, job: &Job, recipe: &Recipe) -> Vec<&'static str
     let is_default = |path: &&str| matches!(r.view.origin(path), None | Some((_, Origin::Default)));
     let names = OF_LOSSES.into_iter().filter(is_default);
     let names = names.filter_map(|path| Some(path.rsplit_once('.')?.1));
+    // Where nobody states a micro-batch, that of the job is one of several that the trainer may take.
+    let micro = "training.data.micro_batch_size";
+    let micro = is_default(&micro).then_some(["micro_batch_size", "gradient_accumulation_steps"]);
+    let names = names.chain(micro.into_iter().flatten());
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: BTreeSet<&str> = command.split(|c| !is_word(c)).collect();
     match is_own(recipe) {
-        true => names.filter(|name| !command.contains(name)).collect(),
+        true => names.filter(|name| !words.contains(name)).collect(),
         false => Vec::new(),
     }
 }

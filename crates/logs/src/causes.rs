@@ -235,8 +235,11 @@ impl Causes {
             let events = tail.iter().rposition(|line| is_event(line));
             let mut spoken = tail.split_off(events.map_or(0, |at| at + 1));
             // Above the error of its arguments a program lists all that it takes.
+            let usage = spoken.iter().position(|line| line.starts_with("usage: "));
             let error = spoken.iter().rposition(|line| line.contains(": error: "));
-            spoken.drain(..error.unwrap_or(0));
+            if let (Some(usage), Some(error)) = (usage, error) {
+                spoken.drain(usage.min(error)..error);
+            }
             failure.evidence = match tail.pop().filter(|_| spoken.is_empty()) {
                 Some(last) => {
                     let what = format!("Its log has nothing but events; the last one: {last}");

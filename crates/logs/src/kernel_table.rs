@@ -70,7 +70,7 @@ pub fn read(mut from: impl BufRead) -> Result<DeviceTrace, Unusable> {
         .map_err(|error| format!("cannot be read: {error}"))?
     {
         let time = |at: usize| row.get(at).and_then(|field| field.parse::<f64>().ok());
-        // The table ends where other text follows it; a row that breaks off is the end of a file.
+        // Other text behind the table, or a row that breaks off.
         let (Some(name), Some(start), Some(end)) = (row.get(name_at), time(start_at), time(end_at))
         else {
             return Err(format!("breaks off after {} rows", trace.spans.len()));

@@ -102,7 +102,7 @@ pub fn gate_text(report: &GateReport) -> String {
         _ = writeln!(text, "{word:<12}  {}", clean(&few(&others)));
     }
     for note in shared {
-        _ = writeln!(text, "{:<12}  - {}", "all cells", clean(&note));
+        _ = writeln!(text, "{:<12}  - {}", "all judged", clean(&note));
     }
     _ = writeln!(text, "{}", gate_headline(report));
     text

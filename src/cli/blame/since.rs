@@ -117,6 +117,8 @@ pub fn varied_by(plan: &Plan, cell: &str, changes: &[Change]) -> Vec<String> {
         let name = unescaped(change.field.strip_prefix("fact.package.")?);
         let [old, new] = [&change.old, &change.new]
             .map(|of| serde_json::from_str::<String>(of.as_deref()?).ok());
+        // pip's index has no local parts, as `+cu130` is one.
+        let [old, new] = [old?, new?].map(|of| of.split('+').next().map(str::to_owned));
         let range = format!("{name}=={}..{}", old?, new?);
         Some(plan.command("blame", &[cell, "--versions", &range]))
     };

@@ -69,18 +69,29 @@ pub fn versions(
                 let at = offered.iter().position(|one| one == end);
                 at.ok_or_else(|| refused(&format!("pip offers {}, and not {end}", few(&offered))))
             });
-            let mut between = offered.get(last?..=first?).unwrap_or_default().to_vec();
-            between.reverse();
+            let (first, last) = (first?, last?);
+            let between = offered.get(first.min(last)..=first.max(last));
+            let mut between = between.unwrap_or_default().to_vec();
+            // The newest one comes first, and OLD may be newer than NEW, as after a downgrade.
+            if last < first {
+                between.reverse();
+            }
             between
         }
     };
     if versions.len() < 2 || !versions.iter().all(|one| is_plain(one)) {
-        return Err(refused("give two versions, the older one first"));
+        return Err(refused("give two versions"));
     }
     let mut versions = versions.into_iter();
     let first = versions.next().unwrap_or_default();
     let others = versions.map(|one| (one.clone(), [name.to_owned(), one]));
     Ok(differences(Series::Versions(of), first, others))
+}
+
+/// `2.0` and `2.0.0`, or one with a local part behind `+`, are one version.
+fn is_same(found: &str, asked: &str) -> bool {
+    let [found, asked] = [found, asked].map(|of| of.split('+').next().unwrap_or(of));
+    found.trim_end_matches(".0") == asked.trim_end_matches(".0")
 }
 
 /// Does a name or a version mean nothing else to pip?
@@ -158,7 +169,7 @@ impl Package {
         // The keys are made of what is found so.
         let found = host::python_packages(&python, &self.env, &[&self.name])?;
         match found.into_values().flatten().next() {
-            Some(found) if found.starts_with(version) => Ok(()),
+            Some(found) if is_same(&found, version) => Ok(()),
             found => Err(Error::failed(format!(
                 "pip installed {wanted}, and its environment has {}",
                 found.as_deref().unwrap_or("none")

@@ -258,16 +258,17 @@ impl FactBook {
         }
         // A command finds the folder of the project's Python first in its PATH.
         let own = self.python(id);
+        let beside = |word: &str| {
+            let path = own.with_file_name(word);
+            (own.is_absolute() && path.is_file()).then_some(path)
+        };
         for word in &words {
             let base = word.rsplit('/').next().unwrap_or(word);
             if LAUNCHERS.contains(&base) {
-                let beside = own.with_file_name(word);
                 let launcher = if word.contains('/') {
                     Some(self.root.join(word))
-                } else if own.is_absolute() && beside.is_file() {
-                    Some(beside)
                 } else {
-                    host::which(word, &self.env)
+                    beside(word).or_else(|| host::which(word, &self.env))
                 };
                 let interpreter = launcher.and_then(|path| interpreter_of(&path));
                 return named(interpreter.unwrap_or_else(|| "python3".into()), None);
@@ -280,7 +281,7 @@ impl FactBook {
                 } else if is_plain {
                     own.to_owned()
                 } else {
-                    PathBuf::from(word)
+                    beside(word).unwrap_or_else(|| PathBuf::from(word))
                 };
                 return named(path, (!is_plain).then_some(word));
             }

@@ -39,6 +39,8 @@ const TAKEN: u8 = b'+';
 const GOODBYE: u8 = b'.';
 /// How long a pod that has connected may take to say the word and its number.
 const HELLO: Duration = Duration::from_secs(2);
+/// So many may have connected and said nothing yet.
+const MOST_STRANGERS: usize = 64;
 /// Between two attempts of a pod to find the conductor, whose own pod may still wait for a node.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Seconds without an answer from the other host after which a connection counts as ended: a host that
@@ -161,11 +163,17 @@ impl Pods {
 
     /// Takes in who has come, and sees who has gone. Nobody who connects can hold it up.
     fn look(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        for _ in 0..MOST_STRANGERS {
+            let Ok((stream, _)) = self.listener.accept() else {
+                break;
+            };
             if watch(&stream).is_ok() && stream.set_nonblocking(true).is_ok() {
                 self.strangers.push((stream, Instant::now()));
             }
         }
+        // Those that came last are kept: a pod speaks at once.
+        let too_many = self.strangers.len().saturating_sub(MOST_STRANGERS);
+        self.strangers.drain(..too_many);
         for (mut stream, came) in mem::take(&mut self.strangers) {
             match said(&mut stream, &self.word) {
                 Ok(number) => self.welcome(number, stream),

@@ -504,7 +504,8 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
         WHOLE => "not looked for, as the rate is that of the whole run",
         _ => "assessed in part of the repeats",
     };
-    let steps = (a.0 != b.0).then(|| format!("warm-up {}, not {} steps", a.0, b.0));
+    let are_whole = [a, b].iter().all(|of| of.1 == WHOLE);
+    let steps = (a.0 != b.0 && !are_whole).then(|| format!("warm-up {}, not {} steps", a.0, b.0));
     let rules = (a.1 != b.1).then(|| format!("steady state {}, there {}", rule(a.1), rule(b.1)));
     let parts: Vec<String> = steps.into_iter().chain(rules).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
@@ -515,7 +516,7 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
 /// state". Each is given as its declared warm-up steps and the name of its rule.
 pub(super) fn measure_alike(a: (u64, &str), b: (u64, &str)) -> bool {
     let [of_a, of_b] = [a, b].map(|s| s.1 == WHOLE);
-    of_a == of_b && (a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM))
+    of_a && of_b || of_a == of_b && (a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM))
 }
 
 #[cfg(test)]

@@ -250,16 +250,17 @@ pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCel
 
 /// A cell whose runs count for what they are, which is not what the cell says.
 fn without_figures(candidate: &Candidate<'_>, reason: Reason) -> AbsentCell {
+    let failed = UncountedRepeats::of(&candidate.summary.repeats).failed;
     AbsentCell {
         cell: candidate.cell.cell.clone(),
         state: AbsentState::Contradicted,
         reason,
-        contradicted: candidate.summary.repeats.len(),
+        contradicted: candidate.summary.repeats.len() - failed,
         imported: candidate.cell.imported.clone(),
         contract: candidate.contract.clone(),
         attested: candidate.summary.attested.clone(),
         repeats: candidate.summary.repeats.clone(),
-        failed: 0,
+        failed,
     }
 }
 

@@ -3,8 +3,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde_json::Value;
-
 use super::{RepeatStatus, codes::CONTRADICTED, comparability::Candidate};
 use crate::results::{Reason, Source};
 
@@ -25,14 +23,30 @@ pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
     }
     let mut found: Vec<Option<Reason>> = candidates.iter().map(|_| None).collect();
     for (losses, members) in &alike {
+        // One of each kind stands for all: of many cells with one curve most differ in other settings.
+        let mut kinds: Vec<usize> = Vec::new();
         for &at in members {
-            let others = members.iter().filter(|other| **other != at);
+            if !kinds.iter().any(|of| said(&candidates[*of]) == said(&candidates[at])) {
+                kinds.push(at);
+            }
+        }
+        for &at in members {
+            let others = kinds.iter().map(|other| &candidates[*other]);
             found[at] = others
-                .filter_map(|other| reason(&candidates[at], &candidates[*other], losses.len()))
+                .filter_map(|other| reason(&candidates[at], other, losses.len()))
                 .next();
         }
     }
     found
+}
+
+/// What a cell says of its batches, where its trainer does not: what that states is held against its log
+/// elsewhere.
+fn said(candidate: &Candidate<'_>) -> [Option<u64>; 2] {
+    OF_BATCHES.map(|field| {
+        let source = candidate.contract.source(field)?;
+        (source != Source::Effective).then(|| candidate.contract.count(field))?
+    })
 }
 
 /// The losses of the first run that counts, by step, if they can be told from others.
@@ -51,22 +65,15 @@ fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Rea
     // A model without attention may see as many tokens cut in two ways.
     let tokens = |candidate: &Candidate<'_>| {
         let counts = OF_BATCHES.map(|field| candidate.contract.count(field));
-        Some(counts[0]? * counts[1]?)
+        Some(counts[0]?.saturating_mul(counts[1]?))
     };
-    if tokens(of) == tokens(other) {
-        return None;
-    }
-    let said = |candidate: &Candidate<'_>, field: &str| -> Option<Value> {
-        // What the trainer itself states is held against its log elsewhere.
-        let source = candidate.contract.source(field)?;
-        (source != Source::Effective).then(|| candidate.contract.get(field).cloned())?
-    };
-    OF_BATCHES.iter().find_map(|field| {
-        let [own, others] = [of, other].map(|candidate| said(candidate, field));
+    tokens(of).zip(tokens(other)).filter(|(own, others)| own != others)?;
+    OF_BATCHES.iter().enumerate().find_map(|(at, field)| {
+        let [own, others] = [of, other].map(|candidate| said(candidate)[at]);
         let (own, others) = own.zip(others).filter(|(own, others)| own != others)?;
         let text = format!(
             "its losses are those of {} to the last digit, at all {steps} steps, though {field} is {own} here and {others} there: \
-             the setting does not reach the training",
+             the setting does not reach the training of one of them",
             other.cell.cell,
         );
         Some(

@@ -574,7 +574,8 @@ impl CrossChecks {
             return;
         };
         let number = step.step.saturating_add(1 - counts_from.min(1));
-        if number > FIRST_STEPS || step.count() > FIRST_STEPS {
+        let is_mean = step.other.contains_key(LOSS_STEPS_AVERAGED);
+        if number > FIRST_STEPS || step.count() > FIRST_STEPS || is_mean {
             return;
         }
         let vocabulary = claim.job.model.vocab_size;
