@@ -9,7 +9,7 @@ use std::{
 use super::session::Session;
 use crate::{
     error::{Error, Result},
-    execute::TrainHost,
+    execute::{self, TrainHost},
     job::Vendor,
     plan::Plan,
     run::{self, Gpu},
@@ -47,6 +47,7 @@ pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
             slurm: run::Slurm::new(request.env.clone()),
             kubernetes: run::Kubernetes::new(request.env.clone()),
         },
+        folders: execute::Folders::default(),
         sharing: None,
         tprimat,
     })

@@ -31,7 +31,7 @@ use crate::{
     run::TELEMETRY,
 };
 use report::{ReportWork, report_work};
-use stored::{UNCOUNTED, json_bytes, put, put_comparison, put_picture, put_value, read};
+use stored::{UNCOUNTED, json_bytes, put, put_comparison_to_read, put_picture, put_value, read};
 
 /// What one derived task needs, owned.
 pub enum DerivedWork {
@@ -161,12 +161,10 @@ pub fn run(work: DerivedWork, engine: &Engine) -> Result<Derived> {
             let settings = CompareConfig::of(engine.plan);
             let comparison = compare_cells(cells, &settings, cache, |_, error| Err(error))?;
             let uncounted = json_bytes(&comparison.cells_with_uncounted())?;
-            let stored = put_comparison(cache, &comparison)?;
-            debug_assert!(
-                read_comparison(cache, Some(&stored)).is_ok_and(|read| read == comparison),
-                "a comparison is read otherwise than it was made"
-            );
-            vec![stored, put(UNCOUNTED, &uncounted)?]
+            vec![
+                put_comparison_to_read(cache, comparison)?,
+                put(UNCOUNTED, &uncounted)?,
+            ]
         }
         DerivedWork::Plot { comparison } => plot(comparison.as_ref(), cache)?,
     };

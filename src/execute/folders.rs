@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
 };
 
 use serde::Deserialize;
@@ -19,16 +20,40 @@ use crate::{
     },
 };
 
-/// The folders of runs of this key, the oldest first. An error where one cannot be read now: it may be of
-/// this key, and its run must not be made twice.
-pub(super) fn folders_of(runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
-    let mut of_key = Vec::new();
-    for dir in recover::run_folders(runs)? {
-        if key_of_run(&dir)? == Some(*key) {
-            of_key.push(dir);
-        }
+/// Which key the run in each folder has. A folder says it once and for all, so it is read once a
+/// build, not once a training.
+#[derive(Default)]
+pub struct Folders {
+    keys: Mutex<BTreeMap<PathBuf, Digest>>,
+    /// Was it said that a folder cannot be read? That keeps every training from running, for one and
+    /// the same reason.
+    pub(super) is_told: AtomicBool,
+}
+
+impl Folders {
+    /// A folder that this build makes: it need not be read to know its key.
+    pub(super) fn note(&self, dir: &Path, key: &Digest) {
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(dir.to_owned(), *key);
     }
-    Ok(of_key)
+
+    /// The folders of runs of this key, the oldest first. An error where one cannot be read now: it
+    /// may be of this key, and its run must not be made twice.
+    pub(super) fn of_key(&self, runs: &Path, key: &Digest) -> Result<Vec<PathBuf>> {
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_key = Vec::new();
+        for dir in recover::run_folders(runs)? {
+            if !known.contains_key(&dir)
+                && let Some(found) = key_of_run(&dir)?
+            {
+                known.insert(dir.clone(), found);
+            }
+            if known.get(&dir) == Some(key) {
+                of_key.push(dir);
+            }
+        }
+        Ok(of_key)
+    }
 }
 
 /// The folder of a run at this key that goes on now.

@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::event_sink::EventSink;
+use super::{event_sink::EventSink, folders::Folders};
 use crate::{
     cache::{Attempt, Cache},
     digest::Digest,
     error::Result,
     plan::Place,
-    run::{Batch, Gpu, Run, RunSpec, Systems, Watched, start},
+    run::{Batch, Executor, Gpu, Local, Systems, Watched},
 };
 
 /// What holds for every run of a build.
@@ -32,6 +32,7 @@ pub struct TrainHost {
     pub gpus: Vec<Gpu>,
     /// All runs of a build ask the same queue.
     pub systems: Systems,
+    pub folders: Folders,
     /// The remote cache of the build.
     pub sharing: Option<Arc<dyn Share>>,
 }
@@ -58,13 +59,15 @@ impl TrainHost {
         self.runs.with_file_name("profiles")
     }
 
-    /// Starts a run where it takes place, and returns at once.
-    pub(super) fn start(&self, place: Place, spec: &RunSpec) -> Result<Arc<dyn Run>> {
-        Ok(match place {
+    #[must_use]
+    pub fn executor(&self, place: Place) -> Box<dyn Executor> {
+        match place {
             // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
-            Place::Local | Place::Allocation => Arc::new(start(spec, &self.tprimat)?),
-            Place::Slurm | Place::Kubernetes => Arc::new(self.batch().start(spec)?),
-        })
+            Place::Local | Place::Allocation => Box::new(Local {
+                tprimat: self.tprimat.clone(),
+            }),
+            Place::Slurm | Place::Kubernetes => Box::new(self.batch()),
+        }
     }
 
     pub(super) fn batch(&self) -> Batch {

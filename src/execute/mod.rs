@@ -29,10 +29,11 @@ pub use contain::preflight_container;
 pub use error::LaunchError;
 pub use event_sink::EventSink;
 pub use events::{
-    Amount, CellCounts, Event, JsonLines, LiveLine, Outcome, PlainLines, Progress, Reporter,
-    Stamped,
+    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Progress, Reporter, Stamped,
 };
-pub use folders::{environment_of, is_over, left_behind, live_run, live_run_of, live_runs};
+pub use folders::{
+    Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,
+};
 pub use host::{Share, TrainHost};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use launch::{job_json, round_now};

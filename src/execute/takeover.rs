@@ -1,12 +1,15 @@
 //! Takes up the runs of builds that were killed: those that ended are taken into the cache, those
 //! that go on are followed.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
     event_sink::EventSink,
     events::Event,
-    folders::folders_of,
     host::TrainHost,
     ingest::{ended_before_it_began, ingest},
     see_through::{KEY_LOOK, RunningSet, Trained, say_note, see_through},
@@ -41,13 +44,20 @@ pub(super) fn take_over(
         ))))
     };
     loop {
-        let folders = match folders_of(&host.runs, work.key()) {
+        let folders = match host.folders.of_key(&host.runs, work.key()) {
             Ok(folders) => folders,
             Err(error) => {
-                return Ok(Some(Trained::Nothing(format!(
-                    "an earlier build left a run that may be of it, but {error}; if you do not need that run, remove its folder from {}",
-                    host.runs.display()
-                ))));
+                if !host.folders.is_told.swap(true, Ordering::Relaxed) {
+                    events.report(&Event::Note {
+                        message: format!(
+                            "no run is started while {error}: an earlier build may have left a run of any cell there; if you do not need \
+                             that run, remove its folder from {}",
+                            host.runs.display()
+                        ),
+                    });
+                }
+                let why = "a run that an earlier build left may be of it, and cannot be read now";
+                return Ok(Some(Trained::Nothing(why.to_owned())));
             }
         };
         let Some(dir) = folders.into_iter().find(|dir| !passed.contains(dir)) else {

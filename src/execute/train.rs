@@ -23,7 +23,7 @@ use crate::{
     job::RunOutcome,
     plan::Place,
     run::{
-        RunSpec, attempt_id,
+        Run, RunSpec, attempt_id,
         devices::left_on,
         folder::{making, remove},
         watched_inputs::{Watched, not_started, outdated},
@@ -71,6 +71,7 @@ pub fn train(
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
+    host.folders.note(&dir, work.key());
     let making = making(&host.runs)?;
     let spec = match prepare(work, host, &id, &dir) {
         Ok(spec) => RunSpec { watched, ..spec },
@@ -90,7 +91,7 @@ pub fn train(
         }
         std::thread::sleep(KEY_LOOK);
     }
-    let run = host.start(work.execution().place, &spec)?;
+    let run: std::sync::Arc<dyn Run> = host.executor(work.execution().place).start(&spec)?.into();
     drop(making);
     let trained = see_through(work, host, cache, running, events, (&spec, run))?;
     Ok(trained.unwrap_or_else(|| {

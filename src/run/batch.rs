@@ -32,7 +32,7 @@ use std::{
 };
 
 use super::{
-    executor::{End, Interrupted, LOOK, Run},
+    executor::{End, Executor, Interrupted, LOOK, Run},
     folder::{self, lock, make, owner_lock_path, read_exit, state_path, take_lock, write_spec},
     kubernetes::Kubernetes,
     slurm::Slurm,
@@ -95,9 +95,8 @@ pub struct Job {
     _owner: Option<File>,
 }
 
-impl Batch {
-    /// Makes the folder of a run that is to be a job, which is submitted once somebody waits for it.
-    pub(crate) fn start(&self, spec: &RunSpec) -> Result<Job> {
+impl Executor for Batch {
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
         let dir = &spec.dir;
         files::create_dir_all(dir)?;
         let owner = take_lock(&owner_lock_path(dir))?;
@@ -110,14 +109,12 @@ impl Batch {
         // From here on the run folder says that there is or will be a job.
         write_spec(spec, Durability::Synced)?;
         let tprimat = Some(self.tprimat.clone());
-        Ok(Job::of(
-            spec.clone(),
-            self.systems.of(spec),
-            tprimat,
-            Some(owner),
-        ))
+        let job = Job::of(spec.clone(), self.systems.of(spec), tprimat, Some(owner));
+        Ok(Box::new(job))
     }
+}
 
+impl Batch {
     /// Takes up the job of a tprimat that died. `owner`: the lock of its run folder, held.
     pub(crate) fn attach(&self, spec: RunSpec, owner: File) -> Job {
         let system = self.systems.of(&spec);

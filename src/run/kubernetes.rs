@@ -137,8 +137,7 @@ impl Kubernetes {
         let all = [&all, words].concat();
         let said = self.commands.run("kubectl", &all, input, is_passing);
         said.map_err(|why| SystemError {
-            // What its library logs stands above, with a time, and so differs each time.
-            said: standing::short(why.said.rsplit("; ").next().unwrap_or_default()),
+            said: said_of(&why.said),
             ..why
         })
     }
@@ -407,6 +406,23 @@ fn is_passing(stderr: &str) -> bool {
         "EOF",
     ];
     PASSING.iter().any(|part| stderr.contains(part))
+}
+
+/// What kubectl said without what its library logs, which begins with a letter and the time and so differs
+/// each time; kubectl says the same below in words.
+fn said_of(lines: &str) -> String {
+    let is_logged = |line: &&str| {
+        let mut chars = line.chars();
+        chars.next().is_some_and(|first| "EWIF".contains(first))
+            && chars.take(4).filter(char::is_ascii_digit).count() == 4
+    };
+    let all: Vec<&str> = lines.split("; ").collect();
+    let words: Vec<&str> = all
+        .iter()
+        .copied()
+        .filter(|line| !is_logged(line))
+        .collect();
+    standing::short(&if words.is_empty() { &all } else { &words }.join("; "))
 }
 
 #[cfg(test)]

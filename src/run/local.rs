@@ -29,7 +29,7 @@ use nix::{
 use super::{
     contained::Contained,
     end_note::noted_end,
-    executor::{End, Interrupted, LOOK, Run},
+    executor::{End, Executor, Interrupted, LOOK, Run},
     folder::{
         last_seen, lock, log_path, owner_lock_path, read_exit, state_path, supervisor_lock_path,
         supervisor_log_path, supervisor_said, take_lock, write_spec,
@@ -42,6 +42,17 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability},
 };
+
+/// On this host, below a supervisor that is a child of tprimat.
+pub struct Local {
+    pub tprimat: PathBuf,
+}
+
+impl Executor for Local {
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
+        Ok(Box::new(start(spec, &self.tprimat)?))
+    }
+}
 
 impl Run for Running {
     fn state(&self) -> RunState {

@@ -72,7 +72,7 @@ pub(super) fn finish(
             (None, true)
         }
     };
-    let verdict = RepeatCounts::of(engine, comparison.as_ref());
+    let verdict = RepeatCounts::of(engine, comparison.as_deref());
     let (contradicted, incomplete) = (verdict.uncounted.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
     let has_nothing_to_do = summary.ran == 0
@@ -91,7 +91,7 @@ pub(super) fn finish(
     events.report(&Event::BuildFinished {
         ok: count(State::Fresh),
         failed,
-        cells: cells(engine, statuses, comparison.as_ref()),
+        cells: cells(engine, statuses, comparison.as_deref()),
         runs: summary.runs,
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
@@ -103,7 +103,7 @@ pub(super) fn finish(
         seconds: *seconds,
         output: Some(publish::output_dir(engine.plan)),
     });
-    let coverage = Coverage::of(engine, statuses, comparison.as_ref());
+    let coverage = Coverage::of(engine, statuses, comparison.as_deref());
     let in_vain = verdict.uncounted.suspect > 0 && coverage.has_no_results()
         || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
     let code = if after.iter().any(|row| row.state == State::Failed)
@@ -177,10 +177,10 @@ pub(super) fn finish(
         show(
             args,
             engine.plan,
-            shown.as_ref().or(comparison.as_ref()),
+            shown.as_ref().or(comparison.as_deref()),
             &coverage,
         )?;
-        let figures = (comparison.as_ref(), is_unread);
+        let figures = (comparison.as_deref(), is_unread);
         eprintln!("{}", published(engine, statuses, request, figures));
     }
     if let Some((text, _)) = goal.as_ref().filter(|_| !globals.json) {
@@ -314,7 +314,7 @@ fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
 }
 
 /// What compare left, if it left anything; the inner error is a file that is damaged or gone.
-fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Result<Option<Comparison>>> {
+fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Result<Option<Arc<Comparison>>>> {
     let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
     let Some(stored) = status.outputs().first() else {
         return Ok(Ok(None));

@@ -1,6 +1,9 @@
 //! What derived tasks store in the cache, and read back out of it.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -11,6 +14,7 @@ use crate::{
     figures::{Comparison, Summary},
     files::Durability,
     report,
+    run::folder::lock,
 };
 
 pub(super) fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
@@ -37,11 +41,35 @@ pub(super) fn put_comparison(cache: &Cache, comparison: &impl Serialize) -> Resu
     put(cache, "compare.json", &text)
 }
 
+/// The last comparison that was read, or was stored to be read next: a build needs the same one for
+/// its pictures, its report and what it says at its end, and of thousands of cells it takes a good
+/// part of a second each time.
+static LAST_READ: Mutex<Option<(Digest, Arc<Comparison>)>> = Mutex::new(None);
+
+/// Stores a comparison that is read next, from memory: what is read is what was stored.
+pub(super) fn put_comparison_to_read(cache: &Cache, comparison: Comparison) -> Result<Output> {
+    let stored = put_comparison(cache, &comparison)?;
+    debug_assert!(
+        read::<Comparison>(cache, &stored.digest, &stored.name)
+            .is_ok_and(|read| read == comparison),
+        "a comparison is read otherwise than it was made"
+    );
+    let mut last = lock(&LAST_READ);
+    *last = Some((stored.digest, Arc::new(comparison)));
+    Ok(stored)
+}
+
 /// The comparison that a plot or a report shows.
-pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Comparison> {
+pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Arc<Comparison>> {
     let Output { name, digest, .. } =
         stored.ok_or_else(|| Error::Internal("the comparison has no record".to_owned()))?;
-    read(cache, digest, name)
+    let mut last = lock(&LAST_READ);
+    if let Some((_, comparison)) = last.as_ref().filter(|(of, _)| of == digest) {
+        return Ok(comparison.clone());
+    }
+    let comparison: Arc<Comparison> = Arc::new(read(cache, digest, name)?);
+    *last = Some((*digest, comparison.clone()));
+    Ok(comparison)
 }
 
 /// The summary that an aggregate stored.

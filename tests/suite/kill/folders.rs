@@ -255,7 +255,7 @@ fn a_run_folder_that_cannot_be_read_now_is_neither_removed_nor_run_again() {
     let built = project.run(&["build"]);
     assert_ne!(built.code, Some(0));
     // Two trainings do not run for the same reason, which is said once.
-    let told = built.stderr.matches("left a run that may be of it").count();
+    let told = built.stderr.matches("no run is started while").count();
     assert!(
         told == 1 && built.stderr.contains("spec.json"),
         "{}",

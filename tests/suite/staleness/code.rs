@@ -114,6 +114,7 @@ fn build_with(project: &Project, code: CodeDigests) {
             grace_seconds: 1.0,
             gpus: Vec::new(),
             systems: run::Systems::default(),
+            folders: execute::Folders::default(),
             sharing: None,
         };
         let (options, sink) = (

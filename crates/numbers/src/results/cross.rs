@@ -4,7 +4,7 @@
 //! Every check leaves its arithmetic, so that a reader can do it again.
 
 use serde_json::{Value, json};
-use tprimat_logs::{Anomaly, Step, Trace};
+use tprimat_logs::{Anomaly, LOSS_STEPS_AVERAGED, Step, Trace};
 
 use super::{
     AttestationStatus, Claim, Contract, FieldAttestation, Source,
