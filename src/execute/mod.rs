@@ -29,7 +29,8 @@ pub use contain::preflight_container;
 pub use error::LaunchError;
 pub use event_sink::EventSink;
 pub use events::{
-    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Progress, Reporter, Stamped,
+    Amount, CellCounts, Event, JsonLines, LiveLine, Outcome, PlainLines, Progress, Reporter,
+    Stamped,
 };
 pub use folders::{
     Folders, environment_of, is_over, left_behind, live_run, live_run_of, live_runs,

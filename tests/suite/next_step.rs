@@ -254,6 +254,7 @@ fn a_shard_without_cells_is_a_success() {
 fn a_run_that_does_not_count_is_told_as_such_and_why_it_is_not_tried_again() {
     let project = Project::new(ONE_RUN);
     project.edit("trainer.sh", "'\"$seed\"',", "7,");
+    project.edit("config.yaml", "training:\n", "training:\n  seed: 1234\n");
     let set = r#"set = { "training.seed" = 7 }"#;
     let said = project.run(&["build"]).ends_with(1).stderr;
     assert!(said.contains(set), "what the trainer does: {said}");

@@ -159,8 +159,14 @@ fn way(row: &Row, repeat: &RepeatSummary, steady: &Steady, is_alone: bool) -> St
     // Steps that are timed together with warm-up, or with an evaluation, or not at all.
     let last = repeat.last_step.unwrap_or_default();
     let later = (last + 1).saturating_sub(cut.first_step.saturating_add(steady.steps));
-    let starts = match cut.first_step.saturating_sub(row.warmup_steps) {
-        0 | 1 => "the declared warm-up is dropped".to_owned(),
+    // A run may begin anywhere, and its first line may be of several steps.
+    let begins = match repeat.curve.step[..] {
+        [first, second, ..] => first.saturating_sub(second.saturating_sub(first)),
+        _ => 0,
+    };
+    let dropped = cut.first_step.saturating_sub(begins);
+    let starts = match dropped.saturating_sub(row.warmup_steps) {
+        0..=2 => "the declared warm-up is dropped".to_owned(),
         _ if is_alone => format!("all steps before step {} are dropped", cut.first_step),
         _ => "the declared warm-up and what is timed together with it are dropped".to_owned(),
     };

@@ -99,12 +99,12 @@ pub fn moment(text: &str) -> Result<f64, String> {
         Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
     };
     let ago = || {
-        let age = text.parse::<Span>().ok().filter(|age| age.is_positive())?;
+        let age = text.parse::<Span>().ok().filter(|age| !age.is_negative())?;
         let now = Timestamp::now().to_zoned(TimeZone::UTC);
         Some(now.checked_sub(age).ok()?.timestamp())
     };
     let time = text.parse::<Timestamp>().ok().or_else(date).or_else(ago);
-    time.map(|time| time.as_second() as f64)
+    time.map(|time| time.as_microsecond() as f64 / 1e6)
         .ok_or_else(|| "expected a date or an age: 2026-10-02, 2026-10-02T18:30 (UTC), 30d".into())
 }
 

@@ -26,7 +26,10 @@ pub(super) fn unreached(candidates: &[Candidate<'_>]) -> Vec<Option<Reason>> {
         // One of each kind stands for all: of many cells with one curve most differ in other settings.
         let mut kinds: Vec<usize> = Vec::new();
         for &at in members {
-            if !kinds.iter().any(|of| said(&candidates[*of]) == said(&candidates[at])) {
+            if !kinds
+                .iter()
+                .any(|of| said(&candidates[*of]) == said(&candidates[at]))
+            {
                 kinds.push(at);
             }
         }
@@ -67,7 +70,9 @@ fn reason(of: &Candidate<'_>, other: &Candidate<'_>, steps: usize) -> Option<Rea
         let counts = OF_BATCHES.map(|field| candidate.contract.count(field));
         Some(counts[0]?.saturating_mul(counts[1]?))
     };
-    tokens(of).zip(tokens(other)).filter(|(own, others)| own != others)?;
+    tokens(of)
+        .zip(tokens(other))
+        .filter(|(own, others)| own != others)?;
     OF_BATCHES.iter().enumerate().find_map(|(at, field)| {
         let [own, others] = [of, other].map(|candidate| said(candidate)[at]);
         let (own, others) = own.zip(others).filter(|(own, others)| own != others)?;

@@ -79,7 +79,11 @@ fn a_batch_size_that_changes_no_loss_did_not_reach_the_training() {
     assert!(told.rows.is_empty() && told.speedups.is_empty());
     for (cell, name) in told.absent.iter().zip(names) {
         assert_eq!((&*cell.cell, cell.state), (name, AbsentState::Contradicted));
-        assert!(cell.reason.text.contains("does not reach the training of one"));
+        assert!(
+            cell.reason
+                .text
+                .contains("does not reach the training of one")
+        );
     }
     // Another last loss; or the trainer itself states its batch.
     assert_eq!(compared(Source::Declared, 0.51).rows.len(), 2);
