@@ -178,23 +178,28 @@ impl Rounds<'_> {
             .zip(&outcomes)
             .filter_map(|(arm, outcome)| outcome.is_none().then_some(*arm))
             .collect();
-        let Some(mut made) = self.build(&runs)? else {
-            return Ok(None);
-        };
-        if !self.is_in_turns(&runs, &made) {
-            for run in &mut made {
-                if matches!(run.outcome, Outcome::Time(_)) {
+        let made = loop {
+            let before = self.runs;
+            let Some(mut made) = self.build(&runs)? else {
+                return Ok(None);
+            };
+            let is_round = self.is_in_turns(&runs, &made);
+            for (arm, run) in runs.iter().zip(&mut made) {
+                if !is_round && matches!(run.outcome, Outcome::Time(_)) {
                     run.outcome = Outcome::Lost;
                 }
+                *self.rounds.entry((*arm).clone()).or_default() += 1;
+                self.starts
+                    .entry((*arm).clone())
+                    .or_default()
+                    .push(run.started_at);
             }
-        }
-        for (arm, run) in runs.iter().zip(&made) {
-            *self.rounds.entry((*arm).clone()).or_default() += 1;
-            self.starts
-                .entry((*arm).clone())
-                .or_default()
-                .push(run.started_at);
-        }
+            // Runs that the cache has of another search make no round of this one.
+            let is_lost = |run: &Run| matches!(run.outcome, Outcome::Lost);
+            if self.runs > before || !made.iter().all(is_lost) {
+                break made;
+            }
+        };
         let mut made = made.into_iter();
         let all = outcomes
             .into_iter()
@@ -336,11 +341,11 @@ impl Rounds<'_> {
         let is_stale = |node: &TaskId| statuses.get(*node).state == State::Stale;
         let train = last_train(session);
         let is_missing = is_stale(&train);
+        let silent = EventSink::default();
         if is_missing {
             engine.cache.ensure_writable()?;
             // A copy of the project has a lock of its own, which nobody is to commit. An environment is in
             // no lock.
-            let silent = EventSink::default();
             let is_own = plan.root == self.session.plan.root;
             let series = point_of(self.differences, arm).map(|(series, _)| series);
             if !matches!(series, Some(Series::Versions(_))) {
@@ -356,7 +361,9 @@ impl Rounds<'_> {
                 fail_fast: false,
             };
             let host = train_host(session)?;
-            let (interrupts, events) = (self.interrupts, &self.events);
+            // To read again what was run is nothing to tell of.
+            let events = if is_missing { &self.events } else { &silent };
+            let interrupts = self.interrupts;
             let summary =
                 execute::build(&engine, &mut statuses, &options, &host, interrupts, events);
             if let Some(signal) = interrupts.asked() {
