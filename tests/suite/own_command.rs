@@ -297,8 +297,13 @@ echo '{"event":"end","status":"ok","steps":8}'
         shown.contains("the trainer says weight_decay 0;"),
         "{shown}"
     );
-    assert!(shown.contains("the job in weight_decay
-"), "{shown}");
+    assert!(
+        shown.contains(
+            "the job in weight_decay
+"
+        ),
+        "{shown}"
+    );
 }
 
 /// A build would pay for runs that give no figure: it is refused with the line to add.
