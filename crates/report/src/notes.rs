@@ -156,20 +156,20 @@ fn way(row: &Row, repeat: &RepeatSummary, steady: &Steady, is_alone: bool) -> St
     if cut.is_assessed() {
         return format!("further warm-up looked for by {CUSUM}");
     }
-    // Steps that are timed together with warm-up, or with an evaluation, or not at all.
+    // Steps that are timed together with an evaluation, or not at all.
     let last = repeat.last_step.unwrap_or_default();
     let later = (last + 1).saturating_sub(cut.first_step.saturating_add(steady.steps));
     let (starts, is_all) = match cut.first_step.saturating_sub(row.warmup_steps) {
         0 | 1 if row.warmup_steps == 0 => ("no warm-up is dropped".to_owned(), false),
         0 | 1 => ("the declared warm-up is dropped".to_owned(), later == 0),
         _ if is_alone => {
-            let first = cut.first_step;
-            (format!("all steps before step {first} are dropped"), false)
+            // Steps that are timed together with the warm-up, or that an excerpt of a log does not have.
+            (format!("measured from step {}", cut.first_step), false)
         }
-        _ => {
-            let words = "the declared warm-up and what is timed together with it are dropped";
-            (words.to_owned(), false)
-        }
+        _ => (
+            "more than the declared warm-up is left out".to_owned(),
+            false,
+        ),
     };
     match later {
         0 if is_all => format!("only {starts}"),
