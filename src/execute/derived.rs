@@ -231,7 +231,7 @@ fn result_of(engine: &Engine, cell: CellId, attempt: &Attempt) -> Result<RunResu
     let unreached = plan.unreached(cell);
     let unreached = unreached.iter().filter(|field| field.is_of_speed);
     let unreached: Vec<_> = unreached.map(|field| field.setting).collect();
-    Ok(left.result(prepared.job(), &unreached, &prepared.resolved.unwritten))
+    Ok(left.result(prepared.job(), &unreached, plan.unwritten(cell)))
 }
 
 /// What the logs of an attempt say, and their last lines, read piece by piece. Of a run whose last rank

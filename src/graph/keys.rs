@@ -173,7 +173,7 @@ impl Engine<'_> {
         if !unreached.is_empty() {
             image = image.field("not_handed_over", &unreached);
         }
-        let unwritten = &prepared.resolved.unwritten;
+        let unwritten = self.plan.unwritten(cell);
         if !unwritten.is_empty() {
             image = image.field("unwritten", unwritten);
         }

@@ -74,6 +74,8 @@ pub struct Plan {
     pub(super) unreached: UnreachedSettings,
     /// The same of commands of the user's own, by cell.
     pub(super) lost: OnceLock<HashMap<CellId, Arc<[Unreached]>>>,
+    /// Does a command open the job? By where the list of its inputs is in memory, which its cells share.
+    pub(super) readers: Mutex<HashMap<usize, bool>>,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
     /// Names that the selection asks for and no cell has, and how the matrix would get them.
@@ -216,6 +218,7 @@ impl Plan {
             implied,
             unreached,
             lost: OnceLock::new(),
+            readers: Mutex::default(),
             notes,
             unmet,
         })

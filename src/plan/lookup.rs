@@ -18,6 +18,8 @@ use crate::{
     words::{part, plain::counted},
 };
 
+/// The variable with the path of the job's file.
+const JOB_VARIABLE: &str = "TPRIMAT_JOB";
 /// Up to this many cells are named in the command that measures them.
 const NAMED: usize = 3;
 
@@ -133,6 +135,30 @@ impl Plan {
             unreached(recipe, &self.recipes.templates, prepared.job()).into();
         known().insert(key, found.clone());
         found
+    }
+
+    /// Settings of the losses that nobody wrote and that the cell's command is not given: neither by name nor with the job.
+    #[must_use]
+    pub fn unwritten(&self, cell: CellId) -> &[&'static str] {
+        let Some(prepared) = self.prepared(cell) else {
+            return &[];
+        };
+        let command = prepared.job().framework.get(COMMAND);
+        let mut words = command.map(strings).unwrap_or_default().into_iter();
+        if prepared.resolved.unwritten.is_empty() || words.any(|word| word.contains(JOB_VARIABLE)) {
+            return &[];
+        }
+        // Cells with the same inputs share them, and the files are read once.
+        let inputs = Arc::as_ptr(&prepared.inputs) as usize;
+        let mut known = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let reads_job = *known.entry(inputs).or_insert_with(|| {
+            let files = prepared.inputs.files.iter();
+            names_the_job(&self.root, files.map(|input| input.name.as_str()))
+        });
+        match reads_job {
+            true => &[],
+            false => &prepared.resolved.unwritten,
+        }
     }
 
     /// Settings in which cells differ that a command of the user's own launches alike, unless it
@@ -356,7 +382,6 @@ pub(super) fn is_own(recipe: &Recipe) -> bool {
 
 /// Is the variable of the job's file in one of these words, or in a file of the project that it is?
 fn names_the_job<'w>(root: &Path, words: impl IntoIterator<Item = &'w str>) -> bool {
-    const VARIABLE: &str = "TPRIMAT_JOB";
     /// A program that reads its job is no longer.
     const MOST: u64 = 4 << 20;
     words.into_iter().any(|word| {
@@ -367,7 +392,7 @@ fn names_the_job<'w>(root: &Path, words: impl IntoIterator<Item = &'w str>) -> b
         let text = is_short
             .then(|| crate::files::read(&path))
             .and_then(Result::ok);
-        let is_in = |text: Vec<u8>| memchr::memmem::find(&text, VARIABLE.as_bytes()).is_some();
-        word.contains(VARIABLE) || text.is_some_and(is_in)
+        let is_in = |text: Vec<u8>| memchr::memmem::find(&text, JOB_VARIABLE.as_bytes()).is_some();
+        word.contains(JOB_VARIABLE) || text.is_some_and(is_in)
     })
 }

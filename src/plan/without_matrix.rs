@@ -41,6 +41,7 @@ impl Plan {
             implied: None,
             unreached: Default::default(),
             lost: Default::default(),
+            readers: Default::default(),
             notes: Vec::new(),
             unmet: Vec::new(),
         })

@@ -43,7 +43,7 @@ const PRINTED: [(&[&str], &str); 34] = [
     (&["why", "trace.json"], "why"),
     (&["blame", CELL, CELL], "error"),
     (
-        &["import", "nvd/unknown/tiny/large", "--log", "a.log"],
+        &["import", "amd/unknown/tiny/large", "--log", "a.log"],
         "imported",
     ),
     (&["check"], "check"),

@@ -156,27 +156,28 @@ fn way(row: &Row, repeat: &RepeatSummary, steady: &Steady, is_alone: bool) -> St
     if cut.is_assessed() {
         return format!("further warm-up looked for by {CUSUM}");
     }
-    // Steps that are timed together with warm-up, or with an evaluation, or not at all.
+    // Steps that are timed together with an evaluation, or not at all.
     let last = repeat.last_step.unwrap_or_default();
     let later = (last + 1).saturating_sub(cut.first_step.saturating_add(steady.steps));
-    // A run may begin anywhere, and its first line may be of several steps.
-    let begins = match repeat.curve.step[..] {
-        [first, second, ..] => first.saturating_sub(second.saturating_sub(first)),
-        _ => 0,
-    };
-    let dropped = cut.first_step.saturating_sub(begins);
-    let starts = match dropped.saturating_sub(row.warmup_steps) {
-        0..=2 => "the declared warm-up is dropped".to_owned(),
-        _ if is_alone => format!("all steps before step {} are dropped", cut.first_step),
-        _ => "the declared warm-up and what is timed together with it are dropped".to_owned(),
+    let (starts, is_all) = match cut.first_step.saturating_sub(row.warmup_steps) {
+        0 | 1 if row.warmup_steps == 0 => ("no warm-up is dropped".to_owned(), false),
+        0 | 1 => ("the declared warm-up is dropped".to_owned(), later == 0),
+        _ if is_alone => {
+            // Steps that are timed together with the warm-up, or that an excerpt of a log does not have.
+            (format!("measured from step {}", cut.first_step), false)
+        }
+        _ => (
+            "more than the declared warm-up is left out".to_owned(),
+            false,
+        ),
     };
     match later {
-        0 if starts.starts_with("the declared warm-up is") => format!("only {starts}"),
+        0 if is_all => format!("only {starts}"),
         0 => starts,
-        later if is_alone => format!(
-            "{starts}, and so are {}",
-            counted(later as usize, "later step")
-        ),
-        _ => format!("{starts}, and so are some later steps"),
+        later if is_alone => {
+            let later = counted(later as usize, "later step");
+            format!("{starts}; without a time of their own: {later}")
+        }
+        _ => format!("{starts}; without a time of their own: some later steps"),
     }
 }

@@ -287,6 +287,15 @@ fn a_million_braces_are_read_in_linear_time() {
 }
 
 #[test]
+fn a_loss_over_several_steps_leaves_the_time_of_its_step_alone() {
+    let log =
+        r#"{"event":"step","step":5,"step_time_seconds":0.5,"loss":2.5,"loss_steps_averaged":5}"#;
+    let step = &parse(log.as_bytes()).steps[0];
+    assert_eq!((step.loss, step.steps_averaged), (Some(2.5), None));
+    assert_eq!(step.other[crate::LOSS_STEPS_AVERAGED], 5.0);
+}
+
+#[test]
 fn what_the_schema_types_write_is_read() {
     let event = Event::Step {
         step: 3,
