@@ -63,7 +63,7 @@ impl PlatformFacts {
         let mut facts = self.clone();
         facts.known = Err(format!(
             "tprimat.lock does not pin {platform}, whose runs are Jobs of Kubernetes: run `{update}` once in a pod with their image, \
-             volumes and GPUs"
+             volumes and GPUs (`tprimat help executors` says how)"
         ));
         facts
     }
