@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 use tprimat_base::words::plain::counted;
-use tprimat_job::{ModelShape, OTHER};
+use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Trace};
 
 use super::{
     Claim,
     anomalies::anomaly,
-    claim::is_of_model,
     cross::interval,
     parameters::rounds_to,
     settings::{NUM_PARAMETERS, SETTINGS, TOKENS_PER_STEP, agree, setting, show},
@@ -136,10 +135,6 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     let job = &claim.job;
     let stated = &trace.effective.0;
     let mut declared = claim.declared();
-    if job.model.architecture == OTHER {
-        // Only the trainer knows the shape of its model: whatever it states is right.
-        declared.retain(|name, _| !is_of_model(name));
-    }
     let mut fields: Vec<FieldAttestation> = SETTINGS
         .iter()
         .filter_map(|setting| {

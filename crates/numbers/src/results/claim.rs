@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tprimat_job::{Job, ModelShape};
+use tprimat_job::{Job, ModelShape, OTHER};
 use tprimat_logs::Trace;
 
 use super::settings::{self, Declared, SETTINGS, Setting, agree, setting, show};
@@ -166,7 +166,9 @@ impl Claim {
     /// What is claimed of each setting.
     pub(crate) fn declared(&self) -> Declared {
         let mut declared = settings::declared(&self.job);
-        declared.retain(|name, _| self.covers(name));
+        // Only the trainer knows the shape of such a model: whatever it states is right.
+        let is_other = self.job.model.architecture == OTHER;
+        declared.retain(|name, _| self.covers(name) && !(is_other && is_of_model(name)));
         declared
     }
 

@@ -237,6 +237,10 @@ impl CrossChecks {
         let wrong = rounding.max(TOKENS_TOLERANCE);
         let ratio = batch / declared as f64;
         let agrees = (1.0 - smaller - wrong..=1.0 + wrong).contains(&ratio);
+        let arithmetic = match agrees {
+            true => arithmetic,
+            false => format!("{arithmetic}, not {declared}"),
+        };
         self.add(
             "global_batch_size_from_summary",
             Some(declared.into()),
