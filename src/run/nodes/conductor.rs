@@ -154,6 +154,7 @@ fn see_through(
             // A network file system may show late what was written before.
             let is_late = since.elapsed() >= batch::patience(ended_well);
             if seen.ends.len() == nodes || is_late || inbox.is_in_a_hurry() {
+                seen.forget(&started.lost());
                 return seen.exit(spec, patience);
             }
             continue;
@@ -198,8 +199,8 @@ struct Seen {
     lost: BTreeSet<usize>,
     /// The nodes were told to end what they still do.
     is_let_go: bool,
-    /// Was a pod told to end by somebody else?
-    was_pod_told: bool,
+    /// The nodes whose pods were told to end by somebody else, as it seems.
+    told: BTreeSet<usize>,
 }
 
 impl Seen {
@@ -217,13 +218,25 @@ impl Seen {
                     self.since.get_or_insert_with(Instant::now);
                 }
                 let is_told = exit.status == ExitKind::Interrupted && !self.is_let_go;
-                self.was_pod_told |= is_told && spec.is_of_pods();
+                if is_told && spec.is_of_pods() {
+                    self.told.insert(node);
+                }
                 self.ends.insert(node, exit);
             } else if !self.ready.contains_key(&node)
                 && let Some(ready) = read_ready(&answers)
             {
                 self.since.get_or_insert_with(Instant::now);
                 self.ready.insert(node, ready);
+            }
+        }
+    }
+
+    /// A pod that lost its connection ended its part because of that, and nobody told it to: on a volume that
+    /// it still reaches it left the word of one that was told.
+    fn forget(&mut self, lost: &BTreeSet<usize>) {
+        for node in lost {
+            if self.told.remove(node) {
+                self.ends.remove(node);
             }
         }
     }
@@ -260,7 +273,7 @@ impl Seen {
             };
             let refused: Vec<String> = self.ends.values().filter_map(why).collect();
             let is_late = self.is_late(spec, patience);
-            let was_asked = self.was_asked || self.was_pod_told;
+            let was_asked = self.was_asked || !self.told.is_empty();
             let status = match (refused.is_empty(), is_late, was_asked) {
                 (false, ..) => ExitKind::LaunchFailed(refused.join("; ")),
                 _ if !self.lost.is_empty() && !was_asked => ExitKind::Lost(
@@ -281,10 +294,9 @@ impl Seen {
         let lost =
             format!("{missing} of {nodes} nodes left no word of how the run ended there: {said}");
         let lost = lost.trim_end_matches(": ").to_owned();
-        let was_pod_told = self.was_pod_told;
         let mut exit = together(self.ends.into_values().collect(), begun_at);
         let has_failed = !matches!(exit.status, ExitKind::Code(0) | ExitKind::Interrupted);
-        if was_pod_told && has_failed {
+        if !self.told.is_empty() && has_failed {
             // The others failed because it went, and the cluster says why it was told.
             exit.status = ExitKind::Interrupted;
         }
@@ -647,12 +659,21 @@ mod tests {
             ends: BTreeMap::from([(0, failed)]),
             ..Seen::default()
         };
-        assert!(
-            !seen.is_no_longer_needed(&spec, PATIENCE),
-            "the second one may still fail in its own words"
-        );
+        // The second one may still fail in its own words.
+        assert!(!seen.is_no_longer_needed(&spec, PATIENCE));
         seen.lost.insert(1);
         assert!(seen.is_no_longer_needed(&spec, PATIENCE));
+    }
+
+    #[test]
+    fn a_pod_that_lost_its_connection_was_not_told_to_end() {
+        let mut seen = Seen::default();
+        seen.told.insert(1);
+        seen.ends.insert(1, never_ran(ExitKind::Interrupted, 0.0));
+        seen.forget(&BTreeSet::from([0]));
+        assert_eq!((seen.ends.len(), seen.told.len()), (1, 1));
+        seen.forget(&BTreeSet::from([1]));
+        assert_eq!((seen.ends.len(), seen.told.len()), (0, 0));
     }
 
     #[test]
