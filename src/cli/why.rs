@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io::{BufRead, BufReader},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
@@ -85,9 +86,8 @@ fn named_apart(paths: &[String]) -> Vec<String> {
 
 fn read(path: &Path, args: &WhyArgs) -> Result<Breakdown> {
     let mut trace = trace(path)?;
-    // A run without copies leaves a table without rows.
-    if let Some(copies) = copies_beside(path).and_then(|path| self::trace(&path).ok()) {
-        trace.add(copies);
+    if let Some(copies) = copies_beside(path) {
+        trace.add(self::trace(&copies)?);
     }
     Ok(Breakdown::of(&trace, args.steps.map(NonZeroUsize::get)))
 }
@@ -102,13 +102,17 @@ fn trace(path: &Path) -> Result<DeviceTrace> {
     })
 }
 
-/// rocprofv3 writes copies into a table of their own.
+/// The table of copies that rocprofv3 wrote beside one of kernels, if it has a row below its header.
 fn copies_beside(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let copies = name
         .contains("kernel_trace")
         .then(|| path.with_file_name(name.replace("kernel_trace", "memory_copy_trace")))?;
-    copies.is_file().then_some(copies)
+    let has_rows = BufReader::new(File::open(&copies).ok()?)
+        .lines()
+        .nth(1)
+        .is_some();
+    has_rows.then_some(copies)
 }
 
 /// What is neither a file nor has the form of a cell.

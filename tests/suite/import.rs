@@ -215,7 +215,7 @@ fn an_import_is_no_measurement_and_stands_in_for_none() {
 #[test]
 fn a_cell_of_the_matrix_claims_its_job() {
     let project = project();
-    // Of a GPU's memory, no CPU's log speaks.
+    // The log states the memory of an AMD GPU, which a run on a CPU has not.
     project.write("other.log", &primus(1, 12));
     let refused = project.run(&["import", "cpu/cmd/tiny/single", "--log", "other.log"]);
     assert!(refused.ends_with(2).stderr.contains("memory of AMD's GPUs"));

@@ -8,7 +8,7 @@ use std::{
 
 use crate::kineto::{DeviceSpan, DeviceTrace, Unusable};
 
-/// A line of the header is looked for in so many lines: `nsys stats` prints what it does before its table.
+/// The header is one of the first 50 lines of a file: `nsys stats` prints a few lines before its table.
 const LINES_BEFORE: usize = 50;
 
 /// How one profiler names its columns. Its times are in nanoseconds.

@@ -66,8 +66,19 @@ pub struct Trace {
     pub finished: bool,
 }
 
-/// A clock of whole seconds, which progress bars show: step times are differences of it over so many
-/// steps that a second is little.
+impl Trace {
+    /// What the time of the whole run has in it beside its steps at their usual speed.
+    #[must_use]
+    pub fn beside_steps(&self) -> &'static str {
+        match self.evaluations.is_empty() {
+            true => "the start-up and the slower first steps",
+            false => "the start-up, the slower first steps and the evaluations",
+        }
+    }
+}
+
+/// The clock of a progress bar, which shows whole seconds. A step time is made of two readings that lie so far
+/// apart that an error of a second changes it by 5 % at most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CoarseClock {
     /// Steps, and the seconds since the beginning at which they had ended, both rising.

@@ -194,9 +194,11 @@ impl Rounds<'_> {
                     .or_default()
                     .push(run.started_at);
             }
-            // Runs that the cache has of another search make no round of this one.
-            let is_lost = |run: &Run| matches!(run.outcome, Outcome::Lost);
-            if self.runs > before || !made.iter().all(is_lost) {
+            // Runs that the cache has of another search make no round of this one, and the next ones are looked
+            // at. A run that was never started is not passed over: no later one would be started either.
+            let is_passed =
+                |run: &Run| matches!(run.outcome, Outcome::Lost) && run.started_at.is_finite();
+            if self.runs > before || !made.iter().all(is_passed) {
                 break made;
             }
         };

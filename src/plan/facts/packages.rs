@@ -256,9 +256,14 @@ impl FactBook {
             let path = path.unwrap_or_else(|| environment.into());
             return named(path.join("bin/python"), Some(environment));
         }
-        // A command finds the folder of the project's Python first in its PATH.
+        // A command finds the folder of the project's Python first in its PATH, unless the project sets that.
         let own = self.python(id);
+        let stated_path = &prepared.resolved.env;
+        let has_path = stated_path.contains_key("PATH");
         let beside = |word: &str| {
+            if has_path {
+                return host::which(word, stated_path);
+            }
             let path = own.with_file_name(word);
             (own.is_absolute() && path.is_file()).then_some(path)
         };
@@ -278,7 +283,7 @@ impl FactBook {
                 let is_plain = ["python", "python3"].contains(word);
                 let path = if word.contains('/') {
                     self.root.join(word)
-                } else if is_plain {
+                } else if is_plain && !has_path {
                     own.to_owned()
                 } else {
                     beside(word).unwrap_or_else(|| PathBuf::from(word))

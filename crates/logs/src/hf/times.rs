@@ -98,10 +98,7 @@ pub fn of_whole_run(stated: Option<u64>, is_drawn: bool, out: &mut Builder) {
     // Then it is known how fast the steps were, and not how many.
     let is_rough = of_summary(out).is_some_and(|(_, wrong)| wrong > 0.5);
     out.trace.steps_assumed |= stated.is_none() && is_rough;
-    let what = match out.trace.evaluations.is_empty() {
-        true => "the start-up and the slower first steps",
-        false => "the start-up, the slower first steps and the evaluations",
-    };
+    let what = out.trace.beside_steps();
     out.notes.add(WHOLE_RUN, || {
         let text = format!("the log has no step times; its rate is that of the whole run, with {what}");
         match is_drawn {

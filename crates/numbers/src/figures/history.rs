@@ -359,7 +359,7 @@ fn assess(
         {
             (since.interval, since.level) = (Some(interval), Level::of(interval));
         }
-        // Of what may be other work, nothing is held against the level before it.
+        // A measurement that may be of other work begins a new level: it is not compared with earlier ones.
         let why = since.as_ref().and_then(|since| since.reason.as_ref());
         if why.is_some_and(|why| why.is(WORKLOADS_MAY_DIFFER)) {
             level.clear();

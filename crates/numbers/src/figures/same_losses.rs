@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use super::{RepeatStatus, codes::CONTRADICTED, comparability::Candidate};
 use crate::results::{Reason, Source};
 
-/// So many losses must agree, and so many of them be different: fewer may do so by chance, or be rounded.
+/// Two curves are called the same if at least 10 losses agree and at least 8 of these are different numbers.
+/// Shorter or rounded curves may agree by chance.
 const LEAST_STEPS: usize = 10;
 const LEAST_VALUES: usize = 8;
 
@@ -52,7 +53,8 @@ fn said(candidate: &Candidate<'_>) -> [Option<u64>; 2] {
     })
 }
 
-/// The losses of the first run that counts, by step, if they can be told from others.
+/// The step numbers and losses of the first run that counts, the losses as bits; none where the curve is too
+/// short or too flat to be told from another one.
 fn losses(candidate: &Candidate<'_>) -> Option<Vec<(u64, u64)>> {
     let mut counted = candidate.summary.repeats.iter();
     let first = counted.find(|repeat| repeat.status == RepeatStatus::Ok)?;

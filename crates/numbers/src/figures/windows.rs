@@ -33,10 +33,7 @@ pub(super) fn by_clock(result: &RunResult, warmup_steps: u64) -> Cow<'_, RunResu
             return Cow::Borrowed(result);
         };
         if !trace.anomalies.iter().any(is_whole) {
-            let what = match trace.evaluations.is_empty() {
-                true => "the start-up and the slower first steps",
-                false => "the start-up, the slower first steps and the evaluations",
-            };
+            let what = trace.beside_steps();
             let anomaly = Anomaly {
                 kind: WHOLE_RUN.to_owned(),
                 detail: format!(
