@@ -331,15 +331,13 @@ impl Day<'_> {
         self.demand(self.is_damaged || *incomplete == 0, || {
             incomplete.to_string()
         });
-        let stat = self
-            .project
-            .run(&["cache", "stat", "--json"])
-            .ends_with(0)
-            .json();
-        // A run whose log was damaged stays here; another one has taken its place.
-        self.demand(stat["remote"]["only_here"] == *incomplete, || {
-            stat.to_string()
-        });
+        // A run whose log was damaged stays here; another one has taken its place. Nothing else is left to push.
+        let again = self.project.run(&["cache", "push", "--json"]).json();
+        let moved = ["runs", "imports", "decisions"].map(|what| again[what].as_u64());
+        self.demand(
+            moved == [Some(0); 3] && again["incomplete"] == *incomplete,
+            || again.to_string(),
+        );
         let mut other = project(self.world);
         other.environment = self.project.environment.clone();
         fill_in(self.world, &other);

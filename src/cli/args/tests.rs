@@ -130,11 +130,12 @@ fn every_command_that_is_composed_takes_what_it_is_given() {
             seen += 1;
             let given = found[2].trim_matches(['&', '[', ']']).split(',');
             let given = given.map(str::trim).filter(|word| !word.is_empty());
-            // What is not written there is a cell, or another value.
+            // What is not written there is a cell, a range of versions, or another value.
             let words: Vec<&str> = given
-                .map(|word| {
-                    word.strip_prefix('"')
-                        .map_or("a/b/c/d", |w| w.trim_matches('"'))
+                .map(|word| match word.strip_prefix('"') {
+                    Some(written) => written.trim_matches('"'),
+                    None if word == "&range" => "torch==2.9.0..2.11.0",
+                    None => "a/b/c/d",
                 })
                 .collect();
             // Imports are of no matrix.
