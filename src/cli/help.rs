@@ -40,10 +40,14 @@ pub fn run(args: &HelpArgs) -> Result<i32> {
         ));
     }
     let of_command = found.render_long_help();
-    match args.topic.is_empty() {
-        true => print(&format!("{of_command}\n{}\n", listed()))?,
-        false => print(&of_command.to_string())?,
-    }
+    let last = match &args.topic[..] {
+        [] => listed(),
+        [name] if page(name).is_some() => {
+            format!("The page of this name: `tprimat help {name}.md`")
+        }
+        _ => return print(&of_command.to_string()).map(|()| exit::OK),
+    };
+    print(&format!("{of_command}\n{last}\n"))?;
     Ok(exit::OK)
 }
 

@@ -137,8 +137,10 @@ impl Selection {
         let names = Names::of(cells);
         let mut asked: Vec<(String, &'static str, String)> = Vec::new();
         for text in &self.only {
-            let path = text.split_once('@').map_or(text.as_str(), |(path, _)| path);
-            let segments = split_outside_braces(path, '/');
+            let (path, _) = halves(text);
+            let segments = split_outside_braces(path, '/')
+                .into_iter()
+                .filter(|part| !part.is_empty());
             for (dimension, segment) in BASE.into_iter().zip(segments) {
                 for name in alternatives(segment) {
                     asked.push((format!("--only {text}"), dimension, name));
@@ -405,9 +407,7 @@ struct Pattern {
 
 impl Pattern {
     fn parse(option: &str, text: &str) -> Result<Self> {
-        let (path, axes) = text
-            .split_once('@')
-            .map_or((text, None), |(path, axes)| (path, Some(axes)));
+        let (path, axes) = halves(text);
         let segments = split_outside_braces(path.trim_end_matches('/'), '/');
         let bad = |message: String| {
             Error::invalid(Problem::new(message).at(
@@ -488,6 +488,15 @@ impl Pattern {
             message: format!("{given}: no cell has all of these"),
             help,
         }
+    }
+}
+
+/// The path and the axes of a pattern. Tables call cells by their axes alone where nothing else tells them apart: `lr=0.1,bs=4`.
+fn halves(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('@') {
+        Some((path, axes)) => (path, Some(axes)),
+        None if text.contains('=') && !text.contains('/') => ("", Some(text)),
+        None => (text, None),
     }
 }
 

@@ -369,6 +369,7 @@ fn patterns_select_by_leading_segments_globs_axes_and_aliases() {
         ["nvd/tran/llama-1b/single@compile=true"]
     );
     assert_eq!(named("@compile={false,no}").len(), 6);
+    assert_eq!(named("compile={false,no}"), named("@compile={false,no}"));
     let selection = Selection {
         skip: vec!["*/{native,fsdp,deep,mega,titan}".into()],
         where_: vec!["compile=f*".into()],

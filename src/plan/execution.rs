@@ -320,6 +320,16 @@ pub(super) fn execution(
             "expected slurm+container",
         );
     }
+    if place == Place::Kubernetes
+        && let Ok(Some(image)) = stated.image(&r.view, &cell.framework)
+        && !has_digest(&image)
+    {
+        let path = stated.place(&r.view, "container.image");
+        let message = format!(
+            "the image of pods needs its digest, which is in the key, and `{image}` has none"
+        );
+        r.problem(&path, message, "expected NAME@sha256: and 64 digits");
+    }
     let kubernetes = stated.table(|table| &table.kubernetes);
     for (key, text) in [("memory", &kubernetes.memory), ("shm", &kubernetes.shm)] {
         if let Some(text) = text.as_ref().filter(|text| !is_quantity(text)) {
@@ -436,11 +446,16 @@ fn volumes(r: &mut SettingsReader, stated: &Stated, kubernetes: &Kubernetes) -> 
     volumes
 }
 
+/// Each node fetches the image by its name, which must therefore say what is fetched.
+fn has_digest(image: &str) -> bool {
+    let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+    digest.is_some_and(|digest| digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// Bytes as the API server reads them: `512Gi`, `1.5T`.
 fn is_quantity(text: &str) -> bool {
-    const UNITS: [&str; 13] = [
-        "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
-    ];
+    // A number without a unit would be bytes, which nobody means.
+    const UNITS: [&str; 6] = ["M", "G", "T", "Mi", "Gi", "Ti"];
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.strip_prefix(number).unwrap_or_default();
     number.parse::<f64>().is_ok_and(|number| number > 0.0) && UNITS.contains(&unit)
@@ -496,7 +511,7 @@ mod tests {
         for (text, is_one) in [
             ("512Gi", true),
             ("1.5T", true),
-            ("1024", true),
+            ("1024", false),
             ("512GB", false),
             ("512 Gi", false),
             ("Gi", false),

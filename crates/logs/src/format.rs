@@ -23,6 +23,7 @@ use super::{
     telemetry::{self, AmdSmi, NvidiaSmi, RocmSmi},
     torchtitan::Torchtitan,
     tprimat::{self, Events},
+    wandb::{self, Wandb},
 };
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
@@ -142,6 +143,7 @@ pub static TABLE: &[Format] = &[
     Format::of_both("deepspeed", by::<DeepSpeed>),
     // After the trainers whose steps it goes with: their own lines say more of a step.
     Format::of_code("mlperf", mlperf::evidence, by::<mlperf::Entries>),
+    Format::of_code("wandb", wandb::evidence, by::<Wandb>),
     // Readings of devices; a trainer's log may show some before it begins.
     Format::of_code(
         "nvidia-smi",

@@ -57,6 +57,7 @@ mod tprimat;
 mod tqdm;
 mod trace;
 mod values;
+mod wandb;
 mod wild;
 
 pub use causes::{same_failure, same_fault};

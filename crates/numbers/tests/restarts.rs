@@ -17,14 +17,15 @@ const WARM_UP: u64 = 5;
 /// Step times vary by this much, so a mean over some of the steps may be off by as much.
 const NOISE: f64 = 0.03;
 /// Formats that state neither times nor rates of steps, and two that this file has no log of yet: `slime`,
-/// whose steps are rounds of many, and `superbench`, which prints a line a run.
-const NOT_TRIED: [&str; 9] = [
+/// whose steps are rounds of many, and `superbench`, which prints a line a run. A table of W&B has no words of a launcher.
+const NOT_TRIED: [&str; 10] = [
     "litgpt",
     "modded-nanogpt",
     "slime",
     "superbench",
     "llama-recipes",
     "madengine",
+    "wandb",
     "nvidia-smi",
     "rocm-smi",
     "amd-smi",

@@ -5,7 +5,7 @@ use super::{
     record::Records,
     tags::{self, Place},
 };
-use crate::{Step, Trace, builder::Builder, lines::cut, numbers, values::Checks};
+use crate::{Step, TOTAL_RATE, Trace, builder::Builder, lines::cut, numbers, values::Checks};
 
 pub const FORMAT: &str = "tfevents";
 /// Values of a step that are kept besides the known ones.
@@ -16,7 +16,7 @@ const MAX_TAG: usize = 120;
 #[derive(Default)]
 pub struct TfEvents {
     records: Records,
-    events: Events,
+    events: Scalars,
     builder: Builder,
 }
 
@@ -54,18 +54,18 @@ impl TfEvents {
     }
 }
 
-struct Scalar {
-    step: i64,
-    tag: String,
-    value: f64,
+pub struct Scalar {
+    pub step: i64,
+    pub tag: String,
+    pub value: f64,
     /// Seconds since 1970, when it was written.
-    time: Option<f64>,
+    pub time: Option<f64>,
 }
 
 /// A writer gives each value of a step an event of its own: they are put together while the step is
 /// the same.
 #[derive(Default)]
-struct Events {
+pub struct Scalars {
     step: Option<Step>,
     /// The steps that Megatron's `iteration-time` was written for: it is a mean since the last time it
     /// was written.
@@ -81,8 +81,8 @@ struct Timed {
     largest_gap: u64,
 }
 
-impl Events {
-    fn scalar(&mut self, scalar: Scalar, out: &mut Builder) {
+impl Scalars {
+    pub fn scalar(&mut self, scalar: Scalar, out: &mut Builder) {
         let Ok(number) = u64::try_from(scalar.step) else {
             out.notes
                 .add("unreadable_event", || format!("step {}", scalar.step));
@@ -125,7 +125,7 @@ impl Events {
         self.step.take().into_iter().for_each(|step| out.step(step));
     }
 
-    fn end(&mut self, out: &mut Builder) {
+    pub fn end(&mut self, out: &mut Builder) {
         self.flush(out);
         if !self.timed.is_mean {
             return;
@@ -183,6 +183,11 @@ impl Place<'_> {
                     bytes,
                 };
                 step.memory_figures.push(figure);
+            }
+            Place::TokensOfAll => {
+                let rate = checks.positive(tag, Some(value));
+                step.other
+                    .extend(rate.map(|rate| (TOTAL_RATE.into(), rate)));
             }
             Place::Other if value.is_finite() && step.other.len() < MAX_OTHER => {
                 step.other.insert(cut(tag, MAX_TAG).into(), value);

@@ -5,5 +5,6 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
-pub use events::{FORMAT, TfEvents, tfevents};
+pub use events::{FORMAT, Scalar, Scalars, TfEvents, tfevents};
 pub use record::{HEADER, begins};
+pub use tags::{Place, place};

@@ -12,6 +12,7 @@ pub enum Place<'a> {
     GradNorm,
     Tflops,
     TokensPerGpu,
+    TokensOfAll,
     GlobalBatchSize,
     ConsumedSamples,
     /// What it counts, and bytes of its unit.
@@ -62,7 +63,33 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("train/train_runtime", Place::Total("train_runtime_seconds")),
     ("train/train_loss", Place::Total("train_loss")),
     ("train/total_flos", Place::Total("total_flos")),
+    (
+        "train/train_samples_per_second",
+        Place::Total("train_samples_per_second"),
+    ),
+    (
+        "train/train_steps_per_second",
+        Place::Total("train_steps_per_second"),
+    ),
     ("eval/loss", Place::Evaluation("validation_loss")),
+    // Lightning
+    ("train_loss_step", Place::Loss),
+    ("train_loss", Place::Loss),
+    // Composer
+    ("throughput/device/tokens_per_sec", Place::TokensPerGpu),
+    ("throughput/tokens_per_sec", Place::TokensOfAll),
+    // Scripts of one's own
+    ("loss", Place::Loss),
+    ("train/lr", Place::LearningRate),
+    ("learning_rate", Place::LearningRate),
+    ("step_time_seconds", Place::Time),
+    ("train/step_time_seconds", Place::Time),
+    ("tokens_per_second", Place::TokensOfAll),
+    ("tokens_per_sec", Place::TokensOfAll),
+    ("tokens/s", Place::TokensOfAll),
+    ("tok/s", Place::TokensOfAll),
+    ("train/tokens_per_second", Place::TokensOfAll),
+    ("train/tokens_per_sec", Place::TokensOfAll),
     // torchtitan
     ("loss_metrics/global_avg_loss", Place::Loss),
     ("throughput(tps)", Place::TokensPerGpu),
@@ -81,6 +108,16 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("perf/per_device_tflops_per_sec", Place::Tflops),
     ("perf/per_device_tokens_per_sec", Place::TokensPerGpu),
 ];
+
+impl Place<'_> {
+    /// Is it something that a training step says of itself?
+    pub fn is_of_step(&self) -> bool {
+        !matches!(
+            self,
+            Place::Evaluation(_) | Place::Total(_) | Place::Setting(_) | Place::Other
+        )
+    }
+}
 
 pub fn place(tag: &str) -> Option<Place<'_>> {
     if OVER_SOMETHING_ELSE.iter().any(|end| tag.ends_with(end)) {
